@@ -1,0 +1,151 @@
+"""Finds out how to reach an API server: from a kubeconfig file, or from the service account of the pod we run in.
+It reads files and builds a TLS context, and sends nothing.
+"""
+
+import base64
+import binascii
+import ssl
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TOKEN_REREAD_S = 60.0
+
+
+class AccessError(Exception):
+    """A kubeconfig or service account that cannot be used, with what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Everything a client needs to talk to one API server as one user."""
+
+    server: str
+    tls: ssl.SSLContext | None
+    token: Callable[[], str | None]
+    namespace: str = "default"
+
+
+class TokenFile:
+    """A bearer token that the kubelet replaces on disk while we run."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._token = ""
+        self._read_at = float("-inf")
+
+    def __call__(self) -> str:
+        if self._clock() - self._read_at >= TOKEN_REREAD_S:
+            self._token = self._path.read_text().strip()
+            self._read_at = self._clock()
+        return self._token
+
+
+def in_cluster(*, host: str, port: str, folder: Path = SERVICE_ACCOUNT) -> Access:
+    """The access a pod has through its service account; host and port come from the environment, which the caller reads."""
+    token, ca = folder / "token", folder / "ca.crt"
+    if not host or not token.exists() or not ca.exists():
+        raise AccessError(
+            f"no kubeconfig was given and this is not a pod with a service account ({token} is missing); pass --kubeconfig FILE"
+        )
+    namespace = folder / "namespace"
+    address = f"[{host}]" if ":" in host else host
+    return Access(
+        server=f"https://{address}:{port}",
+        tls=ssl.create_default_context(cafile=str(ca)),
+        token=TokenFile(token),
+        namespace=namespace.read_text().strip() if namespace.exists() else "default",
+    )
+
+
+def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
+    """Reads server, credentials and namespace of one context (the current one unless named)."""
+    try:
+        config = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise AccessError(f"cannot read kubeconfig {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise AccessError(f"kubeconfig {path} is not YAML: {error}") from error
+    if not isinstance(config, dict):
+        raise AccessError(f"kubeconfig {path} is not a mapping")
+    wanted = context or config.get("current-context")
+    if not wanted:
+        raise AccessError(f"kubeconfig {path} has no current-context; name one")
+    chosen = _entry(config, "contexts", "context", name=wanted, path=path)
+    cluster = _entry(config, "clusters", "cluster", name=chosen.get("cluster", ""), path=path)
+    user = _entry(config, "users", "user", name=chosen["user"], path=path) if chosen.get("user") else {}
+    server = str(cluster.get("server") or "").rstrip("/")
+    if not server:
+        raise AccessError(f"kubeconfig {path}: cluster {chosen.get('cluster')} has no server")
+    return Access(
+        server=server,
+        tls=_tls(cluster, user, folder=path.parent) if server.startswith("https://") else None,
+        token=_token(user, path=path),
+        namespace=chosen.get("namespace") or "default",
+    )
+
+
+def _entry(config: dict[str, Any], collection: str, key: str, *, name: str, path: Path) -> dict[str, Any]:
+    for item in config.get(collection) or ():
+        if isinstance(item, dict) and item.get("name") == name:
+            value = item.get(key) or {}
+            if isinstance(value, dict):
+                return value
+    raise AccessError(f"kubeconfig {path}: {collection} has no entry named {name!r}")
+
+
+def _token(user: dict[str, Any], *, path: Path) -> Callable[[], str | None]:
+    if user.get("exec") or user.get("auth-provider"):
+        raise AccessError(
+            f"kubeconfig {path}: credentials come from an external program, which this client does not run; "
+            "use a service account token (kubectl create token) in a kubeconfig of its own"
+        )
+    if user.get("tokenFile"):
+        return TokenFile(path.parent / user["tokenFile"])
+    token = user.get("token")
+    return lambda: token
+
+
+def _tls(cluster: dict[str, Any], user: dict[str, Any], *, folder: Path) -> ssl.SSLContext:
+    authority = _material(cluster, "certificate-authority", folder=folder)
+    context = ssl.create_default_context(cadata=authority.decode() if authority else None)
+    if cluster.get("insecure-skip-tls-verify"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    certificate = _material(user, "client-certificate", folder=folder)
+    key = _material(user, "client-key", folder=folder)
+    if certificate and key:
+        _load_client_certificate(context, certificate, key)
+    return context
+
+
+def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    # OpenSSL's binding reads certificate and key from a file only; the file is ours alone and gone right after.
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+def _material(entry: dict[str, Any], field: str, *, folder: Path) -> bytes | None:
+    """Certificates and keys stand in the file itself (base64) or in a file beside it."""
+    inline = entry.get(f"{field}-data")
+    if inline:
+        try:
+            return base64.b64decode(inline, validate=True)
+        except binascii.Error as error:
+            raise AccessError(f"{field}-data is not base64: {error}") from error
+    if not entry.get(field):
+        return None
+    named = folder / str(entry[field])
+    try:
+        return named.read_bytes()
+    except OSError as error:
+        raise AccessError(f"cannot read {field} {named}: {error.strerror}") from error

@@ -1,0 +1,281 @@
+"""A thin asynchronous client of the Kubernetes API: the verbs, paging, patches and watches, on one HTTP session.
+Objects are raw dicts. It retries only what is safe to send twice, and knows nothing of any kind's meaning.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import orjson
+
+from elastic.kube.access import Access
+from elastic.kube.errors import KubeError, error_from_response, error_from_status
+from elastic.kube.resources import Object, Resource
+
+PAGE = 500
+REQUEST_TIMEOUT_S = 30.0
+WATCH_TIMEOUT_S = 290
+# A real server sends a bookmark about once a minute, so a longer silence means a dead connection; starting over costs one request.
+WATCH_SILENCE_S = 100.0
+RETRIES = 6
+FIRST_BACK_OFF_S = 0.1
+LONGEST_BACK_OFF_S = 5.0
+MAX_WATCH_LINE = 16 * 1024 * 1024
+
+
+class Patch(StrEnum):
+    """The kinds of patch, by what they are called here; the value is the media type."""
+
+    MERGE = "application/merge-patch+json"
+    JSON = "application/json-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+class WatchType(StrEnum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    type: WatchType
+    object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All objects of a list, and the version of the collection from which a watch goes on."""
+
+    items: list[Object]
+    resource_version: str
+
+
+class Kube:
+    """One user's view of one API server. Close it, or use it as an asynchronous context manager."""
+
+    def __init__(self, access: Access, *, user_agent: str = "elastic-training") -> None:
+        self.access = access
+        self._user_agent = user_agent
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None, subresource: str | None = None) -> Object:
+        return await self.request("GET", resource.path(namespace=namespace, name=name, subresource=subresource))
+
+    async def list(
+        self, resource: Resource, *, namespace: str | None = None, labels: str | None = None, fields: str | None = None
+    ) -> Listing:
+        items: list[Object] = []
+        params = _without_none(labelSelector=labels, fieldSelector=fields, limit=str(PAGE))
+        path = resource.path(namespace=namespace)
+        while True:
+            page = await self.request("GET", path, params=params)
+            items += page.get("items") or ()
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return Listing(items, metadata.get("resourceVersion", ""))
+            params["continue"] = metadata["continue"]
+
+    async def create(
+        self, resource: Resource, body: Object, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None
+    ) -> Object:
+        """Creates an object; with name and subresource, an eviction, a binding or a token of that object."""
+        path = resource.path(namespace=namespace, name=name, subresource=subresource)
+        # A 429 of an eviction is the answer (a disruption budget says no), not a request to slow down.
+        return await self.request("POST", path, body=body, retry_refusals=subresource != "eviction")
+
+    async def replace(
+        self, resource: Resource, body: Object, *, name: str, namespace: str | None = None, subresource: str | None = None
+    ) -> Object:
+        return await self.request("PUT", resource.path(namespace=namespace, name=name, subresource=subresource), body=body)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: object,
+        *,
+        namespace: str | None = None,
+        kind: Patch = Patch.MERGE,
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+    ) -> Object:
+        params = _without_none(fieldManager=field_manager)
+        if kind is Patch.APPLY and force:
+            params["force"] = "true"
+        path = resource.path(namespace=namespace, name=name, subresource=subresource)
+        return await self.request("PATCH", path, params=params, body=body, content_type=kind.value)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        grace_s: int | None = None,
+        propagation: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> Object:
+        """Deletes one object; uid and resource_version are preconditions, so that a namesake made meanwhile survives."""
+        preconditions = _without_none(uid=uid, resourceVersion=resource_version)
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        if propagation is not None:
+            options["propagationPolicy"] = propagation
+        if preconditions:
+            options["preconditions"] = preconditions
+        return await self.request("DELETE", resource.path(namespace=namespace, name=name), body=options)
+
+    async def watch(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        labels: str | None = None,
+        fields: str | None = None,
+        resource_version: str | None = None,
+        timeout_s: int = WATCH_TIMEOUT_S,
+    ) -> AsyncIterator[WatchEvent]:
+        """Yields changes after resource_version until the server ends the stream; raises KubeError with code 410 when that is too old."""
+        params = _without_none(labelSelector=labels, fieldSelector=fields, resourceVersion=resource_version)
+        params |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_s)}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=WATCH_SILENCE_S)
+        path = resource.path(namespace=namespace)
+        async with self._open().get(self._url(path), params=params, headers=self._headers(), timeout=timeout) as response:
+            if response.status != 200:
+                raise error_from_response(response.status, await response.read())
+            async for line in _lines(response.content):
+                event = orjson.loads(line)
+                if event["type"] == "ERROR":
+                    raise error_from_status(event["object"])
+                yield WatchEvent(WatchType(event["type"]), event["object"])
+
+    async def logs(
+        self, name: str, *, namespace: str, container: str | None = None, follow: bool = False, previous: bool = False
+    ) -> AsyncIterator[bytes]:
+        """Yields a container's output in chunks as they come."""
+        params = _without_none(container=container, follow="true" if follow else None, previous="true" if previous else None)
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S)
+        async with self._open().get(self._url(path), params=params, headers=self._headers(), timeout=timeout) as response:
+            if response.status != 200:
+                raise error_from_response(response.status, await response.read())
+            async for chunk in response.content.iter_any():
+                yield chunk
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        retry_refusals: bool = True,
+    ) -> Object:
+        """Sends one request and returns the decoded answer; for paths that have no verb of their own above (/version, /healthz)."""
+        data = None if body is None else orjson.dumps(body)
+        for attempt in range(RETRIES):
+            try:
+                return await self._send(method, path, params=params, data=data, content_type=content_type)
+            except KubeError as error:
+                busy = (error.code == 429 and retry_refusals) or (error.code == 503 and method == "GET")
+                if not busy or attempt == RETRIES - 1:
+                    raise
+                pause = error.retry_after_s or _back_off_s(attempt)
+            except (aiohttp.ClientConnectionError, TimeoutError) as error:
+                # Nothing was sent when the connection was never made; otherwise only a read may be sent again.
+                safe = method == "GET" or isinstance(error, aiohttp.ClientConnectorError)
+                if not safe or attempt == RETRIES - 1:
+                    raise KubeError(code=0, reason="Unreachable", message=f"{self.access.server}: {_words(error)}") from error
+                pause = _back_off_s(attempt)
+            await asyncio.sleep(min(pause, LONGEST_BACK_OFF_S))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _send(self, method: str, path: str, *, params: Mapping[str, str] | None, data: bytes | None, content_type: str) -> Object:
+        headers = self._headers()
+        if data is not None:
+            headers["Content-Type"] = content_type
+        async with self._open().request(method, self._url(path), params=params, data=data, headers=headers) as response:
+            answer = await response.read()
+            if response.status >= 400:
+                error = error_from_response(response.status, answer)
+                if response.headers.get("Retry-After", "").isdigit() and error.retry_after_s is None:
+                    error.body = {**error.body, "details": {"retryAfterSeconds": int(response.headers["Retry-After"])}}
+                raise error
+        if not answer:
+            return {}
+        try:
+            parsed: Any = orjson.loads(answer)
+        except orjson.JSONDecodeError:
+            return {"text": answer.decode(errors="replace")}
+        return parsed if isinstance(parsed, dict) else {"value": parsed}
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json"}
+        token = self.access.token()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+    def _url(self, path: str) -> str:
+        return self.access.server + path
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None or self._session.closed:
+            connector = aiohttp.TCPConnector(ssl=self.access.tls if self.access.tls is not None else True, limit=256)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
+                headers={"User-Agent": self._user_agent},
+            )
+        return self._session
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines of any length: the stream's own line reader refuses objects above its buffer limit."""
+    pending = bytearray()
+    async for chunk in stream.iter_any():
+        pending += chunk
+        if b"\n" not in chunk:
+            if len(pending) > MAX_WATCH_LINE:
+                raise KubeError(code=0, reason="TooLarge", message=f"a watch event is longer than {MAX_WATCH_LINE} bytes")
+            continue
+        *lines, rest = pending.split(b"\n")
+        pending = rest
+        for line in lines:
+            if line.strip():
+                yield bytes(line)
+
+
+def _back_off_s(attempt: int) -> float:
+    return random.uniform(0.5, 1.0) * FIRST_BACK_OFF_S * 2.0**attempt
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _without_none(**params: str | None) -> dict[str, str]:
+    return {key: value for key, value in params.items() if value is not None}

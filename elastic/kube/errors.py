@@ -1,0 +1,42 @@
+"""What the API server answers when it does not do what was asked."""
+
+from typing import Any
+
+import orjson
+
+
+class KubeError(Exception):
+    """A refusal by the API server: HTTP code, machine-readable reason, message in words, and the whole Status body."""
+
+    def __init__(self, *, code: int, reason: str, message: str, body: dict[str, Any] | None = None) -> None:
+        super().__init__(f"{code} {reason}: {message}")
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.body = body if body is not None else {}
+
+    @property
+    def retry_after_s(self) -> float | None:
+        seconds = (self.body.get("details") or {}).get("retryAfterSeconds")
+        return float(seconds) if seconds else None
+
+
+def error_from_status(status: dict[str, Any]) -> KubeError:
+    return KubeError(
+        code=int(status.get("code") or 500),
+        reason=str(status.get("reason") or "Unknown"),
+        message=str(status.get("message") or "no message"),
+        body=status,
+    )
+
+
+def error_from_response(code: int, body: bytes) -> KubeError:
+    """Understands a Status object, and keeps the beginning of anything else, such as a proxy's HTML page."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        parsed = None
+    if isinstance(parsed, dict) and parsed.get("kind") == "Status":
+        return error_from_status({**parsed, "code": parsed.get("code") or code})
+    text = body[:500].decode(errors="replace").strip()
+    return KubeError(code=code, reason="Unknown", message=text or "empty answer")

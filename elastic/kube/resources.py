@@ -1,0 +1,65 @@
+"""Names the kinds of the Kubernetes API that this project talks to, and turns one into the path of a request.
+It knows nothing of what the objects contain.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+"""An object as the API server sends it; kept raw, so that fields we have never heard of pass through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A collection in the API: where it is, and what one object of it is called."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool = True
+    kind: str = ""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [root]
+        if self.namespaced and namespace is not None:
+            parts.append(f"namespaces/{namespace}")
+        parts.append(self.plural)
+        if name is not None:
+            if self.namespaced and namespace is None:
+                raise ValueError(f"{self.plural} are namespaced: a request for {name} needs a namespace")
+            parts.append(name)
+            if subresource is not None:
+                parts.append(subresource)
+        return "/".join(parts)
+
+
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False, kind="Namespace")
+NODES = Resource("", "v1", "nodes", namespaced=False, kind="Node")
+PODS = Resource("", "v1", "pods", kind="Pod")
+SERVICES = Resource("", "v1", "services", kind="Service")
+CONFIG_MAPS = Resource("", "v1", "configmaps", kind="ConfigMap")
+SECRETS = Resource("", "v1", "secrets", kind="Secret")
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", kind="ServiceAccount")
+EVENTS = Resource("", "v1", "events", kind="Event")
+ENDPOINTS = Resource("", "v1", "endpoints", kind="Endpoints")
+PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims", kind="PersistentVolumeClaim")
+ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", kind="EndpointSlice")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", kind="Lease")
+ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", kind="Role")
+ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", kind="RoleBinding")
+POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", kind="PodDisruptionBudget")
+HORIZONTAL_POD_AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", kind="HorizontalPodAutoscaler")
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", kind="NetworkPolicy")
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False, kind="PriorityClass")
+CUSTOM_RESOURCE_DEFINITIONS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False, kind="CustomResourceDefinition"
+)
+TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", namespaced=False, kind="TokenReview")
+SUBJECT_ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False, kind="SubjectAccessReview")
+VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", kind="PodGroup")
+PLUGIN_POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", kind="PodGroup")

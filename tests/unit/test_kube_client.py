@@ -1,0 +1,175 @@
+"""The client and the cache against a scripted server on the loopback interface: what is sent, what is retried, what a gap does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import orjson
+import pytest
+from aiohttp import web
+
+from elastic.kube.access import Access
+from elastic.kube.cache import Cache, Change
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import PODS, Object
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def served(handler: Handler) -> AsyncIterator[Kube]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    kube = Kube(Access(server=f"http://127.0.0.1:{port}", tls=None, token=lambda: "t"))
+    try:
+        yield kube
+    finally:
+        await kube.close()
+        await runner.cleanup()
+
+
+def refusal(code: int, reason: str, **details: object) -> web.Response:
+    status = {"kind": "Status", "code": code, "reason": reason, "message": f"{reason} it is", "details": details}
+    return web.json_response(status, status=code)
+
+
+def pod(name: str, version: int, uid: str = "") -> Object:
+    return {"metadata": {"namespace": "n", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}}
+
+
+async def test_a_list_is_read_page_by_page() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        assert request.query["limit"] == "500"
+        if "continue" not in request.query:
+            return web.json_response({"items": [pod("a", 1)], "metadata": {"resourceVersion": "7", "continue": "more"}})
+        return web.json_response({"items": [pod("b", 2)], "metadata": {"resourceVersion": "7"}})
+
+    async with served(handler) as kube:
+        listing = await kube.list(PODS, labels="x=y")
+    assert [item["metadata"]["name"] for item in listing.items] == ["a", "b"]
+    assert listing.resource_version == "7"
+
+
+async def test_a_busy_server_is_asked_again_and_an_eviction_that_is_refused_is_not() -> None:
+    calls: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        calls.append(request.path)
+        return refusal(429, "TooManyRequests") if len(calls) < 3 else web.json_response({"metadata": {"name": "a"}})
+
+    async with served(handler) as kube:
+        await kube.create(PODS, pod("a", 1), namespace="n")
+        assert len(calls) == 3
+        calls.clear()
+        with pytest.raises(KubeError, match="TooManyRequests it is"):
+            await kube.create(PODS, {}, namespace="n", name="a", subresource="eviction")
+    assert calls == ["/api/v1/namespaces/n/pods/a/eviction"]
+
+
+async def test_a_write_whose_connection_broke_is_not_sent_twice_but_a_read_is() -> None:
+    calls: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        calls.append(request.method)
+        if len(calls) == 1 or request.method != "GET":
+            assert request.transport is not None
+            request.transport.abort()
+        return web.json_response({"metadata": {"name": "a"}})
+
+    async with served(handler) as kube:
+        await kube.get(PODS, "a", namespace="n")
+        with pytest.raises(KubeError) as caught:
+            await kube.create(PODS, pod("a", 1), namespace="n")
+    assert calls == ["GET", "GET", "POST"]
+    assert caught.value.reason == "Unreachable"
+
+
+async def test_patches_and_deletes_say_what_they_mean() -> None:
+    seen: list[tuple[str, str, object]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append((request.path_qs, request.content_type, orjson.loads(await request.read())))
+        return web.json_response({})
+
+    async with served(handler) as kube:
+        await kube.patch(PODS, "a", {"status": {}}, namespace="n", subresource="status")
+        await kube.patch(PODS, "a", {}, namespace="n", kind=Patch.APPLY, field_manager="me", force=True)
+        await kube.delete(PODS, "a", namespace="n", grace_s=0, uid="u")
+    assert seen[0] == ("/api/v1/namespaces/n/pods/a/status", "application/merge-patch+json", {"status": {}})
+    assert seen[1][:2] == ("/api/v1/namespaces/n/pods/a?fieldManager=me&force=true", "application/apply-patch+yaml")
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "preconditions": {"uid": "u"}}
+    assert seen[2][2] == options
+
+
+class ScriptedPods:
+    """A pods collection whose watches play one prepared batch each, then end; a batch is events, or None for `410 Gone`."""
+
+    def __init__(self, lists: list[Object], watches: list[list[Object] | None]) -> None:
+        self.lists, self.watches, self.asked = lists, watches, []
+        self.done = asyncio.Event()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response(self.lists.pop(0))
+        self.asked.append(request.query["resourceVersion"])
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if not self.watches:
+            self.done.set()
+            await asyncio.sleep(3600)
+        batch = self.watches.pop(0)
+        gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}}
+        for event in [gone] if batch is None else batch:
+            await response.write(orjson.dumps(event) + b"\n")
+        return response
+
+
+def listing(version: int, *items: Object) -> Object:
+    return {"items": list(items), "metadata": {"resourceVersion": str(version)}}
+
+
+@asynccontextmanager
+async def running(script: ScriptedPods) -> AsyncIterator[tuple[Cache[str], list[Change[str]]]]:
+    changes: list[Change[str]] = []
+    async with served(script.answer) as kube:
+        cache: Cache[str] = Cache(kube, PODS, project=lambda o: o["metadata"]["uid"], indexes={"first": lambda uid: [uid[-1]]})
+        cache.subscribe(changes.append)
+        task = asyncio.create_task(cache.run())
+        try:
+            yield cache, changes
+        finally:
+            task.cancel()
+
+
+async def test_a_cache_follows_the_watch_and_resumes_from_the_last_bookmark() -> None:
+    events = [
+        {"type": "ADDED", "object": pod("b", 11)},
+        {"type": "DELETED", "object": pod("a", 12)},
+        {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "20"}}},
+    ]
+    script = ScriptedPods([listing(10, pod("a", 5))], [events])
+    async with running(script) as (cache, changes):
+        await script.done.wait()
+        assert cache.synced
+        assert [*cache.keys()] == [("n", "b")]
+        assert cache.by("first", "b") == ["uid-b"]
+        assert cache.by("first", "a") == []
+        assert await cache.reached("20", timeout_s=0)
+        assert not await cache.reached("21", timeout_s=0)
+    assert script.asked == ["10", "20"]
+    assert [(c.old, c.new) for c in changes] == [(None, "uid-a"), (None, "uid-b"), ("uid-a", None)]
+
+
+async def test_what_vanished_or_was_made_anew_while_the_watch_was_gone_is_told() -> None:
+    script = ScriptedPods([listing(10, pod("a", 5), pod("b", 6)), listing(30, pod("b", 25, uid="new-b"))], [None])
+    async with running(script) as (cache, changes):
+        await script.done.wait()
+        assert cache.get("n", "a") is None
+        assert cache.get("n", "b") == "new-b"
+    assert [(c.old, c.new) for c in changes[2:]] == [("uid-b", None), (None, "new-b"), ("uid-a", None)]
