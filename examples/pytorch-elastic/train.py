@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS = int(os.environ.get("STEPS", "200"))
-STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.05"))
+STEPS = int(os.environ.get("STEPS", "400"))
+STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.1"))
 CHECKPOINT = pathlib.Path(os.environ.get("CHECKPOINT_DIR", tempfile.gettempdir())) / f"checkpoint-{os.environ.get('LOCAL_RANK', '0')}.pt"
 
 

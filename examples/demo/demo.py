@@ -1,0 +1,110 @@
+"""The main job on one machine: an elastic PyTorchJob starts at one worker, is scaled to three, loses one to SIGKILL, trains on, succeeds.
+
+Everything is real: the API server over HTTPS, the controller, the rendezvous server, torchrun, DDP on gloo. Exits 0 only when every step
+happened and nothing is left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+
+import yaml
+
+from elastic.api.kinds import KINDS
+from elastic.kube import connect
+from elastic.kube.client import Kube, Patch
+from elastic.kube.resources import Resource
+from elastic.local import LocalCluster
+from story import MissingStep, Story, Training, follow_events, follow_job, follow_logs
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+JOB_FILE = ROOT / "examples/pytorch-elastic/job.yaml"
+NAMESPACE = "default"
+PYTORCH = KINDS["PyTorchJob"]
+JOBS = Resource("kubeflow.org", "v1", PYTORCH.plural)
+
+
+async def scale(kube: Kube, name: str, replicas: int) -> None:
+    """What `kubectl scale pytorchjob NAME --replicas N` does."""
+    await kube.patch(JOBS, name, {"spec": {"replicas": replicas}}, namespace=NAMESPACE, kind=Patch.MERGE, subresource="scale")
+
+
+async def play(cluster: LocalCluster, story: Story) -> None:
+    job = yaml.safe_load(JOB_FILE.read_text())
+    name = job["metadata"]["name"]
+    training = Training(story)
+    async with connect(cluster.kubeconfig) as kube, asyncio.TaskGroup() as tasks:
+        followers = [
+            tasks.create_task(follow_job(kube, JOBS, training, namespace=NAMESPACE, name=name)),
+            tasks.create_task(follow_events(kube, story, namespace=NAMESPACE, name=name)),
+            tasks.create_task(follow_logs(kube, training, namespace=NAMESPACE, labels=f"training.kubeflow.org/job-name={name}")),
+        ]
+        began = story.tell(f"apply {JOB_FILE.relative_to(ROOT)}")
+        await kube.create(JOBS, job, namespace=NAMESPACE)
+        await training.until("the first steps with one worker", lambda t: t.world == 1 and t.step >= 5)
+        story.figure("job applied -> first steps, world of 1", began)
+
+        began = story.tell("scale to 3")
+        await scale(kube, name, 3)
+        await training.until("a step in a world of 3", lambda t: t.world == 3)
+        story.figure("scaled to 3 -> first step, world of 3", began)
+
+        at = training.step
+        await training.until("ten more steps in the world of 3", lambda t: t.step >= at + 10)
+        victim = f"{name}-worker-1"
+        began = story.tell(f"SIGKILL every process of {victim}")
+        for pid in cluster.pids(NAMESPACE, victim):
+            os.kill(pid, signal.SIGKILL)
+        await training.until("a step after the loss of a worker", lambda t: t.world != 3)
+        story.figure("SIGKILL -> first step of the survivors", began)
+        await training.until("a step in a world of 3 again", lambda t: t.world == 3)
+        story.figure("SIGKILL -> first step, world of 3 again", began)
+
+        await training.until("the end of the training", lambda t: t.ended == "Succeeded", within_s=120)
+        if training.loss >= training.first_loss / 100:
+            raise MissingStep(f"a falling loss: it was {training.first_loss} at first and {training.loss} at last")
+        story.tell(
+            f"trained {training.step} steps, {training.repeated} of them twice; loss {training.first_loss:.4f} -> {training.loss:.6f}"
+        )
+        for follower in followers:
+            follower.cancel()
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()]
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--sandbox", choices=["auto", "netns", "loopback"], default="auto", help="how pods are kept apart")
+    chosen = options.parse_args()
+    story = Story()
+    os.chdir(ROOT)
+    with tempfile.TemporaryDirectory(prefix="elastic-demo-") as folder:
+        began = story.tell("start the laptop cluster and the control plane")
+        with LocalCluster(data_dir=pathlib.Path(folder), sandbox=chosen.sandbox) as cluster:
+            processes = list(cluster.processes().values())
+            story.tell(f"ready: sandbox {cluster.sandbox}, kubeconfig {cluster.kubeconfig}")
+            story.figure("cluster and control plane ready", began)
+            try:
+                asyncio.run(play(cluster, story))
+            except* MissingStep as missing:
+                for problem in missing.exceptions:
+                    story.tell(f"MISSING {problem}")
+                for log in sorted(pathlib.Path(folder).rglob("*.log")):
+                    print(f"--- {log.name}: last lines\n{log.read_text(errors='replace')[-2000:]}")
+                return 1
+        left = alive(processes)
+        story.tell(f"cluster stopped; {len(left)} of its processes left running")
+    story.summary()
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
