@@ -15,13 +15,13 @@ import sys
 import tempfile
 
 import yaml
+from story import MissingStep, Story, Training, follow_events, follow_job, follow_logs
 
 from elastic.api.kinds import KINDS
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.resources import Resource
 from elastic.local import LocalCluster
-from story import MissingStep, Story, Training, follow_events, follow_job, follow_logs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOB_FILE = ROOT / "examples/pytorch-elastic/job.yaml"
