@@ -24,7 +24,7 @@ format: $(READY) ## write the format that `make check` wants
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 test: $(READY) ## set up and run all tests
-	scripts/test $(BIN)
+	$(BIN)/python scripts/test.py
 
 demo: $(READY) ## an elastic PyTorchJob on the laptop cluster: scaled up, a worker killed, trained to its end
 	$(BIN)/python examples/demo/demo.py
