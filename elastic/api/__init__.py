@@ -1,0 +1,47 @@
+"""What a job is: kinds, the typed job, how it is read from an object, names of what it owns. Pure; nothing here touches a cluster.
+
+The names below are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastic.api.errors import Problem, SpecError, Warning
+    from elastic.api.job import ElasticPolicy, Job, JobStatus, ReplicaSpec, RunPolicy
+    from elastic.api.kinds import API_VERSION, GROUP, KINDS, VERSION, Kind
+    from elastic.api.parser import kind_of, parse
+
+_HOMES = {
+    "elastic.api.errors": ("Problem", "SpecError", "Warning"),
+    "elastic.api.job": ("ElasticPolicy", "Job", "JobStatus", "ReplicaSpec", "RunPolicy"),
+    "elastic.api.kinds": ("API_VERSION", "GROUP", "KINDS", "VERSION", "Kind"),
+    "elastic.api.parser": ("kind_of", "parse"),
+}
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "KINDS",
+    "VERSION",
+    "ElasticPolicy",
+    "Job",
+    "JobStatus",
+    "Kind",
+    "Problem",
+    "ReplicaSpec",
+    "RunPolicy",
+    "SpecError",
+    "Warning",
+    "kind_of",
+    "parse",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,83 @@
+"""What can be wrong with a job, said so that its author can find and mend it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Path: TypeAlias = tuple[str | int, ...]
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
+_LONGEST_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: where it is, and what was found and what to do."""
+
+    at: Path
+    message: str
+
+    @property
+    def path(self) -> str:
+        return dotted(self.at)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.at else self.message
+
+
+class Warning(Problem):
+    """Something the author should know; the job is taken all the same."""
+
+    __slots__ = ()
+
+
+class SpecError(ValueError):
+    """A job that cannot be run, with everything that is wrong with it."""
+
+    def __init__(self, problems: Iterable[Problem], warnings: Iterable[Warning] = ()) -> None:
+        self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
+        super().__init__("; ".join(map(str, self.problems)))
+
+
+def dotted(at: Path) -> str:
+    """`spec.containers[0].env`; a key that is no plain word stands in brackets."""
+    text = ""
+    for part in at:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _PLAIN.match(part):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{_shortened(part)!r}]"
+    return text
+
+
+def shown(value: Any) -> str:
+    """A value as it may stand in a message: short, and never a failure of its own."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f'"{_shortened(value)}"'
+        case int():
+            return str(value) if abs(value) < 10**18 else "a number beyond 64 bits"
+        case float():
+            return repr(value) if math.isfinite(value) else "no finite number"
+        case dict():
+            return "an object"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def _shortened(text: str) -> str:
+    text = "".join(c if c.isprintable() else "?" for c in text[: _LONGEST_SHOWN + 1])
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."

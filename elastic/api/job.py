@@ -1,0 +1,339 @@
+"""What a job is: one typed, frozen model for every kind, as it stands in memory once its defaults are applied.
+
+The field names, bounds and descriptions here are also where the CRDs come from. The pod template stays the raw object the user wrote;
+elastic.api.template answers questions about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from elastic.api.kinds import WORKER, Kind
+from elastic.api.words import CleanPodPolicy, JobMode, ManagedBy, RdzvBackend, RestartPolicy, SuccessPolicy, Through, WorkerLibrary
+
+INT32 = 2**31 - 1
+MOST_REPLICAS = 10_000
+"""A bound on every loop over a job's workers."""
+
+Object: TypeAlias = dict[str, Any]
+Quantity: TypeAlias = int | str
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_REPLICAS, extra_json_schema={"format": "int32"})]
+AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1, le=MOST_REPLICAS, extra_json_schema={"format": "int32"})]
+Natural: TypeAlias = Annotated[int, Meta(ge=0, le=INT32, extra_json_schema={"format": "int32"})]
+Seconds: TypeAlias = Annotated[int, Meta(ge=0, le=INT32, extra_json_schema={"format": "int32"})]
+LongSeconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**53, extra_json_schema={"format": "int64"})]
+Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
+Word: TypeAlias = Annotated[str, Meta(max_length=1024)]
+
+
+class _Wire(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Reads and writes camelCase; leaves out what has its default."""
+
+
+class Metadata(_Wire, frozen=True, kw_only=True):
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = "default"
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: tuple[str, ...] = ()
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
+
+
+class SchedulingPolicy(_Wire, frozen=True, kw_only=True):
+    """How the job's pods are scheduled together; used when the controller runs with a gang scheduler."""
+
+    min_available: Natural | None = None
+    """Pods that must fit at once. Default: minReplicas of an elastic job, all replicas otherwise."""
+    queue: Word | None = None
+    """The scheduler's queue. It cannot be changed once the job exists."""
+    min_resources: dict[str, Quantity] | None = None
+    """Resources that must be free at once. Default: what minAvailable pods ask for."""
+    priority_class: Word | None = None
+    """Priority class of the pod group."""
+    schedule_timeout_seconds: Seconds | None = None
+    """How long the scheduler waits for the whole group."""
+
+
+class RunPolicy(_Wire, frozen=True, kw_only=True):
+    """What holds for the job as a whole: its end, its limits, who runs it."""
+
+    clean_pod_policy: CleanPodPolicy = CleanPodPolicy.NONE
+    """Which pods are deleted once the job is over: All, Running (also pending ones) or None. Default: None."""
+    ttl_seconds_after_finished: Seconds | None = None
+    """Delete the job this long after its end. Default: never."""
+    active_deadline_seconds: LongSeconds | None = None
+    """Fail the job when it has been active for so long. Default: no limit."""
+    backoff_limit: Natural | None = None
+    """Restarts caused by the job itself before it fails; disruptions do not count. Default: no limit."""
+    scheduling_policy: SchedulingPolicy | None = None
+    suspend: bool = False
+    """True: delete the pods and wait. Default: false."""
+    managed_by: ManagedBy | None = None
+    """Who acts on this job: kubeflow.org/training-operator (also when unset) or kueue.x-k8s.io/multikueue. It cannot be changed."""
+
+
+class ReplicaSpec(_Wire, frozen=True, kw_only=True):
+    """The replicas of one type."""
+
+    replicas: Count = 1
+    """How many. Default: 1; workers of an MPIJob: 0."""
+    restart_policy: RestartPolicy = RestartPolicy.NEVER
+    """When a failed pod is made again: Always, OnFailure, Never, or ExitCode (exit codes from 128 on). Default: OnFailure for
+    PyTorchJob and PaddleJob, Never for other kinds."""
+    template: Object
+    """The pod of each replica."""
+
+
+class RdzvConf(_Wire, frozen=True, kw_only=True):
+    """One setting of the rendezvous backend."""
+
+    key: Annotated[Word, Meta(min_length=1)]
+    value: Word
+
+
+class RestartBudget(_Wire, frozen=True, kw_only=True):
+    """Limits on restarts, by cause and per time window. A cause without a limit of its own is bounded by maxRestarts only."""
+
+    window_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
+    """Count only restarts of the last so many seconds, here and for maxRestarts. Default: all since the job began."""
+    user: Natural | None = None
+    """Restarts after the training program failed. Default: maxRestarts."""
+    out_of_memory: Natural | None = None
+    """Restarts after a container ran out of memory. Default: maxRestarts."""
+    hang: Natural | None = None
+    """Restarts after training hung. Default: maxRestarts."""
+    disruption: Natural | None = None
+    """Restarts after evictions, preemptions, lost nodes. They never count towards maxRestarts. Default: no limit."""
+
+
+class ScalingPolicy(_Wire, frozen=True, kw_only=True):
+    """Lets the autoscaler choose the number of workers."""
+
+    through: Through | None = None
+    """hpa: the autoscaler publishes its wish as a metric and a HorizontalPodAutoscaler acts on it. Default: the autoscaler scales
+    by itself."""
+
+
+class ElasticPolicy(_Wire, frozen=True, kw_only=True):
+    """Makes the job elastic: its workers may come and go between minReplicas and maxReplicas while it trains."""
+
+    min_replicas: AtLeastOne | None = None
+    """Workers without which the job waits. Default: maxReplicas, else Worker.replicas."""
+    max_replicas: AtLeastOne | None = None
+    """Workers beyond which it never grows. Default: the larger of minReplicas and Worker.replicas."""
+    rdzv_backend: RdzvBackend | None = None
+    """Who forms the group: elastic (this control plane), c10d, etcd or etcd-v2. Default: elastic, and c10d where the container
+    cannot load it."""
+    rdzv_host: Word | None = None
+    """Host of the rendezvous, for c10d and etcd. Default: chosen by the control plane."""
+    rdzv_port: Annotated[int, Meta(ge=1, le=65535, extra_json_schema={"format": "int32"})] | None = None
+    """Port of the rendezvous. Default: the worker's training port."""
+    rdzv_id: Word | None = None
+    """Identity of the rendezvous. Default: chosen by the control plane."""
+    rdzv_conf: Annotated[tuple[RdzvConf, ...], Meta(max_length=64)] = ()
+    """Settings of the backend, as torchrun's --rdzv-conf takes them. An empty list is the same as none."""
+    standalone: bool | None = None
+    """Start torchrun with --standalone: a group within one pod. Default: false."""
+    n_proc_per_node: Natural | None = None
+    """Deprecated: use nprocPerNode of the spec."""
+    max_restarts: Natural | None = None
+    """Restarts of the group that the job itself may cause; disruptions do not count. Default: 0, as torchrun's."""
+    metrics: Annotated[tuple[Object, ...], Meta(max_length=64)] | None = None
+    """Metrics of a HorizontalPodAutoscaler that scales the workers between minReplicas and maxReplicas. Default: none is made."""
+    allowed_sizes: Annotated[tuple[AtLeastOne, ...], Meta(max_length=256)] = ()
+    """The only numbers of workers that train together; other counts are rounded down. Default: any. Not with sizeStep."""
+    size_step: AtLeastOne | None = None
+    """Only multiples of this number of workers train together; other counts are rounded down. Default: 1."""
+    scale_in_grace_seconds: Seconds = 30
+    """How long a worker that was told to leave may finish its step and save its state before its pod is deleted. Default: 30."""
+    restart_budget: RestartBudget | None = None
+    max_restarts_without_progress: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
+    """Fail the job after so many restarts in a row without a step forward between them, whatever their cause. Default: no limit."""
+    worker_library: WorkerLibrary = WorkerLibrary.INJECT
+    """How elastic_worker gets into the container: Inject (an init container brings it; a copy in the image is preferred), Image
+    (the image has it, nothing is added) or None (do without: the backend is c10d). Default: Inject."""
+    scaling_policy: ScalingPolicy | None = None
+
+    def is_allowed(self, count: int) -> bool:
+        """May exactly so many workers train together?"""
+        if self.allowed_sizes:
+            return count in self.allowed_sizes
+        return count % (self.size_step or 1) == 0
+
+    def largest_allowed(self, count: int) -> int:
+        """The most workers, up to `count`, that may train together; 0 if none may."""
+        if self.allowed_sizes:
+            return max((size for size in self.allowed_sizes if size <= count), default=0)
+        return count - count % (self.size_step or 1)
+
+
+class Options(_Wire, frozen=True, kw_only=True):
+    """What only some kinds have in their spec; elastic.api.kinds says which."""
+
+    nproc_per_node: Word | None = None
+    """Processes per pod, as torchrun takes it: auto, cpu, gpu or a number in quotes. Default: auto."""
+    success_policy: SuccessPolicy = SuccessPolicy.DEFAULT
+    """AllWorkers: the job has succeeded when all workers have. Default: when worker 0 has."""
+    enable_dynamic_worker: bool = False
+    """Give each replica a TF_CONFIG that names only what it needs, so that workers may come and go. Default: false."""
+    slots_per_worker: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 1
+    """MPI slots of each worker. Default: 1."""
+    clean_pod_policy: CleanPodPolicy | None = None
+    """Older place of runPolicy.cleanPodPolicy, which wins."""
+    main_container: Word | None = None
+    """The container of a worker in which MPI starts its processes. Default: the first."""
+    job_mode: JobMode = JobMode.TRAIN
+    """MXTrain or MXTune. Default: MXTrain."""
+
+
+class Condition(_Wire, frozen=True, kw_only=True):
+    """One thing that is, or was, so. The last condition is the job's state."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_update_time: Time | None = None
+    last_transition_time: Time | None = None
+
+
+class ReplicaStatus(_Wire, frozen=True, kw_only=True):
+    """How the replicas of one type are doing."""
+
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    label_selector: Object | None = None
+    """Deprecated: use selector."""
+    selector: str = ""
+    """Selects the pods of this type; read through the scale subresource."""
+
+
+class Leaving(_Wire, frozen=True, kw_only=True):
+    """A worker that was told to go."""
+
+    member: str
+    cause: str
+    by: Time | None = None
+
+
+class Rescale(_Wire, frozen=True, kw_only=True):
+    """The last change of the group, its cause, and where its time went."""
+
+    id: str = ""
+    cause: str = ""
+    reason: str = ""
+    at: Time | None = None
+    from_size: int = 0
+    to_size: int = 0
+    phases: dict[str, int] = {}
+    """Milliseconds by phase: notice, detect, drain, round, start, firstStep."""
+
+
+class ElasticStatus(_Wire, frozen=True, kw_only=True):
+    """Who trains together at the moment, and how it came to be."""
+
+    backend: str = ""
+    """The rendezvous backend in use."""
+    generation: Annotated[int, Meta(extra_json_schema={"format": "int64"})] = 0
+    """Number of the current group; it only grows."""
+    world_size: int = 0
+    """Workers in the current group."""
+    leaving: tuple[Leaving, ...] = ()
+    last_rescale: Rescale | None = None
+    restarts: dict[str, int] = {}
+    """Restarts by cause."""
+
+
+class JobStatus(_Wire, frozen=True, kw_only=True):
+    """What the control plane knows about the job."""
+
+    conditions: tuple[Condition, ...] = ()
+    """In the order they came true; the last one is the state."""
+    replica_statuses: dict[str, ReplicaStatus] = {}
+    """By replica type."""
+    start_time: Time | None = None
+    completion_time: Time | None = None
+    last_reconcile_time: Time | None = None
+    elastic: ElasticStatus | None = None
+
+    def condition(self, type: str) -> Condition | None:
+        return next((c for c in self.conditions if c.type == type), None)
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A job of any kind, valid and with its defaults applied. Made by elastic.api.parser only."""
+
+    kind: Kind
+    metadata: Metadata
+    run_policy: RunPolicy
+    replicas: Mapping[str, ReplicaSpec]
+    """By canonical type, in the kind's order."""
+    elastic: ElasticPolicy | None = None
+    options: Options
+    status: JobStatus
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.metadata.namespace, self.metadata.name
+
+    @property
+    def workers(self) -> int:
+        """How many workers are asked for."""
+        spec = self.replicas.get(WORKER)
+        return spec.replicas if spec else 0
+
+    @property
+    def least_workers(self) -> int:
+        """Below so many the job waits. The whole number of a job that is not elastic."""
+        return self.bounds[0]
+
+    @property
+    def most_workers(self) -> int:
+        """Above so many it never goes. The whole number of a job that is not elastic."""
+        return self.bounds[1]
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return bounds(self.elastic, self.workers)
+
+
+def bounds(elastic: ElasticPolicy | None, workers: int) -> tuple[int, int]:
+    """(least, most) workers, with upstream's defaults: a missing minimum is the maximum, and both are `workers` where neither is set."""
+    if elastic is None:
+        return workers, workers
+    least, most = elastic.min_replicas, elastic.max_replicas
+    if least is None:
+        least = most if most is not None else workers
+    if most is None:
+        most = max(least, workers)
+    return least, most
+
+
+def to_object(job: Job) -> Object:
+    """The job as JSON's types, defaults written out where the kinds differ; parses to the same job."""
+    spec: Object = {"runPolicy": msgspec.to_builtins(job.run_policy)}
+    options = msgspec.to_builtins(job.options)
+    spec.update(options)
+    if job.elastic is not None:
+        spec["elasticPolicy"] = msgspec.to_builtins(job.elastic)
+    spec[job.kind.replica_key] = {
+        name: {"replicas": r.replicas, "restartPolicy": r.restart_policy.value, "template": r.template} for name, r in job.replicas.items()
+    }
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": job.kind.name,
+        "metadata": msgspec.to_builtins(job.metadata),
+        "spec": spec,
+        "status": msgspec.to_builtins(job.status),
+    }

@@ -1,0 +1,195 @@
+"""What is fixed per kind of job: names in the API, replica types, container, port, defaults, label values.
+
+A fact that two kinds share by accident stands here twice; a fact about one job stands in elastic.api.job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from elastic.api.words import RestartPolicy
+
+GROUP = "kubeflow.org"
+VERSION = "v1"
+API_VERSION = f"{GROUP}/{VERSION}"
+WORKER = "Worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    name: str
+    """`PyTorchJob`: the word under `kind:`."""
+    plural: str
+    singular: str
+    replica_key: str
+    """The key below spec that holds the replica specs."""
+    types: tuple[str, ...]
+    """Replica types by their canonical names, in upstream's order."""
+    container: str
+    """The container that trains; upstream calls it the default container."""
+    container_required: bool = True
+    """False: any name will do, and containers[0] is the one that trains."""
+    port_name: str
+    port: int
+    restart_policy: RestartPolicy
+    default_replicas: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Where the default differs from 1."""
+    any_case: bool = True
+    """Replica types may be written in any case."""
+    options: tuple[str, ...] = ()
+    """The fields of elastic.api.job.Options that this kind's spec has."""
+    columns: tuple[str, ...] = ("State", "Age")
+    """Printer columns in upstream's order."""
+    framework: str
+    """The label value in upstream's metrics."""
+    single: tuple[str, ...] = ()
+    """Types that have exactly one replica."""
+    at_most_one_of: tuple[str, ...] = ()
+    """Types of which there may be one replica in all."""
+    required: tuple[str, ...] = ()
+    """Types that must be there."""
+    least_workers: int = 0
+    leaders: tuple[str, ...] = ()
+    """Types whose pods carry the label job-role=master."""
+    worker_zero_leads: bool = False
+    """Without a leader, worker 0 carries that label."""
+    native_elastic: bool = False
+    """Workers may come and go while it trains; the others are started anew at the new size."""
+    has_services: bool = True
+
+    @property
+    def operator_name(self) -> str:
+        """The value of the label operator-name."""
+        return f"{self.singular}-controller"
+
+    @property
+    def crd_name(self) -> str:
+        return f"{self.plural}.{GROUP}"
+
+    def replica_type(self, word: str) -> str | None:
+        """The canonical name for what the user wrote, or None if this kind has no such type."""
+        if word in self.types:
+            return word
+        if not self.any_case:
+            return None
+        return next((name for name in self.types if name.lower() == word.lower()), None)
+
+
+_ALL = (
+    Kind(
+        name="PyTorchJob",
+        plural="pytorchjobs",
+        singular="pytorchjob",
+        replica_key="pytorchReplicaSpecs",
+        types=("Master", WORKER),
+        container="pytorch",
+        port_name="pytorchjob-port",
+        port=23456,
+        restart_policy=RestartPolicy.ON_FAILURE,
+        options=("nproc_per_node",),
+        framework="pytorch",
+        single=("Master",),
+        least_workers=1,
+        leaders=("Master",),
+        worker_zero_leads=True,
+        native_elastic=True,
+    ),
+    Kind(
+        name="TFJob",
+        plural="tfjobs",
+        singular="tfjob",
+        replica_key="tfReplicaSpecs",
+        types=("Chief", "Master", "PS", WORKER, "Evaluator"),
+        container="tensorflow",
+        port_name="tfjob-port",
+        port=2222,
+        restart_policy=RestartPolicy.NEVER,
+        options=("success_policy", "enable_dynamic_worker"),
+        framework="tensorflow",
+        at_most_one_of=("Chief", "Master"),
+        leaders=("Chief", "Master"),
+        worker_zero_leads=True,
+    ),
+    Kind(
+        name="MPIJob",
+        plural="mpijobs",
+        singular="mpijob",
+        replica_key="mpiReplicaSpecs",
+        types=("Launcher", WORKER),
+        container="mpi",
+        container_required=False,
+        port_name="mpi-port",
+        port=9999,
+        restart_policy=RestartPolicy.NEVER,
+        default_replicas=MappingProxyType({WORKER: 0}),
+        any_case=False,
+        options=("slots_per_worker", "clean_pod_policy", "main_container"),
+        columns=("Age", "State"),
+        framework="mpi",
+        single=("Launcher",),
+        required=("Launcher",),
+        leaders=("Launcher",),
+        native_elastic=True,
+        has_services=False,
+    ),
+    Kind(
+        name="XGBoostJob",
+        plural="xgboostjobs",
+        singular="xgboostjob",
+        replica_key="xgbReplicaSpecs",
+        types=("Master", WORKER),
+        container="xgboost",
+        port_name="xgboostjob-port",
+        port=9999,
+        restart_policy=RestartPolicy.NEVER,
+        framework="xgboost",
+        single=("Master",),
+        required=("Master",),
+        leaders=("Master",),
+    ),
+    Kind(
+        name="PaddleJob",
+        plural="paddlejobs",
+        singular="paddlejob",
+        replica_key="paddleReplicaSpecs",
+        types=("Master", WORKER),
+        container="paddle",
+        port_name="master",
+        port=36543,
+        restart_policy=RestartPolicy.ON_FAILURE,
+        framework="paddle",
+        leaders=("Master",),
+    ),
+    Kind(
+        name="JAXJob",
+        plural="jaxjobs",
+        singular="jaxjob",
+        replica_key="jaxReplicaSpecs",
+        types=(WORKER,),
+        container="jax",
+        port_name="jaxjob-port",
+        port=6666,
+        restart_policy=RestartPolicy.NEVER,
+        framework="jax",
+        worker_zero_leads=True,
+    ),
+    Kind(
+        name="MXJob",
+        plural="mxjobs",
+        singular="mxjob",
+        replica_key="mxReplicaSpecs",
+        types=("Scheduler", "Server", WORKER, "TunerTracker", "TunerServer", "Tuner"),
+        container="mxnet",
+        port_name="mxjob-port",
+        port=9091,
+        restart_policy=RestartPolicy.NEVER,
+        options=("job_mode",),
+        framework="mxnet",
+        at_most_one_of=("Scheduler",),
+        leaders=("Server",),
+    ),
+)
+
+KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -1,0 +1,56 @@
+"""Names, labels and selectors of what a job owns, as the Training Operator has them; clients and dashboards rely on each."""
+
+from __future__ import annotations
+
+import re
+
+from elastic.api.job import Job
+from elastic.api.kinds import WORKER, Kind
+
+LABEL_PREFIX = "training.kubeflow.org/"
+JOB_NAME = LABEL_PREFIX + "job-name"
+OPERATOR_NAME = LABEL_PREFIX + "operator-name"
+REPLICA_TYPE = LABEL_PREFIX + "replica-type"
+REPLICA_INDEX = LABEL_PREFIX + "replica-index"
+JOB_ROLE = LABEL_PREFIX + "job-role"
+MASTER_ROLE = "master"
+
+LONGEST = 63
+DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
+DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+
+
+def pod_name(kind: Kind, job: str, type: str, index: int) -> str:
+    """The name of a replica's pod, of its service and, to its peers, of its host. An MPIJob's launcher has no index."""
+    stem = f"{job}-{type.lower()}"
+    return stem if kind.name == "MPIJob" and type == "Launcher" else f"{stem}-{index}"
+
+
+def job_labels(kind: Kind, job: str) -> dict[str, str]:
+    """What every pod of the job carries."""
+    return {JOB_NAME: job, OPERATOR_NAME: kind.operator_name}
+
+
+def replica_labels(kind: Kind, job: str, type: str, index: int) -> dict[str, str]:
+    """What a replica's service carries and selects by; its pod carries these and its role."""
+    labels = job_labels(kind, job) | {REPLICA_TYPE: type.lower()}
+    return labels if kind.name == "MPIJob" and type == "Launcher" else labels | {REPLICA_INDEX: str(index)}
+
+
+def pod_labels(job: Job, type: str, index: int) -> dict[str, str]:
+    labels = replica_labels(job.kind, job.metadata.name, type, index)
+    return labels | {JOB_ROLE: MASTER_ROLE} if is_master(job, type, index) else labels
+
+
+def is_master(job: Job, type: str, index: int) -> bool:
+    """Does this pod carry the label job-role=master? `kubectl logs` and the client library look for it."""
+    if type in job.kind.leaders:
+        return True
+    has_leader = any(name in job.replicas for name in job.kind.leaders)
+    return job.kind.worker_zero_leads and not has_leader and type == WORKER and index == 0
+
+
+def selector(kind: Kind, job: str, type: str) -> str:
+    """The pods of one type, as status.replicaStatuses and the scale subresource give it."""
+    labels = job_labels(kind, job) | {REPLICA_TYPE: type.lower()}
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

@@ -1,0 +1,181 @@
+"""From an object as JSON or YAML gave it to a Job: types, defaults, then the rules of elastic.api.rules.
+
+Every mistake is collected with its path and raised as one SpecError; nothing else is ever raised, whatever the object is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from elastic.api.errors import Path, SpecError, Warning, shown
+from elastic.api.job import ElasticPolicy, Job, JobStatus, Metadata, Options, ReplicaSpec, RunPolicy
+from elastic.api.kinds import API_VERSION, KINDS, Kind
+from elastic.api.reader import Findings, did_you_mean, one_of, read, shown_key
+from elastic.api.rules import check
+from elastic.api.words import CleanPodPolicy
+
+SPEC: Path = ("spec",)
+_TOP = ("apiVersion", "kind", "metadata", "spec", "status")
+
+
+def parse(obj: object, *, stored: bool = False) -> tuple[Job, list[Warning]]:
+    """The job, and what its author should know.
+
+    A job that is not stored yet is refused when its replicas are outside minReplicas and maxReplicas. One that is stored already is not:
+    its replicas are clamped, with a warning, so that a running job never turns invalid.
+    """
+    findings = Findings()
+    job = _read_job(obj, findings)
+    if job is not None:
+        job = check(job, stored=stored, findings=findings)
+    if findings.problems or job is None:
+        raise SpecError(findings.problems, findings.warnings)
+    return job, findings.warnings
+
+
+def kind_of(obj: object) -> Kind | None:
+    """The kind of job that the object says it is, if it is one of ours."""
+    if not isinstance(obj, dict) or obj.get("apiVersion") != API_VERSION or not isinstance(obj.get("kind"), str):
+        return None
+    return KINDS.get(obj["kind"])
+
+
+def _read_job(obj: object, findings: Findings) -> Job | None:
+    if not isinstance(obj, dict):
+        findings.problem((), f"this is {shown(obj)}; a job is an object with apiVersion, kind, metadata and spec")
+        return None
+    kind = _read_kind(obj, findings)
+    if kind is None:
+        return None
+    for key in obj:
+        if key not in _TOP:
+            findings.unknown((), key, _TOP)
+    metadata = _read_metadata(obj.get("metadata"), findings)
+    spec = obj.get("spec")
+    if not isinstance(spec, dict):
+        found = "spec is missing" if spec is None else f"spec is {shown(spec)}"
+        findings.problem(SPEC, f"{found}; an object with {kind.replica_key} is needed")
+        return None
+    known = _known_fields(kind)
+    for key in spec:
+        if key not in known:
+            findings.unknown(SPEC, key, known)
+    run_policy = _read_run_policy(spec, kind, findings)
+    elastic = _read_optional(spec.get("elasticPolicy"), (*SPEC, "elasticPolicy"), findings)
+    options = _read_options(spec, kind, elastic, findings)
+    replicas = _read_replicas(spec.get(kind.replica_key), kind, findings)
+    if metadata is None or run_policy is None or options is None or replicas is None:
+        return None
+    return Job(
+        kind=kind,
+        metadata=metadata,
+        run_policy=run_policy,
+        replicas=replicas,
+        elastic=elastic,
+        options=options,
+        status=_read_status(obj.get("status"), findings),
+    )
+
+
+def _read_kind(obj: dict[Any, Any], findings: Findings) -> Kind | None:
+    version, name = obj.get("apiVersion"), obj.get("kind")
+    if version != API_VERSION:
+        findings.problem(("apiVersion",), f"apiVersion is {shown(version)}; write {API_VERSION}")
+    if not isinstance(name, str) or name not in KINDS:
+        findings.problem(("kind",), f"kind is {shown(name)}; use {one_of(KINDS)}{did_you_mean(name, KINDS)}")
+        return None
+    return None if findings.problems else KINDS[name]
+
+
+def _read_metadata(value: object, findings: Findings) -> Metadata | None:
+    """Only what a job needs of it: metadata has many more fields, and they are the API server's."""
+    if not isinstance(value, dict):
+        findings.problem(("metadata",), f"metadata is {shown(value)}; an object with a name is needed")
+        return None
+    known = {key: value[key] for key in _METADATA_FIELDS if value.get(key) is not None}
+    return read(known, Metadata, at=("metadata",), findings=findings)
+
+
+_METADATA_FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(Metadata))
+_OPTION_FIELDS = {field.name: field.encode_name for field in msgspec.structs.fields(Options)}
+
+
+def _known_fields(kind: Kind) -> tuple[str, ...]:
+    return ("runPolicy", "elasticPolicy", kind.replica_key, *(_OPTION_FIELDS[name] for name in kind.options))
+
+
+def _read_run_policy(spec: dict[Any, Any], kind: Kind, findings: Findings) -> RunPolicy | None:
+    value = spec.get("runPolicy")
+    policy = RunPolicy() if value is None else read(value, RunPolicy, at=(*SPEC, "runPolicy"), findings=findings)
+    above = spec.get("cleanPodPolicy")
+    if policy is None or "clean_pod_policy" not in kind.options or above not in {p.value for p in CleanPodPolicy if isinstance(above, str)}:
+        return policy
+    is_set = isinstance(value, dict) and value.get("cleanPodPolicy") is not None
+    return policy if is_set else msgspec.structs.replace(policy, clean_pod_policy=CleanPodPolicy(above))
+
+
+def _read_optional(value: object, at: Path, findings: Findings) -> ElasticPolicy | None:
+    return None if value is None else read(value, ElasticPolicy, at=at, findings=findings)
+
+
+def _read_options(spec: dict[Any, Any], kind: Kind, elastic: ElasticPolicy | None, findings: Findings) -> Options | None:
+    written = {key: spec[key] for name in kind.options if spec.get(key := _OPTION_FIELDS[name]) is not None}
+    options = read(written, Options, at=SPEC, findings=findings) if written else Options()
+    if options is None or "nproc_per_node" not in kind.options or options.nproc_per_node is not None:
+        return options
+    has_older = elastic is not None and elastic.n_proc_per_node is not None
+    return options if has_older else msgspec.structs.replace(options, nproc_per_node="auto")
+
+
+def _read_replicas(value: object, kind: Kind, findings: Findings) -> dict[str, ReplicaSpec] | None:
+    at = (*SPEC, kind.replica_key)
+    if not isinstance(value, dict):
+        found = "is missing" if value is None else f"is {shown(value)}"
+        findings.problem(at, f"{kind.replica_key} {found}; an object with {one_of(kind.types)} is needed")
+        return None
+    read_specs: dict[str, ReplicaSpec | None] = {}
+    for word, item in value.items():
+        name = kind.replica_type(word) if isinstance(word, str) else None
+        if name is None:
+            hint = did_you_mean(word, kind.types)
+            findings.problem(
+                (*at, shown_key(word)), f"{shown_key(word)} is no replica type of a {kind.name}; use {one_of(kind.types)}{hint}"
+            )
+        elif name in read_specs:
+            findings.problem((*at, word), f"{name} is there twice, in different case; keep one")
+        else:
+            read_specs[name] = _read_replica(item, kind, name, at=(*at, word), findings=findings)
+    specs = {name: spec for name in kind.types if (spec := read_specs.get(name)) is not None}
+    if not value:
+        findings.problem(at, f"{kind.replica_key} is empty; an object with {one_of(kind.types)} is needed")
+    return specs if len(specs) == len(value) and specs else None
+
+
+def _read_replica(value: object, kind: Kind, name: str, *, at: Path, findings: Findings) -> ReplicaSpec | None:
+    if isinstance(value, dict):
+        value = {key: item for key, item in value.items() if item is not None}
+        value.setdefault("replicas", kind.default_replicas.get(name, 1))
+        value.setdefault("restartPolicy", kind.restart_policy.value)
+    return read(value, ReplicaSpec, at=at, findings=findings)
+
+
+def _read_status(value: object, findings: Findings) -> JobStatus:
+    """A status that cannot be read is written anew; it never stops a job."""
+    if value is None:
+        return JobStatus()
+    try:
+        return msgspec.convert(value, JobStatus)
+    except (msgspec.ValidationError, OverflowError, RecursionError):
+        pass
+    aside = Findings()
+    kept = {}
+    for field in msgspec.structs.fields(JobStatus):
+        if isinstance(value, dict) and value.get(field.encode_name) is not None:
+            part = read({field.encode_name: value[field.encode_name]}, JobStatus, at=("status",), findings=aside)
+            if part is not None:
+                kept[field.name] = getattr(part, field.name)
+    if aside.problems:
+        findings.warning(aside.problems[0].at, f"{aside.problems[0].message}; this part of status is ignored")
+    return JobStatus(**kept)

@@ -1,0 +1,209 @@
+"""Reads plain JSON into a struct, collecting every mistake on the way instead of stopping at the first.
+
+Good input takes msgspec's own conversion. Only when that refuses is the object walked by hand, field by field, to say what is wrong where.
+A null is the same as an absent field; an unknown field is a warning.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import functools
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from elastic.api.errors import Path, Problem, Warning, shown
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_INVALID = object()
+
+
+class Findings:
+    """What was found wrong so far."""
+
+    __slots__ = ("problems", "warnings")
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.warnings: list[Warning] = []
+
+    def problem(self, at: Path, message: str) -> None:
+        self.problems.append(Problem(at, message))
+
+    def warning(self, at: Path, message: str) -> None:
+        self.warnings.append(Warning(at, message))
+
+    def unknown(self, at: Path, name: Any, known: Iterable[str]) -> None:
+        self.warning((*at, str(shown_key(name))), f"unknown field, it has no effect{did_you_mean(name, known)}")
+
+
+def read(value: Any, cls: type[T], *, at: Path, findings: Findings) -> T | None:
+    """The struct, or None and at least one problem."""
+    try:
+        return msgspec.convert(value, cls)
+    except (msgspec.ValidationError, OverflowError, RecursionError):
+        made = _walk(value, _info(cls), at, findings)
+        return None if made is _INVALID else made
+
+
+def did_you_mean(word: Any, known: Iterable[str]) -> str:
+    """`; did you mean minReplicas?`, or nothing when no known word is near."""
+    if not isinstance(word, str):
+        return ""
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=0.7)
+    return f"; did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def shown_key(key: Any) -> str:
+    return key if isinstance(key, str) else shown(key)
+
+
+def one_of(words: Iterable[str]) -> str:
+    """`a, b or c`"""
+    listed = [word or '""' for word in words]
+    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} or {listed[-1]}"
+
+
+@functools.cache
+def _info(cls: type) -> inspect.Type:
+    return inspect.type_info(cls)
+
+
+def _walk(value: Any, node: inspect.Type, at: Path, findings: Findings) -> Any:
+    """The converted value, or _INVALID after a problem was noted."""
+    match node:
+        case inspect.Metadata():
+            return _walk(value, node.type, at, findings)
+        case inspect.UnionType():
+            return _walk_union(value, node, at, findings)
+        case inspect.AnyType():
+            return value
+        case inspect.StructType():
+            return _walk_struct(value, node, at, findings)
+        case inspect.DictType():
+            return _walk_dict(value, node, at, findings)
+        case inspect.VarTupleType():
+            return _walk_list(value, node, at, findings)
+        case inspect.EnumType():
+            return _walk_enum(value, node.cls, at, findings)
+        case inspect.StrType():
+            return _walk_str(value, node, at, findings)
+        case inspect.IntType():
+            return _walk_int(value, node, at, findings)
+        case inspect.BoolType():
+            return value if isinstance(value, bool) else _wrong(at, findings, f"is {shown(value)}; write true or false")
+        case inspect.DateTimeType():
+            return _walk_time(value, at, findings)
+        case _:
+            raise TypeError(f"the model uses {node}, which the reader does not know")
+
+
+def _wrong(at: Path, findings: Findings, rest: str) -> Any:
+    name = at[-1] if at and isinstance(at[-1], str) else "this"
+    findings.problem(at, f"{name} {rest}")
+    return _INVALID
+
+
+def _walk_union(value: Any, node: inspect.UnionType, at: Path, findings: Findings) -> Any:
+    """A union is a type or null, or an integer or a string."""
+    kinds = [kind for kind in node.types if not isinstance(kind, inspect.NoneType)]
+    if value is None and len(kinds) < len(node.types):
+        return None
+    if len(kinds) == 1:
+        return _walk(value, kinds[0], at, findings)
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        return value
+    return _wrong(at, findings, f"is {shown(value)}; write a whole number, or a string in quotes")
+
+
+def _walk_struct(value: Any, node: inspect.StructType, at: Path, findings: Findings) -> Any:
+    if not isinstance(value, dict):
+        return _wrong(at, findings, f"is {shown(value)}; an object is needed")
+    fields = {field.encode_name: field for field in node.fields}
+    made: dict[str, Any] = {}
+    is_valid = True
+    for key, item in value.items():
+        if key not in fields:
+            findings.unknown(at, key, fields)
+        elif item is not None:
+            made[fields[key].name] = read_item = _walk(item, fields[key].type, (*at, key), findings)
+            is_valid = is_valid and read_item is not _INVALID
+    for name, field in fields.items():
+        if field.required and field.name not in made:
+            findings.problem((*at, name), f"{name} is missing")
+            is_valid = False
+    return node.cls(**made) if is_valid else _INVALID
+
+
+def _walk_dict(value: Any, node: inspect.DictType, at: Path, findings: Findings) -> Any:
+    if not isinstance(value, dict):
+        return _wrong(at, findings, f"is {shown(value)}; an object is needed")
+    made: dict[str, Any] = {}
+    is_valid = True
+    for key, item in value.items():
+        if not isinstance(key, str):
+            findings.problem(at, f"the key {shown(key)} is no string; write it in quotes")
+            is_valid = False
+            continue
+        if item is None and not isinstance(node.value_type, inspect.AnyType):
+            continue
+        made[key] = _walk(item, node.value_type, (*at, key), findings)
+        is_valid = is_valid and made[key] is not _INVALID
+    return made if is_valid else _INVALID
+
+
+def _walk_list(value: Any, node: inspect.VarTupleType, at: Path, findings: Findings) -> Any:
+    if not isinstance(value, list | tuple):
+        return _wrong(at, findings, f"is {shown(value)}; a list is needed")
+    if node.max_length is not None and len(value) > node.max_length:
+        return _wrong(at, findings, f"has {len(value)} entries; the most is {node.max_length}")
+    made = tuple(_walk(item, node.item_type, (*at, i), findings) for i, item in enumerate(value))
+    return _INVALID if any(item is _INVALID for item in made) else made
+
+
+def _walk_enum(value: Any, cls: type[enum.Enum], at: Path, findings: Findings) -> Any:
+    words = [str(member.value) for member in cls]
+    if isinstance(value, str) and value in words:
+        return cls(value)
+    hint = did_you_mean(value, words)
+    return _wrong(at, findings, f"is {shown(value)}; use {one_of(words)}{hint}")
+
+
+def _walk_str(value: Any, node: inspect.StrType, at: Path, findings: Findings) -> Any:
+    if isinstance(value, bool | int | float):
+        what = "a boolean" if isinstance(value, bool) else "a number"
+        return _wrong(at, findings, f'is {shown(value)}, {what}; write it in quotes: "{shown(value)}"')
+    if not isinstance(value, str):
+        return _wrong(at, findings, f"is {shown(value)}; a string is needed")
+    if node.max_length is not None and len(value) > node.max_length:
+        return _wrong(at, findings, f"has {len(value)} characters; the most is {node.max_length}")
+    if node.min_length is not None and len(value) < node.min_length:
+        return _wrong(at, findings, "is empty; write a word")
+    return value
+
+
+def _walk_int(value: Any, node: inspect.IntType, at: Path, findings: Findings) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str) and value.lstrip("-").isascii() and value.lstrip("-").isdigit():
+        return _wrong(at, findings, f"is {shown(value)}, a string; write it without quotes")
+    if isinstance(value, bool) or not isinstance(value, int):
+        return _wrong(at, findings, f"is {shown(value)}; a whole number is needed")
+    if node.ge is not None and value < node.ge:
+        return _wrong(at, findings, f"is {shown(value)}; the least is {node.ge}")
+    if node.le is not None and value > node.le:
+        return _wrong(at, findings, f"is {shown(value)}; the most is {node.le}")
+    return value
+
+
+def _walk_time(value: Any, at: Path, findings: Findings) -> Any:
+    try:
+        return msgspec.convert(value, datetime)
+    except msgspec.ValidationError:
+        return _wrong(at, findings, f"is {shown(value)}; a time such as 2026-01-31T12:00:00Z is needed")

@@ -1,0 +1,83 @@
+"""The closed sets of words that a job may use. Each enum member's value is the word as it stands in YAML."""
+
+from __future__ import annotations
+
+import enum
+
+
+class RestartPolicy(enum.Enum):
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+    EXIT_CODE = "ExitCode"
+
+
+class CleanPodPolicy(enum.Enum):
+    ALL = "All"
+    RUNNING = "Running"
+    NONE = "None"
+
+
+class RdzvBackend(enum.Enum):
+    ELASTIC = "elastic"
+    C10D = "c10d"
+    ETCD = "etcd"
+    ETCD_V2 = "etcd-v2"
+
+
+class ManagedBy(enum.Enum):
+    TRAINING_OPERATOR = "kubeflow.org/training-operator"
+    MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+
+
+class SuccessPolicy(enum.Enum):
+    """TFJob: who must finish. The empty word is upstream's default: worker 0."""
+
+    DEFAULT = ""
+    ALL_WORKERS = "AllWorkers"
+
+
+class JobMode(enum.Enum):
+    """MXJob: an ordinary training, or a search by a tuner."""
+
+    TRAIN = "MXTrain"
+    TUNE = "MXTune"
+
+
+class WorkerLibrary(enum.Enum):
+    """How `elastic_worker` gets into a worker's container."""
+
+    INJECT = "Inject"
+    IMAGE = "Image"
+    NONE = "None"
+
+
+class Through(enum.Enum):
+    """Who carries the scaling policy's decision to /scale."""
+
+    HPA = "hpa"
+
+
+class Cause(enum.Enum):
+    """Why a worker ended."""
+
+    PLAN = "plan"
+    DISRUPTION = "disruption"
+    COLLATERAL = "collateral"
+    OUT_OF_MEMORY = "outOfMemory"
+    HANG = "hang"
+    USER = "user"
+
+    @property
+    def is_charged(self) -> bool:
+        """Only what the job did itself counts towards maxRestarts and backoffLimit."""
+        return self in (Cause.OUT_OF_MEMORY, Cause.HANG, Cause.USER)
+
+
+class ConditionType(enum.Enum):
+    CREATED = "Created"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUCCEEDED = "Succeeded"
+    SUSPENDED = "Suspended"
+    FAILED = "Failed"
