@@ -1,0 +1,214 @@
+"""How others talk to the holder: one line of JSON each way over a Unix socket, with file descriptors beside it where the answer is one."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elastic.local.sandbox import Launch, SandboxError
+
+SOCKET = "holder.sock"
+REPLY_S = 30.0
+
+
+class HolderGone(Exception):
+    """The holder has ended or closed the connection; nothing is known of what it had been asked."""
+
+
+@contextlib.contextmanager
+def address_in(folder: Path) -> Iterator[str]:
+    """The socket's address by way of a descriptor of its folder, for the path itself may be longer than an address can be."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+    finally:
+        os.close(descriptor)
+
+
+class Channel:
+    """A connection to the holder from an event loop. Requests may overlap; events go to whoever subscribed."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._seq = 0
+        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
+        self._ends: dict[int, asyncio.Future[tuple[int, str]]] = {}
+        self._subscribers: list[Callable[[str], None]] = []
+        self._sending = asyncio.Lock()
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def open(cls, folder: Path) -> "Channel":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
+        try:
+            with address_in(folder) as address:
+                await asyncio.get_running_loop().sock_connect(connection, address)
+        except OSError as error:
+            connection.close()
+            raise HolderGone(f"no holder answers in {folder}: {error.strerror}") from error
+        return cls(connection)
+
+    def subscribe(self, ended: Callable[[str], None]) -> None:
+        """Calls back with the id of every container run that ends."""
+        self._subscribers.append(ended)
+
+    async def close(self) -> None:
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+        self._connection.close()
+
+    async def gone(self) -> None:
+        """Returns when the holder has gone."""
+        await asyncio.wait([self._reader])
+
+    async def describe(self) -> dict[str, Any]:
+        return await self._ask("describe")
+
+    async def create(self, pod: str, *, hostname: str) -> str:
+        reply = await self._ask("create", pod=pod, hostname=hostname)
+        return str(reply["ip"])
+
+    async def destroy(self, pod: str) -> None:
+        await self._ask("destroy", pod=pod)
+
+    async def run(self, launch: Launch) -> None:
+        await self._ask("run", launch=launch)
+
+    async def signal(self, container: str, number: int) -> bool:
+        reply = await self._ask("signal", id=container, number=int(number))
+        return bool(reply["sent"])
+
+    async def tree(self, container: str) -> list[int]:
+        """The host's pids of everything that runs in a container."""
+        reply = await self._ask("tree", id=container)
+        return list(reply["pids"])
+
+    async def dial(self, pod: str, *, port: int) -> socket.socket:
+        _, fds = await self._ask_for_fds("dial", pod=pod, port=port)
+        return socket.socket(fileno=fds[0])
+
+    async def join(self, launch: Launch, streams: Sequence[int], *, terminal: bool) -> "asyncio.Future[tuple[int, str]]":
+        """Starts a process beside a running container; the future holds its exit code, or why it could not start."""
+        end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        seq = self._seq + 1
+        self._ends[seq] = end
+        try:
+            await self._ask_for_fds("join", streams, launch=launch, terminal=terminal)
+        except (SandboxError, HolderGone):
+            self._ends.pop(seq, None)
+            raise
+        return end
+
+    async def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        reply, _ = await self._ask_for_fds(op, **fields)
+        return reply
+
+    async def _ask_for_fds(self, op: str, fds: Sequence[int] = (), **fields: Any) -> tuple[dict[str, Any], list[int]]:
+        self._seq += 1
+        seq = self._seq
+        future: asyncio.Future[tuple[dict[str, Any], list[int]]] = asyncio.get_running_loop().create_future()
+        self._waiting[seq] = future
+        message = msgspec.json.encode({"seq": seq, "op": op, **fields}) + b"\n"
+        try:
+            if self._reader.done():
+                raise HolderGone("the sandbox holder has gone")
+            async with self._sending:
+                await self._send(message, fds)
+            async with asyncio.timeout(REPLY_S):
+                reply, received = await future
+        except (OSError, TimeoutError) as error:
+            raise HolderGone(f"the sandbox holder does not answer: {error!r}") from error
+        finally:
+            self._waiting.pop(seq, None)
+        if "refused" in reply:
+            raise SandboxError(reply["refused"])
+        if "error" in reply:
+            raise SandboxError(f"the sandbox failed: {reply['error']}")
+        return reply, received
+
+    async def _send(self, message: bytes, fds: Sequence[int]) -> None:
+        if fds:
+            # Descriptors travel with the first byte; the rest follows as an ordinary stream.
+            socket.send_fds(self._connection, [message[:1]], list(fds))
+            message = message[1:]
+        await asyncio.get_running_loop().sock_sendall(self._connection, message)
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        pending = bytearray()
+        received: list[int] = []
+        try:
+            while data := await self._receive(loop, received):
+                pending += data
+                *lines, rest = pending.split(b"\n")
+                pending = bytearray(rest)
+                for line in lines:
+                    self._take(msgspec.json.decode(line), received)
+        except OSError:
+            pass
+        finally:
+            pending_futures: list[asyncio.Future[Any]] = [*self._waiting.values(), *self._ends.values()]
+            for future in pending_futures:
+                if not future.done():
+                    future.set_exception(HolderGone("the sandbox holder has gone"))
+
+    async def _receive(self, loop: asyncio.AbstractEventLoop, received: list[int]) -> bytes:
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._connection, 1 << 16, 8)
+            except BlockingIOError:
+                await _readable(loop, self._connection)
+                continue
+            received += fds
+            return data
+
+    def _take(self, message: dict[str, Any], received: list[int]) -> None:
+        if "ended" in message:
+            for subscriber in self._subscribers:
+                subscriber(message["ended"])
+        elif "joined" in message:
+            end = self._ends.pop(message["joined"], None)
+            if end and not end.done():
+                end.set_result((message["exit_code"], message["error"]))
+        else:
+            future = self._waiting.get(message["reply"])
+            if future and not future.done():
+                future.set_result((message, received[:]))
+            else:
+                for fd in received:
+                    os.close(fd)
+            received.clear()
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def settle() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(connection, settle)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(connection)
+
+
+def listen_inside(folder: Path, port: int) -> socket.socket:
+    """Asks the holder, once and without an event loop, for a listening socket at the address where pods find the control plane."""
+    with address_in(folder) as address, socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(REPLY_S)
+        connection.connect(address)
+        connection.sendall(msgspec.json.encode({"seq": 1, "op": "listen", "port": port}) + b"\n")
+        data, fds, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+    reply = msgspec.json.decode(data)
+    if not fds:
+        raise SandboxError(reply.get("refused") or reply.get("error") or "the holder handed over no socket")
+    return socket.socket(fileno=fds[0])

@@ -1,0 +1,343 @@
+"""The one process that owns a cluster's sandboxes: pods' namespaces are its, and every container's init is its child.
+Node agents ask it over a socket in the file system and may come and go; it writes how each run of a container began and ended into the
+run's record file. It knows nothing of the Kubernetes API, and decides nothing but what an exit means for the process tree.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from elastic.local.sandbox import Launch, Mode, Record, Sandbox, SandboxError, init, linux
+from elastic.local.sandbox.channel import SOCKET, address_in
+
+MAX_REQUEST = 4 * 1024 * 1024
+MAX_FDS = 3
+
+
+@dataclass(slots=True)
+class _Container:
+    launch: Launch
+    record: Record
+    problem: int
+    words: str = ""
+
+
+@dataclass(slots=True)
+class _Joined:
+    """A process beside a container (exec), and the client that wants to hear of its end."""
+
+    client: "_Client"
+    id: str
+    container: str
+    problem: int
+    words: str = ""
+
+
+@dataclass(slots=True)
+class _Client:
+    connection: socket.socket
+    pending: bytearray = field(default_factory=bytearray)
+    fds: list[int] = field(default_factory=list)
+
+
+class Holder:
+    """Answers one request at a time; whatever it does takes milliseconds."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        self._sandbox = sandbox
+        self._folder = folder
+        self._selector = selectors.DefaultSelector()
+        self._containers: dict[int, _Container] = {}
+        self._joined: dict[int, _Joined] = {}
+        self._clients: list[_Client] = []
+        self._stopping = False
+
+    def serve(self) -> None:
+        """Runs until it is told to stop; then everything it started ends first."""
+        with _listen(self._folder) as server, _signals() as signals:
+            self._selector.register(server, selectors.EVENT_READ, self._accept)
+            self._selector.register(signals, selectors.EVENT_READ, self._signalled)
+            print("ready", flush=True)
+            while not self._stopping:
+                for key, _ in self._selector.select():
+                    key.data(key.fileobj)
+            self._end_everything()
+
+    def _accept(self, server: socket.socket) -> None:
+        connection, _ = server.accept()
+        client = _Client(connection)
+        self._clients.append(client)
+        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._read(client))
+
+    def _read(self, client: _Client) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(client.connection, 1 << 16, MAX_FDS)
+        except OSError:
+            data, fds = b"", []
+        client.fds += fds
+        client.pending += data
+        if not data or len(client.pending) > MAX_REQUEST:
+            self._forget(client)
+            return
+        *lines, rest = client.pending.split(b"\n")
+        client.pending = bytearray(rest)
+        for line in lines:
+            self._answer(client, bytes(line))
+
+    def _forget(self, client: _Client) -> None:
+        for fd in client.fds:
+            os.close(fd)
+        self._selector.unregister(client.connection)
+        client.connection.close()
+        self._clients.remove(client)
+        # A process beside a container serves one connection to kubectl exec, which has just gone.
+        for pid, joined in self._joined.items():
+            if joined.client is client:
+                _kill_tree(pid)
+
+    def _answer(self, client: _Client, line: bytes) -> None:
+        request = msgspec.json.decode(line)
+        handed: list[int] = []
+        try:
+            reply = self._do(client, request, handed)
+        except SandboxError as error:
+            reply = {"refused": str(error)}
+        except (OSError, KeyError, ValueError, TypeError, msgspec.ValidationError) as error:
+            traceback.print_exc()
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        self._tell(client, {"reply": request.get("seq"), **reply}, handed)
+        for fd in handed:
+            os.close(fd)
+
+    def _tell(self, client: _Client, message: dict[str, Any], fds: list[int]) -> None:
+        # A client that does not read its answers loses its connection, not the holder its time.
+        with contextlib.suppress(OSError):
+            socket.send_fds(client.connection, [msgspec.json.encode(message) + b"\n"], fds)
+
+    def _do(self, client: _Client, request: dict[str, Any], handed: list[int]) -> dict[str, Any]:
+        match request["op"]:
+            case "describe":
+                return {"mode": self._sandbox.mode.value, "gateway": self._sandbox.gateway, "running": self._running()}
+            case "create":
+                known = self._sandbox.adopt_address(request["pod"])
+                return {"ip": known or self._sandbox.create(request["pod"], hostname=request["hostname"])}
+            case "destroy":
+                self._sandbox.destroy(request["pod"])
+                return {}
+            case "run":
+                return self._run(msgspec.convert(request["launch"], Launch))
+            case "signal":
+                return {"sent": self._signal(request["id"], request["number"])}
+            case "tree":
+                pid = self._init_of(request["id"])
+                return {"pids": self._sandbox.tree(pid) if pid else []}
+            case "join":
+                return self._join(client, request)
+            case "listen":
+                handed.append(self._sandbox.listen(request["port"]).detach())
+                return {}
+            case "dial":
+                handed.append(self._sandbox.dial(request["pod"], port=request["port"]).detach())
+                return {}
+            case other:
+                raise ValueError(f"unknown operation {other}")
+
+    def _running(self) -> list[str]:
+        return [container.launch.id for container in self._containers.values()]
+
+    def _init_of(self, container: str) -> int | None:
+        return next((pid for pid, known in self._containers.items() if known.launch.id == container), None)
+
+    def _run(self, launch: Launch) -> dict[str, Any]:
+        if self._init_of(launch.id) is not None:
+            return {}
+        self._sandbox.check(launch)
+        problem, ours = self._problem_pipe()
+        log = os.open(launch.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            pid = self._sandbox.spawn(launch, log=log, problem=problem)
+        finally:
+            os.close(log)
+            os.close(problem)
+        record = Record(id=launch.id, pid=pid, started_at=time.time())
+        self._containers[pid] = _Container(launch, record, ours)
+        _write_record(launch, record)
+        return {"pid": pid}
+
+    def _problem_pipe(self) -> tuple[int, int]:
+        ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        return theirs, ours
+
+    def _join(self, client: _Client, request: dict[str, Any]) -> dict[str, Any]:
+        launch = msgspec.convert(request["launch"], Launch)
+        fds, client.fds = tuple(client.fds[:3]), client.fds[3:]
+        problem, ours = self._problem_pipe()
+        try:
+            pid_of_init = self._init_of(launch.id)
+            if pid_of_init is None or len(fds) != 3:
+                raise SandboxError(f"container {launch.id} is not running")
+            streams = (fds[0], fds[1], fds[2])
+            pid = self._sandbox.join(launch, init_pid=pid_of_init, streams=streams, terminal=request["terminal"], problem=problem)
+        except (SandboxError, OSError):
+            os.close(ours)
+            raise
+        finally:
+            os.close(problem)
+            for fd in fds:
+                os.close(fd)
+        self._joined[pid] = _Joined(client, request["seq"], launch.id, ours)
+        return {"pid": pid}
+
+    def _signal(self, container: str, number: int) -> bool:
+        pid = self._init_of(container)
+        if pid is None:
+            return False
+        if number == signal.SIGKILL:
+            self._sandbox.kill(pid)
+        else:
+            os.kill(pid, number)
+        return True
+
+    def _signalled(self, signals: socket.socket) -> None:
+        numbers = signals.recv(4096)
+        if signal.SIGTERM in numbers or signal.SIGINT in numbers:
+            self._stopping = True
+        self._reap()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            self._ended(pid, init.exit_code(status))
+
+    def _ended(self, pid: int, code: int) -> None:
+        container = self._containers.pop(pid, None)
+        if container is not None:
+            words = _drain(container.problem)
+            record = msgspec.structs.replace(container.record, finished_at=time.time(), exit_code=code, error=words)
+            _write_record(container.launch, record)
+            for other, beside in self._joined.items():
+                if beside.container == container.launch.id:
+                    _kill_tree(other)
+            for client in self._clients:
+                self._tell(client, {"ended": container.launch.id}, [])
+        joined = self._joined.pop(pid, None)
+        if joined is not None:
+            words = _drain(joined.problem)
+            if joined.client in self._clients:
+                self._tell(joined.client, {"joined": joined.id, "exit_code": code, "error": words}, [])
+        if self._sandbox.mode is Mode.LOOPBACK:
+            self._end_strays()
+
+    def _end_strays(self) -> None:
+        """Where an init was killed without its knowledge, its processes became our children; no process outlives its pod."""
+        known = {*self._containers, *self._joined}
+        for child, parent in linux.parents().items():
+            if parent == os.getpid() and child not in known:
+                _kill_tree(child)
+
+    def _end_everything(self) -> None:
+        for pid in list(self._containers):
+            with contextlib.suppress(ProcessLookupError):
+                self._sandbox.kill(pid)
+        for pid in list(self._joined):
+            _kill_tree(pid)
+        while self._containers or self._joined:
+            try:
+                pid, status = os.waitpid(-1, 0)
+            except ChildProcessError:
+                break
+            self._ended(pid, init.exit_code(status))
+        self._sandbox.close()
+
+
+def _kill_tree(pid: int) -> None:
+    for process in [*linux.descendants(pid), pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _drain(pipe: int) -> str:
+    """The reason why a process could not start, or nothing; the pipe is small and its writers are gone or have become the program."""
+    try:
+        return os.read(pipe, 4096).decode(errors="replace")
+    except BlockingIOError:
+        return ""
+    finally:
+        os.close(pipe)
+
+
+def _write_record(launch: Launch, record: Record) -> None:
+    target = Path(launch.record)
+    if not target.parent.is_dir():
+        return
+    unfinished = target.with_suffix(".new")
+    unfinished.write_bytes(msgspec.json.encode(record))
+    unfinished.rename(target)
+
+
+@contextlib.contextmanager
+def _listen(folder: Path) -> Any:
+    path = folder / SOCKET
+    path.unlink(missing_ok=True)
+    with address_in(folder) as address, socket.socket(socket.AF_UNIX) as server:
+        server.bind(address)
+        path.chmod(0o600)
+        server.listen(64)
+        yield server
+    path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _signals() -> Any:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    yield ours
+    signal.set_wakeup_fd(-1)
+
+
+def make_sandbox(mode: Mode, folder: Path) -> Sandbox:
+    if mode is Mode.NETNS:
+        from elastic.local.sandbox.netns import Netns
+
+        stage = folder / "stage"
+        stage.mkdir(exist_ok=True)
+        return Netns(stage)
+    from elastic.local.sandbox.loopback import Loopback
+
+    return Loopback(folder)
+
+
+def main() -> int:
+    """`python -m elastic.local.sandbox.holder FOLDER MODE`, started by whoever owns the cluster, with whom it ends."""
+    folder, mode = Path(sys.argv[1]), Mode(sys.argv[2])
+    linux.die_with_parent(signal.SIGTERM)
+    try:
+        sandbox = make_sandbox(mode, folder)
+    except (SandboxError, OSError) as error:
+        print(f"sandbox {mode.value} cannot be made here: {error}", file=sys.stderr)
+        return 1
+    Holder(sandbox, folder).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

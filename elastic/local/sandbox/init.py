@@ -1,0 +1,149 @@
+"""What runs between the holder and a container's main process: it starts it, hands signals on, reaps what is orphaned, and leaves with its
+exit code. It runs in a freshly forked, single-threaded process and never returns to its caller.
+"""
+
+import contextlib
+import fcntl
+import os
+import signal
+import termios
+from collections.abc import Callable
+from typing import NoReturn
+
+from elastic.local.sandbox import Launch, linux
+
+HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+KILL_TREE = signal.SIGRTMAX
+"""Asks an init that has no PID namespace of its own to end its whole tree."""
+COULD_NOT_START = 128
+KILLED = 128 + signal.SIGKILL
+
+
+def forget_the_holder(keep: tuple[int, ...]) -> None:
+    """A fork inherits the holder's signal handling and its sockets; neither is any business of a container."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGPIPE, *HANDED_ON):
+        signal.signal(number, signal.SIG_DFL)
+    start = 3
+    for descriptor in sorted(keep):
+        if descriptor >= start:
+            os.closerange(start, descriptor)
+            start = descriptor + 1
+    os.closerange(start, os.sysconf("SC_OPEN_MAX"))
+
+
+def run(launch: Launch, *, log: int, problem: int, prepare: Callable[[], None]) -> NoReturn:
+    """Runs the main process to its end, ends whatever it left behind, and exits as it did. All of the tree is below this process."""
+    try:
+        prepare()
+    except OSError as error:
+        fail(problem, error.strerror or str(error))
+
+    def start() -> NoReturn:
+        os.setsid()
+        execute(launch, streams=(os.open(os.devnull, os.O_RDONLY), log, log), problem=problem)
+
+    relay(start, problem=problem)
+
+
+def relay(child: Callable[[], NoReturn], *, problem: int) -> NoReturn:
+    """Forks the child, hands signals on to it, reaps, and exits as the child does, when nothing is left below."""
+    main = _Main()
+    for number in HANDED_ON:
+        signal.signal(number, main.hand_on)
+    signal.signal(KILL_TREE, lambda number, frame: kill_descendants())
+    pid = os.fork()
+    if pid == 0:
+        for number in (*HANDED_ON, KILL_TREE):
+            signal.signal(number, signal.SIG_DFL)
+        # Behind a relay that is killed nothing may stay.
+        linux.die_with_parent(signal.SIGKILL)
+        child()
+    os.close(problem)
+    main.started(pid)
+    code = _wait_for(pid)
+    kill_descendants()
+    os._exit(code)
+
+
+def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, problem: int) -> NoReturn:
+    """Becomes a further program beside a container's main process, in a session of its own, with a controlling terminal if it has one."""
+    os.setsid()
+    if terminal:
+        fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
+    execute(launch, streams=streams, problem=problem)
+
+
+def _wait_for(main: int) -> int:
+    while True:
+        try:
+            ended, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            # The signal KILL_TREE has ended and reaped everything meanwhile.
+            return KILLED
+        if ended == main:
+            return exit_code(status)
+
+
+def execute(launch: Launch, *, streams: tuple[int, int, int], problem: int) -> NoReturn:
+    """Becomes the program; `problem` closes by itself when that succeeds."""
+    os.set_inheritable(problem, False)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    try:
+        os.chdir(launch.cwd)
+    except OSError as error:
+        fail(problem, f"workingDir {launch.cwd}: {error.strerror}")
+    try:
+        os.execvpe(launch.argv[0], launch.argv, launch.env)
+    except OSError as error:
+        path = launch.env.get("PATH", "")
+        words = f"not found in $PATH ({path})" if isinstance(error, FileNotFoundError) and "/" not in launch.argv[0] else error.strerror
+        fail(problem, f'exec: "{launch.argv[0]}": {words}')
+    raise AssertionError("exec returns only by raising")
+
+
+def fail(problem: int, words: str) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(problem, words.encode())
+    os._exit(COULD_NOT_START)
+
+
+def exit_code(status: int) -> int:
+    """As a shell and the kubelet say it: 128 and the signal's number where a signal ended the process."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def kill_descendants() -> None:
+    """Ends everything below this process. Orphans come to us, so an empty list of children means that all are gone."""
+    while True:
+        for process in linux.descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, 0)[0]:
+                if linux.descendants(os.getpid()):
+                    break
+        except ChildProcessError:
+            return
+
+
+class _Main:
+    """The main process as the signal handlers see it: a signal that comes before it has a pid waits for it."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._waiting: list[int] = []
+
+    def started(self, pid: int) -> None:
+        self._pid = pid
+        for number in self._waiting:
+            self.hand_on(number, None)
+
+    def hand_on(self, number: int, frame: object) -> None:
+        if not self._pid:
+            self._waiting.append(number)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, number)

@@ -1,0 +1,74 @@
+"""Puts volumes where a container wants them, inside its own mount namespace.
+A path that the host does not have is made without touching the host: its nearest existing folder is replaced, for this container only,
+by an empty one in memory that shows everything the original holds.
+"""
+
+import os
+from collections.abc import Sequence
+
+from elastic.local.sandbox import Mount, linux
+
+MOST_ENTRIES = 4000
+
+
+class Placement:
+    """The mounts of one container, made one after the other; `stage` is an empty folder to build in."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._ours: list[str] = []
+
+    def place(self, mounts: Sequence[Mount]) -> None:
+        for mount in sorted(mounts, key=lambda mount: mount.target.rstrip("/").count("/")):
+            target = os.path.realpath(mount.target)
+            self._make(target, folder=os.path.isdir(mount.source))
+            linux.bind(mount.source, target, read_only=mount.read_only)
+            if not mount.read_only:
+                self._ours.append(target)
+
+    def _make(self, target: str, *, folder: bool) -> None:
+        if os.path.exists(target):
+            if os.path.isdir(target) != folder:
+                raise OSError(0, f"mountPath {target} is a {'file' if folder else 'folder'} here and the volume is not")
+            return
+        parent = os.path.dirname(target)
+        while not os.path.isdir(parent):
+            parent = os.path.dirname(parent)
+        if not any(parent == ours or parent.startswith(ours.rstrip("/") + "/") for ours in self._ours):
+            self._mirror(parent)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if folder:
+            os.mkdir(target)
+        else:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+
+    def _mirror(self, original: str) -> None:
+        names = os.listdir(original)
+        if len(names) > MOST_ENTRIES:
+            raise OSError(
+                0, f"cannot make a mountPath below {original}: it has {len(names)} entries; use an existing folder or another path"
+            )
+        linux.mount("tmpfs", self._stage, kind="tmpfs", options="mode=755")
+        for name in names:
+            source, copy = os.path.join(original, name), os.path.join(self._stage, name)
+            if os.path.islink(source):
+                os.symlink(os.readlink(source), copy)
+                continue
+            if os.path.isdir(source):
+                os.mkdir(copy)
+            else:
+                os.close(os.open(copy, os.O_CREAT | os.O_WRONLY, 0o644))
+            linux.bind(source, copy)
+        if original == "/":
+            self._become_root()
+        else:
+            linux.mount(self._stage, original, flags=linux.MS_MOVE)
+        self._ours.append(original)
+
+    def _become_root(self) -> None:
+        old = os.path.join(self._stage, ".old")
+        os.mkdir(old)
+        linux.pivot_root(self._stage, old)
+        os.chdir("/")
+        linux.detach("/.old")
+        os.rmdir("/.old")

@@ -1,0 +1,224 @@
+"""Sandbox `netns`: every pod has a network and host name of its own on a bridge inside one private network namespace, and every container
+a mount and PID namespace. The host's network configuration is never touched. Works as root, and without root through a user namespace.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic.local.sandbox import Launch, Mode, Mount, SandboxError, init, linux
+from elastic.local.sandbox.mounts import Placement
+
+BRIDGE = "elastic0"
+GATEWAY = "10.64.0.1"
+PREFIX = 16
+FIRST_POD, LAST_POD = 2, 65_534
+SET_UP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    ip: str
+    net: int
+    uts: int
+
+
+class Netns:
+    """Owns the private namespaces: they live as long as the process that made this object."""
+
+    mode = Mode.NETNS
+    gateway = GATEWAY
+
+    def __init__(self, stage: Path) -> None:
+        _leave_the_host()
+        self._stage = str(stage)
+        self._pods: dict[str, _Surroundings] = {}
+        self._last = FIRST_POD - 1
+        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+        _ip(
+            "link set lo up",
+            f"link add {BRIDGE} type bridge",
+            f"addr add {GATEWAY}/{PREFIX} dev {BRIDGE}",
+            f"link set {BRIDGE} up",
+            # Whoever wants to leave the machine hears so at once, instead of waiting for a time-out.
+            "route add unreachable default",
+        )
+
+    def create(self, pod: str, *, hostname: str) -> str:
+        index = self._next()
+        ip = str(_address(index))
+        ready, told = os.pipe()
+        done, release = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(ready)
+            os.close(release)
+            _become_pod(hostname, told=told, done=done)
+        os.close(told)
+        os.close(done)
+        try:
+            _wait_ready(ready, pod)
+            net = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+            uts = os.open(f"/proc/{pid}/ns/uts", os.O_RDONLY)
+            _ip(f"link add v{index} type veth peer name eth0 netns {pid}", f"link set v{index} master {BRIDGE} up")
+            _ip(
+                "link set lo up",
+                f"addr add {ip}/{PREFIX} dev eth0",
+                "link set eth0 up",
+                f"route add default via {GATEWAY}",
+                inside=net,
+            )
+        finally:
+            os.close(ready)
+            os.close(release)
+            os.waitpid(pid, 0)
+        self._pods[pod] = _Surroundings(ip, net, uts)
+        return ip
+
+    def _next(self) -> int:
+        taken = {surroundings.ip for surroundings in self._pods.values()}
+        for _ in range(LAST_POD):
+            self._last = self._last + 1 if self._last < LAST_POD else FIRST_POD
+            if str(_address(self._last)) not in taken:
+                return self._last
+        raise SandboxError("no address is free in the pods' network")
+
+    def adopt_address(self, pod: str) -> str | None:
+        found = self._pods.get(pod)
+        return found.ip if found else None
+
+    def destroy(self, pod: str) -> None:
+        found = self._pods.pop(pod, None)
+        if found:
+            os.close(found.net)
+            os.close(found.uts)
+
+    def listen(self, port: int) -> socket.socket:
+        server = socket.create_server((GATEWAY, port), backlog=256)
+        server.setblocking(False)
+        return server
+
+    def dial(self, pod: str, *, port: int) -> socket.socket:
+        found = self._pods.get(pod)
+        if found is None:
+            raise SandboxError(f"pod {pod} has no network here")
+        connection = socket.socket()
+        connection.setblocking(False)
+        connection.connect_ex((found.ip, port))
+        return connection
+
+    def check(self, launch: Launch) -> None:
+        """Whatever a path needs is made in the container's own mount namespace, so there is nothing to refuse beforehand."""
+
+    def spawn(self, launch: Launch, *, log: int, problem: int) -> int:
+        """Two forks: only children enter a new PID namespace, and a holder without privileges could not come back from one."""
+        pod = self._pods[launch.pod]
+        pid = os.fork()
+        if pid == 0:
+            linux.die_with_parent(signal.SIGKILL)
+            init.forget_the_holder((log, problem, pod.net, pod.uts))
+            try:
+                self._surround(launch, pod)
+            except OSError as error:
+                init.fail(problem, error.strerror or str(error))
+            init.relay(lambda: init.run(launch, log=log, problem=problem, prepare=_see_own_processes), problem=problem)
+        return pid
+
+    def _surround(self, launch: Launch, pod: _Surroundings) -> None:
+        linux.enter(pod.net, linux.CLONE_NEWNET)
+        linux.enter(pod.uts, linux.CLONE_NEWUTS)
+        os.close(pod.net)
+        os.close(pod.uts)
+        linux.unshare(linux.CLONE_NEWNS)
+        linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+        hosts = [Mount(source=launch.hosts, target="/etc/hosts")] if launch.hosts else []
+        Placement(self._stage).place([*launch.mounts, *hosts])
+        linux.unshare(linux.CLONE_NEWPID)
+
+    def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, problem: int) -> int:
+        pid = os.fork()
+        if pid == 0:
+            linux.die_with_parent(signal.SIGKILL)
+            init.forget_the_holder((*streams, problem))
+            try:
+                _enter(init_pid)
+            except OSError as error:
+                init.fail(problem, str(error))
+            init.relay(lambda: init.join(launch, streams=streams, terminal=terminal, problem=problem), problem=problem)
+        return pid
+
+    def kill(self, init_pid: int) -> None:
+        os.kill(init_pid, init.KILL_TREE)
+
+    def tree(self, init_pid: int) -> list[int]:
+        # The first below is process 1 of the container's PID namespace, which is ours.
+        return linux.descendants(init_pid)[1:]
+
+    def close(self) -> None:
+        """The kernel removes the namespaces with their last process."""
+
+
+def _enter(init_pid: int) -> None:
+    spaces = [(kind, os.open(f"/proc/{init_pid}/ns/{name}", os.O_RDONLY)) for kind, name in _JOINED]
+    for kind, space in spaces:
+        linux.enter(space, kind)
+        os.close(space)
+
+
+_JOINED = (
+    (linux.CLONE_NEWPID, "pid_for_children"),
+    (linux.CLONE_NEWNET, "net"),
+    (linux.CLONE_NEWUTS, "uts"),
+    (linux.CLONE_NEWNS, "mnt"),
+)
+
+
+def _see_own_processes() -> None:
+    linux.mount("proc", "/proc", kind="proc", flags=linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+
+
+def _leave_the_host() -> None:
+    """As root directly; otherwise through a user namespace in which we are root, and only there."""
+    user, group = os.geteuid(), os.getegid()
+    try:
+        linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWNET)
+    except PermissionError:
+        linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWNET)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+
+
+def _become_pod(hostname: str, *, told: int, done: int) -> None:
+    try:
+        linux.unshare(linux.CLONE_NEWNET | linux.CLONE_NEWUTS)
+        linux.set_hostname(hostname)
+        os.write(told, b"+")
+        os.read(done, 1)
+    finally:
+        os._exit(0)
+
+
+def _wait_ready(ready: int, pod: str) -> None:
+    readable, _, _ = select.select([ready], [], [], SET_UP_S)
+    if not readable or os.read(ready, 1) != b"+":
+        raise SandboxError(f"the network namespace of pod {pod} could not be made")
+
+
+def _address(index: int) -> str:
+    first, second, _, _ = GATEWAY.split(".")
+    return f"{first}.{second}.{index >> 8}.{index & 255}"
+
+
+def _ip(*commands: str, inside: int | None = None) -> None:
+    enter = None if inside is None else lambda: linux.enter(inside, linux.CLONE_NEWNET)
+    done = subprocess.run(
+        ["ip", "-batch", "-"], input="\n".join(commands), text=True, capture_output=True, preexec_fn=enter, timeout=SET_UP_S
+    )
+    if done.returncode != 0:
+        raise SandboxError(f"ip {'; '.join(commands)}: {done.stderr.strip()}")
