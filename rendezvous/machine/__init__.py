@@ -1,0 +1,32 @@
+"""The rendezvous machine: who is in the world of one job, decided from events alone.
+
+`step(job, event, now)` returns the next state and what to do about it. No clock, no I/O, no randomness: whoever owns the clock and the
+connections (rendezvous.server, or a test) feeds it.
+"""
+
+from rendezvous.machine.events import Event, Expected, Lost, Said, Tick
+from rendezvous.machine.state import Cause, Job, Limits, Member, Phase
+from rendezvous.machine.step import Effect, Publish, Refuse, Tell, Wake, begin, step
+from rendezvous.machine.views import summary, view
+
+__all__ = [
+    "Cause",
+    "Effect",
+    "Event",
+    "Expected",
+    "Job",
+    "Limits",
+    "Lost",
+    "Member",
+    "Phase",
+    "Publish",
+    "Refuse",
+    "Said",
+    "Tell",
+    "Tick",
+    "Wake",
+    "begin",
+    "step",
+    "summary",
+    "view",
+]

@@ -1,0 +1,40 @@
+"""Whose restart it was. The first failure of a world is the cause and its peers' failures are collateral; where the world lost a
+member to something else in the same breath, every failure is collateral of that. Only some causes count against maxRestarts.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from types import MappingProxyType
+
+from rendezvous.machine.state import CHARGED, Cause, Job
+
+
+def disrupted_by(job: Job, *, name: str, cause: str, words: str) -> Job:
+    """The current world lost a member for a reason other than its own worker's failure."""
+    if any(member == name for member, _ in job.disrupted) or any(failure.member == name for failure in job.failures):
+        return job  # counted already; a member whose worker failed first went for that reason
+    return replace(job, disrupted=(*job.disrupted, (name, cause)), trouble=job.trouble or (words, cause))
+
+
+def judge(job: Job) -> Job:
+    """Charge what ended the current world, once, and close the job where its budget is spent."""
+    if not job.failures and not job.disrupted:
+        return job
+    counts = Counter(job.restarts)
+    for _, cause in job.disrupted:
+        counts[cause] += 1
+    collateral = len(job.failures)
+    if job.failures and not job.disrupted:
+        counts[Cause.USER.value] += 1
+        collateral -= 1
+    if collateral:
+        counts[Cause.COLLATERAL.value] += collateral
+    judged = replace(job, restarts=MappingProxyType(dict(counts)), failures=(), disrupted=())
+    limit = job.expectation.max_restarts if job.expectation is not None else None
+    spent = sum(count for cause, count in counts.items() if cause in CHARGED)
+    if limit is None or spent <= limit or not job.failures:
+        return judged
+    first = job.failures[0]
+    status = f"with status {first.status}" if first.status is not None else "by itself"
+    words = f"a worker of {first.member} ended {status}, and all {limit} restarts that maxRestarts allows are used up"
+    return replace(judged, closed=words, round=None, reason=words)

@@ -1,0 +1,97 @@
+"""Who belongs into the next world, and at which rank. Pure choices over a job's state; it changes nothing.
+
+A member that was told to go is taken only where the job would otherwise fall below its least size, and never as rank 0.
+"""
+
+from rendezvous.machine.state import Cause, Job, Member, Phase, Standing
+
+
+def leaving(job: Job, name: str) -> tuple[float, str] | None:
+    """By when a member must be gone, and why; None for one that may stay."""
+    member = job.members.get(name)
+    if member is not None and member.leave_by is not None:
+        return member.leave_by, member.leave_cause
+    told = job.leave_by.get(name)
+    if told is not None:
+        return told
+    if job.expectation is not None and name not in job.expected:
+        return job.now, Cause.PLAN.value
+    return None
+
+
+def candidates(job: Job) -> list[Member]:
+    """Everybody who could be in the next world, the most deserving first: survivors by rank, then newcomers by arrival."""
+    ranks = job.standing.ranks if job.standing is not None else {}
+    able = [m for m in job.members.values() if m.phase is Phase.READY or (m.phase is Phase.RUNNING and m.name in ranks)]
+    return sorted(able, key=lambda m: (ranks.get(m.name, job.max + len(ranks)), m.arrived))
+
+
+def allowed_size(job: Job, count: int) -> int:
+    """The largest size that `count` members may form; 0 where they are too few."""
+    count = min(count, job.max)
+    sizes = job.expectation.sizes if job.expectation is not None else ()
+    if sizes:
+        count = max((size for size in sizes if size <= count), default=0)
+    return count if count >= job.min else 0
+
+
+def target(job: Job) -> tuple[str, ...]:
+    """The members of the next world as things are now, in order of preference; empty where they are too few."""
+    able = [m.name for m in candidates(job)]
+    staying = [name for name in able if leaving(job, name) is None]
+    size = allowed_size(job, len(staying))
+    if size:
+        return tuple(staying[:size])
+    held_back = [name for name in able if name not in staying and (job.expectation is None or name in job.expected or name in job.leave_by)]
+    needed = _least_size(job) - len(staying)
+    if needed <= 0 or needed > len(held_back):
+        return ()
+    return (*staying, *held_back[:needed])
+
+
+def _least_size(job: Job) -> int:
+    """The smallest size that the job may run at."""
+    sizes = job.expectation.sizes if job.expectation is not None else ()
+    return min((size for size in sizes if size >= job.min), default=job.min) if sizes else job.min
+
+
+def absent(job: Job) -> list[str]:
+    """Expected members that could be here and are not. Pending ones cannot, so nobody waits for them."""
+    if job.expectation is None:
+        return []
+    pending = frozenset(job.expectation.pending)
+    return [name for name in job.expected if name not in job.members and name not in pending and name not in job.leave_by]
+
+
+def seats(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names by rank: survivors keep theirs where the new size has it, holes are filled, and rank 0 stays, if it can.
+
+    Rank 0 holds the store and, for members that re-form in place, the state that the others copy: it is a survivor if there is
+    one, and never a member that leaves.
+    """
+    ranks = job.standing.ranks if job.standing is not None else {}
+    placed: list[str | None] = [None] * len(names)
+    homeless = []
+    for name in names:
+        rank = ranks.get(name)
+        if rank is not None and rank < len(placed):
+            placed[rank] = name
+        else:
+            homeless.append(name)
+    rest = iter(homeless)
+    result = [name if name is not None else next(rest) for name in placed]
+    first = _first_for_zero(job, result)
+    result[0], result[first] = result[first], result[0]
+    return tuple(result)
+
+
+def _first_for_zero(job: Job, by_rank: list[str]) -> int:
+    ranks = job.standing.ranks if job.standing is not None else {}
+    staying = [rank for rank, name in enumerate(by_rank) if leaving(job, name) is None]
+    survivors = [rank for rank in staying if by_rank[rank] in ranks]
+    return next(iter(survivors or staying), 0)
+
+
+def unknown_seats(standing: Standing | None) -> int:
+    """How many members of a rebuilt world have not presented themselves yet."""
+    return sum(1 for name in standing.seats if name is None) if standing is not None else 0

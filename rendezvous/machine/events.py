@@ -1,0 +1,37 @@
+"""What can happen to a job as the machine sees it: a member said something, its connection broke, the controller spoke, or time passed."""
+
+from dataclasses import dataclass
+
+from rendezvous.wire import Expectation, FromMember
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A member sent a message. Its incarnation comes from the connection, so that a stale connection cannot speak for a newer one."""
+
+    member: str
+    incarnation: str
+    message: FromMember
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection of a member broke. It has a moment to come back before it counts as gone."""
+
+    member: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The controller's word about the job."""
+
+    expectation: Expectation
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing happened but time."""
+
+
+Event = Said | Lost | Expected | Tick

@@ -1,0 +1,180 @@
+"""What each event does to what the machine knows. It records and places; whether a round follows is decided in rounds.
+
+A message speaks for the incarnation of its connection. One that arrives late, twice, or for a world that is gone changes nothing.
+"""
+
+from dataclasses import replace
+
+from rendezvous.machine.charge import disrupted_by
+from rendezvous.machine.state import Cause, Failure, Job, Member, Phase, Standing, ranks_of
+from rendezvous.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Notice, Ready, Started
+
+RETIRED_KEPT = 1024
+
+
+def hear(job: Job, *, name: str, incarnation: str, message: FromMember) -> Job:
+    """The job after a member said something."""
+    if isinstance(message, Join):
+        return _join(job, name=name, incarnation=incarnation, message=message)
+    member = job.members.get(name)
+    if member is None or member.incarnation != incarnation:
+        return job
+    job = job.change(name, heard_at=job.now)
+    match message:
+        case Ready():
+            return _ready(job, job.members[name], message)
+        case Leave():
+            return _leave(job, member, message)
+        case Notice():
+            return job.change(name, leave_by=job.now + message.by_s, leave_cause=message.cause)
+        case Failed():
+            return _failed(job, member, message)
+        case Started():
+            return _started(job, member, message.generation)
+        case Finished():
+            return job.change(name, phase=Phase.FINISHED, at=job.now) if member.generation == message.generation else job
+        case Beat():
+            return job
+
+
+def is_retired(job: Job, name: str, incarnation: str) -> bool:
+    """Whether a newer incarnation took this one's place."""
+    return (name, incarnation) in job.retired
+
+
+def _join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
+    known = job.members.get(name)
+    if known is not None and known.incarnation != incarnation:
+        job = _retire(job, known)
+        known = None
+    job = replace(job, agents_min=message.min, agents_max=max(message.min, message.max))
+    held = message.held
+    if held is not None:
+        job = _adopt(job, held)
+    if known is None:
+        phase = Phase.READY if message.ready else Phase.BOOTING
+        known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, at=job.now, arrived=job.arrivals)
+        job = replace(job, arrivals=job.arrivals + 1)
+    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store, in_place=message.in_place)
+    return _place(job.with_member(member), member, held=held, ready=message.ready)
+
+
+def _place(job: Job, member: Member, *, held: Held | None, ready: bool) -> Job:
+    """Put a member that presented itself where it belongs: into the current world, to the barrier, or astray."""
+    standing = job.standing
+    generation = held.generation if held is not None else 0
+    if standing is not None and member.phase is not Phase.BOOTING and member.world == standing.id and generation < standing.generation:
+        return job  # the world was sealed with it while it was away: its view tells it so
+    if standing is not None and held is not None and held.id == standing.id and standing.seats[held.rank] in (None, member.name):
+        job = replace(job, standing=standing.seated(held.rank, member.name))
+        if member.phase is Phase.FINISHED:
+            return job
+        working = job.change(member.name, phase=Phase.RUNNING, world=standing.id, generation=generation)
+        if ready and not standing.adopted:
+            return _ready(working, working.members[member.name], Ready(after=generation, store=member.store))
+        if not ready:
+            return working
+    phase = Phase.READY if ready else Phase.BOOTING
+    return job.change(member.name, phase=phase, world="", generation=generation)
+
+
+def _adopt(job: Job, held: Held) -> Job:
+    """Learn from what a member holds: never number a world below it, and after a restart take its world as the current one."""
+    job = replace(job, generation=max(job.generation, held.generation))
+    standing = job.standing
+    if held.rank >= held.size or (standing is not None and (not standing.adopted or held.generation <= standing.generation)):
+        return job
+    seats: tuple[str | None, ...] = (None,) * held.size
+    world = Standing(
+        id=held.id,
+        generation=held.generation,
+        seats=seats,
+        store=held.store,
+        sealed_at=job.now,
+        reason="found running after a restart of the rendezvous server",
+        cause=Cause.START.value,
+        adopted=True,
+        ranks=ranks_of(seats),
+    )
+    return replace(job, standing=world, trouble=None, failures=(), disrupted=(), started=frozenset())
+
+
+def _retire(job: Job, member: Member) -> Job:
+    """A newer incarnation of a member has come: the old one is gone and may not come back."""
+    retired = (*job.retired, (member.name, member.incarnation))[-RETIRED_KEPT:]
+    job = gone(job, member.name, cause=Cause.DISRUPTION.value, words=f"{member.name} started anew")
+    return replace(job, retired=retired).without(member.name)
+
+
+def _ready(job: Job, member: Member, message: Ready) -> Job:
+    if member.phase is Phase.RUNNING and message.after < member.generation:
+        return job  # it left an older world than the one it was sealed into since
+    was_working = member.phase is Phase.RUNNING and job.standing is not None and member.world == job.standing.id
+    if was_working and not (job.round is not None and job.round.draining):
+        job = _record(job, member, status=None, detail="it stopped without a report")
+    return job.change(member.name, phase=Phase.READY, at=job.now, world="", generation=message.after, store=message.store or member.store)
+
+
+def _leave(job: Job, member: Member, message: Leave) -> Job:
+    told = job.leave_by.get(member.name)
+    cause = member.leave_cause or (told[1] if told is not None else Cause.DISRUPTION.value)
+    words = f"{member.name} left: {message.reason}" if message.reason else f"{member.name} left"
+    return gone(job, member.name, cause=cause, words=words)
+
+
+def gone(job: Job, name: str, *, cause: str, words: str) -> Job:
+    """A member is no longer here. One that had finished stays known, for its end was no loss."""
+    member = job.members[name]
+    if member.phase is Phase.FINISHED:
+        return job
+    if job.standing is not None and job.standing.ranks.get(name) is not None:
+        job = disrupted_by(job, name=name, cause=cause, words=words)
+    return job.without(name)
+
+
+def _failed(job: Job, member: Member, message: Failed) -> Job:
+    standing = job.standing
+    if standing is None or member.world != standing.id or message.generation != standing.generation:
+        return job
+    return _record(job, member, status=message.status, detail=message.detail)
+
+
+def _record(job: Job, member: Member, *, status: int | None, detail: str) -> Job:
+    """Note a worker's own end in the current world, once per member, unless it was told to stop."""
+    assert job.standing is not None
+    if job.round is not None and job.round.draining and not job.failures:
+        return job
+    if any(failure.member == member.name for failure in job.failures):
+        return job
+    failure = Failure(member.name, job.standing.generation, job.now, status, detail)
+    words = f"a worker of {member.name} ended with status {status}" if status is not None else f"a worker of {member.name} ended"
+    return replace(job, failures=(*job.failures, failure), trouble=job.trouble or (words, Cause.USER.value))
+
+
+def _started(job: Job, member: Member, generation: int) -> Job:
+    standing = job.standing
+    if standing is None or member.world != standing.id or generation != standing.generation:
+        return job
+    started = job.started | {member.name}
+    job = replace(job, started=started)
+    if job.phases is not None and job.phases.started is None and started >= standing.ranks.keys():
+        job = replace(job, phases=replace(job.phases, started=job.now))
+    return job
+
+
+def expect(job: Job, expectation: Expectation) -> Job:
+    """The job after the controller said who should be there. An older leader's word is not heard."""
+    if job.expectation is not None and expectation.term < job.expectation.term:
+        return job
+    job = replace(
+        job,
+        expectation=expectation,
+        expected=dict.fromkeys(expectation.members),
+        leave_by={leaving.member: (job.now + leaving.by_s, leaving.cause) for leaving in expectation.leaving},
+        generation=max(job.generation, expectation.floor),
+    )
+    for end in expectation.ended:
+        member = job.members.get(end.member)
+        if member is not None and member.incarnation.startswith(end.pod_uid + "/"):
+            job = gone(job, end.member, cause=end.cause, words=f"the pod of {end.member} ended ({end.cause})")
+    return job

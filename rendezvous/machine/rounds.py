@@ -1,0 +1,190 @@
+"""Whether a round begins, goes on, is called off or closes. The one place that decides when a world changes.
+
+A round first gathers (the current world works on while expected newcomers arrive), then drains (its members come to the barrier), then
+closes into the next world. It skips the gathering when the current world cannot go on or must give somebody up.
+"""
+
+from dataclasses import replace
+
+from rendezvous.machine.charge import judge
+from rendezvous.machine.choose import absent, leaving, seats, target, unknown_seats
+from rendezvous.machine.hearing import gone
+from rendezvous.machine.state import Cause, Job, Member, Phase, Phases, Round, Standing, ranks_of
+
+
+def settle(job: Job) -> Job:
+    """Everything that follows from the state as it is now."""
+    if job.closed:
+        return job
+    job = _drop_absent(job)
+    job = _turn(job)
+    if job.round is not None and job.round.draining:
+        job = _give_up_late(job)
+        job = _close_round(job)
+    return job
+
+
+def _drop_absent(job: Job) -> Job:
+    """Let go of members whose connection stayed broken, or who are silent on an open one."""
+    limits = job.limits
+    for member in [m for m in job.members.values() if m.phase is not Phase.FINISHED and _is_overdue(job, m)]:
+        words = (
+            f"the connection to {member.name} broke"
+            if member.broken_at is not None
+            else f"{member.name} was silent for {limits.silence_s:g} s"
+        )
+        told = leaving(job, member.name)
+        job = gone(job, member.name, cause=told[1] if told is not None else Cause.DISRUPTION.value, words=words)
+    return job
+
+
+def _is_overdue(job: Job, member: Member) -> bool:
+    if member.broken_at is not None:
+        return job.is_settled and job.now >= member.broken_at + job.limits.return_s
+    return job.now >= member.heard_at + job.limits.silence_s
+
+
+def is_whole(job: Job) -> bool:
+    """Whether the current world can go on: nobody of it is gone, at the barrier, or failed."""
+    standing = job.standing
+    if standing is None or job.failures:
+        return False
+    if unknown_seats(standing) and job.is_settled:
+        return False
+    return all(name in job.members and job.members[name].world == standing.id for name in standing.ranks)
+
+
+def _turn(job: Job) -> Job:
+    """Begin, continue or call off a round."""
+    if not is_whole(job):
+        return _must_form(job)
+    standing = job.standing
+    assert standing is not None
+    if any(job.members[name].phase is Phase.FINISHED for name in standing.ranks):
+        return replace(job, round=None)  # the work is done: nobody joins it now
+    wanted = target(job)
+    if not wanted or frozenset(wanted) == standing.ranks.keys() or unknown_seats(standing):
+        return replace(job, round=None)
+    going = [name for name in standing.ranks if name not in wanted]
+    if going:
+        return _drain(job, *_why_going(job, going))
+    coming = [name for name in wanted if name not in standing.ranks]
+    reason = f"{_list(coming)} joined"
+    if job.round is None:
+        gathering = Round(reason, Cause.PLAN.value, job.now, False, job.now + job.limits.straggler_s)
+        job = replace(job, round=gathering)
+    assert job.round is not None
+    if not job.round.draining and absent(job) and len(wanted) < job.max and job.now < job.round.until:
+        return job
+    return _drain(job, reason, Cause.PLAN.value)
+
+
+def _why_going(job: Job, going: list[str]) -> tuple[str, str]:
+    told = next((leave for leave in (leaving(job, name) for name in going) if leave is not None), None)
+    if told is None:
+        return f"{_list(going)} must wait: {len(going)} more than the sizes allow", Cause.PLAN.value
+    return f"{_list(going)} {'is' if len(going) == 1 else 'are'} leaving ({told[1]})", told[1]
+
+
+def _must_form(job: Job) -> Job:
+    """No world, or one that cannot go on: its members are called at once."""
+    if not job.members:
+        return replace(job, round=None, min_reached_at=None)
+    if job.round is not None and job.round.draining:
+        return job
+    reason, cause = job.trouble or ("the first members have come", Cause.START.value)
+    if job.trouble is None and job.standing is not None and job.standing.adopted:
+        reason, cause = "the rendezvous server restarted while members were missing", Cause.DISRUPTION.value
+    return _drain(job, reason, cause)
+
+
+def _drain(job: Job, reason: str, cause: str) -> Job:
+    if job.round is not None and job.round.draining:
+        return job
+    began = job.round.began if job.round is not None else job.now
+    grace_s = job.expectation.grace_s if job.expectation is not None else 30.0
+    until = job.now + grace_s + job.limits.drain_s
+    return replace(job, round=Round(reason, cause, began, True, until, job.now), min_reached_at=None)
+
+
+def _give_up_late(job: Job) -> Job:
+    """Go on without members that did not come to the barrier in time."""
+    assert job.round is not None
+    if job.now < job.round.until:
+        return job
+    for member in [m for m in job.members.values() if m.phase is Phase.RUNNING and job.standing and m.world == job.standing.id]:
+        job = job.change(member.name, phase=Phase.BOOTING, world="")
+    return job
+
+
+def _close_round(job: Job) -> Job:
+    """Seal the next world if everybody who must be waited for is there."""
+    chosen = target(job)
+    if not chosen:
+        return replace(job, min_reached_at=None) if job.min_reached_at is not None else job
+    if any(job.members[name].phase is not Phase.READY or job.members[name].broken_at is not None for name in chosen):
+        return job
+    if job.min_reached_at is None:
+        job = replace(job, min_reached_at=job.now)
+    if _waits(job, chosen):
+        return job
+    job = judge(job)
+    return job if job.closed else _seal(job, chosen)
+
+
+def _waits(job: Job, chosen: tuple[str, ...]) -> bool:
+    """Whether the round stays open for somebody who is not here yet."""
+    if len(chosen) >= job.max:
+        return False
+    away = absent(job)
+    missing = bool(away) or unknown_seats(job.standing) > 0
+    if not job.is_settled:
+        left = {name for name, _ in job.disrupted}
+        if job.expectation is None or unknown_seats(job.standing) > len(left) or any(name not in left for name in away):
+            return True
+    survivors = sum(1 for name in chosen if job.standing is not None and name in job.standing.ranks)
+    if survivors >= job.min:
+        return False
+    assert job.min_reached_at is not None
+    return (missing or job.expectation is None) and job.now < job.min_reached_at + job.limits.straggler_s
+
+
+def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
+    """The next world."""
+    assert job.round is not None
+    by_rank = seats(job, chosen)
+    generation = job.generation + 1
+    world = Standing(
+        id=f"{generation}-{job.instance}",
+        generation=generation,
+        seats=by_rank,
+        store=job.members[by_rank[0]].store,
+        sealed_at=job.now,
+        reason=f"{job.round.reason}; {len(by_rank)} {'member' if len(by_rank) == 1 else 'members'}",
+        cause=job.round.cause,
+        ranks=ranks_of(by_rank),
+    )
+    members = dict(job.members)
+    for name in by_rank:
+        members[name] = replace(members[name], phase=Phase.RUNNING, world=world.id, generation=generation, at=job.now)
+    drain_began = job.round.ready_at if job.round.ready_at is not None else job.now
+    drained = job.min_reached_at if job.min_reached_at is not None else job.now
+    phases = Phases(noticed=job.round.began, detected=drain_began, drained=drained, sealed=job.now)
+    return replace(
+        job,
+        members=members,
+        standing=world,
+        generation=generation,
+        round=None,
+        min_reached_at=None,
+        trouble=None,
+        failures=(),
+        disrupted=(),
+        started=frozenset(),
+        phases=phases,
+    )
+
+
+def _list(names: list[str]) -> str:
+    shown = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -1,0 +1,198 @@
+"""The state of one job's membership. Values only: who is here, which world is current, which round is forming, what was charged.
+
+`now` in these values is the caller's monotonic clock; nothing here is ever compared with another host's time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from rendezvous.wire import Expectation
+
+
+class Phase(StrEnum):
+    """Where a member stands."""
+
+    BOOTING = "booting"  # present, not at the barrier, in no world
+    READY = "ready"  # at the barrier
+    RUNNING = "running"  # working in a world
+    FINISHED = "finished"  # its workers ended with status 0
+
+
+class Cause(StrEnum):
+    """Why a worker ended, or why a world changed."""
+
+    START = "start"
+    PLAN = "plan"
+    DISRUPTION = "disruption"
+    COLLATERAL = "collateral"
+    OUT_OF_MEMORY = "out of memory"
+    HANG = "hang"
+    USER = "user"
+
+
+CHARGED = frozenset({Cause.USER, Cause.OUT_OF_MEMORY, Cause.HANG})
+"""Causes that count against maxRestarts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The waits of a job, in seconds. Each is the longest time that the machine gives somebody before it goes on without."""
+
+    straggler_s: float = 5.0
+    """for expected members that are not here yet, once enough are"""
+    return_s: float = 1.0
+    """for a broken connection to come back"""
+    settle_s: float = 15.0
+    """after the server's start, before silence counts as absence"""
+    silence_s: float = 19.0
+    """without a beat on a connection that is open"""
+    drain_s: float = 10.0
+    """for a running member to come to the barrier, beyond its grace"""
+    window_s: float = 2.0
+    """in which other members' failures belong to the first one"""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One incarnation of a member. `world` is the id of the world it is in, "" for none; `at` is when it last changed phase."""
+
+    name: str
+    incarnation: str
+    phase: Phase
+    heard_at: float
+    at: float
+    arrived: int
+    world: str = ""
+    generation: int = 0
+    store: str = ""
+    in_place: bool = False
+    broken_at: float | None = None
+    leave_by: float | None = None
+    leave_cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The current world. `seats[rank]` is a member's name, or None where a restarted server has not heard from that rank yet."""
+
+    id: str
+    generation: int
+    seats: tuple[str | None, ...]
+    store: str
+    sealed_at: float
+    reason: str
+    cause: str
+    adopted: bool = False
+    ranks: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return len(self.seats)
+
+    def seated(self, rank: int, name: str | None) -> "Standing":
+        """The same world with another occupant of one rank."""
+        seats = (*self.seats[:rank], name, *self.seats[rank + 1 :])
+        return replace(self, seats=seats, ranks=ranks_of(seats))
+
+
+def ranks_of(seats: tuple[str | None, ...]) -> Mapping[str, int]:
+    """Name to rank, for the seats whose occupant is known."""
+    return {name: rank for rank, name in enumerate(seats) if name is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The forming of the next world. While it gathers, the members of the current world work on; once it drains, they come."""
+
+    reason: str
+    cause: str
+    began: float
+    draining: bool
+    until: float
+    """when it stops waiting: gathering for expected newcomers, draining for members that do not come"""
+    ready_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A worker's own end, not judged yet."""
+
+    member: str
+    generation: int
+    at: float
+    status: int | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """When the steps of the newest rescale happened, on the machine's clock."""
+
+    noticed: float
+    detected: float
+    drained: float
+    sealed: float
+    started: float | None = None
+    stepped: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything the machine knows about one job."""
+
+    uid: str
+    instance: str
+    """the server's own random name, part of every world's id"""
+    up_since: float
+    now: float
+    limits: Limits = field(default_factory=Limits)
+    expectation: Expectation | None = None
+    expected: Mapping[str, None] = MappingProxyType({})
+    """the names of the expectation, in its order"""
+    leave_by: Mapping[str, tuple[float, str]] = MappingProxyType({})
+    members: Mapping[str, Member] = MappingProxyType({})
+    retired: tuple[tuple[str, str], ...] = ()
+    """(member, incarnation) pairs that a newer incarnation replaced"""
+    standing: Standing | None = None
+    round: Round | None = None
+    generation: int = 0
+    arrivals: int = 0
+    min_reached_at: float | None = None
+    agents_min: int = 1
+    agents_max: int = 1
+    failures: tuple[Failure, ...] = ()
+    disrupted: tuple[tuple[str, str], ...] = ()
+    """members that the current world lost to something other than themselves, with the cause"""
+    trouble: tuple[str, str] | None = None
+    """the first thing that broke the current world: words and cause"""
+    restarts: Mapping[str, int] = MappingProxyType({})
+    started: frozenset[str] = frozenset()
+    phases: Phases | None = None
+    reason: str = ""
+    closed: str = ""
+
+    @property
+    def min(self) -> int:
+        return self.expectation.min if self.expectation else self.agents_min
+
+    @property
+    def max(self) -> int:
+        return self.expectation.max if self.expectation else self.agents_max
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether silence may count as absence: the server has been up long enough for everybody to have come back."""
+        return self.now >= self.up_since + self.limits.settle_s
+
+    def with_member(self, member: Member) -> "Job":
+        return replace(self, members={**self.members, member.name: member})
+
+    def without(self, name: str) -> "Job":
+        return replace(self, members={other: m for other, m in self.members.items() if other != name})
+
+    def change(self, name: str, **changes: Any) -> "Job":
+        """The same job with one member changed."""
+        return self.with_member(replace(self.members[name], **changes))

@@ -1,0 +1,120 @@
+"""What a job looks like from outside: to one member, and to the controller."""
+
+from rendezvous.machine.choose import absent, leaving
+from rendezvous.machine.state import Job, Member, Phase
+from rendezvous.wire import Rescale, Seat, View, World
+
+NAMED = 5
+
+
+def view(job: Job, name: str) -> View:
+    """All that this member needs to know now."""
+    member = job.members[name]
+    grace_s = job.expectation.grace_s if job.expectation is not None else 30.0
+    told = leaving(job, name)
+    why_leaving = told[1] if told is not None else ""
+    standing = job.standing
+    if job.closed:
+        return View(closed=job.closed, grace_s=grace_s, done=True, leaving=why_leaving)
+    if standing is None or member.world != standing.id or member.phase in (Phase.READY, Phase.BOOTING):
+        astray = member.phase in (Phase.BOOTING, Phase.RUNNING) and member.generation > 0
+        return View(
+            reform="the world went on without this member" if astray else "",
+            waiting=waiting(job, member),
+            leaving=why_leaving,
+            grace_s=grace_s,
+            done=member.phase is Phase.FINISHED,
+        )
+    draining = job.round is not None and job.round.draining and member.phase is Phase.RUNNING
+    return View(
+        generation=standing.generation,
+        id=standing.id,
+        rank=standing.ranks[name],
+        size=standing.size,
+        store=standing.store,
+        reform=job.round.reason if draining and job.round is not None else "",
+        leaving=why_leaving,
+        grace_s=grace_s,
+        done=is_done(job),
+    )
+
+
+def is_done(job: Job) -> bool:
+    """Whether nobody works in the current world any more because everybody finished."""
+    if job.standing is None:
+        return False
+    phases = {job.members[name].phase for name in job.standing.ranks if name in job.members}
+    return phases == {Phase.FINISHED}
+
+
+def waiting(job: Job, member: Member) -> str:
+    """Why a member at the barrier is in no world."""
+    told = leaving(job, member.name)
+    if told is not None and job.expectation is not None and member.name not in job.expected:
+        return "not expected by the controller (yet)"
+    if told is not None:
+        return f"leaving ({told[1]})"
+    return "for the next world"
+
+
+def summary(job: Job) -> World:
+    """The job as the controller hears of it."""
+    standing = job.standing
+    forming = job.round is not None and job.round.draining
+    stands = standing is not None and not forming and not job.closed
+    seats = tuple(Seat(name=name, rank=rank) for name, rank in standing.ranks.items()) if standing is not None and stands else ()
+    return World(
+        job=job.uid,
+        generation=job.generation,
+        phase=_phase(job),
+        members=seats,
+        waiting=tuple(m.name for m in job.members.values() if m.phase is Phase.READY),
+        leaving=tuple(name for name in job.members if leaving(job, name) is not None),
+        restarts=dict(job.restarts),
+        reason=_reason(job),
+        closed=job.closed,
+        rescale=_rescale(job),
+    )
+
+
+def _phase(job: Job) -> str:
+    if job.closed:
+        return "closed"
+    if job.standing is None:
+        return "forming" if job.members else "empty"
+    if is_done(job):
+        return "finished"
+    if job.round is not None and job.round.draining:
+        return "re-forming"
+    return "running"
+
+
+def _reason(job: Job) -> str:
+    if job.closed:
+        return job.closed
+    if job.round is None or not job.round.draining:
+        return job.standing.reason if job.standing is not None else "no member has come yet"
+    here = sum(1 for m in job.members.values() if m.phase is Phase.READY)
+    text = f"{job.round.reason}: {here} at the barrier, at least {job.min} needed"
+    missing = absent(job)
+    if missing:
+        more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        text += f", waiting for {', '.join(missing[:NAMED])}{more}"
+    return text
+
+
+def _rescale(job: Job) -> Rescale | None:
+    standing, at = job.standing, job.phases
+    if standing is None or at is None:
+        return None
+    marks = {
+        "notice": at.detected - at.noticed,
+        "drain": at.drained - at.detected,
+        "round": at.sealed - at.drained,
+    }
+    if at.started is not None:
+        marks["start"] = at.started - at.sealed
+        if at.stepped is not None:
+            marks["firstStep"] = at.stepped - at.started
+    phases = {name: max(0, round(seconds * 1000)) for name, seconds in marks.items()}
+    return Rescale(id=standing.id, cause=standing.cause, reason=standing.reason, phases=phases)

@@ -1,0 +1,208 @@
+"""What travels between the rendezvous server and its two kinds of peers: members (through a WebSocket) and the controller (HTTPS).
+
+Everything here is a frozen struct with a bound on what it may hold; nothing here decides. Times are durations in seconds from the moment
+of sending, because the clocks of two hosts are never compared.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+Words = Annotated[str, Meta(max_length=1024)]
+Seconds = Annotated[float, Meta(ge=0, le=366 * 86400)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Generation = Annotated[int, Meta(ge=0, le=2**53)]
+
+MAX_MEMBERS = 8192
+Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_MEMBERS)]
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of every message: frozen, keyword-only, defaults left out when written."""
+
+
+# --- the controller says ------------------------------------------------------------------------------------------------------------
+
+
+class Leaving(Wire, frozen=True):
+    """A member that was told to go: by when (seconds from now), and why (an announced cause, such as `plan` or `disruption`)."""
+
+    member: Name
+    by_s: Seconds = 0.0
+    cause: Annotated[str, Meta(max_length=64)] = "plan"
+
+
+class Ended(Wire, frozen=True):
+    """What the controller saw of an incarnation's end. `pod_uid` keeps it apart from later pods of the same name."""
+
+    member: Name
+    pod_uid: Annotated[str, Meta(max_length=128)]
+    cause: Annotated[str, Meta(max_length=64)]
+
+
+class Expectation(Wire, frozen=True):
+    """The full truth of the controller about one job, sent again whenever it changes; sending it twice changes nothing."""
+
+    members: Names = ()
+    pending: Names = ()
+    leaving: Annotated[tuple[Leaving, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    ended: Annotated[tuple[Ended, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    min: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
+    max: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
+    sizes: Annotated[tuple[int, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    max_restarts: Count | None = None
+    grace_s: Seconds = 30.0
+    floor: Generation = 0
+    term: Generation = 0
+
+
+# --- the controller hears -----------------------------------------------------------------------------------------------------------
+
+
+class Seat(Wire, frozen=True):
+    """A member of a world and its rank there."""
+
+    name: str
+    rank: int
+
+
+class Rescale(Wire, frozen=True):
+    """How the newest world came to be: one id through events, logs and status, its cause, and where the milliseconds went."""
+
+    id: str
+    cause: str
+    reason: str
+    phases: dict[str, int] = {}
+
+
+class World(Wire, frozen=True):
+    """Who is in the world of a job now, and why. `members` is empty while a broken or absent world is being formed anew."""
+
+    job: str
+    generation: Generation
+    phase: str
+    members: tuple[Seat, ...] = ()
+    waiting: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
+    restarts: dict[str, int] = {}
+    reason: str = ""
+    closed: str = ""
+    rescale: Rescale | None = None
+    forgotten: bool = False
+
+
+# --- members say --------------------------------------------------------------------------------------------------------------------
+
+
+class Held(Wire, frozen=True):
+    """The world a member believes itself in; presented on every connection, so that a restarted server can rebuild it."""
+
+    id: Name
+    generation: Generation
+    rank: Count
+    size: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)]
+    store: Annotated[str, Meta(max_length=300)] = ""
+
+
+class Up(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag=str.lower):
+    """Base of what a member sends."""
+
+
+class Join(Up, frozen=True):
+    """First message of every connection: who I am, what I hold, and whether I stand at the barrier."""
+
+    incarnation: Name
+    held: Held | None = None
+    ready: bool = True
+    store: Annotated[str, Meta(max_length=300)] = ""
+    in_place: bool = False
+    min: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
+    max: Annotated[int, Meta(ge=1)] = MAX_MEMBERS
+
+
+class Ready(Up, frozen=True):
+    """I stopped working in the world `after` (0: I never was in one) and stand at the barrier; my store, should I become rank 0."""
+
+    after: Generation = 0
+    store: Annotated[str, Meta(max_length=300)] = ""
+
+
+class Beat(Up, frozen=True):
+    """I run."""
+
+
+class Leave(Up, frozen=True):
+    """I go now, and cleanly."""
+
+    reason: Words = ""
+
+
+class Notice(Up, frozen=True):
+    """I was told to be gone within `by_s` seconds."""
+
+    by_s: Seconds = 0.0
+    cause: Annotated[str, Meta(max_length=64)] = "disruption"
+
+
+class Failed(Up, frozen=True):
+    """A worker of mine ended by itself in this generation; `status` as a shell would say it, 128+n for signal n, None if unknown."""
+
+    generation: Generation
+    status: Annotated[int, Meta(ge=0, le=1024)] | None = None
+    detail: Words = ""
+
+
+class Started(Up, frozen=True):
+    """My workers of this generation run."""
+
+    generation: Generation
+
+
+class Finished(Up, frozen=True):
+    """All my workers of this generation ended with status 0."""
+
+    generation: Generation
+
+
+FromMember = Join | Ready | Beat | Leave | Notice | Failed | Started | Finished
+
+
+# --- members hear -------------------------------------------------------------------------------------------------------------------
+
+
+class View(Wire, frozen=True):
+    """All that one member needs to know. It is the whole truth each time, so that a lost message does not matter.
+
+    generation, id, rank, size, store: the world it is in (generation 0: none).
+    reform: not empty: stop working and come to the barrier, for this reason.
+    waiting: why a member at the barrier is not in a world yet.
+    closed: not empty: the job's world is closed for good, for this reason. done: everybody of the world finished or is gone.
+    """
+
+    generation: Generation = 0
+    id: str = ""
+    rank: int = 0
+    size: int = 0
+    store: str = ""
+    reform: str = ""
+    waiting: str = ""
+    leaving: str = ""
+    closed: str = ""
+    done: bool = False
+    grace_s: float = 30.0
+
+
+class Refused(Wire, frozen=True):
+    """This incarnation was replaced by a newer one of the same member and must end."""
+
+    refused: str
+
+
+class Report(Wire, frozen=True):
+    """A training signal of one worker, newest only."""
+
+    member: Name
+    step: Count | None = None
+    values: Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=64)] = {}
