@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -119,6 +119,8 @@ class RestartBudget(_Wire, frozen=True, kw_only=True):
 class ScalingPolicy(_Wire, frozen=True, kw_only=True):
     """Lets the autoscaler choose the number of workers."""
 
+    IS_CLOSED: ClassVar[bool] = True
+    """An unknown field is a mistake, not a warning: a policy that is half understood would scale wrongly."""
     through: Through | None = None
     """hpa: the autoscaler publishes its wish as a metric and a HorizontalPodAutoscaler acts on it. Default: the autoscaler scales
     by itself."""
@@ -253,6 +255,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     last_rescale: Rescale | None = None
     restarts: dict[str, int] = {}
     """Restarts by cause."""
+    counted: tuple[str, ...] = ()
+    """Ended pods, by uid, whose end has been counted; only those that still exist."""
 
 
 class JobStatus(_Wire, frozen=True, kw_only=True):

@@ -5,15 +5,17 @@ Every mistake is collected with its path and raised as one SpecError; nothing el
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from elastic.api.errors import Path, SpecError, Warning, shown
 from elastic.api.job import ElasticPolicy, Job, JobStatus, Metadata, Options, ReplicaSpec, RunPolicy
 from elastic.api.kinds import API_VERSION, KINDS, Kind
+from elastic.api.pod_reader import check_schema
+from elastic.api.pod_schema import METRIC, POD_TEMPLATE
 from elastic.api.reader import Findings, did_you_mean, one_of, read, shown_key
-from elastic.api.rules import check
+from elastic.api.rules import Draft, check
 from elastic.api.words import CleanPodPolicy
 
 SPEC: Path = ("spec",)
@@ -27,9 +29,8 @@ def parse(obj: object, *, stored: bool = False) -> tuple[Job, list[Warning]]:
     its replicas are clamped, with a warning, so that a running job never turns invalid.
     """
     findings = Findings()
-    job = _read_job(obj, findings)
-    if job is not None:
-        job = check(job, stored=stored, findings=findings)
+    draft = _read_job(obj, findings)
+    job = check(draft, stored=stored, findings=findings) if draft is not None else None
     if findings.problems or job is None:
         raise SpecError(findings.problems, findings.warnings)
     return job, findings.warnings
@@ -42,7 +43,8 @@ def kind_of(obj: object) -> Kind | None:
     return KINDS.get(obj["kind"])
 
 
-def _read_job(obj: object, findings: Findings) -> Job | None:
+def _read_job(obj: object, findings: Findings) -> Draft | None:
+    """All that could be read, with defaults for what could not, so that the rules can still speak about the rest."""
     if not isinstance(obj, dict):
         findings.problem((), f"this is {shown(obj)}; a job is an object with apiVersion, kind, metadata and spec")
         return None
@@ -62,21 +64,18 @@ def _read_job(obj: object, findings: Findings) -> Job | None:
     for key in spec:
         if key not in known:
             findings.unknown(SPEC, key, known)
-    run_policy = _read_run_policy(spec, kind, findings)
-    elastic = _read_optional(spec.get("elasticPolicy"), (*SPEC, "elasticPolicy"), findings)
-    options = _read_options(spec, kind, elastic, findings)
+    elastic = _read_elastic(spec.get("elasticPolicy"), findings)
     replicas = _read_replicas(spec.get(kind.replica_key), kind, findings)
-    if metadata is None or run_policy is None or options is None or replicas is None:
-        return None
-    return Job(
+    job = Job(
         kind=kind,
         metadata=metadata,
-        run_policy=run_policy,
-        replicas=replicas,
+        run_policy=_read_run_policy(spec, kind, findings),
+        replicas={name: replicas[name].spec for name in kind.types if name in replicas},
         elastic=elastic,
-        options=options,
+        options=_read_options(spec, kind, elastic, findings),
         status=_read_status(obj.get("status"), findings),
     )
+    return Draft(job=job, spelled={name: replica.word for name, replica in replicas.items()})
 
 
 def _read_kind(obj: dict[Any, Any], findings: Findings) -> Kind | None:
@@ -89,13 +88,13 @@ def _read_kind(obj: dict[Any, Any], findings: Findings) -> Kind | None:
     return None if findings.problems else KINDS[name]
 
 
-def _read_metadata(value: object, findings: Findings) -> Metadata | None:
+def _read_metadata(value: object, findings: Findings) -> Metadata:
     """Only what a job needs of it: metadata has many more fields, and they are the API server's."""
     if not isinstance(value, dict):
         findings.problem(("metadata",), f"metadata is {shown(value)}; an object with a name is needed")
-        return None
+        return Metadata()
     known = {key: value[key] for key in _METADATA_FIELDS if value.get(key) is not None}
-    return read(known, Metadata, at=("metadata",), findings=findings)
+    return read(known, Metadata, at=("metadata",), findings=findings) or Metadata()
 
 
 _METADATA_FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(Metadata))
@@ -106,59 +105,81 @@ def _known_fields(kind: Kind) -> tuple[str, ...]:
     return ("runPolicy", "elasticPolicy", kind.replica_key, *(_OPTION_FIELDS[name] for name in kind.options))
 
 
-def _read_run_policy(spec: dict[Any, Any], kind: Kind, findings: Findings) -> RunPolicy | None:
+def _read_run_policy(spec: dict[Any, Any], kind: Kind, findings: Findings) -> RunPolicy:
     value = spec.get("runPolicy")
-    policy = RunPolicy() if value is None else read(value, RunPolicy, at=(*SPEC, "runPolicy"), findings=findings)
+    if value is None:
+        value = {}
     above = spec.get("cleanPodPolicy")
-    if policy is None or "clean_pod_policy" not in kind.options or above not in {p.value for p in CleanPodPolicy if isinstance(above, str)}:
-        return policy
-    is_set = isinstance(value, dict) and value.get("cleanPodPolicy") is not None
-    return policy if is_set else msgspec.structs.replace(policy, clean_pod_policy=CleanPodPolicy(above))
+    if (
+        "clean_pod_policy" in kind.options
+        and above in _CLEAN_POD_POLICIES
+        and isinstance(value, dict)
+        and value.get("cleanPodPolicy") is None
+    ):
+        value = {**value, "cleanPodPolicy": above}
+    policy = read(value, RunPolicy, at=(*SPEC, "runPolicy"), findings=findings) or RunPolicy()
+    scheduling = policy.scheduling_policy
+    if scheduling is not None and scheduling.min_resources:
+        at = (*SPEC, "runPolicy", "schedulingPolicy", "minResources")
+        check_schema({"limits": scheduling.min_resources}, "ResourceRequirements", at=at, findings=findings)
+    return policy
 
 
-def _read_optional(value: object, at: Path, findings: Findings) -> ElasticPolicy | None:
-    return None if value is None else read(value, ElasticPolicy, at=at, findings=findings)
+_CLEAN_POD_POLICIES = tuple(policy.value for policy in CleanPodPolicy)
 
 
-def _read_options(spec: dict[Any, Any], kind: Kind, elastic: ElasticPolicy | None, findings: Findings) -> Options | None:
-    written = {key: spec[key] for name in kind.options if spec.get(key := _OPTION_FIELDS[name]) is not None}
-    options = read(written, Options, at=SPEC, findings=findings) if written else Options()
-    if options is None or "nproc_per_node" not in kind.options or options.nproc_per_node is not None:
-        return options
-    has_older = elastic is not None and elastic.n_proc_per_node is not None
-    return options if has_older else msgspec.structs.replace(options, nproc_per_node="auto")
-
-
-def _read_replicas(value: object, kind: Kind, findings: Findings) -> dict[str, ReplicaSpec] | None:
-    at = (*SPEC, kind.replica_key)
-    if not isinstance(value, dict):
-        found = "is missing" if value is None else f"is {shown(value)}"
-        findings.problem(at, f"{kind.replica_key} {found}; an object with {one_of(kind.types)} is needed")
+def _read_elastic(value: object, findings: Findings) -> ElasticPolicy | None:
+    if value is None:
         return None
-    read_specs: dict[str, ReplicaSpec | None] = {}
+    at = (*SPEC, "elasticPolicy")
+    elastic = read(value, ElasticPolicy, at=at, findings=findings) or ElasticPolicy()
+    for i, metric in enumerate(elastic.metrics or ()):
+        check_schema(metric, METRIC, at=(*at, "metrics", i), findings=findings)
+    return elastic
+
+
+def _read_options(spec: dict[Any, Any], kind: Kind, elastic: ElasticPolicy | None, findings: Findings) -> Options:
+    written = {key: spec[key] for name in kind.options if spec.get(key := _OPTION_FIELDS[name]) is not None}
+    has_older = elastic is not None and elastic.n_proc_per_node is not None
+    if "nproc_per_node" in kind.options and not has_older:
+        written.setdefault("nprocPerNode", "auto")
+    return read(written, Options, at=SPEC, findings=findings) or Options()
+
+
+class _Replica(NamedTuple):
+    word: str
+    spec: ReplicaSpec
+
+
+def _read_replicas(value: object, kind: Kind, findings: Findings) -> dict[str, _Replica]:
+    """By canonical type, each with the word that the user wrote for it."""
+    at = (*SPEC, kind.replica_key)
+    if not isinstance(value, dict) or not value:
+        found = "is missing" if value is None else "is empty" if value == {} else f"is {shown(value)}"
+        findings.problem(at, f"{kind.replica_key} {found}; an object with {one_of(kind.types)} is needed")
+        return {}
+    replicas: dict[str, _Replica] = {}
     for word, item in value.items():
         name = kind.replica_type(word) if isinstance(word, str) else None
         if name is None:
             hint = did_you_mean(word, kind.types)
-            findings.problem(
-                (*at, shown_key(word)), f"{shown_key(word)} is no replica type of a {kind.name}; use {one_of(kind.types)}{hint}"
-            )
-        elif name in read_specs:
+            message = f"{shown_key(word)} is no replica type of a {kind.name}; use {one_of(kind.types)}{hint}"
+            findings.problem((*at, shown_key(word)), message)
+        elif name in replicas:
             findings.problem((*at, word), f"{name} is there twice, in different case; keep one")
         else:
-            read_specs[name] = _read_replica(item, kind, name, at=(*at, word), findings=findings)
-    specs = {name: spec for name in kind.types if (spec := read_specs.get(name)) is not None}
-    if not value:
-        findings.problem(at, f"{kind.replica_key} is empty; an object with {one_of(kind.types)} is needed")
-    return specs if len(specs) == len(value) and specs else None
+            replicas[name] = _Replica(word, _read_replica(item, kind, name, at=(*at, word), findings=findings))
+    return replicas
 
 
-def _read_replica(value: object, kind: Kind, name: str, *, at: Path, findings: Findings) -> ReplicaSpec | None:
+def _read_replica(value: object, kind: Kind, name: str, *, at: Path, findings: Findings) -> ReplicaSpec:
+    defaults = {"replicas": kind.default_replicas.get(name, 1), "restartPolicy": kind.restart_policy.value}
     if isinstance(value, dict):
-        value = {key: item for key, item in value.items() if item is not None}
-        value.setdefault("replicas", kind.default_replicas.get(name, 1))
-        value.setdefault("restartPolicy", kind.restart_policy.value)
-    return read(value, ReplicaSpec, at=at, findings=findings)
+        value = defaults | {key: item for key, item in value.items() if item is not None}
+    replica = read(value, ReplicaSpec, at=at, findings=findings) or ReplicaSpec(template={})
+    if not findings.blames((*at, "template")):
+        check_schema(replica.template, POD_TEMPLATE, at=(*at, "template"), findings=findings)
+    return replica
 
 
 def _read_status(value: object, findings: Findings) -> JobStatus:

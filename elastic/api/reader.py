@@ -38,12 +38,16 @@ class Findings:
     def warning(self, at: Path, message: str) -> None:
         self.warnings.append(Warning(at, message))
 
+    def blames(self, at: Path) -> bool:
+        """Is there a problem there or below? Then rules about it would only repeat it."""
+        return any(problem.at[: len(at)] == at for problem in self.problems)
+
     def unknown(self, at: Path, name: Any, known: Iterable[str]) -> None:
         self.warning((*at, str(shown_key(name))), f"unknown field, it has no effect{did_you_mean(name, known)}")
 
 
 def read(value: Any, cls: type[T], *, at: Path, findings: Findings) -> T | None:
-    """The struct, or None and at least one problem."""
+    """The struct; what is wrong in it was noted and has its default. None when not even that could be made."""
     try:
         return msgspec.convert(value, cls)
     except (msgspec.ValidationError, OverflowError, RecursionError):
@@ -127,18 +131,19 @@ def _walk_struct(value: Any, node: inspect.StructType, at: Path, findings: Findi
         return _wrong(at, findings, f"is {shown(value)}; an object is needed")
     fields = {field.encode_name: field for field in node.fields}
     made: dict[str, Any] = {}
-    is_valid = True
     for key, item in value.items():
-        if key not in fields:
+        if key in fields and item is not None:
+            made[fields[key].name] = _walk(item, fields[key].type, (*at, key), findings)
+        elif key not in fields and getattr(node.cls, "IS_CLOSED", False):
+            findings.problem((*at, shown_key(key)), f"unknown field; {at[-1]} takes only {one_of(fields)}")
+        elif key not in fields:
             findings.unknown(at, key, fields)
-        elif item is not None:
-            made[fields[key].name] = read_item = _walk(item, fields[key].type, (*at, key), findings)
-            is_valid = is_valid and read_item is not _INVALID
     for name, field in fields.items():
         if field.required and field.name not in made:
             findings.problem((*at, name), f"{name} is missing")
-            is_valid = False
-    return node.cls(**made) if is_valid else _INVALID
+    valid = {name: item for name, item in made.items() if item is not _INVALID}
+    is_complete = all(field.name in valid for field in node.fields if field.required)
+    return node.cls(**valid) if is_complete else _INVALID
 
 
 def _walk_dict(value: Any, node: inspect.DictType, at: Path, findings: Findings) -> Any:

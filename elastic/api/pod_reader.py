@@ -1,0 +1,147 @@
+"""Checks a raw pod template or metric against the schema of Kubernetes, noting each mistake; it makes nothing of what it reads.
+
+As in elastic.api.reader a first, fast look decides whether the slow and exact one is needed at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import msgspec
+
+from elastic.api.errors import Path, shown
+from elastic.api.pod_schema import Node, definitions, fast_type, resolved
+from elastic.api.reader import Findings, did_you_mean, one_of
+
+_MANY_PROBLEMS = 50
+"""After so many in one template the rest is not looked at."""
+
+
+def check_schema(value: Any, name: str, *, at: Path, findings: Findings) -> bool:
+    """Is it a well-formed object of that definition? Problems and warnings are noted."""
+    before = len(findings.problems)
+    try:
+        msgspec.convert(value, fast_type(name))
+    except (msgspec.ValidationError, OverflowError, RecursionError):
+        _walk(value, {"$ref": name}, at, findings)
+    if len(findings.problems) == before:
+        _check_list_keys(value, _keyed(name), at, findings)
+    return len(findings.problems) == before
+
+
+def _walk(value: Any, node: Node, at: Path, findings: Findings) -> None:
+    node = resolved(node)
+    if len(findings.problems) > _MANY_PROBLEMS:
+        return
+    if "x-kubernetes-int-or-string" in node:
+        _walk_int_or_string(value, node, at, findings)
+    elif node["type"] == "object":
+        _walk_object(value, node, at, findings)
+    elif node["type"] == "array":
+        if not isinstance(value, list | tuple):
+            _wrong(at, findings, f"is {shown(value)}; a list is needed")
+            return
+        for i, item in enumerate(value):
+            _walk(item, node["items"], (*at, i), findings)
+    else:
+        _walk_scalar(value, node, at, findings)
+
+
+def _walk_object(value: Any, node: Node, at: Path, findings: Findings) -> None:
+    if not isinstance(value, dict):
+        _wrong(at, findings, f"is {shown(value)}; an object is needed")
+        return
+    properties, others = node.get("properties"), node.get("additionalProperties")
+    for key, item in value.items():
+        if not isinstance(key, str):
+            findings.problem(at, f"the key {shown(key)} is no string; write it in quotes")
+        elif item is None:
+            continue
+        elif properties is not None and key in properties:
+            _walk(item, properties[key], (*at, key), findings)
+        elif properties is not None:
+            findings.unknown(at, key, properties)
+        elif others is not None:
+            _walk(item, others, (*at, key), findings)
+    for key in node.get("required", ()):
+        if value.get(key) is None:
+            findings.problem((*at, key), f"{key} is missing")
+
+
+def _walk_scalar(value: Any, node: Node, at: Path, findings: Findings) -> None:
+    match node["type"]:
+        case "string" if isinstance(value, bool | int | float):
+            what = "a boolean" if isinstance(value, bool) else "a number"
+            _wrong(at, findings, f'is {shown(value)}, {what}; write it in quotes: "{shown(value)}"')
+        case "string" if not isinstance(value, str):
+            _wrong(at, findings, f"is {shown(value)}; a string is needed")
+        case "string" if "enum" in node and value not in node["enum"] and value:
+            hint = did_you_mean(value, node["enum"])
+            findings.warning(at, f"{at[-1]} is {shown(value)}; Kubernetes knows {one_of(node['enum'])}{hint}")
+        case "integer" if not _is_whole(value):
+            _wrong(at, findings, f"is {shown(value)}; a whole number is needed")
+        case "number" if isinstance(value, bool) or not isinstance(value, int | float):
+            _wrong(at, findings, f"is {shown(value)}; a number is needed")
+        case "boolean" if not isinstance(value, bool):
+            _wrong(at, findings, f"is {shown(value)}; write true or false")
+
+
+def _walk_int_or_string(value: Any, node: Node, at: Path, findings: Findings) -> None:
+    if _is_whole(value):
+        return
+    if isinstance(value, float):
+        _wrong(at, findings, f'is {shown(value)}, a number with a fraction; write it in quotes: "{shown(value)}"')
+    elif not isinstance(value, str):
+        _wrong(at, findings, f"is {shown(value)}; write a whole number, or a string in quotes")
+    elif "pattern" in node and not re.search(node["pattern"], value):
+        _wrong(at, findings, f"is {shown(value)}; write a quantity such as 2, 500m or 16Gi")
+
+
+def _is_whole(value: Any) -> bool:
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+
+
+def _wrong(at: Path, findings: Findings, rest: str) -> None:
+    name = at[-1] if at and isinstance(at[-1], str) else "this"
+    findings.problem(at, f"{name} {rest}")
+
+
+@functools.cache
+def _keyed(name: str) -> Node | None:
+    """The part of a definition that leads to lists whose entries must differ in their keys, or None if it has none."""
+    return _keyed_part({"$ref": name})
+
+
+def _keyed_part(node: Node) -> Node | None:
+    if "$ref" in node and node["$ref"] not in definitions():
+        return None
+    node = resolved(node)
+    fields = {key: part for key, child in node.get("properties", {}).items() if (part := _keyed_part(child))}
+    items = _keyed_part(node["items"]) if "items" in node else None
+    keys = node.get("x-kubernetes-list-map-keys")
+    if not fields and not items and not keys:
+        return None
+    return {"fields": fields, "items": items, "keys": keys}
+
+
+def _check_list_keys(value: Any, part: Node | None, at: Path, findings: Findings) -> None:
+    """The API server refuses two entries with the same keys, and server-side apply could not tell them apart."""
+    if part is None or value is None:
+        return
+    if isinstance(value, dict):
+        for key, child in part["fields"].items():
+            if key in value:
+                _check_list_keys(value[key], child, (*at, key), findings)
+        return
+    seen: set[tuple[Any, ...]] = set()
+    for i, item in enumerate(value):
+        if part["keys"]:
+            identity = tuple(item.get(key, "TCP" if key == "protocol" else None) for key in part["keys"])
+            if identity in seen:
+                said = " and ".join(f"{key} {shown(item[key])}" for key in part["keys"] if key in item)
+                findings.problem((*at, i), f"{at[-1]} has two entries with {said}; keep one")
+            seen.add(identity)
+        if part["items"]:
+            _check_list_keys(item, part["items"], (*at, i), findings)

@@ -1,0 +1,81 @@
+"""The schema of a pod template and of an autoscaling metric, as Kubernetes has them: for the CRDs, and to check what a user wrote.
+
+The facts are in kubernetes.json, which scripts/pod_schema.py cuts out of an API server's OpenAPI. They are loaded when first needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+Node: TypeAlias = dict[str, Any]
+
+POD_TEMPLATE = "PodTemplateSpec"
+METRIC = "MetricSpec"
+
+_SIMPLE: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool}
+
+
+@functools.cache
+def definitions() -> dict[str, Node]:
+    text = importlib.resources.files("elastic.api").joinpath("kubernetes.json").read_bytes()
+    found: dict[str, Node] = msgspec.json.decode(text)
+    return found
+
+
+def resolved(node: Node) -> Node:
+    return definitions()[node["$ref"]] if "$ref" in node else node
+
+
+def structural(name: str) -> Node:
+    """One definition with all it refers to written out, as a CRD wants it. Without enums: a newer Kubernetes may know more words."""
+    return _inlined(definitions()[name])
+
+
+def _inlined(node: Node) -> Node:
+    node = {key: value for key, value in resolved(node).items() if key != "enum"}
+    if "x-kubernetes-int-or-string" in node:
+        return {"anyOf": [{"type": "integer"}, {"type": "string"}], **node}
+    if "properties" in node:
+        node["properties"] = {name: _inlined(child) for name, child in node["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if key in node:
+            node[key] = _inlined(node[key])
+    return node
+
+
+@functools.cache
+def fast_type(name: str) -> Any:
+    """A msgspec type that takes what is right without a doubt; what it refuses may still be right, or only worth a warning."""
+    return _fast(definitions()[name], name)
+
+
+def _fast(node: Node, name: str) -> Any:
+    if "$ref" in node:
+        return fast_type(node["$ref"])
+    if "x-kubernetes-int-or-string" in node:
+        return int | (Annotated[str, msgspec.Meta(pattern=node["pattern"])] if "pattern" in node else str)
+    if "enum" in node:
+        return Literal[tuple(node["enum"])]
+    if "properties" in node:
+        return _fast_struct(node, name)
+    if node["type"] == "array":
+        return list[_fast(node["items"], name)]  # type: ignore[misc]
+    if node["type"] == "object":
+        values = _fast(node["additionalProperties"], name) if "additionalProperties" in node else Any
+        return dict[str, values]  # type: ignore[valid-type]
+    return _SIMPLE[node["type"]]
+
+
+def _fast_struct(node: Node, name: str) -> Any:
+    """Fields get made-up names, since `from` and `continue` are none in Python."""
+    wire_names = {f"field_{i}": wire for i, wire in enumerate(node["properties"])}
+    required = node.get("required", ())
+    fields: list[Any] = []
+    for made_up, wire in wire_names.items():
+        kind = _fast(node["properties"][wire], f"{name}_{wire}")
+        fields.append((made_up, kind) if wire in required else (made_up, kind | None, None))
+    return msgspec.defstruct(name, fields, rename=wire_names, kw_only=True, forbid_unknown_fields=True, gc=False)
