@@ -1,0 +1,72 @@
+"""`python -m elastic.local.apiserver`: the API server of the laptop cluster as a process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+
+from elastic.local.apiserver.datadir import DataDir
+from elastic.local.apiserver.server import ApiServer
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m elastic.local.apiserver", description="The API server of the laptop cluster.")
+    parser.add_argument("--data-dir", type=Path, required=True, help="where keys, kubeconfig and objects lie; made if absent")
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="a loopback address; port 0 picks a free one")
+    parser.add_argument(
+        "--listen-fd", type=int, action="append", default=[], metavar="N", help="an open listening socket to serve as well; repeatable"
+    )
+    parser.add_argument(
+        "--san", action="append", default=[], metavar="NAME", help="a further name or address of the server certificate; repeatable"
+    )
+    parser.add_argument("--ready-fd", type=int, metavar="N", help="gets one line, the port, when requests are answered")
+    parser.add_argument("--ready-file", type=Path, help="the same as a file")
+    return parser.parse_args()
+
+
+def listening(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    if host not in ("127.0.0.1", "localhost", "::1", "[::1]") and not host.startswith("127."):
+        raise SystemExit(f"--listen is {address} but only a loopback address is served; use 127.0.0.1:{port}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    s = socket.socket(family, socket.SOCK_STREAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        s.bind((host.strip("[]"), int(port)))
+    except OSError as e:
+        raise SystemExit(f"cannot listen on {address}: {e.strerror}; choose another port with --listen") from None
+    return s
+
+
+async def serve(args: argparse.Namespace) -> None:
+    sockets = [listening(args.listen), *(socket.socket(fileno=fd) for fd in args.listen_fd)]
+    port = sockets[0].getsockname()[1]
+    data = DataDir.open(args.data_dir, tuple(args.san))
+    server = ApiServer(data)
+    server.load()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    await server.start(sockets)
+    data.write_kubeconfig(port)
+    if args.ready_file:
+        args.ready_file.write_text(f"{port}\n")
+    if args.ready_fd is not None:
+        os.write(args.ready_fd, f"{port}\n".encode())
+        os.close(args.ready_fd)
+    await stopped.wait()
+    await server.stop()
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    asyncio.run(serve(arguments()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Strategies of roles, bindings and reviews."""
+
+from __future__ import annotations
+
+from elastic.local.apiserver import names
+from elastic.local.apiserver.errors import Cause, Json, bad, required
+from elastic.local.apiserver.resources import Strategy
+
+RBAC = "rbac.authorization.k8s.io"
+
+
+class Roles(Strategy):
+    def name_causes(self, name: str, path: str) -> list[Cause]:
+        return [bad(path, name, e) for e in names.path_errors(name)]
+
+    def validate(self, obj: Json, /) -> list[Cause]:
+        out = []
+        for i, rule in enumerate(obj.get("rules") or ()):
+            if not rule.get("verbs"):
+                out.append(required(f"rules[{i}].verbs", "verbs must contain at least one value"))
+        return out
+
+
+class Bindings(Roles):
+    def default(self, obj: Json, /) -> None:
+        obj.get("roleRef", {}).setdefault("apiGroup", RBAC)
+        for subject in obj.get("subjects") or ():
+            if subject.get("kind") in ("User", "Group"):
+                subject.setdefault("apiGroup", RBAC)
+
+    def validate(self, obj: Json, /) -> list[Cause]:
+        out = []
+        for i, subject in enumerate(obj.get("subjects") or ()):
+            if subject.get("kind") == "ServiceAccount" and not subject.get("namespace") and obj["kind"] == "ClusterRoleBinding":
+                out.append(required(f"subjects[{i}].namespace"))
+        return out
+
+    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+        return [bad("roleRef", new["roleRef"], "cannot change roleRef")] if new.get("roleRef") != old.get("roleRef") else []
+
+
+class Reviews(Strategy):
+    """Answered by reviews.py and never stored."""

@@ -1,0 +1,92 @@
+"""Custom resources: the strategy that a version of a definition gives to its objects."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from elastic.local.apiserver import schemas, structural, typed
+from elastic.local.apiserver.errors import Cause, Json, bad_request
+from elastic.local.apiserver.resources import Strategy
+
+_IMPLIED = {
+    "apiVersion": {"type": "string"},
+    "kind": {"type": "string"},
+    "metadata": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+}
+
+
+def path_value(obj: Any, path: str) -> Any:
+    """What lies at a simple JSON path such as .spec.replicas or .status.conditions[?(@.type=="Ready")].status."""
+    current = [obj]
+    for name, index, key, wanted in re.findall(
+        r"\.?([\w-]+)|\[(\d+|\*)\]|\[\?\(@\.([\w.]+)\s*==\s*[\"']([^\"']*)[\"']\)\]", path.replace("\\.", ".")
+    ):
+        following: list[Any] = []
+        for c in current:
+            if name and isinstance(c, dict) and name in c:
+                following.append(c[name])
+            elif index and isinstance(c, list):
+                following += c if index == "*" else c[int(index) : int(index) + 1]
+            elif key and isinstance(c, list):
+                following += [x for x in c if isinstance(x, dict) and str(path_value(x, key)) == wanted]
+        current = following
+    return current[0] if current else None
+
+
+class Custom(Strategy):
+    generation = True
+    needs_version = True
+    typed = False
+
+    def __init__(self, version: Json, *, plural: str) -> None:
+        self.version = version
+        self.subresources = version.get("subresources") or {}
+        self.has_status = "status" in self.subresources
+        schema = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        self.schema: Json = {**schema, "properties": {**schema.get("properties", {}), **_IMPLIED}}
+        self._check: Any = None
+        self._selectable = tuple(f["jsonPath"].removeprefix(".") for f in version.get("selectableFields") or ())
+
+    def shape(self, obj: Json, kind: str, unknown: list[str]) -> Json:
+        """Metadata in its type's form, unknown fields dropped, defaults filled in."""
+        pruned: Json = structural.prune(obj, self.schema, "", unknown)
+        decoder = typed.Decoder("ObjectMeta")
+        try:
+            pruned["metadata"] = decoder.decode(pruned.get("metadata") or {}, schemas.component(schemas.OBJECT_META), "metadata")
+        except typed.WrongType as e:
+            raise bad_request(f"{kind} in version {self.version['name']!r} cannot be handled as a {kind}: {e}".replace("'", '"')) from None
+        unknown += decoder.unknown
+        return pruned
+
+    def default(self, obj: Json, /) -> None:
+        structural.default(obj, self.schema)
+
+    def validate(self, obj: Json, /) -> list[Cause]:
+        if self._check is None:
+            self._check = structural.validator(self.schema)
+        return structural.causes(self._check, obj)
+
+    def validate_status(self, new: Json, old: Json, /) -> list[Cause]:
+        return self.validate(new)
+
+    def prepare_status(self, new: Json, old: Json, /) -> Json:
+        out = {k: v for k, v in old.items() if k != "status"}
+        out["metadata"] = dict(old["metadata"])
+        if "managedFields" in new["metadata"]:
+            out["metadata"]["managedFields"] = new["metadata"]["managedFields"]
+        if "status" in new:
+            out["status"] = new["status"]
+        return out
+
+    def fields(self, obj: Json, /) -> dict[str, str]:
+        return {p: _text(path_value(obj, p)) for p in self._selectable}
+
+    def selectable(self) -> tuple[str, ...]:
+        return self._selectable
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,111 @@
+"""From a request's body to an object of the expected kind: JSON or YAML, the right apiVersion and kind, typed, unknown fields handled."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import yaml
+
+from elastic.local.apiserver.errors import Json, StatusError, bad_request
+from elastic.local.apiserver.resources import ResourceType
+from elastic.local.apiserver.typed import Decoder, WrongType
+
+YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml")
+JSON_TYPES = ("", "application/json")
+SUPPORTED = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+
+
+def parse(body: bytes, media: str) -> Any:
+    """The plain value; raises bad_request for what cannot be read."""
+    if media in YAML_TYPES:
+        try:
+            return yaml.load(body, yaml.CSafeLoader)
+        except yaml.YAMLError as e:
+            raise bad_request(f"error parsing YAML: error converting YAML to JSON: {e}") from None
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as e:
+        raise _json_error(body, e) from None
+
+
+def _json_error(body: bytes, error: Exception) -> StatusError:
+    if not body.strip():
+        return bad_request("unexpected end of JSON input")
+    try:
+        json.loads(body)
+    except json.JSONDecodeError as e:
+        if e.pos >= len(body.decode(errors="replace").rstrip()):
+            return bad_request("unexpected end of JSON input")
+        found = body.decode(errors="replace")[e.pos]
+        return bad_request(f"invalid character '{found}' looking for beginning of value")
+    except UnicodeDecodeError:
+        pass
+    return bad_request(str(error))
+
+
+def repeated_keys(body: bytes) -> list[str]:
+    """Keys that an object of the JSON text names twice, with their paths as far as they are known."""
+    found: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: set[str] = set()
+        for key, _ in items:
+            if key in seen and key not in found:
+                found.append(key)
+            seen.add(key)
+        return dict(items)
+
+    json.loads(body, object_pairs_hook=pairs)
+    return found
+
+
+def expect_kind(obj: Any, kind: ResourceType, *, body: bytes) -> Json:
+    """Fills in a missing apiVersion and kind; another one than the path's is an error."""
+    if not isinstance(obj, dict):
+        raise bad_request(f"couldn't get version/kind; json parse error: json: cannot unmarshal {_go(obj)} into Go value of type struct")
+    version, name = obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind
+    if (version, name) != (kind.api_version, kind.kind):
+        group, _, v = version.rpartition("/")
+        found = f"{group}, Version={v}, Kind={name}"
+        want = f"{kind.group}, Version={kind.version}, Kind={kind.kind}"
+        if kind.custom or True:
+            raise bad_request(f"the object provided is unrecognized (must be of type {kind.kind}): expected {want}, found {found}")
+    return {**obj, "apiVersion": kind.api_version, "kind": kind.kind}
+
+
+def _go(value: Any) -> str:
+    from elastic.local.apiserver.typed import go_name
+
+    return go_name(value)
+
+
+def typed(obj: Json, kind: ResourceType) -> tuple[Json, list[str]]:
+    """The object in the form of its built-in type, and the unknown fields that were dropped."""
+    decoder = Decoder(kind.kind)
+    try:
+        decoded = decoder.decode(obj, kind.schema)
+    except WrongType as e:
+        raise bad_request(f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {e}') from None
+    decoded.setdefault("metadata", {})
+    return decoded, decoder.unknown
+
+
+class FieldPolicy:
+    """What the fieldValidation parameter asks for: Ignore, Warn (the default) or Strict."""
+
+    def __init__(self, asked: str) -> None:
+        self.mode = asked or "Warn"
+        self.problems: list[str] = []
+
+    def note(self, unknown: list[str], repeated: list[str]) -> None:
+        self.problems += [f'unknown field "{u}"' for u in unknown]
+        self.problems += [f'duplicate field "{r}"' for r in repeated]
+
+    def settle(self, what: str) -> list[str]:
+        """The warnings to send; raises when strict."""
+        problems = list(dict.fromkeys(self.problems))
+        if self.mode == "Strict" and problems:
+            raise bad_request(f"{what}strict decoding error: {', '.join(problems)}")
+        return problems if self.mode == "Warn" else []

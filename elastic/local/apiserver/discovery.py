@@ -1,0 +1,128 @@
+"""What is served: the classic documents per group and version, and the aggregated one that kubectl asks for first."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from elastic.local.apiserver.errors import Json
+from elastic.local.apiserver.resources import Registry, ResourceType, Subresource
+
+GROUP_ORDER = (
+    "apiregistration.k8s.io",
+    "apps",
+    "events.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "scheduling.k8s.io",
+    "coordination.k8s.io",
+    "discovery.k8s.io",
+)
+
+
+def _group_versions(group: str, versions: Iterable[str]) -> Json:
+    listed = [{"groupVersion": f"{group}/{v}", "version": v} for v in versions]
+    return {"name": group, "versions": listed, "preferredVersion": listed[0]}
+
+
+def ordered_groups(registry: Registry) -> list[tuple[str, list[str]]]:
+    found = {g: v for g, v in registry.groups().items() if g}
+    known = [g for g in GROUP_ORDER if g in found]
+    custom = sorted(g for g in found if g not in GROUP_ORDER)
+    return [(g, found[g] if g in GROUP_ORDER else sorted(found[g], key=version_rank)) for g in (*known, *custom)]
+
+
+def version_rank(version: str) -> tuple[int, int, int, str]:
+    """v2 before v1 before v1beta1 before v1alpha1 before anything else."""
+    import re
+
+    m = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
+    if not m:
+        return (3, 0, 0, version)
+    return ({None: 0, "beta": 1, "alpha": 2}[m[2]], -int(m[1]), -int(m[3] or 0), "")
+
+
+def groups(registry: Registry) -> Json:
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group_versions(g, v) for g, v in ordered_groups(registry)]}
+
+
+def group(registry: Registry, name: str) -> Json | None:
+    versions = dict(ordered_groups(registry)).get(name)
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group_versions(name, versions)} if versions else None
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
+
+
+def resources(registry: Registry, group: str, version: str) -> Json | None:
+    """The APIResourceList of a group version, or None when it is not served."""
+    types = registry.of_version(group, version)
+    if not types:
+        return None
+    listed: list[Json] = []
+    for t in types:
+        entry: Json = {"name": t.plural, "singularName": t.singular, "namespaced": t.namespaced, "kind": t.kind, "verbs": list(t.verbs)}
+        if t.short_names:
+            entry["shortNames"] = list(t.short_names)
+        if t.categories:
+            entry["categories"] = list(t.categories)
+        if "list" in t.verbs:
+            entry["storageVersionHash"] = _hash(f"{t.group}/{t.version}/{t.kind}")
+        listed.append(entry)
+        listed += [_sub(t, s) for s in t.subresources]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{group}/{version}" if group else version, "resources": listed}
+
+
+def _sub(t: ResourceType, s: Subresource) -> Json:
+    entry: Json = {"name": f"{t.plural}/{s.name}", "singularName": "", "namespaced": t.namespaced, "kind": s.kind, "verbs": list(s.verbs)}
+    if s.group:
+        entry |= {"group": s.group, "version": s.version}
+    return entry
+
+
+def aggregated(registry: Registry, *, core: bool) -> Json:
+    items = [("", ["v1"])] if core else ordered_groups(registry)
+    out = []
+    for name, versions in items:
+        listed = [
+            {"version": v, "resources": [_aggregate(t) for t in registry.of_version(name, v)], "freshness": "Current"} for v in versions
+        ]
+        out.append({"metadata": {"name": name} if name else {}, "versions": listed})
+    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": out}
+
+
+def _aggregate(t: ResourceType) -> Json:
+    scope = "Namespaced" if t.namespaced else "Cluster"
+    # A built-in kind of the same group version is shown with an empty one; that of a custom resource is spelled out.
+    here = {"group": t.group, "version": t.version} if t.custom else {"group": "", "version": ""}
+    entry: dict[str, Any] = {
+        "resource": t.plural,
+        "responseKind": {**here, "kind": t.kind},
+        "scope": scope,
+        "singularResource": t.singular,
+        "verbs": list(t.verbs),
+    }
+    if t.short_names:
+        entry["shortNames"] = list(t.short_names)
+    if t.categories:
+        entry["categories"] = list(t.categories)
+    if t.subresources:
+        entry["subresources"] = [
+            {
+                "subresource": s.name,
+                "responseKind": {**(here if s.group is None else {"group": s.group, "version": s.version}), "kind": s.kind},
+                "verbs": list(s.verbs),
+            }
+            for s in t.subresources
+        ]
+    return entry

@@ -1,0 +1,319 @@
+"""The HTTP edge: reads a request, finds out who asks for what, lets the other modules answer, and writes the answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from elastic.local.apiserver import discovery, lists, paths, tables
+from elastic.local.apiserver.auth import Tokens
+from elastic.local.apiserver.calls import ANONYMOUS, Call, User
+from elastic.local.apiserver.errors import Json, StatusError, forbidden, method_not_allowed, no_such_resource, unauthorized
+from elastic.local.apiserver.objects import Objects, whole
+from elastic.local.apiserver.rbac import Rbac
+from elastic.local.apiserver.resources import Registry, ResourceType
+from elastic.local.apiserver.reviews import Reviews
+from elastic.local.apiserver.store import Entry, Store
+from elastic.local.apiserver.subresources import Subresources
+from elastic.local.apiserver.watch import BOOKMARK_EVERY_S, Overrun, Watcher, duration_s, error_line
+from elastic.local.apiserver.writes import Writes
+
+log = logging.getLogger("elastic.local.apiserver")
+OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
+VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.1", "platform": "linux/amd64", "goVersion": "none", "compiler": "CPython"}
+MAX_BODY = 3 << 20
+
+
+class Edge:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        registry: Registry,
+        objects: Objects,
+        tokens: Tokens,
+        rbac: Rbac,
+        reviews: Reviews,
+        writes: Writes,
+        subresources: Subresources,
+    ) -> None:
+        self._store, self._registry, self._objects, self._tokens, self._rbac = store, registry, objects, tokens, rbac
+        self._reviews, self._writes, self._subresources = reviews, writes, subresources
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY)
+        app.router.add_route("*", "/{tail:.*}", self.handle)
+        return app
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        warnings: list[str] = []
+        try:
+            answer = await self._answer(request, warnings)
+        except StatusError as e:
+            answer = json_response(e.status(), status=e.code, headers=e.headers)
+        except web.HTTPRequestEntityTooLarge:
+            too_large = StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}")
+            answer = json_response(too_large.status(), status=413)
+        except Exception as e:  # one broken request must not end the server
+            log.exception("request failed: %s %s", request.method, request.path)
+            failed = StatusError(500, "InternalError", f"Internal error occurred: {type(e).__name__}: {e}")
+            answer = json_response(failed.status(), status=500)
+        if warnings and not answer.prepared:
+            for w in dict.fromkeys(warnings):
+                text = w.replace("\\", "\\\\").replace('"', '\\"')
+                answer.headers.add("Warning", f'299 - "{text}"')
+        return answer
+
+    async def _answer(self, request: web.Request, warnings: list[str]) -> web.StreamResponse:
+        path = request.path
+        user = self._authenticate(request)
+        if path.rstrip("/") in OPEN_PATHS or path.startswith(("/readyz/", "/livez/", "/healthz/")):
+            return self._open(path.rstrip("/"))
+        if user is None:
+            raise self._refuse(request)
+        target = paths.parse(path)
+        if target is None:
+            return await self._document(request, path.rstrip("/") or "/", user)
+        kind = self._registry.find(target.group, target.version, target.plural)
+        if kind is None or (
+            target.group not in discovery.GROUP_ORDER
+            and target.group
+            and bool(target.namespace) != kind.namespaced
+            and (target.namespace or target.name)
+        ):
+            if target.group and not self._registry.of_version(target.group, target.version):
+                return not_served()
+            raise no_such_resource()
+        call = await self._call(request, target, kind, user, warnings)
+        self._authorize(call)
+        return await self._serve(request, call)
+
+    def _authenticate(self, request: web.Request) -> User | None:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return None
+        found = self._tokens.user(token.strip())
+        return found[0] if found else None
+
+    @staticmethod
+    def _refuse(request: web.Request) -> StatusError:
+        return unauthorized()
+
+    @staticmethod
+    def _open(path: str) -> web.Response:
+        if path == "/version":
+            return json_response(VERSION)
+        return web.Response(text="ok", headers={"X-Content-Type-Options": "nosniff"})
+
+    async def _call(self, request: web.Request, target: paths.Target, kind: ResourceType, user: User, warnings: list[str]) -> Call:
+        query = request.query
+        watching = query.get("watch", "").lower() in ("true", "1") and request.method == "GET" and not target.subresource
+        verb = paths.verb_of(request.method, named=bool(target.name), watching=watching)
+        if target.subresource and kind.sub(target.subresource) is None:
+            raise no_such_resource()
+        offered = kind.verbs if not target.subresource else getattr(kind.sub(target.subresource), "verbs", ())
+        if verb not in offered or (bool(target.name) == (verb in ("create", "list", "deletecollection")) and not target.subresource):
+            raise method_not_allowed()
+        if kind.namespaced and not target.namespace and verb not in ("list", "watch"):
+            raise method_not_allowed()
+        media = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        body = await request.read() if request.method != "GET" else b""
+        return Call(
+            verb,
+            kind,
+            target.namespace,
+            target.name,
+            target.subresource,
+            query,
+            user,
+            body,
+            media,
+            request.headers.get("User-Agent", ""),
+            warnings,
+        )
+
+    def _authorize(self, call: Call) -> None:
+        attributes: Json = {
+            "verb": call.verb,
+            "group": call.kind.group,
+            "resource": call.kind.plural,
+            "subresource": call.subresource,
+            "namespace": call.namespace,
+            "name": call.name,
+        }
+        allowed, _ = self._rbac.allows(call.user, attributes)
+        if allowed:
+            return
+        what = f"{call.kind.plural}/{call.subresource}" if call.subresource else call.kind.plural
+        where = f' in the namespace "{call.namespace}"' if call.namespace else " at the cluster scope"
+        why = f'User "{call.user.name}" cannot {call.verb} resource "{what}" in API group "{call.kind.group}"{where}'
+        raise forbidden(call.kind.group, call.kind.plural, call.name, why)
+
+    # ------------------------------------------------------------------ objects
+    async def _serve(self, request: web.Request, call: Call) -> web.StreamResponse:
+        if call.verb == "watch":
+            return await self._watch(request, call)
+        if call.verb == "list":
+            return self._list(request, call)
+        if call.kind.plural.endswith("reviews") and call.kind.verbs == ("create",):
+            return json_response(self._reviews.answer(call, self._writes.read(call)), status=201)
+        if (call.subresource and call.subresource != "status") or call.kind.plural == "bindings":
+            status, obj = await self._subresources.answer(call)
+            return json_response(obj, status=status)
+        if call.verb == "get":
+            return self._get(request, call)
+        if call.verb == "create":
+            return self._object(request, call, await self._writes.create(call), status=201)
+        if call.verb == "update":
+            obj, made = await self._writes.update(call)
+            return self._object(request, call, obj, status=201 if made else 200)
+        if call.verb == "patch":
+            obj, made = await self._writes.patch(call)
+            return self._object(request, call, obj, status=201 if made else 200)
+        if call.verb == "delete":
+            obj, gone = await self._writes.delete(call)
+            return self._object(request, call, obj if not gone or call.kind.strategy.answers_deleted else success(call, obj))
+        deleted = await self._writes.delete_collection(call)
+        return json_response(
+            {
+                "kind": call.kind.list_of,
+                "apiVersion": call.kind.api_version,
+                "metadata": {"resourceVersion": str(self._store.revision)},
+                "items": deleted,
+            }
+        )
+
+    def _get(self, request: web.Request, call: Call) -> web.Response:
+        entry = self._objects.find(call)
+        form = table_wanted(request)
+        if form:
+            return self._object(request, call, whole(call.kind, entry))
+        return raw_response(lists.encode_one(entry, call.kind))
+
+    def _object(self, request: web.Request, call: Call, obj: Json, *, status: int = 200) -> web.Response:
+        if table_wanted(request) and obj.get("kind") != "Status":
+            rows = [(call.kind.strategy.cells(obj), obj)]
+            meta = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
+            made = tables.table(call.kind.strategy.columns(), rows, include=request.query.get("includeObject", ""), list_meta=meta)
+            return json_response(made, status=status)
+        return json_response(obj, status=status)
+
+    def _list(self, request: web.Request, call: Call) -> web.Response:
+        found = lists.page(self._store, call)
+        if not table_wanted(request):
+            return raw_response(lists.encode(found, call.kind))
+        rows = ((call.kind.strategy.cells(o), o) for o in (whole(call.kind, e) for e in found.entries))
+        made = tables.table(
+            call.kind.strategy.columns(), rows, include=request.query.get("includeObject", ""), list_meta=lists.list_meta(found, call.kind)
+        )
+        return json_response(made)
+
+    async def _watch(self, request: web.Request, call: Call) -> web.StreamResponse:
+        as_table, include, first = table_wanted(request), request.query.get("includeObject", ""), True
+
+        def encode(entry: Entry) -> bytes:
+            nonlocal first
+            if not as_table:
+                return lists.encode_one(entry, call.kind)
+            obj = whole(call.kind, entry)
+            columns = call.kind.strategy.columns() if first else []
+            first = False
+            made = tables.table(
+                columns, [(call.kind.strategy.cells(obj), obj)], include=include, list_meta={"resourceVersion": str(entry.revision)}
+            )
+            return orjson.dumps(made)
+
+        version = call.query.get("resourceVersion", "")
+        if version and not version.isdigit():
+            raise StatusError(400, "BadRequest", f'Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax')
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        try:
+            watcher = Watcher(self._store, call, encode)
+        except StatusError as e:
+            if e.code != 410:
+                raise
+            await response.prepare(request)
+            await response.write(error_line(e))
+            await response.write_eof()
+            return response
+        try:
+            await response.prepare(request)
+            await self._stream(response, watcher, until=time.monotonic() + duration_s(call))
+            await response.write_eof()
+        except ConnectionError:
+            pass
+        finally:
+            watcher.close()
+        return response
+
+    @staticmethod
+    async def _stream(response: web.StreamResponse, watcher: Watcher, *, until: float) -> None:
+        bookmark_at = time.monotonic() + BOOKMARK_EVERY_S
+        while (left := until - time.monotonic()) > 0:
+            try:
+                text = await watcher.next(min(left, max(bookmark_at - time.monotonic(), 0.0)))
+            except Overrun:
+                return
+            if text:
+                await response.write(text)
+            elif time.monotonic() >= bookmark_at:
+                bookmark_at = time.monotonic() + BOOKMARK_EVERY_S
+                if watcher.bookmarks:
+                    await response.write(watcher.bookmark())
+
+    # ------------------------------------------------------------------ documents
+    async def _document(self, request: web.Request, path: str, user: User) -> web.StreamResponse:
+        parts = path.strip("/").split("/")
+        registry = self._registry
+        if path in ("/api", "/apis") and "g=apidiscovery.k8s.io;v=v2;" in request.headers.get("Accept", ""):
+            made = discovery.aggregated(registry, core=path == "/api")
+            return json_response(made, content_type="application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+        found: Json | None = None
+        if path == "/":
+            found = {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}
+        elif path == "/api":
+            address = {"clientCIDR": "0.0.0.0/0", "serverAddress": request.host}
+            found = {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]}
+        elif path == "/apis":
+            found = discovery.groups(registry)
+        elif parts[0] == "api" and len(parts) == 2:
+            found = discovery.resources(registry, "", parts[1])
+        elif parts[0] == "apis" and len(parts) == 2:
+            found = discovery.group(registry, parts[1])
+        elif parts[0] == "apis" and len(parts) == 3:
+            found = discovery.resources(registry, parts[1], parts[2])
+            if found is None and parts[1] in discovery.GROUP_ORDER:
+                raise no_such_resource()
+        return json_response(found) if found is not None else not_served()
+
+
+def table_wanted(request: web.Request) -> bool:
+    return "as=Table" in request.headers.get("Accept", "")
+
+
+def raw_response(body: bytes, *, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, headers={"Content-Type": "application/json"})
+
+
+def json_response(
+    obj: Any, *, status: int = 200, headers: Mapping[str, str] | None = None, content_type: str = "application/json"
+) -> web.Response:
+    return web.Response(body=orjson.dumps(obj), status=status, headers={**(headers or {}), "Content-Type": content_type})
+
+
+def not_served() -> web.Response:
+    return web.Response(text="404 page not found\n", status=404, headers={"X-Content-Type-Options": "nosniff"})
+
+
+def success(call: Call, obj: Json) -> Json:
+    details = {"name": obj["metadata"]["name"], "group": call.kind.group, "kind": call.kind.plural, "uid": obj["metadata"]["uid"]}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": {k: v for k, v in details.items() if v}}
+
+
+__all__ = ["ANONYMOUS", "Edge"]

@@ -1,0 +1,147 @@
+"""Lists: selectors, pages that show the state of their first page, lists of the past, joined from stored bytes where possible."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+
+from elastic.local.apiserver import selectors
+from elastic.local.apiserver.calls import Call
+from elastic.local.apiserver.errors import Json, bad_request, expired, forbidden_field, invalid, unsupported
+from elastic.local.apiserver.objects import whole
+from elastic.local.apiserver.resources import ResourceType
+from elastic.local.apiserver.store import Entry, Store
+
+Match = Callable[[Entry], bool]
+
+
+def matcher(call: Call) -> Match | None:
+    """What the selectors of a request let through; None is everything."""
+    label = selectors.label_selector(call.query.get("labelSelector", ""))
+    known = ("metadata.name", "metadata.namespace", *call.kind.strategy.selectable())
+    field, equal = selectors.field_selector(call.query.get("fieldSelector", ""), known)
+    if call.name:
+        name, inner = call.name, field
+        field = lambda f: f["metadata.name"] == name and (inner is None or inner(f))  # noqa: E731
+    if label is None and field is None:
+        return None
+
+    def match(entry: Entry) -> bool:
+        if label is not None and not label(entry.labels):
+            return False
+        return field is None or field({**entry.fields, "metadata.name": entry.name, "metadata.namespace": entry.namespace})
+
+    return match
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    entries: list[Entry]
+    revision: int
+    token: str = ""
+    remaining: int | None = None
+
+
+def page(store: Store, call: Call) -> Page:
+    check_version_options(call)
+    limit = call.integer("limit") or 0
+    token, version = call.query.get("continue", ""), call.query.get("resourceVersion", "")
+    after: tuple[str, str] | None = None
+    if token:
+        if version not in ("", "0"):
+            raise bad_request("specifying resource version is not allowed when using continue")
+        revision, after = read_token(token)
+        entries = store.list_at(call.kind.stored_in, revision, call.namespace)
+        if entries is None:
+            raise expired(
+                "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list."
+            )
+    elif version not in ("", "0") and (
+        call.query.get("resourceVersionMatch") == "Exact" or (limit and not call.query.get("resourceVersionMatch"))
+    ):
+        revision = int(version)
+        entries = store.list_at(call.kind.stored_in, revision, call.namespace)
+        if entries is None:
+            raise expired("The resourceVersion for the provided list is too old.")
+    else:
+        revision, entries = store.revision, store.list(call.kind.stored_in, call.namespace)
+    match = matcher(call)
+    if after is not None:
+        entries = [e for e in entries if e.key > after]
+    if match is not None:
+        entries = [e for e in entries if match(e)]
+    if limit <= 0 or len(entries) <= limit:
+        return Page(entries, revision)
+    rest = len(entries) - limit
+    return Page(entries[:limit], revision, make_token(revision, entries[limit - 1]), None if match else rest)
+
+
+def make_token(revision: int, last: Entry) -> str:
+    return (
+        base64.urlsafe_b64encode(orjson.dumps({"v": "meta.k8s.io/v1", "rv": revision, "start": [last.namespace, last.name]}))
+        .rstrip(b"=")
+        .decode()
+    )
+
+
+def read_token(token: str) -> tuple[int, tuple[str, str]]:
+    try:
+        read = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        namespace, name = read["start"]
+        return int(read["rv"]), (str(namespace), str(name))
+    except (ValueError, KeyError, TypeError) as e:
+        raise bad_request(f"continue key is not valid: {e}") from None
+
+
+def check_version_options(call: Call) -> None:
+    """resourceVersion and resourceVersionMatch of a list, whose combinations are restricted."""
+    version, match = call.query.get("resourceVersion", ""), call.query.get("resourceVersionMatch", "")
+    causes = []
+    if version and not version.isdigit():
+        raise bad_request(f'Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax')
+    if match:
+        if not version:
+            causes.append(forbidden_field("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"))
+        if call.query.get("continue"):
+            causes.append(forbidden_field("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided"))
+        if match not in ("Exact", "NotOlderThan"):
+            causes.append(unsupported("resourceVersionMatch", match, ["Exact", "NotOlderThan", ""]))
+        if match == "Exact" and version == "0":
+            causes.append(forbidden_field("resourceVersionMatch", 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
+    if call.flag("sendInitialEvents") or "sendInitialEvents" in call.query:
+        causes.append(forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    if causes:
+        raise invalid("meta.k8s.io", "ListOptions", "", causes)
+
+
+def list_meta(found: Page, kind: ResourceType) -> Json:
+    meta: Json = {"resourceVersion": str(found.revision)}
+    if found.token:
+        meta["continue"] = found.token
+    elif kind.custom:
+        meta["continue"] = ""
+    if found.token and found.remaining is not None:
+        meta["remainingItemCount"] = found.remaining
+    return meta
+
+
+def encode(found: Page, kind: ResourceType) -> bytes:
+    """The list as JSON. Items of built-in kinds carry no apiVersion and kind; those of custom resources do."""
+    head = orjson.dumps({"kind": kind.list_of, "apiVersion": kind.api_version, "metadata": list_meta(found, kind)})[:-1]
+    if kind.custom:
+        prefix = kind.prefix()
+        items = b",".join(prefix + e.data[1:] for e in found.entries)
+    elif kind.strategy.same_form():
+        items = b",".join(e.data for e in found.entries)
+    else:
+        items = b",".join(orjson.dumps({k: v for k, v in whole(kind, e).items() if k not in ("kind", "apiVersion")}) for e in found.entries)
+    return head + b',"items":[' + items + b"]}"
+
+
+def encode_one(entry: Entry, kind: ResourceType) -> bytes:
+    if kind.strategy.same_form():
+        return kind.prefix() + entry.data[1:]
+    return orjson.dumps(whole(kind, entry))

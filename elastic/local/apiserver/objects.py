@@ -1,0 +1,274 @@
+"""Create, get, replace, patch and delete for every kind alike: metadata, generations, versions, finalizers, grace.
+
+What is special about a kind lies in its Strategy; what only some requests bring (admission, other controllers' rules) in the
+Admission that is handed in. Between reading an object and writing it the store is asked whether it is still the same.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+from uuid import uuid4
+
+from elastic.local.apiserver import managed, names
+from elastic.local.apiserver.calls import Call
+from elastic.local.apiserver.errors import (
+    MODIFIED,
+    Json,
+    StatusError,
+    already_exists,
+    bad,
+    bad_request,
+    conflict,
+    invalid,
+    not_found,
+)
+from elastic.local.apiserver.resources import ResourceType
+from elastic.local.apiserver.store import Entry, Stale, Store
+
+SYSTEM_FIELDS = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+Mutate = Callable[[Json], Json]
+
+
+class Admission(Protocol):
+    async def admit(self, call: Call, new: Json | None, old: Json | None, /) -> None:
+        """May change `new`; raises StatusError to refuse."""
+
+
+def now_text(at: datetime | None = None) -> str:
+    return (at or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def whole(kind: ResourceType, entry: Entry) -> Json:
+    """An object as the kind's version shows it, with apiVersion and kind."""
+    return kind.strategy.from_storage({"kind": kind.kind, "apiVersion": kind.api_version, **entry.load()})
+
+
+class Objects:
+    def __init__(self, store: Store, admission: Admission) -> None:
+        self._store, self._admission = store, admission
+
+    def find(self, call: Call) -> Entry:
+        entry = self._store.get(call.kind.stored_in, call.namespace, call.name)
+        if entry is None:
+            raise not_found(call.kind.group, call.kind.plural, call.name)
+        return entry
+
+    # ------------------------------------------------------------------ create
+    async def create(self, call: Call, obj: Json) -> Json:
+        """Stores a new object; `obj` is decoded and has no defaults yet."""
+        kind, strategy = call.kind, call.kind.strategy
+        meta = obj["metadata"]
+        self._place(call, meta)
+        if meta.pop("resourceVersion", "") not in ("", "0"):
+            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
+        for key in (*SYSTEM_FIELDS, "managedFields"):
+            meta.pop(key, None)
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = meta["generateName"][: 63 - 5] + _suffix()
+        meta["uid"] = str(uuid4())
+        meta["creationTimestamp"] = now_text()
+        strategy.default(obj)
+        strategy.prepare_create(obj)
+        if strategy.generation:
+            meta["generation"] = 1
+        await self._admission.admit(call, obj, None)
+        causes = names.identity_causes(meta)
+        if not causes:
+            causes = strategy.name_causes(meta["name"], "metadata.name") + names.metadata_causes(meta)
+        causes += strategy.validate(obj)
+        if causes:
+            raise invalid(kind.group, kind.kind, meta.get("name", ""), causes)
+        call.warnings += strategy.warnings(obj)
+        existing = self._store.get(kind.stored_in, call.namespace, meta["name"])
+        if existing is not None:
+            dying = bool(existing.load()["metadata"].get("deletionTimestamp"))
+            raise already_exists(kind.group, kind.plural, meta["name"], being_deleted=dying)
+        managed.on_write(call, obj, None)
+        if call.dry_run:
+            return obj
+        call.name = meta["name"]
+        self._put(call, obj, None)
+        return obj
+
+    def _place(self, call: Call, meta: Json) -> None:
+        if not call.kind.namespaced:
+            if meta.pop("namespace", ""):
+                raise bad_request("namespace is not allowed on this type")
+            return
+        given = meta.get("namespace") or call.namespace
+        if given != call.namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        meta["namespace"] = call.namespace
+
+    # ------------------------------------------------------------------ update
+    async def update(self, call: Call, mutate: Mutate, *, status: bool = False) -> Json:
+        """Reads, changes and writes; repeats when another writer came between."""
+        for _ in range(5):
+            entry = self.find(call)
+            try:
+                return await self._update_once(call, entry, mutate, status=status)
+            except Stale:
+                continue
+        raise conflict(call.kind.group, call.kind.plural, call.name, MODIFIED)
+
+    async def _update_once(self, call: Call, entry: Entry, mutate: Mutate, *, status: bool) -> Json:
+        kind, strategy = call.kind, call.kind.strategy
+        old = whole(kind, entry)
+        new = mutate(whole(kind, entry))
+        self._check_identity(call, new, old)
+        meta, before = new["metadata"], old["metadata"]
+        for key in SYSTEM_FIELDS:
+            meta.pop(key, None)
+            if key in before:
+                meta[key] = before[key]
+        meta["resourceVersion"] = before["resourceVersion"]
+        strategy.default(new)
+        if status:
+            new = strategy.prepare_status(new, old)
+            meta = new["metadata"]
+        else:
+            strategy.prepare_update(new, old)
+        if strategy.generation and not status and _spec(new) != _spec(old):
+            meta["generation"] = before.get("generation", 0) + 1
+        await self._admission.admit(call, new, old)
+        causes = names.metadata_causes(meta) + names.update_causes(meta, before)
+        causes += strategy.validate_status(new, old) if status else strategy.validate(new) + strategy.validate_update(new, old)
+        if causes:
+            raise invalid(kind.group, kind.kind, call.name, causes)
+        call.warnings += strategy.warnings(new)
+        managed.on_write(call, new, old)
+        if managed.same(new, old):
+            return old
+        if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
+            if not call.dry_run:
+                self._remove(call, new, entry)
+            return new
+        if not call.dry_run:
+            self._put(call, new, entry)
+        return new
+
+    def _check_identity(self, call: Call, new: Json, old: Json) -> None:
+        kind, meta = call.kind, new["metadata"]
+        meta.setdefault("name", call.name)
+        if call.namespace:
+            given = meta.setdefault("namespace", call.namespace)
+            if given != call.namespace:
+                raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        version = meta.get("resourceVersion") or ""
+        if not version and call.verb == "update" and kind.strategy.needs_version:
+            cause = bad("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(kind.group, kind.plural if kind.custom else kind.plural, call.name, [cause])
+        if version and version != old["metadata"]["resourceVersion"]:
+            raise conflict(kind.group, kind.plural, call.name, MODIFIED)
+        uid = meta.get("uid")
+        if uid and uid != old["metadata"]["uid"]:
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['metadata']['uid']}"
+            raise conflict(kind.group, kind.plural, call.name, why)
+
+    async def finalize(self, call: Call, mutate: Mutate) -> Json:
+        """Writes spec.finalizers of a namespace; the last one that goes takes the namespace with it."""
+        entry = self.find(call)
+        obj = mutate(whole(call.kind, entry))
+        meta = obj["metadata"]
+        if meta.get("deletionTimestamp") and not obj["spec"]["finalizers"] and not meta.get("finalizers"):
+            self._remove(call, obj, entry)
+        else:
+            self._put(call, obj, entry)
+        return obj
+
+    # ------------------------------------------------------------------ delete
+    async def delete(self, call: Call, options: Json) -> tuple[Json, bool]:
+        """Marks or removes; returns the object's last state and whether it is gone."""
+        for _ in range(5):
+            entry = self.find(call)
+            try:
+                return await self._delete_once(call, entry, options)
+            except Stale:
+                continue
+        raise conflict(call.kind.group, call.kind.plural, call.name, MODIFIED)
+
+    async def _delete_once(self, call: Call, entry: Entry, options: Json) -> tuple[Json, bool]:
+        kind = call.kind
+        obj = whole(kind, entry)
+        check_preconditions(call, obj, options)
+        await self._admission.admit(call, None, obj)
+        meta = obj["metadata"]
+        asked = options.get("gracePeriodSeconds")
+        grace = kind.strategy.grace(obj, asked)
+        finalizers = _deletion_finalizers(meta.get("finalizers") or [], options)
+        marked = "deletionTimestamp" in meta
+        changed = finalizers != (meta.get("finalizers") or [])
+        meta["finalizers"] = finalizers
+        if not finalizers:
+            del meta["finalizers"]
+        if marked:
+            left = meta.get("deletionGracePeriodSeconds", 0)
+            if asked is None or grace >= left:
+                grace = left
+            else:
+                changed = True
+                base = datetime.fromisoformat(meta["deletionTimestamp"]).timestamp() - left
+                meta["deletionTimestamp"] = now_text(datetime.fromtimestamp(max(base + grace, 0), UTC))
+                meta["deletionGracePeriodSeconds"] = grace
+        if not finalizers and grace == 0:
+            meta.setdefault("deletionGracePeriodSeconds", 0)
+            if not call.dry_run:
+                last = dict(obj, metadata={k: v for k, v in meta.items()})
+                self._remove(call, last, entry)
+                obj = last
+            return obj, True
+        if not marked:
+            meta["deletionTimestamp"] = now_text(datetime.fromtimestamp(datetime.now(UTC).timestamp() + grace, UTC))
+            meta["deletionGracePeriodSeconds"] = grace
+            if meta.get("generation"):
+                meta["generation"] += 1
+            changed = True
+        if changed and not call.dry_run:
+            self._put(call, obj, entry)
+        return obj, False
+
+    # ------------------------------------------------------------------ store
+    def _put(self, call: Call, obj: Json, expected: Entry | None) -> None:
+        stored = call.kind.strategy.to_storage(obj)
+        self._store.put(call.kind.stored_in, call.namespace, obj["metadata"]["name"], obj=stored, expected=expected)
+        obj["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
+
+    def _remove(self, call: Call, obj: Json, expected: Entry) -> None:
+        stored = call.kind.strategy.to_storage(obj)
+        self._store.remove(call.kind.stored_in, call.namespace, obj["metadata"]["name"], obj=stored, expected=expected)
+        obj["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
+
+
+def _suffix() -> str:
+    return "".join(secrets.choice("bcdfghjklmnpqrstvwxz2456789") for _ in range(5))
+
+
+def _spec(obj: Json) -> Json:
+    return {k: v for k, v in obj.items() if k not in ("metadata", "status", "apiVersion", "kind")}
+
+
+def check_preconditions(call: Call, obj: Json, options: Json) -> None:
+    wanted, meta = options.get("preconditions") or {}, obj["metadata"]
+    for key, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        if wanted.get(key) and wanted[key] != meta[key]:
+            why = f"Precondition failed: {label} in precondition: {wanted[key]}, {label} in object meta: {meta[key]}"
+            raise StatusError(
+                409,
+                "Conflict",
+                conflict(call.kind.group, call.kind.plural, call.name, why).message,
+                details={"name": call.name, **({"group": call.kind.group} if call.kind.group else {}), "kind": call.kind.plural},
+            )
+
+
+def _deletion_finalizers(present: list[str], options: Json) -> list[str]:
+    """The finalizers that the propagation policy asks for: the garbage collector takes them away again."""
+    policy = options.get("propagationPolicy")
+    if policy is None and options.get("orphanDependents") is not None:
+        policy = "Orphan" if options["orphanDependents"] else "Background"
+    if policy is None:
+        return present
+    kept = [f for f in present if f not in ("orphan", "foregroundDeletion")]
+    return kept + {"Orphan": ["orphan"], "Foreground": ["foregroundDeletion"]}.get(policy, [])

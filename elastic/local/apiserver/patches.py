@@ -1,0 +1,152 @@
+"""Merge patch, JSON patch and strategic merge patch, applied to plain JSON. Apply patches are another matter: see apply.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonpatch
+import orjson
+from jsonpointer import JsonPointerException
+
+from elastic.local.apiserver import schemas
+from elastic.local.apiserver.errors import Json, StatusError, bad_request
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7386: null removes, objects merge, everything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    out = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            out.pop(key, None)
+        else:
+            out[key] = merge(out.get(key), value)
+    return out
+
+
+def json_patch(target: Json, operations: Any) -> Any:
+    """RFC 6902; an operation that does not fit is 422, as kopf expects of a failed test."""
+    if not isinstance(operations, list):
+        raise bad_request("error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch")
+    if len(operations) > 10_000:
+        raise StatusError(413, "RequestEntityTooLarge", f"The allowed maximum operations in a JSON patch is 10000, got {len(operations)}")
+    for i, op in enumerate(operations):
+        try:
+            target = jsonpatch.apply_patch(target, [op])
+        except (jsonpatch.JsonPatchException, JsonPointerException, TypeError, KeyError, IndexError) as e:
+            raise _unfit(op, i, e) from None
+    return target
+
+
+def _unfit(op: Any, index: int, error: Exception) -> StatusError:
+    name = op.get("op") if isinstance(op, dict) else None
+    path = op.get("path") if isinstance(op, dict) else None
+    if name == "test":
+        why = f"testing value {path} failed: test failed"
+    elif name == "remove":
+        why = f"remove operation does not apply: doc is missing path: {orjson.dumps(path).decode()}: missing value"
+    elif name in ("add", "replace"):
+        why = f"{name} operation does not apply: doc is missing path: {orjson.dumps(path).decode()}: missing value"
+    else:
+        why = f"operation {index} does not apply: {error}"
+    message = "the server rejected our request due to an error in our request"
+    return StatusError(422, "Invalid", message, details={"causes": [{"message": why}]} if False else {})
+
+
+def strategic(target: Json, patch: Any, schema: Json) -> Json:
+    """Merges lists by their patch keys, as the schema of the kind tells, and obeys $patch, $deleteFromPrimitiveList and $retainKeys."""
+    if not isinstance(patch, dict):
+        raise bad_request("error decoding patch: a strategic merge patch must be an object")
+    return _strategic_object(target, patch, schemas.resolved(schema))
+
+
+def _strategic_object(target: Any, patch: Json, schema: Json) -> Json:
+    directive = patch.get("$patch")
+    if directive == "replace":
+        return {k: v for k, v in patch.items() if k != "$patch"}
+    if directive == "delete":
+        return {}
+    out = dict(target) if isinstance(target, dict) else {}
+    if "$retainKeys" in patch:
+        keep = set(patch["$retainKeys"])
+        out = {k: v for k, v in out.items() if k in keep}
+    for key, value in patch.items():
+        if key in ("$patch", "$retainKeys") or key.startswith("$setElementOrder/"):
+            continue
+        if key.startswith("$deleteFromPrimitiveList/"):
+            field = key.partition("/")[2]
+            out[field] = [v for v in out.get(field) or [] if v not in value]
+            continue
+        if value is None:
+            out.pop(key, None)
+            continue
+        field_schema = schema.get("properties", {}).get(key) or schema.get("additionalProperties") or {}
+        order = patch.get(f"$setElementOrder/{key}")
+        out[key] = _strategic_value(out.get(key), value, field_schema, order)
+    for key in (k for k in patch if k.startswith("$setElementOrder/")):
+        field = key.partition("/")[2]
+        if field not in patch and isinstance(out.get(field), list):
+            out[field] = _ordered(out[field], patch[key], _merge_key(schema.get("properties", {}).get(field, {})))
+    return out
+
+
+def _merge_key(field: Json) -> str | None:
+    return field.get("x-kubernetes-patch-merge-key")
+
+
+def _strategic_value(target: Any, patch: Any, field: Json, order: list[Any] | None) -> Any:
+    schema = schemas.resolved(field)
+    if isinstance(patch, dict):
+        if schema.get("type") == "array":
+            raise bad_request("cannot restore slice from map")
+        return _strategic_object(target, patch, schema)
+    merges = "merge" in field.get("x-kubernetes-patch-strategy", "").split(",")
+    if not isinstance(patch, list) or not merges:
+        return _without_directives(patch)
+    key = _merge_key(field)
+    current = list(target) if isinstance(target, list) else []
+    if key is None:
+        merged: list[Any] = current + [v for v in patch if v not in current]
+    else:
+        merged = _merge_items(current, patch, key=key, schema=schemas.resolved(schema.get("items", {})))
+    return _ordered(merged, order, key) if order else merged
+
+
+def _merge_items(current: list[Any], patch: list[Any], *, key: str, schema: Json) -> list[Any]:
+    if any(isinstance(p, dict) and p.get("$patch") == "replace" for p in patch):
+        return [p for p in patch if p.get("$patch") != "replace"]
+    out = list(current)
+    for item in patch:
+        if not isinstance(item, dict):
+            raise bad_request(f"map: {item!r} does not contain declared merge key: {key}")
+        if key not in item:
+            raise bad_request(f"map: {_go_map(item)} does not contain declared merge key: {key}")
+        at = next((i for i, c in enumerate(out) if isinstance(c, dict) and c.get(key) == item[key]), None)
+        if item.get("$patch") == "delete":
+            out = [c for c in out if c.get(key) != item[key]]
+        elif at is None:
+            out.append(_strategic_object({}, item, schema))
+        else:
+            out[at] = _strategic_object(out[at], item, schema)
+    return out
+
+
+def _go_map(item: Json) -> str:
+    return "map[" + " ".join(f"{k}:{v}" for k, v in sorted(item.items())) + "]"
+
+
+def _without_directives(value: Any) -> Any:
+    return [v for v in value if not (isinstance(v, dict) and "$patch" in v)] if isinstance(value, list) else value
+
+
+def _ordered(items: list[Any], order: list[Any], key: str | None) -> list[Any]:
+    """Items named by the order come in that order; the others keep their place relative to what stands before them."""
+    identity = [(i.get(key) if key and isinstance(i, dict) else i) for i in items]
+    wanted = [(o.get(key) if key and isinstance(o, dict) else o) for o in order]
+    rank = {v: n for n, v in enumerate(wanted)}
+    placed, last = [], -1.0
+    for n, (item, name) in enumerate(zip(items, identity, strict=True)):
+        last = float(rank[name]) if name in rank else last
+        placed.append((last, name not in rank, n, item))
+    return [p[3] for p in sorted(placed, key=lambda p: p[:3])]

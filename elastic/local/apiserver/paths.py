@@ -1,0 +1,43 @@
+"""Which resource, object and subresource a path names. Pure; whether such a resource is served is for others to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    group: str
+    version: str
+    namespace: str
+    plural: str
+    name: str
+    subresource: str
+    rest: str = ""
+
+
+def parse(path: str) -> Target | None:
+    """None for what is no path of an object or a collection."""
+    parts = path.strip("/").split("/")
+    if len(parts) >= 3 and parts[0] == "api":
+        group, version, parts = "", parts[1], parts[2:]
+    elif len(parts) >= 4 and parts[0] == "apis":
+        group, version, parts = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    if not all(parts):
+        return None
+    namespace = ""
+    if parts[0] == "namespaces" and len(parts) >= 3 and not (not group and len(parts) == 3 and parts[2] in ("status", "finalize")):
+        namespace, parts = parts[1], parts[2:]
+    name = parts[1] if len(parts) > 1 else ""
+    sub = parts[2] if len(parts) > 2 else ""
+    return Target(group, version, namespace, parts[0], name, sub, "/".join(parts[3:]))
+
+
+def verb_of(method: str, *, named: bool, watching: bool) -> str:
+    if method == "GET":
+        return "watch" if watching else "get" if named else "list"
+    if method == "DELETE":
+        return "delete" if named else "deletecollection"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(method, "")

@@ -1,0 +1,213 @@
+"""The table of resource types: what is served under which path, and the strategy that holds a kind's own behaviour.
+
+Built-in kinds are entries made here and in kinds.py; a custom resource definition adds entries of the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from elastic.local.apiserver import schemas
+from elastic.local.apiserver.errors import Cause, Json
+
+VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+
+
+class Strategy:
+    """What is special about a kind; this one is for kinds about which nothing is."""
+
+    generation = False
+    """metadata.generation is kept, and grows with the spec"""
+    has_status = False
+    needs_version = False
+    """a replacement must name the resourceVersion it replaces"""
+    creates_on_update = False
+    answers_deleted = False
+    """a delete is answered with the object instead of a Status"""
+    typed = True
+    """decoded by a built-in schema"""
+
+    def default(self, obj: Json, /) -> None:
+        """Fills in what the user left out; for built-in kinds on every write."""
+
+    def prepare_create(self, obj: Json, /) -> None:
+        if self.has_status:
+            obj.pop("status", None)
+
+    def prepare_update(self, new: Json, old: Json, /) -> None:
+        if self.has_status:
+            _keep(new, old, "status")
+
+    def prepare_status(self, new: Json, old: Json, /) -> Json:
+        """The object that a write to the status subresource makes: everything of the old one but status."""
+        out = {k: v for k, v in old.items() if k != "status"}
+        out["metadata"] = {
+            **old["metadata"],
+            **{k: v for k, v in new["metadata"].items() if k in ("managedFields", "labels", "annotations")},
+        }
+        for key in ("labels", "annotations"):
+            if key not in new["metadata"]:
+                out["metadata"].pop(key, None)
+        if "status" in new:
+            out["status"] = new["status"]
+        return out
+
+    def validate(self, obj: Json, /) -> list[Cause]:
+        return []
+
+    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+        return []
+
+    def validate_status(self, new: Json, old: Json, /) -> list[Cause]:
+        return []
+
+    def fields(self, obj: Json, /) -> dict[str, str]:
+        """The selectable fields besides metadata.name and metadata.namespace."""
+        return {}
+
+    def selectable(self) -> tuple[str, ...]:
+        return ()
+
+    def warnings(self, obj: Json, /) -> list[str]:
+        return []
+
+    def grace(self, obj: Json, asked: int | None, /) -> int:
+        """Seconds between the deletion mark and the end; only pods have any."""
+        return 0
+
+    def name_causes(self, name: str, path: str) -> list[Cause]:
+        from elastic.local.apiserver.names import subdomain_causes
+
+        return subdomain_causes(name, path)
+
+    def to_storage(self, obj: Json, /) -> Json:
+        """From the form of this version into the stored one."""
+        return obj
+
+    def from_storage(self, obj: Json, /) -> Json:
+        return obj
+
+    def same_form(self) -> bool:
+        """Whether this version's form is the stored one, so that stored bytes can be answered as they are."""
+        return True
+
+    def columns(self) -> list[Json]:
+        return [
+            {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0},
+            {"name": "Age", "type": "date", "format": "", "description": "", "priority": 0},
+        ]
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        from elastic.local.apiserver.tables import age
+
+        return [obj["metadata"]["name"], age(obj["metadata"].get("creationTimestamp"))]
+
+
+def _keep(new: Json, old: Json, key: str) -> None:
+    if key in old:
+        new[key] = old[key]
+    else:
+        new.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Subresource:
+    name: str
+    kind: str
+    verbs: tuple[str, ...]
+    group: str | None = None
+    version: str | None = None
+
+
+STATUS = ("get", "patch", "update")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceType:
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    strategy: Strategy = field(default_factory=Strategy)
+    singular: str = ""
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = VERBS
+    subresources: tuple[Subresource, ...] = ()
+    storage: str = ""
+    """where objects lie in the store; shared by versions and groups that show the same objects"""
+    custom: bool = False
+    list_kind: str = ""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def stored_in(self) -> str:
+        return self.storage or (f"{self.plural}.{self.group}" if self.group else self.plural)
+
+    @property
+    def schema(self) -> Json:
+        return schemas.component(self.schema_name)
+
+    @property
+    def schema_name(self) -> str:
+        return "" if self.custom else schemas.schema_name(self.group, self.version, self.kind)
+
+    @property
+    def list_of(self) -> str:
+        return self.list_kind or f"{self.kind}List"
+
+    def prefix(self) -> bytes:
+        """The start of an object's JSON in this version, to which the stored bytes are joined."""
+        return f'{{"kind":"{self.kind}","apiVersion":"{self.api_version}",'.encode()
+
+    def sub(self, name: str) -> Subresource | None:
+        return next((s for s in self.subresources if s.name == name), None)
+
+
+class Registry:
+    """All resource types by group, version and plural, in the order in which discovery shows them."""
+
+    def __init__(self) -> None:
+        self._types: dict[tuple[str, str, str], ResourceType] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.generation = 0
+
+    def add(self, *types: ResourceType) -> None:
+        for t in types:
+            self._types[t.group, t.version, t.plural] = t
+        self.generation += 1
+
+    def replace_custom(self, group: str, plural: str, types: list[ResourceType]) -> None:
+        """The served versions of one custom resource; none when its definition is gone."""
+        self._types = {k: t for k, t in self._types.items() if not (t.custom and t.group == group and t.plural == plural)}
+        self.add(*types)
+
+    def find(self, group: str, version: str, plural: str) -> ResourceType | None:
+        return self._types.get((group, version, plural))
+
+    def __iter__(self) -> Iterator[ResourceType]:
+        return iter(self._types.values())
+
+    def of_version(self, group: str, version: str) -> list[ResourceType]:
+        return [t for t in self if (t.group, t.version) == (group, version)]
+
+    def groups(self) -> Mapping[str, list[str]]:
+        """Versions by group, the preferred one first."""
+        found: dict[str, list[str]] = {}
+        for t in self:
+            versions = found.setdefault(t.group, [])
+            if t.version not in versions:
+                versions.append(t.version)
+        return found
+
+    def by_storage(self, storage: str) -> ResourceType | None:
+        return next((t for t in self if t.stored_in == storage), None)
+
+    def by_kind(self, group: str, version: str, kind: str) -> ResourceType | None:
+        return next((t for t in self if (t.group, t.version, t.kind) == (group, version, kind)), None)

@@ -1,0 +1,68 @@
+"""Reviews: who is this, whose token is that, may this user do that. Answered, never stored."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from elastic.local.apiserver.auth import Tokens
+from elastic.local.apiserver.calls import Call, User
+from elastic.local.apiserver.errors import Json, bad_request
+
+
+class Authorizer(Protocol):
+    def allows(self, user: User, attributes: Json, /) -> tuple[bool, str]:
+        """attributes: verb with group, resource, subresource, namespace, name, or with path. Returns also the reason."""
+
+
+class Reviews:
+    def __init__(self, tokens: Tokens, authorizer: Authorizer) -> None:
+        self._tokens, self._authorizer = tokens, authorizer
+
+    def answer(self, call: Call, obj: Json) -> Json:
+        kind, spec = call.kind.kind, obj.get("spec") or {}
+        answers: dict[str, Any] = {
+            "TokenReview": self._token,
+            "SelfSubjectReview": self._self,
+            "SelfSubjectRulesReview": self._rules,
+        }
+        status = answers[kind](call, spec) if kind in answers else self._access(call, spec)
+        return {**obj, "status": status}
+
+    def _token(self, call: Call, spec: Json) -> Json:
+        audiences = spec.get("audiences") or []
+        found = self._tokens.user(spec.get("token", ""), audiences)
+        if found is None or not found[1]:
+            return {"user": {}, "error": "[invalid bearer token, Token has been invalidated]"}
+        user, met = found
+        return {"authenticated": True, "user": user_info(user), "audiences": met}
+
+    def _self(self, call: Call, spec: Json) -> Json:
+        return {"userInfo": user_info(call.user)}
+
+    def _rules(self, call: Call, spec: Json) -> Json:
+        everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+        admin = "system:masters" in call.user.groups
+        return {
+            "resourceRules": [everything] if admin else [],
+            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}] if admin else [],
+            "incomplete": not admin,
+        }
+
+    def _access(self, call: Call, spec: Json) -> Json:
+        user = call.user
+        if call.kind.kind in ("SubjectAccessReview", "LocalSubjectAccessReview"):
+            user = User(spec.get("user", ""), tuple(spec.get("groups") or ()))
+        resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+        if (resource is None) == (path is None):
+            raise bad_request("exactly one of nonResourceAttributes or resourceAttributes must be specified")
+        allowed, reason = self._authorizer.allows(user, resource or path or {})
+        return {"allowed": allowed, **({"reason": reason} if reason else {})}
+
+
+def user_info(user: User) -> Json:
+    out: Json = {"username": user.name, "groups": list(user.groups)}
+    if user.uid:
+        out["uid"] = user.uid
+    if user.extra:
+        out["extra"] = {k: list(v) for k, v in user.extra.items()}
+    return out

@@ -1,0 +1,95 @@
+"""Puts the API server together and runs it on its sockets until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from uuid import uuid4
+
+from aiohttp import web
+
+from elastic.local.apiserver import definitions, kinds
+from elastic.local.apiserver.admission import BuiltInAdmission
+from elastic.local.apiserver.auth import Tokens
+from elastic.local.apiserver.datadir import DataDir
+from elastic.local.apiserver.errors import Json
+from elastic.local.apiserver.http import Edge
+from elastic.local.apiserver.objects import Objects, now_text
+from elastic.local.apiserver.rbac import Rbac
+from elastic.local.apiserver.resources import Registry
+from elastic.local.apiserver.reviews import Reviews
+from elastic.local.apiserver.store import Change, Store
+from elastic.local.apiserver.subresources import Subresources
+from elastic.local.apiserver.writes import Writes
+
+log = logging.getLogger("elastic.local.apiserver")
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "elastic-system")
+CRDS = "customresourcedefinitions.apiextensions.k8s.io"
+
+
+class ApiServer:
+    def __init__(self, data: DataDir) -> None:
+        self._data = data
+        self.registry = Registry()
+        self.registry.add(*kinds.built_in())
+        self.store = Store(data.database, self._fields)
+        self.tokens = Tokens(data.signing_key, data.admin_token, self._alive)
+        admission = BuiltInAdmission(self.store)
+        objects = Objects(self.store, admission)
+        writes = Writes(objects, self.store)
+        rbac = Rbac(self.store)
+        self._edge = Edge(
+            store=self.store,
+            registry=self.registry,
+            objects=objects,
+            tokens=self.tokens,
+            rbac=rbac,
+            reviews=Reviews(self.tokens, rbac),
+            writes=writes,
+            subresources=Subresources(objects, writes, self.store, self.registry, self.tokens),
+        )
+        self._runner: web.AppRunner | None = None
+
+    def _fields(self, resource: str, obj: Json) -> dict[str, str]:
+        kind = self.registry.by_storage(resource)
+        return kind.strategy.fields(obj) if kind else {}
+
+    def _alive(self, resource: str, namespace: str, name: str, uid: str) -> bool:
+        entry = self.store.get(resource, namespace, name)
+        return entry is not None and entry.load()["metadata"]["uid"] == uid
+
+    def load(self) -> None:
+        """Reads what was stored, serves the definitions found there, and makes what every cluster has."""
+        for resource, entry in self.store.load():
+            if resource == CRDS:
+                definitions.serve(self.registry, entry.load())
+        self.store.subscribe(CRDS, self._definition_changed)
+        for name in NAMESPACES:
+            if self.store.get("namespaces", "", name) is None:
+                meta = {"name": name, "uid": str(uuid4()), "creationTimestamp": now_text(), "labels": {"kubernetes.io/metadata.name": name}}
+                obj = {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+                self.store.put("namespaces", "", name, obj=obj, expected=None)
+
+    def _definition_changed(self, change: Change) -> None:
+        obj = change.after.load()
+        if change.gone:
+            definitions.withdraw(self.registry, obj)
+            return
+        if not definitions.established(obj) and not obj["metadata"].get("deletionTimestamp"):
+            obj["status"] = definitions.accepted_status(obj, now_text())
+            self.store.put(CRDS, "", change.after.name, obj=obj, expected=change.after)
+            return
+        definitions.serve(self.registry, obj)
+
+    async def start(self, sockets: list[socket.socket]) -> None:
+        runner = web.AppRunner(self._edge.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await runner.setup()
+        context = self._data.server_context()
+        for s in sockets:
+            await web.SockSite(runner, s, ssl_context=context, backlog=1024).start()
+        self._runner = runner
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self.store.close()

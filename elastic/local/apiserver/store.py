@@ -1,0 +1,211 @@
+"""Objects by resource, namespace and name; every change gets the next resourceVersion and is told to whoever watches.
+
+Each object is kept once, as the JSON bytes that answers are made of, and written to SQLite before a change is told to anybody,
+one transaction per change. The journal (WAL) reaches the kernel before a write returns, so a killed process loses nothing that
+it acknowledged; only a crash of the whole machine may lose the last moments. The history of changes is bounded and in memory:
+after a restart, or when a reader falls behind, it is told that its version has expired and lists anew.
+The store knows nothing of kinds, HTTP or who may do what.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from elastic.local.apiserver.errors import Json
+
+Key = tuple[str, str]
+"""namespace ("" for what has none) and name"""
+
+
+class Stale(Exception):
+    """The object changed between reading and writing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One state of one object. `data` is its JSON without apiVersion and kind, which depend on the version asked for."""
+
+    namespace: str
+    name: str
+    revision: int
+    data: bytes
+    labels: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, str] = field(default_factory=dict)
+
+    def load(self) -> Json:
+        obj: Json = orjson.loads(self.data)
+        return obj
+
+    @property
+    def key(self) -> Key:
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened to one object: created (no `before`), modified, or deleted (`gone` holds)."""
+
+    revision: int
+    resource: str
+    before: Entry | None
+    after: Entry
+    gone: bool
+
+
+Indexer = Callable[[str, Json], dict[str, str]]
+Listener = Callable[[Change], None]
+
+
+class Store:
+    def __init__(self, path: Path, indexer: Indexer, *, history: int = 10_000, history_bytes: int = 32 << 20) -> None:
+        self._indexer = indexer
+        self._history: deque[Change] = deque()
+        self._history_limit, self._bytes_limit, self._history_size = history, history_bytes, 0
+        self._objects: dict[str, dict[Key, Entry]] = {}
+        self._sorted: dict[str, list[Key]] = {}
+        self._listeners: dict[str, set[Listener]] = {}
+        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS objects(resource TEXT, namespace TEXT, name TEXT, revision INTEGER, data BLOB, "
+            "PRIMARY KEY(resource, namespace, name)) WITHOUT ROWID"
+        )
+        self._db.execute("CREATE TABLE IF NOT EXISTS revision(one INTEGER PRIMARY KEY CHECK(one = 1), value INTEGER)")
+        self._db.execute("INSERT OR IGNORE INTO revision VALUES (1, 1)")
+        self.revision = int(self._db.execute("SELECT value FROM revision").fetchone()[0])
+        self.oldest = self.revision
+        """changes up to this revision are no longer known one by one"""
+
+    def load(self) -> Iterator[tuple[str, Entry]]:
+        """Reads what was stored; call it once, before anything else."""
+        for resource, namespace, name, revision, data in self._db.execute("SELECT * FROM objects ORDER BY resource, namespace, name"):
+            obj = orjson.loads(data)
+            entry = self._entry(resource, namespace, name, revision=revision, obj=obj, data=data)
+            self._objects.setdefault(resource, {})[entry.key] = entry
+            yield resource, entry
+
+    def close(self) -> None:
+        self._db.close()
+
+    def get(self, resource: str, namespace: str, name: str) -> Entry | None:
+        return self._objects.get(resource, {}).get((namespace, name))
+
+    def list(self, resource: str, namespace: str = "") -> list[Entry]:
+        """All objects of a resource, or those of one namespace, sorted by namespace and name."""
+        objects = self._objects.get(resource)
+        if not objects:
+            return []
+        keys = self._sorted.get(resource)
+        if keys is None:
+            keys = self._sorted[resource] = sorted(objects)
+        return [objects[k] for k in keys if k[0] == namespace] if namespace else [objects[k] for k in keys]
+
+    def resources(self) -> list[str]:
+        return [r for r, objects in self._objects.items() if objects]
+
+    def list_at(self, resource: str, revision: int, namespace: str = "") -> list[Entry] | None:
+        """The objects as they were at an earlier revision, or None when that is too long ago."""
+        if revision < self.oldest:
+            return None
+        then = {e.key: e for e in self.list(resource, namespace)}
+        for change in reversed(self._history):
+            if change.revision <= revision:
+                break
+            if change.resource != resource or (namespace and change.after.namespace != namespace):
+                continue
+            if change.before is None:
+                then.pop(change.after.key, None)
+            else:
+                then[change.after.key] = change.before
+        return [then[k] for k in sorted(then)]
+
+    def put(self, resource: str, namespace: str, name: str, *, obj: Json, expected: Entry | None) -> Entry:
+        """Creates (`expected` is None) or replaces an object. The object gets its resourceVersion here."""
+        key = (namespace, name)
+        before = self._objects.get(resource, {}).get(key)
+        if before is not expected:
+            raise Stale(name)
+        entry = self._stamp(resource, key, obj)
+        self._commit(
+            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)", (resource, namespace, name, entry.revision, entry.data), entry.revision
+        )
+        self._objects.setdefault(resource, {})[key] = entry
+        if before is None:
+            self._sorted.pop(resource, None)
+        self._tell(Change(entry.revision, resource, before, entry, gone=False))
+        return entry
+
+    def remove(self, resource: str, namespace: str, name: str, *, obj: Json, expected: Entry) -> Entry:
+        """Deletes an object; `obj` is its last state, which watchers are told."""
+        key = (namespace, name)
+        if self._objects.get(resource, {}).get(key) is not expected:
+            raise Stale(name)
+        entry = self._stamp(resource, key, obj)
+        self._commit("DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?", (resource, namespace, name), entry.revision)
+        del self._objects[resource][key]
+        self._sorted.pop(resource, None)
+        self._tell(Change(entry.revision, resource, expected, entry, gone=True))
+        return entry
+
+    def since(self, resource: str, revision: int) -> list[Change] | None:
+        """The changes after a revision, or None when they are no longer known."""
+        if revision < self.oldest:
+            return None
+        found = []
+        for change in reversed(self._history):
+            if change.revision <= revision:
+                break
+            if change.resource == resource:
+                found.append(change)
+        return found[::-1]
+
+    def subscribe(self, resource: str, listener: Listener) -> Callable[[], None]:
+        """Calls the listener with every later change of the resource; returns what ends that."""
+        listeners = self._listeners.setdefault(resource, set())
+        listeners.add(listener)
+        return lambda: listeners.discard(listener)
+
+    def forget_history(self) -> None:
+        """Every reader that resumes from an earlier version is told to list anew."""
+        self._history.clear()
+        self._history_size = 0
+        self.oldest = self.revision
+
+    def _stamp(self, resource: str, key: Key, obj: Json) -> Entry:
+        revision = self.revision + 1
+        obj["metadata"]["resourceVersion"] = str(revision)
+        data = orjson.dumps({k: v for k, v in obj.items() if k not in ("apiVersion", "kind")})
+        return self._entry(resource, *key, revision=revision, obj=obj, data=data)
+
+    def _entry(self, resource: str, namespace: str, name: str, *, revision: int, obj: Json, data: bytes) -> Entry:
+        labels = obj["metadata"].get("labels") or {}
+        return Entry(namespace, name, revision, data, dict(labels), self._indexer(resource, obj))
+
+    def _commit(self, statement: str, values: tuple[object, ...], revision: int) -> None:
+        db = self._db
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            db.execute(statement, values)
+            db.execute("UPDATE revision SET value = ?", (revision,))
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        self.revision = revision
+
+    def _tell(self, change: Change) -> None:
+        self._history.append(change)
+        self._history_size += len(change.after.data)
+        while len(self._history) > self._history_limit or (self._history_size > self._bytes_limit and len(self._history) > 1):
+            old = self._history.popleft()
+            self._history_size -= len(old.after.data)
+            self.oldest = old.revision
+        for listener in tuple(self._listeners.get(change.resource, ())):
+            listener(change)

@@ -1,0 +1,122 @@
+"""Watches: a stream of changes from a version on, with selectors, bookmarks and a bounded queue per watcher."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+
+import orjson
+
+from elastic.local.apiserver.calls import Call
+from elastic.local.apiserver.errors import Json, StatusError, expired
+from elastic.local.apiserver.lists import Match, matcher
+from elastic.local.apiserver.store import Change, Entry, Store
+
+Encode = Callable[[Entry], bytes]
+QUEUE_LIMIT = 20_000
+BOOKMARK_EVERY_S = 60.0
+
+
+class Overrun(Exception):
+    """The watcher does not read as fast as things change."""
+
+
+def line(kind: bytes, body: bytes) -> bytes:
+    return b'{"type":"' + kind + b'","object":' + body + b"}\n"
+
+
+def error_line(error: StatusError) -> bytes:
+    return line(b"ERROR", orjson.dumps(error.status()))
+
+
+class Watcher:
+    """One watch. Changes are put into its queue as finished lines the moment they are stored."""
+
+    def __init__(self, store: Store, call: Call, encode: Encode) -> None:
+        self._store, self._call, self._encode = store, call, encode
+        self._match: Match | None = matcher(call)
+        self._lines: deque[bytes] = deque()
+        self._wake = asyncio.Event()
+        self._overrun = False
+        self.bookmarks = call.flag("allowWatchBookmarks")
+        self.revision = store.revision
+        self._unsubscribe = self._begin()
+
+    def _begin(self) -> Callable[[], None]:
+        version = self._call.query.get("resourceVersion", "")
+        streaming = self._call.flag("sendInitialEvents")
+        initial = streaming or (version in ("", "0") and "sendInitialEvents" not in self._call.query)
+        if initial:
+            for entry in self._store.list(self._call.kind.stored_in, self._call.namespace):
+                if self._match is None or self._match(entry):
+                    self._lines.append(line(b"ADDED", self._encode(entry)))
+            if streaming and self.bookmarks:
+                self._lines.append(self.bookmark(initial_end=True))
+        elif version not in ("", "0"):
+            past = self._store.since(self._call.kind.stored_in, int(version))
+            if past is None:
+                raise expired(f"too old resource version: {version} ({self._store.oldest})")
+            for change in past:
+                self._take(change)
+        if self._lines:
+            self._wake.set()
+        return self._store.subscribe(self._call.kind.stored_in, self._take)
+
+    def close(self) -> None:
+        self._unsubscribe()
+        self._lines.clear()
+
+    def _take(self, change: Change) -> None:
+        self.revision = change.revision
+        if self._call.namespace and change.after.namespace != self._call.namespace:
+            return
+        before = change.before is not None and (self._match is None or self._match(change.before))
+        after = not change.gone and (self._match is None or self._match(change.after))
+        if after:
+            self._push(line(b"MODIFIED" if before else b"ADDED", self._encode(change.after)))
+        elif before and change.before is not None:
+            self._push(line(b"DELETED", self._encode(change.after if change.gone else _restamped(change.before, change.revision))))
+
+    def _push(self, text: bytes) -> None:
+        if len(self._lines) >= QUEUE_LIMIT:
+            self._overrun = True
+        else:
+            self._lines.append(text)
+        self._wake.set()
+
+    async def next(self, timeout_s: float) -> bytes:
+        """Everything that waits to be sent, joined; empty when nothing came in time."""
+        if not self._lines and not self._overrun:
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), timeout_s)
+            except TimeoutError:
+                return b""
+        if self._overrun and not self._lines:
+            raise Overrun
+        sent = b"".join(self._lines)
+        self._lines.clear()
+        self._wake.clear()
+        return sent
+
+    def bookmark(self, *, initial_end: bool = False) -> bytes:
+        meta: Json = {"resourceVersion": str(self._store.revision), "creationTimestamp": None}
+        if initial_end:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+        kind = self._call.kind
+        return line(b"BOOKMARK", orjson.dumps({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta}))
+
+
+def _restamped(entry: Entry, revision: int) -> Entry:
+    """The state before an object left the selection, under the version at which it did."""
+    obj = entry.load()
+    obj["metadata"]["resourceVersion"] = str(revision)
+    return Entry(entry.namespace, entry.name, revision, orjson.dumps(obj), entry.labels, entry.fields)
+
+
+def duration_s(call: Call) -> float:
+    """How long a watch lasts: as asked, else half an hour to an hour, spread so that not all end together."""
+    asked = call.integer("timeoutSeconds")
+    return float(asked) if asked else random.uniform(1800, 3600)

@@ -1,0 +1,146 @@
+"""The writing verbs: from a request's body to the change of an object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elastic.local.apiserver import decoding, lists, patches
+from elastic.local.apiserver.calls import Call
+from elastic.local.apiserver.custom import Custom
+from elastic.local.apiserver.errors import Json, StatusError, bad_request, forbidden_field, invalid, unsupported
+from elastic.local.apiserver.objects import Mutate, Objects
+from elastic.local.apiserver.store import Store
+
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+JSON_PATCH, APPLY = "application/json-patch+json", "application/apply-patch+yaml"
+PATCH_TYPES = (JSON_PATCH, MERGE, STRATEGIC, APPLY)
+
+
+class Writes:
+    def __init__(self, objects: Objects, store: Store) -> None:
+        self._objects, self._store = objects, store
+
+    def read(self, call: Call) -> Json:
+        """The object in a request's body."""
+        if call.media not in (*decoding.JSON_TYPES, *decoding.YAML_TYPES):
+            message = f"the body of the request was in an unknown format - accepted media types include: {decoding.SUPPORTED}"
+            raise StatusError(415, "UnsupportedMediaType", message)
+        raw = decoding.parse(call.body, call.media)
+        policy = decoding.FieldPolicy(call.query.get("fieldValidation", ""))
+        repeated = decoding.repeated_keys(call.body) if policy.mode != "Ignore" and call.media in decoding.JSON_TYPES else []
+        obj, unknown = self._shaped(call, decoding.expect_kind(raw, call.kind, body=call.body))
+        policy.note(unknown, repeated)
+        call.warnings += policy.settle("")
+        return obj
+
+    def _shaped(self, call: Call, obj: Json) -> tuple[Json, list[str]]:
+        strategy = call.kind.strategy
+        if isinstance(strategy, Custom):
+            unknown: list[str] = []
+            return strategy.shape(obj, call.kind.kind, unknown), unknown
+        return decoding.typed(obj, call.kind)
+
+    async def create(self, call: Call) -> Json:
+        call.check_options("CreateOptions")
+        return await self._objects.create(call, self.read(call))
+
+    async def update(self, call: Call) -> tuple[Json, bool]:
+        """The object, and whether the replacement made it."""
+        call.check_options("UpdateOptions")
+        obj = self.read(call)
+        given = obj["metadata"].get("name", "")
+        if given != call.name:
+            if not given:
+                raise bad_request("name is required" if False else "resource name may not be empty")
+            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({call.name})")
+        exists = self._store.get(call.kind.stored_in, call.namespace, call.name) is not None
+        if not exists and call.kind.strategy.creates_on_update:
+            return await self._objects.create(call, obj), True
+        return await self._objects.update(call, lambda _: obj, status=call.subresource == "status"), False
+
+    async def patch(self, call: Call) -> tuple[Json, bool]:
+        call.check_options("PatchOptions")
+        if call.media not in PATCH_TYPES:
+            message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(PATCH_TYPES)}"
+            raise StatusError(415, "UnsupportedMediaType", message)
+        if call.media == APPLY:
+            return await self._apply(call)
+        if call.media == STRATEGIC and call.kind.custom:
+            raise StatusError(
+                415,
+                "UnsupportedMediaType",
+                "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+            )
+        operations = decoding.parse(call.body, call.media)
+        return await self._objects.update(call, self._patching(call, operations), status=call.subresource == "status"), False
+
+    def _patching(self, call: Call, patch: Any) -> Mutate:
+        def mutate(current: Json) -> Json:
+            policy = decoding.FieldPolicy(call.query.get("fieldValidation", ""))
+            obj, unknown = self._shaped(call, patched(call, current, patch))
+            policy.note(unknown, [])
+            call.warnings[:] = policy.settle("")
+            obj.setdefault("metadata", {})
+            return obj
+
+        return mutate
+
+    async def _apply(self, call: Call) -> tuple[Json, bool]:
+        raise StatusError(415, "UnsupportedMediaType", "server-side apply is not served yet")
+
+    async def delete(self, call: Call) -> tuple[Json, bool]:
+        return await self._objects.delete(call, self.delete_options(call))
+
+    def delete_options(self, call: Call) -> Json:
+        options: Json = {}
+        if call.body.strip():
+            media = call.media if call.media in decoding.YAML_TYPES else ""
+            read = decoding.parse(call.body, media)
+            if not isinstance(read, dict):
+                raise bad_request("DeleteOptions must be an object")
+            options = read
+        for key in ("propagationPolicy",):
+            if call.query.get(key):
+                options[key] = call.query[key]
+        if call.query.get("gracePeriodSeconds"):
+            options["gracePeriodSeconds"] = call.integer("gracePeriodSeconds")
+        if call.query.get("orphanDependents"):
+            options["orphanDependents"] = call.flag("orphanDependents")
+        if "All" in (options.get("dryRun") or ()):
+            call.query = {**call.query, "dryRun": "All"}
+        causes = []
+        policy = options.get("propagationPolicy")
+        if policy is not None and policy not in ("Orphan", "Background", "Foreground"):
+            causes.append(unsupported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"]))
+        if policy is not None and options.get("orphanDependents") is not None:
+            causes.append(forbidden_field("propagationPolicy", "orphanDependents and deletionPropagation cannot be both set"))
+        if causes:
+            raise invalid("meta.k8s.io", "DeleteOptions", "", causes)
+        return options
+
+    async def delete_collection(self, call: Call) -> list[Json]:
+        options = self.delete_options(call)
+        deleted = []
+        for entry in lists.page(self._store, call).entries:
+            one = Call(call.verb, call.kind, entry.namespace, entry.name, "", call.query, call.user, agent=call.agent)
+            try:
+                deleted.append((await self._objects.delete(one, dict(options)))[0])
+            except StatusError as e:
+                if e.code != 404:
+                    raise
+        return deleted
+
+
+def patched(call: Call, current: Json, patch: Any) -> Json:
+    """The object after a merge, strategic or JSON patch."""
+    if call.media == JSON_PATCH:
+        out = patches.json_patch(current, patch)
+    elif not isinstance(patch, dict):
+        raise bad_request("error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}")
+    elif call.media == STRATEGIC:
+        out = patches.strategic(current, patch, call.kind.schema)
+    else:
+        out = patches.merge(current, patch)
+    if not isinstance(out, dict):
+        raise bad_request("the patch leaves no object")
+    return {**out, "apiVersion": out.get("apiVersion", call.kind.api_version), "kind": out.get("kind", call.kind.kind)}
