@@ -19,6 +19,8 @@ from elastic.api.words import CleanPodPolicy, JobMode, ManagedBy, RdzvBackend, R
 INT32 = 2**31 - 1
 MOST_REPLICAS = 10_000
 """A bound on every loop over a job's workers."""
+MOST_CONTAINERS = 256
+"""In one pod template; the API server reckons the cost of the rules about containers from it."""
 
 Object: TypeAlias = dict[str, Any]
 Quantity: TypeAlias = int | str
@@ -90,7 +92,7 @@ class ReplicaSpec(_Wire, frozen=True, kw_only=True):
     restart_policy: RestartPolicy = RestartPolicy.NEVER
     """When a failed pod is made again: Always, OnFailure, Never, or ExitCode (exit codes from 128 on). Default: OnFailure for
     PyTorchJob and PaddleJob, Never for other kinds."""
-    template: Object
+    template: Annotated[Object, Meta(extra_json_schema={"$ref": "PodTemplateSpec"})]
     """The pod of each replica."""
 
 
@@ -150,7 +152,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """Deprecated: use nprocPerNode of the spec."""
     max_restarts: Natural | None = None
     """Restarts of the group that the job itself may cause; disruptions do not count. Default: 0, as torchrun's."""
-    metrics: Annotated[tuple[Object, ...], Meta(max_length=64)] | None = None
+    metrics: Annotated[tuple[Annotated[Object, Meta(extra_json_schema={"$ref": "MetricSpec"})], ...], Meta(max_length=64)] | None = None
     """Metrics of a HorizontalPodAutoscaler that scales the workers between minReplicas and maxReplicas. Default: none is made."""
     allowed_sizes: Annotated[tuple[AtLeastOne, ...], Meta(max_length=256)] = ()
     """The only numbers of workers that train together; other counts are rounded down. Default: any. Not with sizeStep."""
@@ -215,7 +217,7 @@ class ReplicaStatus(_Wire, frozen=True, kw_only=True):
     active: int = 0
     succeeded: int = 0
     failed: int = 0
-    label_selector: Object | None = None
+    label_selector: Annotated[Object, Meta(extra_json_schema={"$ref": "LabelSelector"})] | None = None
     """Deprecated: use selector."""
     selector: str = ""
     """Selects the pods of this type; read through the scale subresource."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+INT_OR_STRING: dict[str, Any] = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
 Node: TypeAlias = dict[str, Any]
 
 POD_TEMPLATE = "PodTemplateSpec"
@@ -38,7 +39,7 @@ def structural(name: str) -> Node:
 def _inlined(node: Node) -> Node:
     node = {key: value for key, value in resolved(node).items() if key != "enum"}
     if "x-kubernetes-int-or-string" in node:
-        return {"anyOf": [{"type": "integer"}, {"type": "string"}], **node}
+        return INT_OR_STRING | node
     if "properties" in node:
         node["properties"] = {name: _inlined(child) for name, child in node["properties"].items()}
     for key in ("items", "additionalProperties"):

@@ -13,7 +13,7 @@ import msgspec
 
 from elastic.api import names
 from elastic.api.errors import Path, shown
-from elastic.api.job import ElasticPolicy, Job, Object
+from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
 from elastic.api.template import containers, default_container_index
@@ -72,6 +72,9 @@ def _check_containers(draft: Draft, name: str, findings: Findings) -> None:
         findings.problem(at, f"containers is missing or empty; a container named {kind.container} is needed")
         return
     listed = [container["name"] for container in containers(template)]
+    if len(listed) > MOST_CONTAINERS:
+        findings.problem(at, f"there are {len(listed)} containers; the most is {MOST_CONTAINERS}")
+        return
     if kind.container_required and kind.container not in listed:
         have = (
             f"the only container is {shown(listed[0])}" if len(listed) == 1 else f"the containers are {', '.join(map(shown, listed[:5]))}"

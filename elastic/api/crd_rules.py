@@ -1,0 +1,184 @@
+"""The rules of elastic.api.rules that the API server can hold by itself, as CEL in the CRD; they guard `kubectl scale` as well.
+
+Each is said in the same words as there. Where a key may be written in any case, the rule on /scale looks at the canonical word, which is
+the only one that /scale knows.
+"""
+
+from __future__ import annotations
+
+from elastic.api.job import MOST_REPLICAS
+from elastic.api.kinds import WORKER, Kind
+from elastic.api.names import LONGEST
+
+Rule = dict[str, str]
+
+
+def queue_rules() -> list[Rule]:
+    return [_rule("self == oldSelf", "spec.runPolicy.schedulingPolicy.queue is immutable")]
+
+
+def elastic_rules() -> list[Rule]:
+    """What holds within elasticPolicy."""
+    return [
+        _rule(
+            "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+            "minReplicas is above maxReplicas",
+            f"'minReplicas is ' + {_digits('self.minReplicas')} + ' but maxReplicas is ' + {_digits('self.maxReplicas')}"
+            " + '; lower minReplicas or raise maxReplicas'",
+        ),
+        _rule(
+            "!has(self.metrics) || !has(self.scalingPolicy) || has(self.scalingPolicy.through)",
+            "scalingPolicy and metrics would both set Worker.replicas; remove one, or write scalingPolicy.through: hpa",
+        ),
+        _rule(
+            "!has(self.allowedSizes) || size(self.allowedSizes) == 0 || !has(self.sizeStep)",
+            "allowedSizes and sizeStep are both set; remove one",
+        ),
+        _rule(
+            "!has(self.workerLibrary) || self.workerLibrary != 'None' || !has(self.rdzvBackend) || self.rdzvBackend != 'elastic'",
+            "workerLibrary is None, but rdzvBackend elastic needs it; use Inject or Image, or rdzvBackend c10d",
+        ),
+    ]
+
+
+def replica_rules(kind: Kind) -> list[Rule]:
+    """What holds for each replica spec by itself."""
+    containers = "has(self.template.spec) && self.template.spec.containers"
+    named = _rule(
+        f"{containers}.exists(c, c.name == '{kind.container}')",
+        f'no container is named "{kind.container}"; a {kind.name} trains in the container of that name, rename the one that trains',
+    )
+    images = _rule(f"{containers}.all(c, has(c.image) && c.image != '')", "image is missing; name the image of each container")
+    return [named, images] if kind.container_required else [images]
+
+
+def spec_rules(kind: Kind) -> list[Rule]:
+    """What holds between the parts of spec."""
+    return [
+        *_worker_rules(kind),
+        *_type_rules(kind),
+        *_nproc_rules(kind),
+        _rule(
+            "(has(self.runPolicy) && has(self.runPolicy.managedBy) ? self.runPolicy.managedBy : '')"
+            " == (has(oldSelf.runPolicy) && has(oldSelf.runPolicy.managedBy) ? oldSelf.runPolicy.managedBy : '')",
+            "spec.runPolicy.managedBy is immutable",
+        ),
+    ]
+
+
+def job_rules(kind: Kind) -> list[Rule]:
+    """What holds for the object as a whole: its name becomes part of other names."""
+    start = "start with a letter" if kind.has_services else "start with a letter or digit"
+    first = "a-z" if kind.has_services else "a-z0-9"
+    replicas = f"self.spec.{kind.replica_key}"
+    index = f"(has({replicas}[t].replicas) && {replicas}[t].replicas > 0 ? {replicas}[t].replicas - 1 : 0)"
+    return [
+        _rule(
+            f"self.metadata.name.matches('^[{first}]([-a-z0-9]*[a-z0-9])?$')",
+            f"name has the wrong form; use lower-case letters, digits and -, {start} and end with a letter or digit",
+        ),
+        _rule(
+            f"{replicas}.all(t, size(self.metadata.name) + size(t) + size(string({index})) + 2 <= {LONGEST})",
+            f"name makes the name of a pod longer than {LONGEST}; shorten it",
+        ),
+    ]
+
+
+def _worker_rules(kind: Kind) -> list[Rule]:
+    workers = f"self.{kind.replica_key}"
+    default = kind.default_replicas.get(WORKER, 1)
+    count = f"(has({workers}.{WORKER}.replicas) ? {workers}.{WORKER}.replicas : {default})"
+    elastic = f"has(self.elasticPolicy) && '{WORKER}' in {workers}"
+    rules = [
+        _rule(
+            f"!({elastic}) || !has(self.elasticPolicy.maxReplicas) || {count} <= self.elasticPolicy.maxReplicas",
+            "Worker.replicas is above maxReplicas",
+            _worker_message(
+                count, f"' but maxReplicas is ' + {_digits('self.elasticPolicy.maxReplicas')} + '; lower replicas or raise maxReplicas'"
+            ),
+        ),
+        _rule(
+            f"!({elastic}) || !has(self.elasticPolicy.minReplicas) || {count} >= self.elasticPolicy.minReplicas",
+            "Worker.replicas is below minReplicas",
+            _worker_message(
+                count, f"' but minReplicas is ' + {_digits('self.elasticPolicy.minReplicas')} + '; raise replicas or lower minReplicas'"
+            ),
+        ),
+        _rule(
+            f"!has(self.elasticPolicy) || {_has_type(kind, WORKER)}",
+            "Worker is missing; elasticPolicy needs workers that come and go",
+        ),
+    ]
+    guard = f"'{WORKER}' in {workers}" if kind.least_workers else elastic
+    least = max(kind.least_workers, 1)
+    rules.append(
+        _rule(
+            f"!({guard}) || {count} >= {least}",
+            f"a {kind.name} needs at least {least} Worker",
+            _worker_message(count, f"'; a {kind.name} needs at least {least}'"),
+        )
+    )
+    return rules
+
+
+def _type_rules(kind: Kind) -> list[Rule]:
+    specs = f"self.{kind.replica_key}"
+    known = f"{', '.join(kind.types[:-1])} or {kind.types[-1]}" if len(kind.types) > 1 else kind.types[0]
+    rules = [
+        _rule(f"size({specs}) > 0", f"{kind.replica_key} is empty; an object with {known} is needed"),
+        _rule(f"{specs}.all(k, k.matches({_pattern(kind, *kind.types)}))", f"unknown replica type of a {kind.name}; use {known}"),
+    ]
+    for name in kind.required:
+        rules.append(_rule(_has_type(kind, name), f"{name} is missing; a {kind.name} needs exactly one"))
+    for name in kind.single:
+        rules.append(
+            _rule(
+                f"!('{name}' in {specs}) || !has({specs}.{name}.replicas) || {specs}.{name}.replicas == 1",
+                f"{name}.replicas is not 1",
+                f"'{name}.replicas is ' + {_digits(f'{specs}.{name}.replicas')} + '; a {kind.name} has exactly one {name}, write 1'",
+            )
+        )
+    if kind.at_most_one_of:
+        counts = (
+            f"('{name}' in {specs} ? (has({specs}.{name}.replicas) ? {specs}.{name}.replicas : 1) : 0)" for name in kind.at_most_one_of
+        )
+        heads = " or ".join(kind.at_most_one_of)
+        rules.append(
+            _rule(f"{' + '.join(counts)} <= 1", f"there are several replicas of {heads}; a {kind.name} has at most one, lower replicas")
+        )
+    return rules
+
+
+def _nproc_rules(kind: Kind) -> list[Rule]:
+    if "nproc_per_node" not in kind.options:
+        return []
+    return [
+        _rule(
+            "!has(self.nprocPerNode) || !has(self.elasticPolicy) || !has(self.elasticPolicy.nProcPerNode)",
+            "nProcPerNode and spec.nprocPerNode are both set; remove nProcPerNode, which is deprecated",
+        )
+    ]
+
+
+def _has_type(kind: Kind, name: str) -> str:
+    return f"self.{kind.replica_key}.exists(k, k.matches({_pattern(kind, name)}))"
+
+
+def _pattern(kind: Kind, *names: str) -> str:
+    return f"'{'(?i)' if kind.any_case else ''}^({'|'.join(names)})$'"
+
+
+def _worker_message(count: str, rest: str) -> str:
+    """map() over one value stands for a variable, which CEL has not."""
+    return f"[{count}].map(n, 'Worker.replicas is ' + {_digits('n')})[0] + {rest}"
+
+
+def _digits(number: str) -> str:
+    """A count as text. string(number) would do, but the API server takes its result for boundless and refuses the rule as too costly."""
+    digits = "['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']"
+    tens = "".join(f"({number} >= {10**p} ? {digits}[{number} / {10**p} % 10] : '') + " for p in range(len(str(MOST_REPLICAS)) - 1, 0, -1))
+    return f"({tens}{digits}[{number} % 10])"
+
+
+def _rule(rule: str, message: str, expression: str | None = None) -> Rule:
+    return {"rule": rule, "message": message} | ({"messageExpression": expression} if expression else {})
