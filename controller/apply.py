@@ -1,0 +1,189 @@
+"""Carries out a plan: words to the rendezvous server first, then objects, then one status patch, then Events.
+What is already so counts as done; what fails is reported, and the next round starts from what is really there.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from controller.actions import Action, Create, Delete, DeleteJob, Forget, News, Plan, Tell, Update, normal, warning
+from controller.keys import JOBS, Key, owner_uid
+from controller.tell import Teller
+from elastic.api.job import JobStatus
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import PODS, SERVICES, Object, Resource
+
+AT_ONCE = 32
+"""Requests of one round in flight at a time."""
+NAMED = {PODS: "Pod", SERVICES: "Service"}
+
+
+class Membership(Protocol):
+    """The rendezvous server, as far as a plan speaks to it."""
+
+    async def tell(self, job_uid: str, told: Tell) -> None: ...
+
+    async def forget(self, job_uid: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a round did: the newest version written per kind, what to tell, and what failed."""
+
+    written: dict[Resource, str] = field(default_factory=dict)
+    news: list[News] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+
+    def wrote(self, resource: Resource, item: Object) -> None:
+        version = str((item.get("metadata") or {}).get("resourceVersion", ""))
+        if version.isdigit() and int(version) > int(self.written.get(resource, "0")):
+            self.written[resource] = version
+
+
+class Applier:
+    def __init__(self, kube: Kube, teller: Teller, membership: Membership | None) -> None:
+        self._kube = kube
+        self._teller = teller
+        self._membership = membership
+
+    async def carry_out(self, key: Key, job: Object, plan: Plan, *, old: JobStatus, now: datetime) -> Outcome:
+        outcome = Outcome()
+        if not await self._speak(job, plan.actions, outcome):
+            # Untold members must not lose their pods; everything else may go on.
+            plan = _without_departures(plan)
+        gate = asyncio.Semaphore(AT_ONCE)
+        for group in _in_order(plan.actions):
+            await asyncio.gather(*(self._act(gate, key, job, action, outcome) for action in group))
+        if plan.status is not None and plan.status != old and not (plan.is_final and outcome.errors):
+            await self._write(key, job, plan.status, old=old, outcome=outcome)
+        if not outcome.errors or not plan.is_final:
+            await self._teller.tell(job, (*_together(outcome.news), *plan.news), now=now)
+        if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors:
+            await self._act(gate, key, job, DeleteJob(), outcome)
+        return outcome
+
+    async def _speak(self, job: Object, actions: Iterable[Action], outcome: Outcome) -> bool:
+        """Tells the rendezvous server what it must know before pods go; False if it could not be told."""
+        if self._membership is None:
+            return True
+        uid = job["metadata"]["uid"]
+        try:
+            for action in actions:
+                if isinstance(action, Tell):
+                    await self._membership.tell(uid, action)
+                elif isinstance(action, Forget):
+                    await self._membership.forget(uid)
+        except (OSError, TimeoutError, KubeError) as error:
+            outcome.errors.append(error)
+            return False
+        return True
+
+    async def _act(self, gate: asyncio.Semaphore, key: Key, job: Object, action: Action, outcome: Outcome) -> None:
+        async with gate:
+            try:
+                match action:
+                    case Create(resource, item):
+                        await self._create(key, job, resource, item, outcome)
+                    case Update(resource, name, change):
+                        outcome.wrote(resource, await self._kube.patch(resource, name, change, namespace=key.namespace))
+                    case Delete():
+                        await self._delete(key, action, outcome)
+                    case DeleteJob():
+                        uid = job["metadata"]["uid"]
+                        await self._kube.delete(JOBS[key.kind], key.name, namespace=key.namespace, uid=uid, propagation="Background")
+                    case Tell() | Forget():
+                        pass
+            except KubeError as error:
+                if not (error.code == 404 and isinstance(action, Delete | DeleteJob)):
+                    outcome.errors.append(error)
+
+    async def _create(self, key: Key, job: Object, resource: Resource, item: Object, outcome: Outcome) -> None:
+        word, name = NAMED.get(resource), item["metadata"]["name"]
+        try:
+            made = await self._kube.create(resource, item, namespace=key.namespace)
+        except KubeError as error:
+            if error.reason == "AlreadyExists" and await self._is_ours(key, job, resource, name):
+                return
+            if word is not None:
+                outcome.news.append(warning(f"FailedCreate{word}", f"Error creating: {error.message}", about=error.message))
+            raise
+        outcome.wrote(resource, made)
+        if word is not None:
+            outcome.news.append(normal(f"SuccessfulCreate{word}", f"Created {word.lower()}: {name}", about=made["metadata"]["uid"]))
+
+    async def _is_ours(self, key: Key, job: Object, resource: Resource, name: str) -> bool:
+        """Something of that name is there: ours, and our view is old, or a stranger's, and we must wait until it goes."""
+        there = await self._kube.get(resource, name, namespace=key.namespace)
+        return owner_uid(there["metadata"]) == str(job["metadata"]["uid"])
+
+    async def _delete(self, key: Key, action: Delete, outcome: Outcome) -> None:
+        word = NAMED.get(action.resource)
+        try:
+            answer = await self._kube.delete(
+                action.resource, action.name, namespace=key.namespace, uid=action.uid, grace_s=action.grace_s, propagation="Background"
+            )
+        except KubeError as error:
+            if error.code == 404 or error.reason == "Conflict":
+                return
+            if word is not None:
+                outcome.news.append(warning(f"FailedDelete{word}", f"Error deleting: {error.message}", about=error.message))
+            raise
+        outcome.wrote(action.resource, answer)
+        if word is not None:
+            outcome.news.append(normal(f"SuccessfulDelete{word}", f"Deleted {word.lower()}: {action.name}", about=action.uid))
+
+    async def _write(self, key: Key, job: Object, status: JobStatus, *, old: JobStatus, outcome: Outcome) -> None:
+        change = merge_patch(msgspec.to_builtins(old), msgspec.to_builtins(status))
+        # With the version that was seen: two writers, or an old view, must not undo each other's counts.
+        body = {"metadata": {"resourceVersion": job["metadata"]["resourceVersion"]}, "status": change}
+        resource = JOBS[key.kind]
+        try:
+            outcome.wrote(resource, await self._kube.patch(resource, key.name, body, namespace=key.namespace, subresource="status"))
+        except KubeError as error:
+            if error.code != 404:
+                outcome.errors.append(error)
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch that makes old into new."""
+    change: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old or not isinstance(value, Mapping) or not isinstance(old[key], Mapping):
+            if key not in old or old[key] != value:
+                change[key] = value
+        elif value != old[key]:
+            change[key] = merge_patch(old[key], value)
+    return change
+
+
+def _without_departures(plan: Plan) -> Plan:
+    return replace(plan, actions=tuple(a for a in plan.actions if not (isinstance(a, Delete) and a.resource == PODS)))
+
+
+def _in_order(actions: Iterable[Action]) -> list[list[Action]]:
+    """What pods need comes before the pods that are made."""
+    first: list[Action] = []
+    pods: list[Action] = []
+    for action in actions:
+        if not isinstance(action, DeleteJob):
+            (pods if isinstance(action, Create) and action.resource == PODS else first).append(action)
+    return [first, pods]
+
+
+def _together(news: Iterable[News]) -> list[News]:
+    """What one round did of one sort is told in one Event."""
+    sorts: dict[tuple[str, str], list[News]] = {}
+    for item in news:
+        sorts.setdefault((item.type, item.reason), []).append(item)
+    return [items[0] if len(items) == 1 else _joined(items) for items in sorts.values()]
+
+
+def _joined(items: list[News]) -> News:
+    names = [item.message.partition(": ")[2] for item in items]
+    opening = items[0].message.partition(": ")[0]
+    return News(items[0].type, items[0].reason, f"{opening}: {', '.join(sorted(names))}", about=" ".join(sorted(i.about for i in items)))

@@ -1,0 +1,53 @@
+"""How a job's conditions follow one another. Their order is part of the API: the last one is the state that `kubectl get` shows."""
+
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from elastic.api.job import Condition, Job, JobStatus
+from elastic.api.words import ConditionType
+
+_ENDS = (ConditionType.SUCCEEDED.value, ConditionType.FAILED.value)
+_EXCLUDES = {ConditionType.RUNNING.value: ConditionType.RESTARTING.value, ConditionType.RESTARTING.value: ConditionType.RUNNING.value}
+
+
+def holds(status: JobStatus, type: ConditionType) -> bool:
+    condition = status.condition(type.value)
+    return condition is not None and condition.status == "True"
+
+
+def is_over(status: JobStatus) -> bool:
+    return holds(status, ConditionType.SUCCEEDED) or holds(status, ConditionType.FAILED)
+
+
+def reason_of(job: Job, word: str) -> str:
+    return f"{job.kind.name}{word}"
+
+
+def with_condition(status: JobStatus, type: ConditionType, *, reason: str, message: str, now: datetime, is_true: bool = True) -> JobStatus:
+    """Appends the condition, replacing its like; what already says the same stays untouched, and after Failed nothing changes."""
+    if holds(status, ConditionType.FAILED):
+        return status
+    value = "True" if is_true else "False"
+    old = status.condition(type.value)
+    if old is not None and old.status == value and old.reason == reason:
+        return status
+    transition = old.last_transition_time if old is not None and old.status == value else now
+    new = Condition(type=type.value, status=value, reason=reason, message=message, last_update_time=now, last_transition_time=transition)
+    dropped = {type.value}
+    if is_true and type.value in _EXCLUDES:
+        dropped.add(_EXCLUDES[type.value])
+    kept = [c for c in status.conditions if c.type not in dropped]
+    if is_true and type.value in _ENDS:
+        kept = [_no_longer_running(c, now) for c in kept]
+    return replace(status, conditions=(*kept, new))
+
+
+def without_condition(status: JobStatus, type: ConditionType) -> JobStatus:
+    return replace(status, conditions=tuple(c for c in status.conditions if c.type != type.value))
+
+
+def _no_longer_running(condition: Condition, now: datetime) -> Condition:
+    if condition.type != ConditionType.RUNNING.value or condition.status == "False":
+        return condition
+    return replace(condition, status="False", last_transition_time=now)

@@ -1,0 +1,109 @@
+"""Decides what a failed pod means: who caused it, whether it counts against the job, and whether the job goes on.
+A disruption is never the job's fault: it costs nothing, and the pod is made again whatever the restart policy says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from msgspec.structs import replace
+
+from controller.actions import News, warning
+from controller.conditions import reason_of
+from controller.frameworks import FRAMEWORKS
+from controller.snapshot import Phase, Pod
+from elastic.api.job import ElasticStatus, Job, JobStatus
+from elastic.api.template import default_container
+from elastic.api.words import Cause, RestartPolicy
+
+DISRUPTED = frozenset(
+    {"Evicted", "Preempting", "Preempted", "NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinity", "OutOfpods"}
+)
+"""Reasons that the kubelet or the node's controllers write into a failed pod's status."""
+FIRST_RETRYABLE_CODE = 128
+
+
+class Fate(Enum):
+    AGAIN = auto()
+    """The pod is deleted and made again."""
+    FATAL = auto()
+    """The job has failed."""
+    STAYS = auto()
+    """The pod stays as it is and the job goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    pod: Pod
+    type: str
+    cause: Cause
+    fate: Fate
+    exit_code: int | None
+
+
+def judge(job: Job, pods: Sequence[Pod]) -> list[Verdict]:
+    """One verdict per failed pod that nobody deletes yet."""
+    types = {type.lower(): type for type in job.replicas}
+    failed = [pod for pod in pods if pod.phase is Phase.FAILED and not pod.is_deleting and pod.type in types]
+    return [_verdict(job, types[pod.type], pod) for pod in failed]
+
+
+def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
+    spec = job.replicas[type]
+    container = default_container(spec.template, job.kind).get("name", "")
+    code = pod.exit_code(container)
+    cause = cause_of(pod, container)
+    if cause is Cause.DISRUPTION:
+        fate = Fate.AGAIN
+    elif FRAMEWORKS[job.kind.name].tolerates(job, type) and spec.restart_policy is RestartPolicy.NEVER:
+        fate = Fate.STAYS
+    elif spec.restart_policy is RestartPolicy.NEVER or (spec.restart_policy is RestartPolicy.EXIT_CODE and _is_permanent(code)):
+        fate = Fate.FATAL
+    else:
+        fate = Fate.AGAIN
+    return Verdict(pod, type, cause, fate, code)
+
+
+def cause_of(pod: Pod, container: str) -> Cause:
+    if pod.disruption or pod.reason in DISRUPTED:
+        return Cause.DISRUPTION
+    if any(c.exit_reason == "OOMKilled" for c in pod.containers if c.name == container):
+        return Cause.OUT_OF_MEMORY
+    return Cause.USER
+
+
+def _is_permanent(code: int | None) -> bool:
+    """Below 128 the program itself chose to end; without any code nobody knows, so it is tried again."""
+    return code is not None and code < FIRST_RETRYABLE_CODE
+
+
+def counted(status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod]) -> ElasticStatus:
+    """The ends seen so far by cause, each pod's end once, with the uids of those that are still there to be seen again."""
+    known = status.elastic or ElasticStatus()
+    new = [v for v in verdicts if v.fate is Fate.AGAIN and v.pod.uid not in known.counted]
+    there = {pod.uid for pod in pods}
+    restarts = dict(known.restarts)
+    for verdict in new:
+        restarts[verdict.cause.value] = restarts.get(verdict.cause.value, 0) + 1
+    return replace(known, restarts=restarts, counted=(*(uid for uid in known.counted if uid in there), *(v.pod.uid for v in new)))
+
+
+def told(job: Job, verdict: Verdict) -> News:
+    message = f"job {job.metadata.name} is restarting because {verdict.type} replica(s) failed."
+    return warning(reason_of(job, "Restarting"), message, about=verdict.pod.uid)
+
+
+def by_exit_code(job: Job, verdict: Verdict) -> bool:
+    return job.replicas[verdict.type].restart_policy is RestartPolicy.EXIT_CODE
+
+
+def spent(job: Job, pods: Sequence[Pod], counted: dict[str, int]) -> int:
+    """What counts against backoffLimit: ends that cost a pod, and restarts of containers in pods that still run."""
+    ended = sum(number for cause, number in counted.items() if Cause(cause).is_charged)
+    restarting = {type.lower() for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
+    return ended + sum(pod.restarts for pod in pods if pod.phase is Phase.RUNNING and pod.type in restarting)
+
+
+def is_exhausted(limit: int | None, used: int) -> bool:
+    """As upstream reads it: a limit of n ends the job at the n-th restart, and 0 at the first."""
+    return limit is not None and used >= max(limit, 1)

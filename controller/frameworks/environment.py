@@ -1,0 +1,21 @@
+"""Appends variables to containers in the order upstream does. A name that the user set as well is repeated: the later one wins."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from elastic.api.job import Object
+
+Variable = dict[str, Any]
+
+
+def variable(name: str, value: object) -> Variable:
+    return {"name": name, "value": str(value)}
+
+
+def with_environment(pod: Object, variables: Iterable[Variable], *, only: str | None = None) -> Object:
+    """Adds the variables to every container, or to the one called `only`; init containers get none."""
+    added = list(variables)
+    for container in pod["spec"]["containers"]:
+        if only is None or container.get("name") == only:
+            container["env"] = [*(container.get("env") or ()), *(dict(v) for v in added)]
+    return pod

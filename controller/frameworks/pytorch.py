@@ -1,0 +1,109 @@
+"""PyTorch: static jobs by MASTER_ADDR and RANK, elastic jobs by torchrun's PET_* variables.
+The rendezvous of the control plane itself is put into a pod by rendezvous.delivery; this module decides which pods get it.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from controller.frameworks.environment import Variable, variable, with_environment
+from controller.frameworks.protocol import Replica
+from controller.snapshot import Pod, Snapshot
+from elastic.api.job import ElasticPolicy, Job, Object
+from elastic.api.kinds import WORKER
+from elastic.api.names import pod_name
+from elastic.api.template import training_port
+from elastic.api.words import RdzvBackend
+
+MASTER = "Master"
+
+
+class PyTorch:
+    def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+        pod = with_environment(pod, environment(job, replica))
+        if MASTER in job.replicas and replica.type == WORKER:
+            pod["spec"]["initContainers"] = [*(pod["spec"].get("initContainers") or ()), _waits_for_master(job, snapshot)]
+        return pod
+
+    def head(self, job: Job) -> str | None:
+        return MASTER if MASTER in job.replicas else None
+
+    def has_succeeded(self, job: Job, pods: Sequence[Pod]) -> bool | None:
+        return None
+
+    def tolerates(self, job: Job, type: str) -> bool:
+        return False
+
+    def objects(self, job: Job, snapshot: Snapshot) -> Sequence[Object]:
+        return ()
+
+
+def environment(job: Job, replica: Replica) -> Iterator[Variable]:
+    total = sum(spec.replicas for spec in job.replicas.values())
+    yield variable("PYTHONUNBUFFERED", 1)
+    if MASTER in job.replicas:
+        port = training_port(job.replicas[MASTER].template, job.kind)
+        address = pod_name(job.kind, job.metadata.name, MASTER, 0)
+        rank = replica.index if replica.type == MASTER else replica.index + 1
+        yield variable("MASTER_PORT", port)
+        yield variable("PET_MASTER_PORT", port)
+        yield variable("MASTER_ADDR", address)
+        yield variable("PET_MASTER_ADDR", address)
+        yield variable("WORLD_SIZE", total * _processes(job))
+        yield variable("RANK", rank)
+        yield variable("PET_NODE_RANK", rank)
+    per_node = processes_per_node(job)
+    if per_node is not None:
+        yield variable("PET_NPROC_PER_NODE", per_node)
+    if job.elastic is None:
+        yield variable("PET_NNODES", total)
+    else:
+        yield from _elastic(job, job.elastic)
+
+
+def processes_per_node(job: Job) -> str | None:
+    if job.options.nproc_per_node is not None:
+        return job.options.nproc_per_node
+    return None if job.elastic is not None and job.elastic.n_proc_per_node is not None else "auto"
+
+
+def _processes(job: Job) -> int:
+    """Upstream counts auto, cpu and gpu as one process per pod; torchrun sets the true world size itself."""
+    word = processes_per_node(job) or ""
+    return int(word) if word.isdigit() else 1
+
+
+def _elastic(job: Job, policy: ElasticPolicy) -> Iterator[Variable]:
+    """Upstream's variables, which make worker 0 the host of torch's own rendezvous unless the user names another."""
+    host = policy.rdzv_host or pod_name(job.kind, job.metadata.name, WORKER, 0)
+    port = policy.rdzv_port or training_port(job.replicas[WORKER].template, job.kind)
+    least, most = job.bounds
+    backend = policy.rdzv_backend if policy.rdzv_backend not in (None, RdzvBackend.ELASTIC) else RdzvBackend.C10D
+    yield variable("PET_RDZV_ENDPOINT", f"{host}:{port}")
+    yield variable("PET_RDZV_BACKEND", backend.value if backend else "")
+    yield variable("PET_NNODES", f"{least}:{most}")
+    if policy.max_restarts is not None:
+        yield variable("PET_MAX_RESTARTS", policy.max_restarts)
+    if policy.n_proc_per_node is not None:
+        yield variable("PET_NPROC_PER_NODE", policy.n_proc_per_node)
+    if policy.rdzv_id is not None:
+        yield variable("PET_RDZV_ID", policy.rdzv_id)
+    if policy.rdzv_conf:
+        yield variable("PET_RDZV_CONF", ",".join(f"{entry.key}={entry.value}" for entry in policy.rdzv_conf))
+    if policy.standalone:
+        yield variable("PET_STANDALONE", "")
+
+
+def _waits_for_master(job: Job, snapshot: Snapshot) -> Object:
+    """Upstream's init container: a static worker's processes give up when the master's name does not resolve yet."""
+    master = pod_name(job.kind, job.metadata.name, MASTER, 0)
+    settings = snapshot.settings
+    script = (
+        f"err=1;for i in $(seq {settings.init_tries}); do if nslookup {master}; then err=0 && break; fi;"
+        "echo waiting for master; sleep 2; done; exit $err"
+    )
+    return {
+        "name": "init-pytorch",
+        "image": settings.init_image,
+        "imagePullPolicy": "IfNotPresent",
+        "resources": {"limits": {"cpu": "100m", "memory": "20Mi"}, "requests": {"cpu": "50m", "memory": "10Mi"}},
+        "command": ["sh", "-c", script],
+    }

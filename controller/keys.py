@@ -1,0 +1,38 @@
+"""What a round is about: one job, by kind, namespace and name; and which job a pod or service says it belongs to."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from elastic.api.kinds import GROUP, KINDS, VERSION
+from elastic.api.names import JOB_NAME, OPERATOR_NAME
+from elastic.kube.resources import Resource
+
+
+class Key(NamedTuple):
+    kind: str
+    namespace: str
+    name: str
+
+
+JOBS: Mapping[str, Resource] = MappingProxyType({k.name: Resource(GROUP, VERSION, k.plural, kind=k.name) for k in KINDS.values()})
+_KIND_OF_OPERATOR = MappingProxyType({k.operator_name: k.name for k in KINDS.values()})
+
+
+def key_of_labels(metadata: Mapping[str, Any]) -> Key | None:
+    """The job that an object's labels name, or None if they name none of ours."""
+    labels = metadata.get("labels") or {}
+    kind, job = _KIND_OF_OPERATOR.get(labels.get(OPERATOR_NAME, "")), labels.get(JOB_NAME)
+    return Key(kind, metadata.get("namespace", ""), job) if kind and job else None
+
+
+def owner_uid(metadata: Mapping[str, Any]) -> str:
+    return next((str(r.get("uid", "")) for r in metadata.get("ownerReferences") or () if r.get("controller")), "")
+
+
+def key_of_owner(metadata: Mapping[str, Any]) -> Key | None:
+    """The job that controls an object, by its owner reference."""
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller") and reference.get("kind") in KINDS:
+            return Key(reference["kind"], metadata.get("namespace", ""), reference["name"])
+    return None

@@ -1,0 +1,113 @@
+"""Keeps the controller and the rendezvous server of one mind: says what changed, repeats it after a break, and hears of worlds."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+from controller.actions import Tell
+from controller.snapshot import World
+from rendezvous import wire
+
+log = logging.getLogger(__name__)
+SAY_AGAIN_S = 10.0
+
+
+class Server(Protocol):
+    """What this module needs of rendezvous.client.RendezvousClient."""
+
+    async def expect(self, job_uid: str, expectation: wire.Expectation) -> None: ...
+
+    async def forget(self, job_uid: str) -> None: ...
+
+    def worlds(self) -> AsyncIterator[wire.World]: ...
+
+
+class RendezvousLink:
+    def __init__(
+        self, server: Server, *, errors: tuple[type[Exception], ...], clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self.worlds: dict[str, World] = {}
+        self._server = server
+        self._errors = errors
+        self._clock = clock
+        self._told: dict[str, Tell] = {}
+        self._forgotten: set[str] = set()
+
+    async def tell(self, job_uid: str, told: Tell) -> None:
+        """Only what is new goes over the wire."""
+        if self._told.get(job_uid) != told:
+            await self._say(job_uid, told)
+            self._told[job_uid] = told
+            self._forgotten.discard(job_uid)
+
+    async def forget(self, job_uid: str) -> None:
+        if job_uid in self._told or job_uid not in self._forgotten:
+            await self._guarded(self._server.forget(job_uid))
+            self._told.pop(job_uid, None)
+            self.worlds.pop(job_uid, None)
+            self._forgotten.add(job_uid)
+
+    async def run(self, changed: Callable[[str], None]) -> None:
+        """Listens until cancelled; `changed` hears the uid of each job whose world is another."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen(changed))
+            tasks.create_task(self._repeat())
+
+    async def _listen(self, changed: Callable[[str], None]) -> None:
+        async for heard in self._server.worlds():
+            if heard.forgotten:
+                self.worlds.pop(heard.job, None)
+            else:
+                self.worlds[heard.job] = _world(heard)
+            changed(heard.job)
+
+    async def _repeat(self) -> None:
+        """A server that was restarted knows no expectation; agents present their worlds, and this presents ours."""
+        while True:
+            await asyncio.sleep(SAY_AGAIN_S)
+            for job_uid, told in list(self._told.items()):
+                try:
+                    await self._say(job_uid, told)
+                except OSError as error:
+                    log.info("expectations could not be repeated: %s", error)
+                    break
+
+    async def _say(self, job_uid: str, told: Tell) -> None:
+        await self._guarded(self._server.expect(job_uid, expectation(told, now=self._clock())))
+
+    async def _guarded(self, call: Awaitable[None]) -> None:
+        try:
+            await call
+        except self._errors as error:
+            raise ConnectionError(str(error)) from error
+
+
+def expectation(told: Tell, *, now: datetime) -> wire.Expectation:
+    """Times become durations from now, because the clocks of two hosts are never compared."""
+    return wire.Expectation(
+        members=told.members,
+        pending=told.pending,
+        leaving=tuple(
+            wire.Leaving(member=leave.member, by_s=max(0.0, (leave.by - now).total_seconds()), cause=leave.cause) for leave in told.leaving
+        ),
+        min=told.least,
+        max=told.most,
+        sizes=told.sizes,
+        max_restarts=told.max_restarts,
+        grace_s=told.grace_s,
+        floor=told.floor,
+        term=told.term,
+    )
+
+
+def _world(heard: wire.World) -> World:
+    return World(
+        generation=heard.generation,
+        members=frozenset(seat.name for seat in heard.members),
+        phase=heard.phase,
+        reason=heard.reason,
+        closed=heard.closed,
+        restarts=dict(heard.restarts),
+    )

@@ -1,0 +1,93 @@
+"""The process `elastic-controller`: reads flags and environment, puts the parts together, and ends when it is told to."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from elastic.api.kinds import KINDS
+
+log = logging.getLogger("controller")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    kubeconfig: Path | None
+    namespace: str | None
+    kinds: tuple[str, ...]
+    installation: Path | None
+    rendezvous_url: str
+    rendezvous_endpoint: str
+    worker_image: str
+    gang_scheduler: str
+    cluster_domain: str
+    workers: int
+    compat: str
+    health_port: int
+    metrics_port: int
+    ready_file: Path | None
+
+
+@click.command()
+@click.option("--kubeconfig", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Default: the pod's service account.")
+@click.option("--namespace", help="Look after jobs of one namespace only. Default: all.")
+@click.option("--enable-kinds", "kinds", default=",".join(KINDS), show_default=True, help="Kinds to look after.")
+@click.option("--installation", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder with server.key and ca.crt.")
+@click.option("--rendezvous-url", default="", help="Where this process reaches the rendezvous server.")
+@click.option("--rendezvous-endpoint", default="", metavar="HOST:PORT", help="Where pods reach the rendezvous server.")
+@click.option("--worker-image", default="elastic-worker:latest", show_default=True, help="Image that brings elastic_worker into pods.")
+@click.option("--gang-scheduler-name", "gang_scheduler", default="", help="Make pod groups for this scheduler.")
+@click.option("--cluster-domain", default="", help="Domain behind .svc in the names that TensorFlow gets.")
+@click.option("--workers", default=8, show_default=True, type=click.IntRange(1, 256), help="Jobs worked on at a time.")
+@click.option(
+    "--compat", default="default", show_default=True, type=click.Choice(["default", "strict"]), help="strict: upstream's exact objects."
+)
+@click.option("--metrics-port", default=0, show_default=True, help="Prometheus metrics; 0: none.")
+@click.option("--health-port", default=0, show_default=True, help="/healthz and /readyz; 0: none.")
+@click.option("--ready-file", type=click.Path(path_type=Path), help="Written once the controller works.")
+@click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
+def main(*, log_level: str, kinds: str, **flags: Any) -> None:
+    """Keeps training jobs of group kubeflow.org/v1 as their specs say."""
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # kopf tells of each event that it hands over; ours say what was made of them.
+    logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
+    chosen = tuple(kind for kind in kinds.split(",") if kind)
+    unknown = [kind for kind in chosen if kind not in KINDS]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]} is no kind of ours; choose from {', '.join(KINDS)}", param_hint="--enable-kinds")
+    if flags["rendezvous_url"] and not (flags["installation"] and flags["rendezvous_endpoint"]):
+        raise click.UsageError("--rendezvous-url needs --installation and --rendezvous-endpoint as well")
+    sys.exit(asyncio.run(_run(Options(kinds=chosen, **flags))))
+
+
+async def _run(options: Options) -> int:
+    from controller.process import Process
+    from elastic.kube import connect
+    from elastic.kube.access import AccessError
+
+    try:
+        kube = connect(
+            options.kubeconfig,
+            host=os.environ.get("KUBERNETES_SERVICE_HOST", ""),
+            port=os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
+        )
+    except AccessError as error:
+        log.error("%s", error)
+        return 2
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with kube:
+        await Process(kube, options).run(stop)
+    return 0
+
+
+if __name__ == "__main__":
+    main()

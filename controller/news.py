@@ -1,0 +1,33 @@
+"""What a job's user should hear about its pods and templates, once each, as Events of the job."""
+
+from collections.abc import Iterator, Sequence
+
+from controller.actions import News, normal, warning
+from controller.snapshot import Pod
+from elastic.api.job import Job
+from elastic.api.template import default_container
+
+ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
+
+
+def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[News]:
+    containers = {type.lower(): default_container(spec.template, job.kind).get("name", "") for type, spec in job.replicas.items()}
+    for pod in pods:
+        code = pod.exit_code(containers.get(pod.type, ""))
+        if code is not None:
+            message = f"Pod: {job.metadata.namespace}.{pod.name} exited with code {code}"
+            yield normal("ExitedWithCode", message, about=f"{pod.uid}/{pod.restarts}")
+        for container in pod.containers:
+            if container.waiting and container.waiting not in ORDINARY_WAITS:
+                message = f"Error pod {pod.name} container {container.name} waiting message: {container.message}"
+                yield warning(container.waiting, message, about=pod.uid)
+        if pod.unscheduled:
+            yield warning("Unschedulable", f"Error pod {pod.name} condition message: {pod.unscheduled}", about=pod.uid)
+
+
+def of_templates(job: Job) -> Iterator[News]:
+    """Settings of a template that do not count, because the job decides them."""
+    for spec in job.replicas.values():
+        if spec.template["spec"].get("restartPolicy"):
+            message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
+            yield warning("SetPodTemplateRestartPolicy", message)

@@ -1,0 +1,142 @@
+"""Sees the cluster through one cache per kind of object, and puts together what a round needs to know about one job.
+It refuses to show anything before every cache is whole, and calls back with the key of each job that something happened to.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controller.keys import JOBS, Key, key_of_labels, key_of_owner, owner_uid
+from controller.objects import OWNED_LABEL, RESOURCES
+from controller.settings import Settings
+from controller.snapshot import Owned, Pod, Service, Snapshot, World, pod_from, service_from
+from elastic.api.names import OPERATOR_NAME
+from elastic.kube.cache import Cache, Change
+from elastic.kube.client import Kube
+from elastic.kube.resources import PODS, SERVICES, Object, Resource
+
+BY_JOB, BY_UID = "job", "uid"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mine:
+    """An object that belongs to a job, and which job that is."""
+
+    key: Key | None
+    owner: str
+    what: Pod | Service | Owned
+
+
+class Observer:
+    def __init__(self, kube: Kube, *, kinds: Iterable[str], resources: Iterable[Resource], namespace: str | None = None) -> None:
+        self._jobs: dict[str, Cache[Object]] = {
+            kind: Cache(kube, JOBS[kind], project=_without_bulk, namespace=namespace, indexes={BY_UID: _uid}) for kind in kinds
+        }
+        self._pods = _cache(kube, PODS, _pod, namespace=namespace, labels=OPERATOR_NAME)
+        self._services = _cache(kube, SERVICES, _service, namespace=namespace, labels=OPERATOR_NAME)
+        self._others = {r: _cache(kube, r, _owned, namespace=namespace, labels=OWNED_LABEL) for r in resources}
+
+    @property
+    def _mine(self) -> list[Cache[_Mine]]:
+        return [self._pods, self._services, *self._others.values()]
+
+    @property
+    def _all(self) -> list[Cache[Any]]:
+        return [*self._jobs.values(), *self._mine]
+
+    async def run(self, changed: Callable[[Key], None]) -> None:
+        """Keeps the caches until cancelled; `changed` hears of every job that something happened to."""
+        for kind, jobs in self._jobs.items():
+            jobs.subscribe(_telling(kind, changed))
+        for cache in self._mine:
+            cache.subscribe(lambda change: _tell(change, changed))
+        async with asyncio.TaskGroup() as tasks:
+            for each in self._all:
+                tasks.create_task(each.run())
+
+    async def wait_synced(self) -> None:
+        for cache in self._all:
+            await cache.wait_synced()
+
+    def keys(self) -> list[Key]:
+        """Every job there is."""
+        return [Key(kind, *key) for kind, jobs in self._jobs.items() for key in tuple(jobs.keys())]
+
+    def job(self, key: Key) -> Object | None:
+        return self._jobs[key.kind].get(key.namespace, key.name)
+
+    def key_of_uid(self, uid: str) -> Key | None:
+        for kind, jobs in self._jobs.items():
+            for job in jobs.by(BY_UID, uid):
+                return Key(kind, job["metadata"].get("namespace", ""), job["metadata"]["name"])
+        return None
+
+    async def reached(self, resource: Resource, version: str, *, timeout_s: float) -> bool:
+        """Waits until a write of ours is in view, so that the next round does not do it again."""
+        cache = self._cache_of(resource)
+        return True if cache is None else await cache.reached(version, timeout_s=timeout_s)
+
+    def snapshot(
+        self, key: Key, job: Object, *, now: datetime, settings: Settings, world: World | None = None, token: str = ""
+    ) -> Snapshot:
+        uid = job["metadata"]["uid"]
+
+        def mine(cache: Cache[_Mine]) -> Iterable[Any]:
+            return (m.what for m in cache.by(BY_JOB, str(key)) if m.owner == uid)
+
+        return Snapshot(
+            now=now,
+            settings=settings,
+            pods=tuple(sorted(mine(self._pods), key=lambda pod: (pod.type, pod.index))),
+            services=tuple(mine(self._services)),
+            owned=tuple(owned for cache in self._others.values() for owned in mine(cache)),
+            world=world,
+            token=token,
+        )
+
+    def _cache_of(self, resource: Resource) -> Cache[Any] | None:
+        return next((cache for cache in self._all if cache.resource == resource), None)
+
+
+def _cache(kube: Kube, resource: Resource, project: Callable[[Object], _Mine], *, namespace: str | None, labels: str) -> Cache[_Mine]:
+    return Cache(kube, resource, project=project, namespace=namespace, labels=labels, indexes={BY_JOB: lambda m: [str(m.key)]})
+
+
+def _telling(kind: str, changed: Callable[[Key], None]) -> Callable[[Change[Object]], None]:
+    return lambda change: changed(Key(kind, *change.key))
+
+
+def _tell(change: Change[_Mine], changed: Callable[[Key], None]) -> None:
+    for mine in (change.old, change.new):
+        if mine is not None and mine.key is not None:
+            changed(mine.key)
+            return
+
+
+def _pod(raw: Object) -> _Mine:
+    return _Mine(key_of_labels(raw["metadata"]), owner_uid(raw["metadata"]), pod_from(raw))
+
+
+def _service(raw: Object) -> _Mine:
+    return _Mine(key_of_labels(raw["metadata"]), owner_uid(raw["metadata"]), service_from(raw))
+
+
+def _owned(raw: Object) -> _Mine:
+    metadata = raw["metadata"]
+    owned = Owned(kind=raw["kind"], name=metadata["name"], uid=metadata.get("uid", ""), raw=_without_bulk(raw))
+    return _Mine(key_of_owner(metadata), owner_uid(metadata), owned)
+
+
+def _uid(job: Mapping[str, Any]) -> list[str]:
+    return [job["metadata"].get("uid", "")]
+
+
+def _without_bulk(raw: Object) -> Object:
+    """managedFields are half of an object, and nothing here reads them."""
+    raw["metadata"].pop("managedFields", None)
+    return raw
+
+
+OTHER_RESOURCES = tuple(r for r in RESOURCES.values() if r not in (PODS, SERVICES))

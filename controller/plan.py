@@ -1,0 +1,199 @@
+"""Decides what to do about one job: one look at everything, one plan. Read `plan` as the table of contents of a job's life.
+Pure: no clock, no I/O. Whoever carries the plan out may fail half-way; the next look starts from what is really there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from controller import ending, failure, membership, resize, suspension
+from controller.actions import Action, Create, News, Plan, normal, warning
+from controller.conditions import is_over, reason_of, with_condition
+from controller.frameworks import FRAMEWORKS
+from controller.news import of_pods, of_templates
+from controller.objects import reconciled
+from controller.pods import pod_for, replica_name
+from controller.replicas import Tally, replica_statuses, tally
+from controller.services import services
+from controller.snapshot import Pod, Snapshot
+from controller.success import has_succeeded, is_running
+from elastic.api.job import ElasticStatus, Job, JobStatus, Leaving
+from elastic.api.kinds import WORKER
+from elastic.api.words import ConditionType, ManagedBy
+from elastic.kube.resources import PODS
+
+
+def plan(job: Job, snapshot: Snapshot) -> Plan:
+    if job.run_policy.managed_by is ManagedBy.MULTIKUEUE or job.metadata.deletion_timestamp is not None:
+        return Plan()
+    if is_over(job.status):
+        return ending.over(job, snapshot)
+    status = _accepted(job, snapshot.now)
+    if job.run_policy.suspend:
+        return suspension.suspended(job, snapshot, status, ())
+    status, news = suspension.resumed(job, status, snapshot.now)
+    if status.start_time is None:
+        status = replace(status, start_time=snapshot.now)
+    look = _Look(job, snapshot, status, (*news, *of_pods(job, snapshot.pods)))
+    return _succeeded(look) or _too_late(look) or _failed(look) or _active(look)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the rest of a round starts from."""
+
+    job: Job
+    snapshot: Snapshot
+    status: JobStatus
+    news: tuple[News, ...]
+
+    @property
+    def counts(self) -> Mapping[str, Tally]:
+        return tally(self.job, self.snapshot.pods)
+
+    @property
+    def deadline(self) -> datetime | None:
+        seconds, start = self.job.run_policy.active_deadline_seconds, self.status.start_time
+        return None if seconds is None or start is None else start + timedelta(seconds=seconds)
+
+
+def _accepted(job: Job, now: datetime) -> JobStatus:
+    message = f"{job.kind.name} {job.metadata.name} is created."
+    if job.status.condition(ConditionType.CREATED.value):
+        return job.status
+    return with_condition(job.status, ConditionType.CREATED, reason=reason_of(job, "Created"), message=message, now=now)
+
+
+def _called(job: Job) -> str:
+    """How upstream's messages call the job: by its name where a head decides, with its namespace where the workers do."""
+    name = job.metadata.name
+    return name if FRAMEWORKS[job.kind.name].head(job) and job.kind.name != "TFJob" else f"{job.metadata.namespace}/{name}"
+
+
+def _succeeded(look: _Look) -> Plan | None:
+    job = look.job
+    if not has_succeeded(job, look.snapshot.pods, look.counts):
+        return None
+    named = _called(job)
+    words = "successfully completed." if "/" in named else "is successfully completed."
+    told = normal(reason_of(job, "Succeeded"), f"{job.kind.name} {named} {words}")
+    status = ending.succeeded(job, look.status, look.counts, told, look.snapshot.now)
+    return Plan(status=status, news=(*look.news, told))
+
+
+def _too_late(look: _Look) -> Plan | None:
+    if look.deadline is None or look.snapshot.now < look.deadline:
+        return None
+    return _ended(look, f"Job {look.job.metadata.name} has failed because it was active longer than specified deadline")
+
+
+def _ended(look: _Look, message: str) -> Plan:
+    """The job is stopped from outside: everything it runs goes, and the counts stay as they last were."""
+    status = ending.failed(look.job, look.status, message=message, now=look.snapshot.now)
+    news = (*look.news, normal(reason_of(look.job, "Failed"), message))
+    return Plan(tuple(ending.everything_deleted(look.snapshot)), status, news, is_final=True)
+
+
+def _failed(look: _Look) -> Plan | None:
+    """A pod failed for good, the job's restarts are used up, or the rendezvous has given up."""
+    job, snapshot = look.job, look.snapshot
+    verdicts = failure.judge(job, snapshot.pods)
+    fatal = [verdict for verdict in verdicts if verdict.fate is failure.Fate.FATAL]
+    if fatal:
+        return _failed_by(look, fatal)
+    elastic = failure.counted(look.status, verdicts, snapshot.pods)
+    if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, snapshot.pods, elastic.restarts)):
+        return _ended(look, f"Job {job.metadata.name} has failed because it has reached the specified backoff limit")
+    if snapshot.world is not None and snapshot.world.closed:
+        return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because its group ended: {snapshot.world.closed}")
+    return None
+
+
+def _failed_by(look: _Look, fatal: Sequence[failure.Verdict]) -> Plan:
+    job, counts = look.job, look.counts
+    type = fatal[0].type
+    message = f"{job.kind.name} {job.metadata.name} is failed because {counts[type].failed} {type} replica(s) failed."
+    told = normal(reason_of(job, "Failed"), message)
+    if failure.by_exit_code(job, fatal[0]):
+        message = f'job "{job.metadata.name}" is failing because "{type}" replica(s) failed.'
+        told = warning(reason_of(job, "Failed"), message)
+    status = replace(look.status, replica_statuses=replica_statuses(job, counts))
+    return Plan(status=ending.failed(job, status, message=message, now=look.snapshot.now), news=(*look.news, told))
+
+
+def _active(look: _Look) -> Plan:
+    """Keeps the job as it should be: lost pods are counted, then replaced; places are filled; surplus goes."""
+    job, snapshot = look.job, look.snapshot
+    verdicts = failure.judge(job, snapshot.pods)
+    elastic = failure.counted(look.status, verdicts, snapshot.pods)
+    known = look.status.elastic or ElasticStatus()
+    again = [v for v in verdicts if v.fate is failure.Fate.AGAIN]
+    restarts = tuple(failure.told(job, v) for v in again if v.pod.uid not in known.counted)
+    crew = _crew(job, snapshot, known.leaving)
+    # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
+    replaced = [v.pod for v in again if v.pod.uid in known.counted]
+    actions = [
+        *crew.told,
+        *reconciled(snapshot, FRAMEWORKS[job.kind.name].objects(job, snapshot), managed=()),
+        *ending.deletions([*replaced, *crew.parted]),
+        *services(job, snapshot, crew.places),
+        *(Create(PODS, pod_for(job, type, index, snapshot)) for type, index in crew.missing),
+    ]
+    if membership.is_ours(job, snapshot):
+        elastic = membership.shown(elastic, snapshot, crew.leaving)
+    status = _shown(look, restarting=restarts)
+    if elastic != (known if look.status.elastic else None) and elastic != ElasticStatus():
+        status = replace(status, elastic=elastic)
+    news = (*look.news, *(of_templates(job) if crew.missing else ()), *restarts)
+    moments = [moment for moment in (look.deadline, membership.next_deadline(crew.leaving)) if moment is not None]
+    return Plan(tuple(actions), status, news, min(moments, default=None))
+
+
+def _shown(look: _Look, *, restarting: Sequence[News]) -> JobStatus:
+    """Counts and the condition that follows from them."""
+    job, now = look.job, look.snapshot.now
+    status = replace(look.status, replica_statuses=replica_statuses(job, look.counts))
+    if is_running(job, look.counts):
+        message = f"{job.kind.name} {_called(job)} is running."
+        return with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
+    if restarting:
+        message = restarting[0].message
+        return with_condition(status, ConditionType.RESTARTING, reason=reason_of(job, "Restarting"), message=message, now=now)
+    return status
+
+
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    """Who should be there: places that are filled or about to be, those to fill, pods to part with, and those told to leave."""
+
+    places: tuple[tuple[str, int], ...]
+    missing: tuple[tuple[str, int], ...]
+    parted: tuple[Pod, ...]
+    leaving: tuple[Leaving, ...]
+    told: tuple[Action, ...]
+
+
+def _crew(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> _Crew:
+    places: list[tuple[str, int]] = []
+    missing: list[tuple[str, int]] = []
+    parted: list[Pod] = []
+    leaving: tuple[Leaving, ...] = ()
+    told: tuple[Action, ...] = ()
+    for type, spec in job.replicas.items():
+        pods = [pod for pod in snapshot.pods if pod.type == type.lower()]
+        if type == WORKER and membership.is_ours(job, snapshot):
+            gone = {entry.member for entry in known} | set(snapshot.notices)
+            staff = resize.by_count(spec.replicas, pods, leaving=gone)
+            departures = membership.departures(job, snapshot, known, surplus=staff.surplus)
+            leaving = departures.waiting
+            coming = [replica_name(job, type, index) for index in staff.missing]
+            told = (membership.tell(job, snapshot, staying=staff.present, coming=coming, leaving=leaving),)
+            parted += departures.may_go
+        else:
+            staff = resize.in_places(spec.replicas, pods)
+            parted += staff.surplus
+        places += [(type, index) for index in (*(pod.index for pod in staff.present), *staff.missing)]
+        missing += [(type, index) for index in staff.missing]
+    return _Crew(tuple(places), tuple(missing), tuple(parted), leaving, told)

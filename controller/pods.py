@@ -1,0 +1,70 @@
+"""Builds the pod and the service of one replica from what the user wrote; the framework adds what its processes need to find each other.
+Same job, same settings, same bytes.
+"""
+
+import copy
+from typing import Any
+
+from controller.frameworks import FRAMEWORKS
+from controller.frameworks.protocol import Replica
+from controller.snapshot import Snapshot
+from elastic.api import names
+from elastic.api.job import Job, Object, ReplicaSpec
+from elastic.api.kinds import API_VERSION
+from elastic.api.template import ports, with_default_port
+from elastic.api.words import RestartPolicy
+
+
+def owner_reference(job: Job) -> Object:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": job.kind.name,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def owned_metadata(job: Job, name: str, **more: Any) -> Object:
+    return {"name": name, "namespace": job.metadata.namespace, **more, "ownerReferences": [owner_reference(job)]}
+
+
+def replica_name(job: Job, type: str, index: int) -> str:
+    return names.pod_name(job.kind, job.metadata.name, type, index)
+
+
+def pod_for(job: Job, type: str, index: int, snapshot: Snapshot) -> Object:
+    """The pod of one replica, ready to be created."""
+    spec = job.replicas[type]
+    template = copy.deepcopy(with_default_port(spec.template, job.kind))
+    written = template.get("metadata") or {}
+    metadata = owned_metadata(job, replica_name(job, type, index))
+    metadata["labels"] = {**(written.get("labels") or {}), **names.pod_labels(job, type, index)}
+    for field in ("annotations", "finalizers"):
+        if written.get(field):
+            metadata[field] = written[field]
+    pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    pod["spec"]["restartPolicy"] = pod_restart_policy(spec)
+    return FRAMEWORKS[job.kind.name].dress(job, pod, Replica(type, index), snapshot)
+
+
+def pod_restart_policy(spec: ReplicaSpec) -> str:
+    """A pod knows no ExitCode: whether to start again is then ours to decide, so the kubelet must not."""
+    return "Never" if spec.restart_policy is RestartPolicy.EXIT_CODE else spec.restart_policy.value
+
+
+def service_for(job: Job, type: str, index: int) -> Object:
+    """Gives the replica a name that its peers can resolve."""
+    labels = names.replica_labels(job.kind, job.metadata.name, type, index)
+    opened = ports(job.replicas[type].template, job.kind)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": owned_metadata(job, replica_name(job, type, index), labels=labels),
+        "spec": {
+            "clusterIP": "None",
+            "selector": labels,
+            "ports": [{"name": name, "port": port} for name, port in opened.items()],
+        },
+    }

@@ -1,0 +1,100 @@
+"""The loop: takes a key from the queue, looks, plans, carries out, and comes back when the plan says so.
+A job that makes trouble costs its own rounds and nobody else's.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from controller.actions import Plan
+from controller.apply import Applier
+from controller.invalid import plan_for_invalid
+from controller.keys import Key
+from controller.observe import Observer
+from controller.plan import plan
+from controller.settings import Settings
+from controller.snapshot import World
+from controller.workqueue import WorkQueue
+from elastic.api import SpecError, parse
+from elastic.api.job import JobStatus
+from elastic.api.kinds import KINDS
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import Object
+
+log = logging.getLogger(__name__)
+IN_VIEW_TIMEOUT_S = 10.0
+
+
+class Reconciler:
+    def __init__(
+        self,
+        observer: Observer,
+        applier: Applier,
+        queue: WorkQueue[Key],
+        *,
+        settings: Settings,
+        worlds: Mapping[str, World],
+        token_for: Callable[[str], str],
+    ) -> None:
+        self._observer = observer
+        self._applier = applier
+        self._queue = queue
+        self._settings = settings
+        self._worlds = worlds
+        self._token_for = token_for
+
+    async def run(self, workers: int) -> None:
+        """Works until cancelled; nothing is decided before the whole view is there."""
+        await self._observer.wait_synced()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(workers):
+                tasks.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            key, _ = await self._queue.take()
+            failed = True
+            try:
+                failed = not await self.round(key)
+            except Exception:
+                log.exception("round for %s %s/%s broke off", *key)
+            finally:
+                self._queue.done(key, failed=failed)
+
+    async def round(self, key: Key) -> bool:
+        """One look and what follows from it; False if it must be repeated soon."""
+        job = self._observer.job(key)
+        if job is None:
+            self._queue.forget(key)
+            return True
+        now = datetime.now(UTC).replace(microsecond=0)
+        old, planned = self._planned(key, job, now)
+        outcome = await self._applier.carry_out(key, job, planned, old=old, now=now)
+        for error in outcome.errors:
+            log.log(_level(error), "round for %s %s/%s: %s", *key, error)
+        for resource, version in outcome.written.items():
+            await self._observer.reached(resource, version, timeout_s=IN_VIEW_TIMEOUT_S)
+        if planned.look_again_at is not None:
+            self._queue.add_at(key, time.monotonic() + (planned.look_again_at - datetime.now(UTC)).total_seconds())
+        return not outcome.errors
+
+    def _planned(self, key: Key, job: Object, now: datetime) -> tuple[JobStatus, Plan]:
+        try:
+            parsed, _ = parse(job, stored=True)
+        except SpecError as error:
+            status = msgspec.convert(job.get("status") or {}, JobStatus, strict=False)
+            return status, plan_for_invalid(KINDS[key.kind], key.name, status=status, problems=error.problems, now=now)
+        uid = parsed.metadata.uid
+        snapshot = self._observer.snapshot(
+            key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid)
+        )
+        return parsed.status, plan(parsed, snapshot)
+
+
+def _level(error: Exception) -> int:
+    """A lost race is ordinary: the next round sees what the other wrote."""
+    return logging.DEBUG if isinstance(error, KubeError) and error.reason == "Conflict" else logging.WARNING

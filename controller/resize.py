@@ -1,0 +1,45 @@
+"""Decides which replicas a job should have now: which pods to make, and which to part with when there are too many.
+Fixed places for static jobs, where the index is the rank; any free index for elastic ones, where only the count matters.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from controller.snapshot import Phase, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """`present` are the pods that fill a place, `missing` the indexes to fill, `surplus` the pods to part with."""
+
+    present: tuple[Pod, ...]
+    missing: tuple[int, ...]
+    surplus: tuple[Pod, ...] = ()
+
+
+def in_places(count: int, pods: Sequence[Pod]) -> Staff:
+    """Indexes 0 to count-1; a place is taken until its pod is gone, because the next pod needs the same name."""
+    taken = {pod.index for pod in pods}
+    return Staff(
+        present=tuple(pod for pod in pods if pod.index < count and not pod.is_deleting),
+        missing=tuple(index for index in range(count) if index not in taken),
+        surplus=tuple(pod for pod in pods if pod.index >= count and not pod.is_deleting),
+    )
+
+
+def by_count(count: int, pods: Sequence[Pod], *, leaving: Collection[str]) -> Staff:
+    """Any `count` pods that stay; a worker on its way out is replaced at once, under another index."""
+    staying = [pod for pod in pods if not pod.is_deleting and pod.name not in leaving and pod.phase is not Phase.FAILED]
+    if len(staying) > count:
+        victims = sorted(staying, key=_last_to_go_first, reverse=True)[: len(staying) - count]
+        gone = {pod.name for pod in victims}
+        return Staff(tuple(pod for pod in staying if pod.name not in gone), (), tuple(victims))
+    taken = {pod.index for pod in pods}
+    free = (index for index in range(count + len(taken)) if index not in taken)
+    return Staff(tuple(staying), tuple(index for index, _ in zip(free, range(count - len(staying)), strict=False)))
+
+
+def _last_to_go_first(pod: Pod) -> tuple[bool, bool, int]:
+    """Orders the pods from the one to keep longest to the first to go: what does not run, what is not ready, the highest index."""
+    runs = pod.phase in (Phase.RUNNING, Phase.SUCCEEDED)
+    return (not runs, not pod.is_ready, pod.index)

@@ -1,0 +1,24 @@
+"""What the operator of the controller chose for all jobs; read once at the start and handed to every plan."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """How pods reach the rendezvous server, and what they trust."""
+
+    endpoint: str
+    ca: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    rendezvous: Rendezvous | None = None
+    worker_image: str = "elastic-worker:latest"
+    strict: bool = False
+    """Upstream's exact objects, for whoever depends on them."""
+    gang_scheduler: str = ""
+    cluster_domain: str = ""
+    init_image: str = "alpine:3.10"
+    init_tries: int = 100
+    kubectl_image: str = "kubeflow/kubectl-delivery:latest"

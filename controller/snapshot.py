@@ -1,0 +1,178 @@
+"""What one round of planning gets to see: a job's pods, services and other objects, reduced to what decisions need.
+The reductions are pure; nothing here knows where the objects came from or what will be done about them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from controller.settings import Settings
+from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+
+LAUNCHER_INDEX = 0
+
+
+class Phase(StrEnum):
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container's state: exit code and reason once it ended, reason and message while it waits."""
+
+    name: str
+    restarts: int = 0
+    exit_code: int | None = None
+    exit_reason: str = ""
+    waiting: str = ""
+    message: str = ""
+    # The run before this one: with a kubelet that restarts containers, the only trace of how it ended.
+    last_exit_code: int | None = None
+    last_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    name: str
+    uid: str
+    type: str
+    index: int
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    node: str = ""
+    is_ready: bool = False
+    is_deleting: bool = False
+    disruption: str = ""
+    unscheduled: str = ""
+    containers: tuple[Container, ...] = ()
+    init_restarts: int = 0
+
+    @property
+    def is_active(self) -> bool:
+        return self.phase is Phase.RUNNING and not self.is_deleting
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def restarts(self) -> int:
+        return self.init_restarts + sum(container.restarts for container in self.containers)
+
+    def exit_code(self, container: str) -> int | None:
+        return next((c.exit_code for c in self.containers if c.name == container), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    name: str
+    uid: str
+    owner: str
+    is_deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Another object that belongs to the job, kept raw, because plans compare it with what it should be."""
+
+    kind: str
+    name: str
+    uid: str
+    raw: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Who the rendezvous server says is in the job's world."""
+
+    generation: int
+    members: frozenset[str]
+    phase: str = ""
+    reason: str = ""
+    closed: str = ""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A worker must go, says the cluster: why, and by when at the latest."""
+
+    reason: str
+    by: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One consistent look. `pods` are this job's by owner uid, `services` those with its name label; `now` is aware UTC."""
+
+    now: datetime
+    settings: Settings
+    pods: tuple[Pod, ...] = ()
+    services: tuple[Service, ...] = ()
+    owned: tuple[Owned, ...] = ()
+    world: World | None = None
+    notices: Mapping[str, Notice] = field(default_factory=dict)
+    token: str = ""
+    term: int = 0
+
+    def find(self, kind: str, name: str) -> Owned | None:
+        return next((o for o in self.owned if o.kind == kind and o.name == name), None)
+
+
+def pod_from(raw: Mapping[str, Any]) -> Pod:
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    labels = metadata.get("labels") or {}
+    conditions = {c.get("type"): c for c in status.get("conditions") or () if isinstance(c, dict)}
+    disruption, scheduled = conditions.get("DisruptionTarget", {}), conditions.get("PodScheduled", {})
+    index = labels.get(REPLICA_INDEX, "")
+    return Pod(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        type=labels.get(REPLICA_TYPE, ""),
+        index=int(index) if index.isdigit() else LAUNCHER_INDEX,
+        phase=_phase(status.get("phase")),
+        reason=status.get("reason") or "",
+        message=status.get("message") or "",
+        node=(raw.get("spec") or {}).get("nodeName") or "",
+        is_ready=conditions.get("Ready", {}).get("status") == "True",
+        is_deleting=bool(metadata.get("deletionTimestamp")),
+        disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
+        unscheduled=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
+        containers=tuple(_container(c) for c in status.get("containerStatuses") or ()),
+        init_restarts=sum(int(c.get("restartCount") or 0) for c in status.get("initContainerStatuses") or ()),
+    )
+
+
+def service_from(raw: Mapping[str, Any]) -> Service:
+    metadata = raw["metadata"]
+    owner = next((r.get("uid", "") for r in metadata.get("ownerReferences") or () if r.get("controller")), "")
+    return Service(name=metadata["name"], uid=metadata.get("uid", ""), owner=owner, is_deleting=bool(metadata.get("deletionTimestamp")))
+
+
+def _phase(word: str | None) -> Phase:
+    try:
+        return Phase(word or "Pending")
+    except ValueError:
+        return Phase.UNKNOWN
+
+
+def _container(raw: Mapping[str, Any]) -> Container:
+    state, last = raw.get("state") or {}, (raw.get("lastState") or {}).get("terminated") or {}
+    ended, waiting = state.get("terminated") or {}, state.get("waiting") or {}
+    return Container(
+        name=raw.get("name", ""),
+        restarts=int(raw.get("restartCount") or 0),
+        exit_code=ended.get("exitCode"),
+        exit_reason=ended.get("reason") or "",
+        waiting=waiting.get("reason") or "",
+        message=ended.get("message") or waiting.get("message") or "",
+        last_exit_code=last.get("exitCode"),
+        last_message=last.get("message") or "",
+    )

@@ -1,0 +1,72 @@
+"""Writes Events about a job, each piece of news once: its name follows from what it says, so that a second telling is refused."""
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable
+from datetime import datetime
+
+from controller.actions import News
+from elastic.api.kinds import API_VERSION
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import EVENTS, Object
+
+log = logging.getLogger(__name__)
+REMEMBERED = 20_000
+LONGEST_MESSAGE = 1000
+COMPONENT = "elastic-controller"
+
+
+class Teller:
+    """Remembers what was told lately, so that a steady state costs no requests."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._told: OrderedDict[str, None] = OrderedDict()
+
+    async def tell(self, job: Object, news: Iterable[News], *, now: datetime) -> None:
+        for item in news:
+            event = event_for(job, item, now=now)
+            name = event["metadata"]["name"]
+            if name in self._told:
+                continue
+            try:
+                await self._kube.create(EVENTS, event, namespace=event["metadata"]["namespace"])
+            except KubeError as error:
+                if error.reason != "AlreadyExists":
+                    # News is not worth failing a round for; it is told again when the same round comes again.
+                    log.warning("event %s of %s was not written: %s", item.reason, job["metadata"]["name"], error)
+                    continue
+            self._told[name] = None
+            if len(self._told) > REMEMBERED:
+                self._told.popitem(last=False)
+
+
+def event_for(job: Object, news: News, *, now: datetime) -> Object:
+    metadata = job["metadata"]
+    said = "\0".join((metadata["uid"], news.type, news.reason, news.about, news.message))
+    digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    namespace = metadata.get("namespace", "default")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name'][:200]}.{digest}", "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": job["kind"],
+            "name": metadata["name"],
+            "namespace": namespace,
+            "uid": metadata["uid"],
+            "resourceVersion": metadata.get("resourceVersion", ""),
+        },
+        "type": news.type,
+        "reason": news.reason,
+        "message": news.message[:LONGEST_MESSAGE],
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }

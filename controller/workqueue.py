@@ -1,0 +1,90 @@
+"""A queue of keys for reconciling: a key waits in it at most once, and nobody works on the same key at the same time.
+It knows when a key is due and how long to hold it back after failures, and nothing about what a key means.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+FIRST_BACK_OFF_S = 0.05
+LONGEST_BACK_OFF_S = 60.0
+
+
+class WorkQueue(Generic[K]):
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ready: dict[K, float] = {}
+        self._working: set[K] = set()
+        self._dirty: dict[K, float] = {}
+        self._due: dict[K, float] = {}
+        self._timers: list[tuple[float, int, K]] = []
+        self._count = 0
+        self._failures: dict[K, int] = {}
+        self._wakeup = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._dirty)
+
+    def add(self, key: K) -> None:
+        """Wants the key looked at soon; while somebody works on it, once more afterwards."""
+        if key in self._working:
+            self._dirty.setdefault(key, self._clock())
+        else:
+            self._ready.setdefault(key, self._clock())
+            self._wakeup.set()
+
+    def add_at(self, key: K, due: float) -> None:
+        """Wants the key looked at when the clock says `due`; of several such wishes the earliest stands."""
+        if due <= self._clock():
+            self.add(key)
+        elif due < self._due.get(key, float("inf")):
+            self._due[key] = due
+            self._count += 1
+            heapq.heappush(self._timers, (due, self._count, key))
+            self._wakeup.set()
+
+    async def take(self) -> tuple[K, float]:
+        """The next key, and since when it has been waiting; `done` must follow."""
+        while True:
+            self._ripen()
+            if self._ready:
+                key = next(iter(self._ready))
+                since = self._ready.pop(key)
+                self._working.add(key)
+                return key, since
+            self._wakeup.clear()
+            pause = self._timers[0][0] - self._clock() if self._timers else None
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wakeup.wait()
+            except TimeoutError:
+                continue
+
+    def done(self, key: K, *, failed: bool = False) -> None:
+        """The work on the key has ended; after a failure it comes back by itself, later each time."""
+        self._working.discard(key)
+        if failed:
+            failures = self._failures.get(key, 0)
+            self._failures[key] = failures + 1
+            self._dirty.pop(key, None)
+            self.add_at(key, self._clock() + min(FIRST_BACK_OFF_S * 2.0**failures, LONGEST_BACK_OFF_S))
+            return
+        self._failures.pop(key, None)
+        if key in self._dirty:
+            self._ready[key] = self._dirty.pop(key)
+            self._wakeup.set()
+
+    def forget(self, key: K) -> None:
+        """The key's object is gone: drop its timer and its failures."""
+        self._due.pop(key, None)
+        self._failures.pop(key, None)
+
+    def _ripen(self) -> None:
+        now = self._clock()
+        while self._timers and self._timers[0][0] <= now:
+            due, _, key = heapq.heappop(self._timers)
+            if self._due.get(key) == due:
+                del self._due[key]
+                self.add(key)
