@@ -123,9 +123,13 @@ class Join(Up, frozen=True):
 
 
 class Ready(Up, frozen=True):
-    """I stopped working in the world `after` (0: I never was in one) and stand at the barrier; my store, should I become rank 0."""
+    """I stopped working in the world `after` (0: I never was in one) and stand at the barrier; my store, should I become rank 0.
+
+    trouble: what broke the world for me, where it was neither the server's wish nor a worker's failure.
+    """
 
     after: Generation = 0
+    trouble: Words = ""
     store: Annotated[str, Meta(max_length=300)] = ""
 
 

@@ -4,16 +4,15 @@ member to something else in the same breath, every failure is collateral of that
 
 from collections import Counter
 from dataclasses import replace
-from types import MappingProxyType
 
 from rendezvous.machine.state import CHARGED, Cause, Job
 
 
 def disrupted_by(job: Job, *, name: str, cause: str, words: str) -> Job:
     """The current world lost a member for a reason other than its own worker's failure."""
-    if any(member == name for member, _ in job.disrupted) or any(failure.member == name for failure in job.failures):
+    if any(member == name for member, _, _ in job.disrupted) or any(failure.member == name for failure in job.failures):
         return job  # counted already; a member whose worker failed first went for that reason
-    return replace(job, disrupted=(*job.disrupted, (name, cause)), trouble=job.trouble or (words, cause))
+    return replace(job, disrupted=(*job.disrupted, (name, cause, words)), trouble=job.trouble or (words, cause))
 
 
 def judge(job: Job) -> Job:
@@ -21,7 +20,7 @@ def judge(job: Job) -> Job:
     if not job.failures and not job.disrupted:
         return job
     counts = Counter(job.restarts)
-    for _, cause in job.disrupted:
+    for _, cause, _ in job.disrupted:
         counts[cause] += 1
     collateral = len(job.failures)
     if job.failures and not job.disrupted:
@@ -29,7 +28,7 @@ def judge(job: Job) -> Job:
         collateral -= 1
     if collateral:
         counts[Cause.COLLATERAL.value] += collateral
-    judged = replace(job, restarts=MappingProxyType(dict(counts)), failures=(), disrupted=())
+    judged = replace(job, restarts=dict(counts), failures=(), disrupted=())
     limit = job.expectation.max_restarts if job.expectation is not None else None
     spent = sum(count for cause, count in counts.items() if cause in CHARGED)
     if limit is None or spent <= limit or not job.failures:

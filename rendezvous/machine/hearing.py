@@ -110,7 +110,9 @@ def _ready(job: Job, member: Member, message: Ready) -> Job:
     if member.phase is Phase.RUNNING and message.after < member.generation:
         return job  # it left an older world than the one it was sealed into since
     was_working = member.phase is Phase.RUNNING and job.standing is not None and member.world == job.standing.id
-    if was_working and not (job.round is not None and job.round.draining):
+    if was_working and message.trouble:
+        job = disrupted_by(job, name=member.name, cause=Cause.DISRUPTION.value, words=f"{member.name}: {message.trouble}")
+    elif was_working and not (job.round is not None and job.round.draining):
         job = _record(job, member, status=None, detail="it stopped without a report")
     return job.change(member.name, phase=Phase.READY, at=job.now, world="", generation=message.after, store=message.store or member.store)
 

@@ -128,6 +128,9 @@ def _close_round(job: Job) -> Job:
         job = replace(job, min_reached_at=job.now)
     if _waits(job, chosen):
         return job
+    if job.disrupted and job.failures:
+        _, cause, words = job.disrupted[0]  # found out after the failures that it brought about
+        job = replace(job, round=replace(job.round, reason=words, cause=cause)) if job.round is not None else job
     job = judge(job)
     return job if job.closed else _seal(job, chosen)
 
@@ -139,7 +142,7 @@ def _waits(job: Job, chosen: tuple[str, ...]) -> bool:
     away = absent(job)
     missing = bool(away) or unknown_seats(job.standing) > 0
     if not job.is_settled:
-        left = {name for name, _ in job.disrupted}
+        left = {name for name, _, _ in job.disrupted}
         if job.expectation is None or unknown_seats(job.standing) > len(left) or any(name not in left for name in away):
             return True
     survivors = sum(1 for name in chosen if job.standing is not None and name in job.standing.ranks)

@@ -6,7 +6,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 from rendezvous.wire import Expectation
@@ -150,10 +149,10 @@ class Job:
     now: float
     limits: Limits = field(default_factory=Limits)
     expectation: Expectation | None = None
-    expected: Mapping[str, None] = MappingProxyType({})
+    expected: Mapping[str, None] = field(default_factory=dict)
     """the names of the expectation, in its order"""
-    leave_by: Mapping[str, tuple[float, str]] = MappingProxyType({})
-    members: Mapping[str, Member] = MappingProxyType({})
+    leave_by: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    members: Mapping[str, Member] = field(default_factory=dict)
     retired: tuple[tuple[str, str], ...] = ()
     """(member, incarnation) pairs that a newer incarnation replaced"""
     standing: Standing | None = None
@@ -164,11 +163,11 @@ class Job:
     agents_min: int = 1
     agents_max: int = 1
     failures: tuple[Failure, ...] = ()
-    disrupted: tuple[tuple[str, str], ...] = ()
-    """members that the current world lost to something other than themselves, with the cause"""
+    disrupted: tuple[tuple[str, str, str], ...] = ()
+    """members that the current world lost to something other than their own worker: name, cause, words"""
     trouble: tuple[str, str] | None = None
     """the first thing that broke the current world: words and cause"""
-    restarts: Mapping[str, int] = MappingProxyType({})
+    restarts: Mapping[str, int] = field(default_factory=dict)
     started: frozenset[str] = frozenset()
     phases: Phases | None = None
     reason: str = ""

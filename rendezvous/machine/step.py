@@ -99,12 +99,7 @@ def _effects(before: Job, after: Job, *, subject: str | None, answer: bool) -> t
 
 
 def _may_see_news(before: Job, after: Job, subject: str | None) -> Iterable[str]:
-    shared = (before.standing, before.round, before.closed, before.expectation) == (
-        after.standing,
-        after.round,
-        after.closed,
-        after.expectation,
-    )
+    shared = all(getattr(before, field) is getattr(after, field) for field in ("standing", "round", "closed", "expectation"))
     finishing = (
         after.standing is not None
         and before.members is not after.members

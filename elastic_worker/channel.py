@@ -1,0 +1,189 @@
+"""One WebSocket over TLS to the rendezvous server, with the standard library only, for one thread.
+
+It frames and unframes text. It does not reconnect and knows nothing of what the text means.
+"""
+
+import base64
+import contextlib
+import hashlib
+import os
+import socket
+import ssl
+import struct
+import typing
+
+_MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_TEXT, _CLOSE, _PING, _PONG = 0x1, 0x8, 0x9, 0xA
+_LONGEST_HEAD = 16 * 1024
+_LONGEST_FRAME = 1024 * 1024
+_SEND_TIMEOUT_S = 5.0
+
+
+class Broken(OSError):
+    """The connection is gone."""
+
+
+class Denied(Exception):
+    """The server answered, and did not let us in."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__("the rendezvous server answered {}: {}".format(status, text))
+        self.status = status
+
+
+class Channel:
+    """An open connection. `fileno` becomes readable when `receive` has something to do."""
+
+    def __init__(self, sock: ssl.SSLSocket, left_over: bytes) -> None:
+        self._sock = sock
+        self._buffer = bytearray(left_over)
+
+    @classmethod
+    def open(cls, *, host: str, port: int, path: str, token: str, tls: ssl.SSLContext, timeout_s: float) -> "Channel":
+        plain = socket.create_connection((host, port), timeout=timeout_s)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock = tls.wrap_socket(plain, server_hostname=host)
+        except BaseException:
+            plain.close()
+            raise
+        try:
+            return cls(sock, _shake_hands(sock, host="{}:{}".format(host, port), path=path, token=token))
+        except BaseException:
+            sock.close()
+            raise
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def send(self, text: str) -> None:
+        """Send one text message."""
+        self._send_frame(_TEXT, text.encode())
+
+    def receive(self) -> typing.List[str]:
+        """The text messages that have arrived; never waits. Raises Broken at the end of the connection."""
+        self._sock.settimeout(0.0)
+        is_over = False
+        while len(self._buffer) <= _LONGEST_FRAME:
+            try:
+                data = self._sock.recv(65536)
+            except (ssl.SSLWantReadError, BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                raise Broken(str(error)) from error
+            if not data:
+                is_over = True
+                break
+            self._buffer += data
+        texts = self._unframe()
+        if is_over and not texts:
+            raise Broken("the server closed the connection")
+        return texts
+
+    def close(self) -> None:
+        """Say good-bye if that is possible at once, and close."""
+        with contextlib.suppress(OSError):
+            self._send_frame(_CLOSE, struct.pack(">H", 1000))
+        self._sock.close()
+
+    def drop(self) -> None:
+        """Close without a word."""
+        self._sock.close()
+
+    def _unframe(self) -> typing.List[str]:
+        texts = []  # type: typing.List[str]
+        while True:
+            frame = _take_frame(self._buffer)
+            if frame is None:
+                return texts
+            kind, payload = frame
+            if kind == _TEXT:
+                texts.append(payload.decode("utf-8", "replace"))
+            elif kind == _PING:
+                self._send_frame(_PONG, payload)
+            elif kind == _CLOSE:
+                if texts:
+                    return texts
+                raise Broken("the server closed the connection: {}".format(payload[2:].decode("utf-8", "replace") or "no reason given"))
+
+    def _send_frame(self, kind: int, payload: bytes) -> None:
+        mask = os.urandom(4)
+        size = len(payload)
+        if size < 126:
+            head = struct.pack(">BB", 0x80 | kind, 0x80 | size)
+        elif size < 65536:
+            head = struct.pack(">BBH", 0x80 | kind, 0x80 | 126, size)
+        else:
+            head = struct.pack(">BBQ", 0x80 | kind, 0x80 | 127, size)
+        masked = bytes(byte ^ mask[index & 3] for index, byte in enumerate(payload))
+        try:
+            self._sock.settimeout(_SEND_TIMEOUT_S)
+            self._sock.sendall(head + mask + masked)
+        except OSError as error:
+            raise Broken(str(error)) from error
+
+
+def _take_frame(buffer: bytearray) -> typing.Optional[typing.Tuple[int, bytes]]:
+    """Cut one whole frame off the buffer, if there is one. Servers do not mask, and ours does not fragment."""
+    if len(buffer) < 2:
+        return None
+    size, start = buffer[1] & 0x7F, 2
+    if size == 126:
+        start = 4
+    elif size == 127:
+        start = 10
+    if len(buffer) < start:
+        return None
+    if size == 126:
+        (size,) = struct.unpack(">H", buffer[2:4])
+    elif size == 127:
+        (size,) = struct.unpack(">Q", buffer[2:10])
+    if size > _LONGEST_FRAME:
+        raise Broken("the server sent a frame of {} bytes".format(size))
+    if len(buffer) < start + size:
+        return None
+    kind, payload = buffer[0] & 0x0F, bytes(buffer[start : start + size])
+    del buffer[: start + size]
+    return kind, payload
+
+
+def _shake_hands(sock: ssl.SSLSocket, *, host: str, path: str, token: str) -> bytes:
+    """Turn the connection into a WebSocket; returns what came after the server's answer."""
+    key = base64.b64encode(os.urandom(16)).decode()
+    lines = (
+        "GET {} HTTP/1.1".format(path),
+        "Host: {}".format(host),
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: {}".format(key),
+        "Authorization: Bearer {}".format(token),
+        "",
+        "",
+    )
+    sock.sendall("\r\n".join(lines).encode("latin-1"))
+    data = bytearray()
+    while b"\r\n\r\n" not in data:
+        more = sock.recv(4096)
+        if not more or len(data) > _LONGEST_HEAD:
+            raise Broken("the server did not answer as a rendezvous server does")
+        data += more
+    head, _, rest = bytes(data).partition(b"\r\n\r\n")
+    status, headers = _read_head(head.decode("latin-1"))
+    if status != 101:
+        raise Denied(status, rest.decode("utf-8", "replace")[:500])
+    expected = base64.b64encode(hashlib.sha1((key + _MAGIC).encode()).digest()).decode()
+    if headers.get("sec-websocket-accept") != expected:
+        raise Broken("the server did not answer as a rendezvous server does")
+    return rest
+
+
+def _read_head(head: str) -> typing.Tuple[int, typing.Dict[str, str]]:
+    first, *rest = head.split("\r\n")
+    parts = first.split(" ", 2)
+    status = int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0
+    headers = {}
+    for line in rest:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return status, headers

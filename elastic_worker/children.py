@@ -1,0 +1,138 @@
+"""The worker processes of this agent: how each ended, learnt beside torch, which reaps them; and the end of those that do not stop.
+
+torch tells a rendezvous handler neither that a worker ended nor how. The kernel does: a process file descriptor becomes readable at a
+child's end, and waitid with WNOWAIT reads its status without taking it from torch.
+"""
+
+import os
+import select
+import signal
+import threading
+import time
+import typing
+
+LOOK_S = 0.02
+CALM_S = 0.25
+
+Ended = typing.Callable[[int, typing.Optional[int]], None]
+
+
+def children_of_this_process() -> typing.Set[int]:
+    """The pids of our direct children."""
+    pids = set()  # type: typing.Set[int]
+    try:
+        for task in os.listdir("/proc/self/task"):
+            with open("/proc/self/task/{}/children".format(task)) as file:
+                pids.update(int(word) for word in file.read().split())
+    except (OSError, ValueError):
+        return pids
+    return pids
+
+
+def status_of(pid: int) -> typing.Optional[int]:
+    """How an ended child ended, as a shell says it; None where somebody else has read it first."""
+    try:
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if result is None:
+        return None
+    return result.si_status if result.si_code == os.CLD_EXITED else 128 + result.si_status
+
+
+class Watch:
+    """Watches the children that appear after `begin`; calls `on_start` once, and `on_end` for each end, from its own thread."""
+
+    def __init__(self, *, on_start: typing.Callable[[], None], on_end: Ended) -> None:
+        self._on_start = on_start
+        self._on_end = on_end
+        self._before = children_of_this_process()
+        self._running = {}  # type: typing.Dict[int, int]
+        self._seen = set()  # type: typing.Set[int]
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="elastic-children", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop watching; the world of these children is over."""
+        with self._lock:
+            self._is_over = True
+
+    def running(self) -> typing.List[int]:
+        """The children that have not ended yet."""
+        with self._lock:
+            return list(self._running)
+
+    def kill(self, pids: typing.Iterable[int]) -> typing.List[int]:
+        """End these children, if they are still the ones that we watch, and their process groups if they lead one."""
+        killed = []
+        with self._lock:
+            for pid in pids:
+                if pid not in self._running:
+                    continue
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+                killed.append(pid)
+        return killed
+
+    def _run(self) -> None:
+        poller = select.poll()
+        try:
+            while not self._is_over:
+                self._look_for_new(poller)
+                wait_s = CALM_S if self._seen else LOOK_S
+                for descriptor, _ in poller.poll(wait_s * 1000):
+                    self._take_end(poller, descriptor)
+        finally:
+            with self._lock:
+                for descriptor in self._running.values():
+                    os.close(descriptor)
+                self._running.clear()
+
+    def _look_for_new(self, poller: "select.poll") -> None:
+        for pid in children_of_this_process() - self._before - self._seen:
+            try:
+                descriptor = os.pidfd_open(pid)
+            except (OSError, AttributeError):
+                continue
+            is_first = not self._seen
+            self._seen.add(pid)
+            with self._lock:
+                self._running[pid] = descriptor
+            poller.register(descriptor, select.POLLIN)
+            if is_first:
+                self._on_start()
+
+    def _take_end(self, poller: "select.poll", descriptor: int) -> None:
+        pid = next((pid for pid, held in self._running.items() if held == descriptor), None)
+        if pid is None:
+            return
+        status = status_of(pid)
+        poller.unregister(descriptor)
+        with self._lock:
+            del self._running[pid]
+        os.close(descriptor)
+        if not self._is_over:
+            self._on_end(pid, status)
+
+
+def end_after(watch: Watch, *, grace_s: float, tell: typing.Callable[[str], None]) -> threading.Timer:
+    """End, after the grace, those of the children running now that are still there."""
+    pids = watch.running()
+    asked_at = time.monotonic()
+
+    def end() -> None:
+        killed = watch.kill(pids)
+        if killed:
+            waited_s = time.monotonic() - asked_at
+            tell("workers {} did not stop within {:.1f} s of being asked, and were killed".format(killed, waited_s))
+
+    timer = threading.Timer(grace_s, end)
+    timer.daemon = True
+    timer.start()
+    return timer

@@ -1,0 +1,246 @@
+"""torchrun's rendezvous backend `elastic`: the world is what the rendezvous server says.
+
+The handler waits at the barrier, hosts the generation's store where it is rank 0, brings torchrun back to the barrier when the world
+changes, and ends workers that do not stop. Who is in the world, and who pays for a restart, is decided by the server.
+"""
+
+import datetime
+import logging
+import os
+import signal
+import threading
+import time
+import types
+import typing
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
+
+from elastic_worker import children, settings
+from elastic_worker.presence import Presence, View
+from elastic_worker.store import AgentStore
+
+log = logging.getLogger(__name__)
+
+BACKEND = "elastic"
+STORE_TIMEOUT = datetime.timedelta(seconds=300)
+STORE_CONNECT = datetime.timedelta(seconds=15)
+SERVER_AWAY_S = 600.0
+DENIED_S = 15.0
+LOOK_S = 1.0
+OWN_END_S = 0.3
+"""How long a worker's end by SIGTERM is held back: when it went with its whole pod, the agent's own signal comes within this time."""
+
+
+def create(parameters: RendezvousParameters) -> RendezvousHandler:
+    """What torchrun calls with its rendezvous options."""
+    told = settings.read(os.environ, endpoint=parameters.endpoint, job=parameters.run_id, local_address=parameters.local_addr)
+    away_s = parameters.get_as_int("server_away_timeout") or SERVER_AWAY_S
+    return ElasticHandler(told, least=parameters.min_nodes, most=parameters.max_nodes, away_s=float(away_s))
+
+
+class ElasticHandler(RendezvousHandler):
+    """One agent's side of the rendezvous."""
+
+    def __init__(self, told: settings.Settings, *, least: int, most: int, away_s: float = SERVER_AWAY_S) -> None:
+        self._settings = told
+        self._away_s = away_s
+        self._presence = Presence(told, least=least, most=most, on_signal=self._heard_signal)
+        self._is_started = False
+        self._is_terminating = threading.Event()
+        self._generation = 0
+        self._store = None  # type: typing.Optional[AgentStore]
+        self._watch = None  # type: typing.Optional[children.Watch]
+        self._ender = None  # type: typing.Optional[threading.Timer]
+        self._is_asked_back = False
+        self._failed = 0
+        self._has_finished = False
+
+    # --- what torchrun calls ---
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._settings.job
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        self._start()
+        trouble = self._leave_world()
+        while True:
+            own = TCPStore(self._settings.address, 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)
+            self._presence.stand_at_barrier(after=self._generation, store="{}:{}".format(self._settings.address, own.port), trouble=trouble)
+            view = self._wait_for_world()
+            self._generation = view.generation
+            self._presence.enter(view)
+            store = own if view.rank == 0 else self._connect(view)
+            if store is not None:
+                return self._enter(view, store)
+            trouble = "the store of generation {} at {} could not be reached".format(view.generation, view.store)
+
+    def num_nodes_waiting(self) -> int:
+        if self._is_asked_back:
+            return 1
+        view = self._presence.view
+        reason = self._presence.refused or view.closed or view.reform
+        if not reason and self._store is not None and self._store.broke:
+            reason = "the world broke before its workers had started"
+        if not reason:
+            return 0
+        self._is_asked_back = True
+        log.info("going back to the rendezvous: %s", reason)
+        if self._watch is not None:
+            self._ender = children.end_after(self._watch, grace_s=view.grace_s, tell=log.warning)
+        return 1
+
+    def is_closed(self) -> bool:
+        return bool(self._presence.view.closed)
+
+    def set_closed(self) -> None:
+        """Closing a job's world for everybody is the server's decision; an agent can only leave it."""
+        self._presence.leave("torchrun closed the rendezvous")
+
+    def shutdown(self) -> bool:
+        self._stop_watching()
+        if self._store is not None:
+            self._store.close()
+        if self._is_started:
+            self._presence.leave("finished" if self._has_finished else "torchrun ended")
+        return True
+
+    # --- the barrier ---
+
+    def _start(self) -> None:
+        if self._is_started:
+            return
+        self._is_started = True
+        if threading.current_thread() is threading.main_thread():
+            # Until torch has started workers it leaves SIGTERM to its default, which the first process of a container never sees.
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, _end_on_signal)
+            signal.set_wakeup_fd(self._presence.wake_fd, warn_on_full_buffer=False)
+        self._presence.start()
+
+    def _leave_world(self) -> str:
+        """Let go of the last world; returns why, where it was neither asked for nor a worker's failure."""
+        trouble = ""
+        if self._generation and not self._is_asked_back and not self._failed:
+            self._wait_for_status()
+            if not self._failed:
+                self._presence.state("failed", generation=self._generation, detail="torchrun restarts its workers")
+        if self._store is not None and self._store.broke:
+            trouble = "the store of generation {} was lost".format(self._generation)
+        self._stop_watching()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        return trouble
+
+    def _wait_for_status(self) -> None:
+        """torch may have seen its worker's end a moment before our own watch did."""
+        until = time.monotonic() + OWN_END_S + 0.2
+        while not self._failed and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _wait_for_world(self) -> View:
+        """Wait at the barrier until there is a world with us in it."""
+        told_why = ""
+        presence = self._presence
+        while True:
+            with presence.changed:
+                presence.changed.wait_for(self._has_news, LOOK_S)
+            view = presence.view
+            if presence.refused:
+                raise RendezvousClosedError("this agent was replaced: {}".format(presence.refused))
+            if view.closed:
+                raise RendezvousClosedError(view.closed)
+            if view.generation > self._generation:
+                return view
+            if presence.denied and presence.silent_s > DENIED_S:
+                raise RendezvousConnectionError(presence.denied)
+            if presence.silent_s > self._away_s and presence.denied:
+                raise RendezvousConnectionError("the rendezvous server could not be reached for {:.0f} s".format(self._away_s))
+            if view.waiting and view.waiting != told_why:
+                told_why = view.waiting
+                log.info("waiting at the rendezvous: %s", told_why)
+
+    def _has_news(self) -> bool:
+        presence = self._presence
+        return bool(presence.refused or presence.view.closed) or presence.view.generation > self._generation
+
+    def _connect(self, view: View) -> typing.Optional[TCPStore]:
+        """Connect to the store of the world, which its rank 0 hosts; None where it cannot be reached."""
+        host, _, port = view.store.rpartition(":")
+        try:
+            store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=STORE_CONNECT)
+            store.set_timeout(STORE_TIMEOUT)
+            return store
+        except (RuntimeError, ValueError) as error:
+            log.warning("the store of generation %s at %s: %s", view.generation, view.store, error)
+            return None
+
+    def _enter(self, view: View, store: TCPStore) -> RendezvousInfo:
+        generation = view.generation
+        self._is_asked_back = False
+        self._failed = 0
+        self._has_finished = False
+        self._store = AgentStore(store, rank=view.rank, size=view.size, is_over=lambda: self._is_over(generation))
+        self._watch = children.Watch(on_start=lambda: self._presence.state("started", generation=generation), on_end=self._on_end)
+        self._watch.begin()
+        host, _, port = view.store.rpartition(":")
+        log.info("generation %s: rank %s of %s, store at %s", generation, view.rank, view.size, view.store)
+        return RendezvousInfo(self._store, view.rank, view.size, RendezvousStoreInfo(host, int(port)))  # type: ignore[arg-type]
+
+    def _is_over(self, generation: int) -> bool:
+        """Whether nobody should wait any more for members of this world."""
+        view = self._presence.view
+        return bool(view.reform or view.closed or view.done or self._presence.refused) or view.generation not in (0, generation)
+
+    # --- workers ---
+
+    def _on_end(self, pid: int, status: typing.Optional[int]) -> None:
+        """A worker ended. By itself, unless we asked for it or the whole pod is going."""
+        watch = self._watch
+        if status == 0:
+            if watch is not None and not watch.running() and not self._failed and not self._is_asked_back:
+                self._has_finished = True
+                self._presence.state("finished", generation=self._generation)
+            return
+        if status == 128 + signal.SIGTERM and self._is_terminating.wait(OWN_END_S):
+            return
+        if self._is_terminating.is_set() or self._is_asked_back:
+            return
+        self._failed += 1
+        fields = {"generation": self._generation, "detail": "worker process {}".format(pid)}  # type: typing.Dict[str, typing.Any]
+        if status is not None:
+            fields["status"] = status
+        self._presence.state("failed", **fields)
+
+    def _stop_watching(self) -> None:
+        if self._ender is not None:
+            self._ender.cancel()
+            self._ender = None
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
+
+    def _heard_signal(self, number: int) -> None:
+        """A signal reached this process; torch acts on it, the server hears of it now."""
+        if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT) and not self._is_terminating.is_set():
+            self._is_terminating.set()
+            self._presence.leave("received {}".format(signal.Signals(number).name))
+
+
+def _end_on_signal(number: int, frame: typing.Optional[types.FrameType]) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,258 @@
+"""This agent's presence at the rendezvous server: one thread that keeps a connection, beats, and holds the newest view.
+
+Whatever it told the server is presented again after every reconnect, so that neither a cut nor a restart of the server matters.
+It decides nothing; the handler does.
+"""
+
+import collections
+import contextlib
+import json
+import os
+import random
+import select
+import socket
+import ssl
+import threading
+import time
+import typing
+
+from elastic_worker.channel import Channel, Denied
+from elastic_worker.settings import Settings
+
+BEAT_S = 9.0
+CONNECT_TIMEOUT_S = 5.0
+FIRST_BACK_OFF_S = 0.05
+LONGEST_BACK_OFF_S = 0.5
+OUTBOX = 256
+LEAVE_S = 2.0
+
+Message = typing.Dict[str, typing.Any]
+
+
+class View:
+    """What the server last said about us. See the wire format of the rendezvous server for the fields."""
+
+    def __init__(self, fields: typing.Mapping[str, typing.Any]) -> None:
+        self.generation = int(fields.get("generation", 0))
+        self.id = str(fields.get("id", ""))
+        self.rank = int(fields.get("rank", 0))
+        self.size = int(fields.get("size", 0))
+        self.store = str(fields.get("store", ""))
+        self.reform = str(fields.get("reform", ""))
+        self.waiting = str(fields.get("waiting", ""))
+        self.leaving = str(fields.get("leaving", ""))
+        self.closed = str(fields.get("closed", ""))
+        self.done = bool(fields.get("done", False))
+        self.grace_s = float(fields.get("grace_s", 30.0))
+
+
+class Presence:
+    """The connection of one agent, as long as it lives."""
+
+    def __init__(self, settings: Settings, *, least: int, most: int, on_signal: typing.Callable[[int], None]) -> None:
+        self._settings = settings
+        self._tls = settings.tls()
+        self._limits = {"min": least, "max": most}
+        self._on_signal = on_signal
+        self._incarnation = "{}/{}-{}-{}".format(
+            settings.pod_uid or settings.member, int(time.time() * 1000), os.getpid(), os.urandom(3).hex()
+        )
+        self.changed = threading.Condition()
+        self._view = View({})
+        self._refused = ""
+        self._denied = ""
+        self._contact_at = time.monotonic()
+        self._held = None  # type: typing.Optional[Message]
+        self._is_ready = False
+        self._store = ""
+        self._facts = {}  # type: typing.Dict[str, Message]
+        self._outbox = collections.deque(maxlen=OUTBOX)  # type: typing.Deque[Message]
+        self._is_ending = False
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="elastic-presence", daemon=True)
+
+    # --- for the agent's thread ---
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def wake_fd(self) -> int:
+        """Where a byte per signal may be written (signal.set_wakeup_fd), so that the server hears of it at once."""
+        return self._wake_out.fileno()
+
+    @property
+    def view(self) -> View:
+        with self.changed:
+            return self._view
+
+    @property
+    def refused(self) -> str:
+        """Why this incarnation must end; empty while it may go on."""
+        with self.changed:
+            return self._refused
+
+    @property
+    def denied(self) -> str:
+        """The server's last answer where it did not let us in."""
+        with self.changed:
+            return self._denied
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the server could not be reached."""
+        with self.changed:
+            return time.monotonic() - self._contact_at
+
+    def stand_at_barrier(self, *, after: int, store: str, trouble: str = "") -> None:
+        """Say that we left the world `after` and wait for the next one."""
+        with self.changed:
+            self._is_ready = True
+            self._store = store
+            self._facts.clear()
+            self._view = View({"grace_s": self._view.grace_s, "closed": self._view.closed})
+            message = {"t": "ready", "after": after, "store": store}  # type: Message
+            if trouble:
+                message["trouble"] = trouble
+            self._outbox.append(message)
+        self._wake()
+
+    def enter(self, view: View) -> None:
+        """Say, from now on, that we are in this world."""
+        with self.changed:
+            self._is_ready = False
+            self._held = {"id": view.id, "generation": view.generation, "rank": view.rank, "size": view.size, "store": view.store}
+
+    def state(self, kind: str, **fields: typing.Any) -> None:
+        """Tell a fact about the current world; it is told again after a reconnect."""
+        message = dict(fields, t=kind)
+        with self.changed:
+            if kind in self._facts:
+                return
+            self._facts[kind] = message
+            self._outbox.append(message)
+        self._wake()
+
+    def leave(self, reason: str) -> None:
+        """Leave cleanly, and wait a moment for the word to be out."""
+        with self.changed:
+            if self._is_ending:
+                return
+            self._is_ending = True
+            self._outbox.append({"t": "leave", "reason": reason})
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(LEAVE_S)
+
+    # --- the thread ---
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # a full pipe means that it is awake for certain
+            self._wake_out.send(b"\0")
+
+    def _run(self) -> None:
+        back_off_s = FIRST_BACK_OFF_S
+        while True:
+            try:
+                channel = Channel.open(
+                    host=self._settings.host,
+                    port=self._settings.port,
+                    path=self._settings.path,
+                    token=self._settings.token,
+                    tls=self._tls,
+                    timeout_s=CONNECT_TIMEOUT_S,
+                )
+            except (OSError, ssl.SSLError, Denied) as error:
+                self._note_denial(error)
+                if self._ends_while_waiting(back_off_s):
+                    return
+                back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
+                continue
+            back_off_s = FIRST_BACK_OFF_S
+            try:
+                if self._talk(channel):
+                    return
+            except (OSError, ValueError):
+                channel.drop()
+                if self._ends_while_waiting(back_off_s * random.random()):
+                    return
+
+    def _note_denial(self, error: Exception) -> None:
+        with self.changed:
+            self._denied = str(error)
+            self.changed.notify_all()
+
+    def _ends_while_waiting(self, seconds: float) -> bool:
+        """Wait before the next attempt; True where this presence is to end, for then nobody needs to hear of it."""
+        select.select([self._wake_in], [], [], seconds)
+        self._take_signals()
+        with self.changed:
+            return self._is_ending or bool(self._refused)
+
+    def _talk(self, channel: Channel) -> bool:
+        """Present ourselves and go on until the connection breaks; True when it was we who ended it."""
+        with self.changed:
+            leaving = [message for message in self._outbox if message["t"] == "leave"]
+            self._outbox.clear()
+            self._outbox.append(self._introduction())
+            self._outbox.extend(self._facts.values())
+            self._outbox.extend(leaving)
+            self._denied = ""
+        beat_at = time.monotonic() + BEAT_S
+        while True:
+            self._send_all(channel)
+            with self.changed:
+                if self._is_ending and not self._outbox:
+                    channel.close()
+                    return True
+            patience_s = max(0.0, beat_at - time.monotonic())
+            readable, _, _ = select.select([channel.fileno(), self._wake_in.fileno()], [], [], patience_s)
+            if self._wake_in.fileno() in readable:
+                self._take_signals()
+            if channel.fileno() in readable and self._hear(channel.receive()):
+                channel.close()
+                return True
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + BEAT_S
+                channel.send('{"t":"beat"}')
+
+    def _introduction(self) -> Message:
+        message = {"t": "join", "incarnation": self._incarnation, "ready": self._is_ready, "store": self._store}  # type: Message
+        if self._held is not None:
+            message["held"] = self._held
+        message.update(self._limits)
+        return message
+
+    def _send_all(self, channel: Channel) -> None:
+        while True:
+            with self.changed:
+                if not self._outbox:
+                    return
+                message = self._outbox.popleft()
+            channel.send(json.dumps(message, separators=(",", ":")))
+
+    def _hear(self, texts: typing.List[str]) -> bool:
+        """Take in what the server said; True where it refuses us."""
+        for text in texts:
+            fields = json.loads(text)
+            with self.changed:
+                self._contact_at = time.monotonic()
+                if "refused" in fields:
+                    self._refused = str(fields["refused"])
+                else:
+                    self._view = View(fields)
+                self.changed.notify_all()
+                if self._refused:
+                    return True
+        return False
+
+    def _take_signals(self) -> None:
+        try:
+            numbers = self._wake_in.recv(4096)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number:
+                self._on_signal(number)

@@ -1,0 +1,64 @@
+"""What a worker's container was told in its environment, checked once, with one clear message for what is missing."""
+
+import dataclasses
+import ssl
+import typing
+
+TOKEN = "ELASTIC_TOKEN"
+CA = "ELASTIC_CA"
+MEMBER = "ELASTIC_MEMBER"
+POD_UID = "ELASTIC_POD_UID"
+POD_IP = "ELASTIC_POD_IP"
+
+
+class SettingsError(ValueError):
+    """The environment does not say what is needed to reach the rendezvous server."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Where the server is, who we are, and how we prove it."""
+
+    host: str
+    port: int
+    job: str
+    member: str
+    pod_uid: str
+    address: str
+    token: str = dataclasses.field(repr=False)
+    ca: str = dataclasses.field(repr=False)
+
+    @property
+    def path(self) -> str:
+        return "/v1/jobs/{}/members/{}".format(self.job, self.member)
+
+    def tls(self) -> ssl.SSLContext:
+        """A context that trusts the installation's CA and nobody else."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(cadata=self.ca)
+        return context
+
+
+def read(environment: typing.Mapping[str, str], *, endpoint: str, job: str, local_address: typing.Optional[str]) -> Settings:
+    """The settings of this container; `endpoint` and `job` come from torchrun's own options."""
+    missing = [name for name in (TOKEN, CA, MEMBER) if not environment.get(name)]
+    if missing:
+        raise SettingsError(
+            "the rendezvous backend elastic needs {} in the environment; the controller sets them for its jobs".format(", ".join(missing))
+        )
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or not port.isdigit() or not host:
+        raise SettingsError("the rendezvous endpoint is {!r}; expected HOST:PORT of the rendezvous server".format(endpoint))
+    if not job:
+        raise SettingsError("the rendezvous id is empty; it must be the job's uid")
+    return Settings(
+        host=host.strip("[]"),
+        port=int(port),
+        job=job,
+        member=environment[MEMBER],
+        pod_uid=environment.get(POD_UID, ""),
+        address=environment.get(POD_IP) or local_address or "127.0.0.1",
+        token=environment[TOKEN],
+        ca=environment[CA],
+    )

@@ -1,0 +1,154 @@
+"""The process `elastic-rendezvous`: reads its flags, opens its sockets, and runs the server until it is told to stop."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import click
+from aiohttp import web
+
+from elastic.kube import connect
+from rendezvous.server.access import Gate, KubeReviewer
+from rendezvous.server.http import Face
+from rendezvous.server.hub import Hub
+from rendezvous.server.metrics import metrics_of
+from rendezvous.tokens import BadKey, load_keys
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096
+STOP_S = 3.0
+DEFAULT_ACCOUNTS = (
+    "system:serviceaccount:elastic-training:elastic-controller",
+    "system:serviceaccount:elastic-training:elastic-autoscaler",
+)
+
+
+@click.command()
+@click.option(
+    "--installation",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    required=True,
+    help="Folder with server.key, ca.crt, tls.crt, tls.key.",
+)
+@click.option("--listen", multiple=True, metavar="HOST:PORT", help="Address to serve on; port 0 takes a free one. May be given again.")
+@click.option("--listen-fd", multiple=True, type=int, help="An already listening socket, inherited from the parent. May be given again.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="To ask the API server whose token a controller shows.")
+@click.option("--in-cluster", is_flag=True, help="Like --kubeconfig, with this pod's own service account.")
+@click.option("--account", multiple=True, metavar="USER", help="Users whose tokens may speak for the control plane.")
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Written, as JSON with the addresses, once the server serves."
+)
+@click.option("--ready-fd", type=int, help="Like --ready-file, into an inherited file descriptor.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
+def main(
+    installation: Path,
+    listen: tuple[str, ...],
+    listen_fd: tuple[int, ...],
+    kubeconfig: Path | None,
+    in_cluster: bool,
+    account: tuple[str, ...],
+    ready_file: Path | None,
+    ready_fd: int | None,
+    log_level: str,
+) -> None:
+    """Serve the rendezvous: who is in the world of each elastic job, decided where it is known."""
+    _log_to(sys.stderr, log_level)
+    try:
+        keys = load_keys(installation)
+        tls = _tls(installation)
+        sockets = [_open(address) for address in listen] + [socket.socket(fileno=fd) for fd in listen_fd]
+    except (BadKey, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    if not sockets:
+        raise click.ClickException("nothing to serve on; give --listen HOST:PORT or --listen-fd N")
+
+    async def run() -> None:
+        kube = connect(str(kubeconfig) if kubeconfig is not None else None) if kubeconfig is not None or in_cluster else None
+        try:
+            gate = Gate(keys=keys, reviewer=KubeReviewer(kube) if kube is not None else None, accounts=account or DEFAULT_ACCOUNTS)
+            await _serve(sockets, tls=tls, gate=gate, tell_ready=lambda text: _tell_ready(text, ready_file, ready_fd))
+        finally:
+            if kube is not None:
+                await kube.close()
+
+    asyncio.run(run())
+
+
+async def _serve(sockets: list[socket.socket], *, tls: ssl.SSLContext, gate: Gate, tell_ready: Callable[[str], None]) -> None:
+    hub = Hub(instance=secrets.token_hex(4), clock=time.monotonic)
+    face = Face(hub=hub, gate=gate, clock=time.monotonic, metrics=metrics_of(hub.jobs))
+    runner = web.AppRunner(face.application(), access_log=None, shutdown_timeout=STOP_S)
+    await runner.setup()
+    for opened in sockets:
+        await web.SockSite(runner, opened, ssl_context=tls, backlog=BACKLOG).start()
+    addresses = ["{}:{}".format(*opened.getsockname()[:2]) for opened in sockets]
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log.info("serving on %s", ", ".join(addresses))
+    tell_ready(json.dumps({"listen": addresses}))
+    await stop.wait()
+    log.info("stopping")
+    await face.close()
+    await runner.cleanup()
+
+
+class _Line(logging.Formatter):
+    """One JSON object a line: time, level, message, and the fields of the event."""
+
+    _own = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "taskName"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {name: value for name, value in record.__dict__.items() if name not in self._own}
+        line = {"at": self.formatTime(record), "level": record.levelname.lower(), "message": record.getMessage(), **fields}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def _log_to(stream: TextIO, level: str) -> None:
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Line())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _tls(installation: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(installation / "tls.crt", installation / "tls.key")
+    return context
+
+
+def _open(address: str) -> socket.socket:
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdigit():
+        raise ValueError(f"--listen {address}: expected HOST:PORT, such as 127.0.0.1:8443")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=BACKLOG)
+
+
+def _tell_ready(text: str, ready_file: Path | None, ready_fd: int | None) -> None:
+    if ready_file is not None:
+        draft = ready_file.with_name(ready_file.name + ".tmp")
+        draft.write_text(text)
+        draft.replace(ready_file)
+    if ready_fd is not None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(ready_fd, text.encode() + b"\n")
+        os.close(ready_fd)
+
+
+if __name__ == "__main__":
+    main()

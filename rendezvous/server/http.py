@@ -1,0 +1,141 @@
+"""The HTTPS face of the rendezvous server: who may call what, and the form of requests and replies. Membership is the hub's matter."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import WSCloseCode, web
+
+from rendezvous.server.access import Gate
+from rendezvous.server.hub import Full, Hub
+from rendezvous.server.members import serve_member
+from rendezvous.wire import Expectation
+
+log = logging.getLogger(__name__)
+
+LONGEST_BODY = 4 * 1024 * 1024
+LONGEST_NAME = 253
+KEEP_ALIVE_S = 10.0
+LEAST_GAP_S = 0.01
+MAX_STREAMS = 64
+
+_encode = msgspec.json.encode
+_expectations = msgspec.json.Decoder(Expectation)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Face:
+    """Routes of one server."""
+
+    def __init__(self, *, hub: Hub, gate: Gate, clock: Callable[[], float], metrics: Callable[[], tuple[bytes, str]]) -> None:
+        self._hub = hub
+        self._gate = gate
+        self._clock = clock
+        self._metrics = metrics
+        self._streams = 0
+        self._sockets: set[web.WebSocketResponse] = set()
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=LONGEST_BODY)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/metrics", self._show_metrics)
+        app.router.add_get("/v1/jobs/{uid}/members/{member}", self._member)
+        app.router.add_put("/v1/jobs/{uid}/expectation", self._expect)
+        app.router.add_get("/v1/jobs/{uid}/world", self._world)
+        app.router.add_delete("/v1/jobs/{uid}", self._forget)
+        app.router.add_get("/v1/worlds", self._worlds)
+        return app
+
+    async def close(self) -> None:
+        """Let members know that this server goes, so that they look for the next one at once."""
+        for socket in list(self._sockets):
+            await socket.close(code=WSCloseCode.GOING_AWAY)
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        body, content_type = self._metrics()
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _member(self, request: web.Request) -> web.StreamResponse:
+        uid, member = request.match_info["uid"], request.match_info["member"]
+        if len(uid) > LONGEST_NAME or len(member) > LONGEST_NAME:
+            return _refusal(400, "job or member name is too long")
+        if not self._gate.is_agent(_bearer(request), uid):
+            return _refusal(401, "this token is not one of this job's; is ELASTIC_TOKEN the one of the job's Secret?")
+        return await serve_member(request, self._hub, uid=uid, name=member, clock=self._clock, open_sockets=self._sockets)
+
+    async def _expect(self, request: web.Request) -> web.StreamResponse:
+        if (refusal := await self._refuse_others(request)) is not None:
+            return refusal
+        try:
+            expectation = _expectations.decode(await request.read())
+        except msgspec.MsgspecError as error:
+            return _refusal(400, f"expectation: {error}")
+        try:
+            taken = self._hub.expect(request.match_info["uid"], expectation)
+        except Full as error:
+            return _refusal(429, str(error))
+        return (
+            web.Response(status=204) if taken else _refusal(409, f"term {expectation.term} is older than the term of the last expectation")
+        )
+
+    async def _forget(self, request: web.Request) -> web.StreamResponse:
+        if (refusal := await self._refuse_others(request)) is not None:
+            return refusal
+        self._hub.forget(request.match_info["uid"])
+        return web.Response(status=204)
+
+    async def _world(self, request: web.Request) -> web.StreamResponse:
+        uid = request.match_info["uid"]
+        if not self._gate.is_agent(_bearer(request), uid) and (refusal := await self._refuse_others(request)) is not None:
+            return refusal
+        world = self._hub.world(uid)
+        return _refusal(404, "no such job here") if world is None else web.Response(body=_encode(world), content_type="application/json")
+
+    async def _worlds(self, request: web.Request) -> web.StreamResponse:
+        """Every job's world, then every change, one JSON object a line; an empty line now and then shows that the stream is alive."""
+        if (refusal := await self._refuse_others(request)) is not None:
+            return refusal
+        if self._streams >= MAX_STREAMS:
+            return _refusal(429, f"{MAX_STREAMS} streams are open already")
+        response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
+        await response.prepare(request)
+        self._streams += 1
+        try:
+            version = -1
+            while True:
+                newest = self._hub.version
+                worlds = self._hub.since(version)
+                await response.write(b"".join(_encode(world) + b"\n" for world in worlds) or b"\n")
+                version = newest
+                await asyncio.sleep(LEAST_GAP_S)
+                try:
+                    await asyncio.wait_for(self._hub.wait_newer(version), KEEP_ALIVE_S)
+                except TimeoutError:
+                    continue
+        except ConnectionError:
+            return response
+        finally:
+            self._streams -= 1
+
+    async def _refuse_others(self, request: web.Request) -> web.Response | None:
+        """Only the control plane may pass."""
+        token = _bearer(request)
+        if not token:
+            return _refusal(401, "a bearer token is needed")
+        if not await self._gate.is_control(token):
+            return _refusal(403, "only the controller may do this")
+        return None
+
+
+def _bearer(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _refusal(status: int, message: str) -> web.Response:
+    return web.Response(status=status, body=_encode({"error": message}), content_type="application/json")

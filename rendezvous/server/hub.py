@@ -1,0 +1,213 @@
+"""All jobs of a server: each job's machine, the connections of its members, and the one clock that drives them.
+
+The hub feeds events and carries out effects. It knows neither HTTP nor tokens: a connection is an object with `send` and `end`.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from rendezvous.machine import Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, Tell, Tick, Wake, begin, step, summary
+from rendezvous.wire import Expectation, FromMember, Join, View, World
+
+log = logging.getLogger(__name__)
+
+MAX_JOBS = 20_000
+EMPTY_JOB_KEPT_S = 3600.0
+
+
+class Full(Exception):
+    """The server holds as much as it may."""
+
+
+class Link(Protocol):
+    """A member's connection, as the hub sees it."""
+
+    def send(self, view: View) -> None:
+        """Queue a view; never blocks, and a newer view may replace an unsent one."""
+
+    def end(self, reason: str) -> None:
+        """Tell the member that it was replaced, and close."""
+
+
+class Course:
+    """A job under way: its state, its members' connections, its timer."""
+
+    __slots__ = ("job", "links", "timer", "touched", "version")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.links: dict[str, tuple[str, Link]] = {}
+        self.timer: asyncio.TimerHandle | None = None
+        self.version = 0
+        self.touched = job.now
+
+
+class Hub:
+    """The jobs of one server process."""
+
+    def __init__(self, *, instance: str, clock: Callable[[], float], limits: Limits | None = None) -> None:
+        self._instance = instance
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._up_since = clock()
+        self._jobs: dict[str, Course] = {}
+        self._version = 0
+        self._changed = asyncio.Event()
+        self._forgotten: dict[str, int] = {}
+
+    # --- events in ---
+
+    def expect(self, uid: str, expectation: Expectation) -> bool:
+        """Take the controller's word; False where a newer leader has spoken already."""
+        course = self._course(uid)
+        known = course.job.expectation
+        if known is not None and expectation.term < known.term:
+            return False
+        self._apply(course, Expected(expectation))
+        return True
+
+    def forget(self, uid: str) -> None:
+        """The job is over: let go of its members and its state."""
+        course = self._jobs.pop(uid, None)
+        if course is None:
+            return
+        if course.timer is not None:
+            course.timer.cancel()
+        for _, link in list(course.links.values()):
+            link.end("the job is over")
+        self._version += 1
+        self._forgotten[uid] = self._version
+        while len(self._forgotten) > MAX_JOBS:
+            del self._forgotten[next(iter(self._forgotten))]
+        self._announce()
+
+    def attach(self, uid: str, *, name: str, link: Link, message: Join) -> None:
+        """A member's connection presented itself."""
+        course = self._course(uid)
+        previous = course.links.get(name)
+        course.links[name] = (message.incarnation, link)
+        if previous is not None and previous[0] == message.incarnation:
+            previous[1].end("the same member opened another connection")
+        elif previous is not None:
+            previous[1].end("a newer incarnation of this member has come")
+        self._apply(course, Said(name, message.incarnation, message))
+
+    def said(self, uid: str, *, name: str, incarnation: str, message: FromMember) -> None:
+        """A member's connection carried a message."""
+        course = self._jobs.get(uid)
+        if course is not None:
+            self._apply(course, Said(name, incarnation, message))
+
+    def detach(self, uid: str, *, name: str, incarnation: str, link: Link) -> None:
+        """A member's connection broke."""
+        course = self._jobs.get(uid)
+        if course is None or name not in course.links or course.links[name][1] is not link:
+            return
+        del course.links[name]
+        self._apply(course, Lost(name, incarnation))
+
+    # --- worlds out ---
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def job(self, uid: str) -> Job | None:
+        course = self._jobs.get(uid)
+        return course.job if course is not None else None
+
+    def jobs(self) -> list[Job]:
+        return [course.job for course in self._jobs.values()]
+
+    def world(self, uid: str) -> World | None:
+        course = self._jobs.get(uid)
+        return summary(course.job) if course is not None else None
+
+    def since(self, version: int) -> list[World]:
+        """The worlds that changed after this version of the hub."""
+        worlds = [summary(course.job) for course in self._jobs.values() if course.version > version]
+        gone = [uid for uid, at in self._forgotten.items() if at > version and uid not in self._jobs]
+        return worlds + [World(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone]
+
+    async def wait_newer(self, version: int) -> int:
+        """Wait until something changed after this version."""
+        while self._version <= version:
+            changed = self._changed
+            await changed.wait()
+        return self._version
+
+    # --- inside ---
+
+    def _course(self, uid: str) -> Course:
+        course = self._jobs.get(uid)
+        if course is None:
+            if len(self._jobs) >= MAX_JOBS:
+                raise Full(f"this server holds {MAX_JOBS} jobs already")
+            job = begin(uid, instance=self._instance, up_since=self._up_since, now=self._clock(), limits=self._limits)
+            course = self._jobs[uid] = Course(job)
+        return course
+
+    def _apply(self, course: Course, event: Event) -> None:
+        before = course.job
+        course.job, effects = step(course.job, event, self._clock())
+        if not isinstance(event, Tick):
+            course.touched = course.job.now
+        for effect in effects:
+            match effect:
+                case Tell(member=name, view=view):
+                    if name in course.links:
+                        course.links[name][1].send(view)
+                case Refuse(member=name, incarnation=incarnation):
+                    self._refuse(course, name, incarnation)
+                case Publish():
+                    self._version += 1
+                    course.version = self._version
+                    self._announce()
+                case Wake(at=at):
+                    self._set_timer(course, at)
+        _tell_log(before, course.job)
+
+    def _refuse(self, course: Course, name: str, incarnation: str) -> None:
+        held = course.links.get(name)
+        if held is not None and held[0] == incarnation:
+            held[1].end("a newer incarnation of this member has come")
+            del course.links[name]
+
+    def _set_timer(self, course: Course, at: float) -> None:
+        if course.timer is not None:
+            course.timer.cancel()
+            course.timer = None
+        if not course.job.members and course.job.expectation is None:
+            at = course.touched + EMPTY_JOB_KEPT_S
+        if math.isfinite(at):
+            delay = max(0.0, at - self._clock())
+            course.timer = asyncio.get_running_loop().call_later(delay, self._tick, course)
+
+    def _tick(self, course: Course) -> None:
+        course.timer = None
+        job = course.job
+        if not job.members and job.expectation is None and self._clock() >= course.touched + EMPTY_JOB_KEPT_S:
+            self.forget(job.uid)
+            return
+        self._apply(course, Tick())
+
+    def _announce(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def _tell_log(before: Job, after: Job) -> None:
+    """One line per change of a job, never per message."""
+    if after.standing is not before.standing and after.standing is not None and not after.standing.adopted:
+        world = after.standing
+        log.info(
+            "world sealed",
+            extra={"job": after.uid, "generation": world.generation, "id": world.id, "size": world.size, "reason": world.reason},
+        )
+    elif after.round is not None and after.round.draining and (before.round is None or not before.round.draining):
+        log.info("round began", extra={"job": after.uid, "reason": after.round.reason, "cause": after.round.cause})
+    if after.closed and not before.closed:
+        log.warning("world closed", extra={"job": after.uid, "reason": after.closed})

@@ -1,0 +1,130 @@
+"""One member's connection: a WebSocket that carries its messages up and views down. The connection itself is the sign of life.
+
+It checks the size, rate and form of what comes, and hands it to the hub; it decides nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from rendezvous.server.hub import Full, Hub
+from rendezvous.wire import MAX_MEMBERS, FromMember, Join, Refused, View
+
+log = logging.getLogger(__name__)
+
+FIRST_MESSAGE_S = 10.0
+LONGEST_MESSAGE = 16 * 1024
+MESSAGES_PER_S = 20.0
+BURST = 200.0
+
+_decoder = msgspec.json.Decoder(FromMember)
+
+
+class Connection:
+    """A member's WebSocket as the hub's Link: the newest view is what gets sent, older unsent ones are dropped."""
+
+    def __init__(self, socket: web.WebSocketResponse) -> None:
+        self._socket = socket
+        self._next: View | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, view: View) -> None:
+        self._next = view
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._send_newest())
+
+    def end(self, reason: str) -> None:
+        self._next = None
+        self._task = asyncio.get_running_loop().create_task(self._refuse(reason))
+
+    async def _send_newest(self) -> None:
+        try:
+            while self._next is not None:
+                view, self._next = self._next, None
+                await self._socket.send_str(msgspec.json.encode(view).decode())
+        except (ConnectionError, RuntimeError):
+            pass  # the reading side notices the broken connection
+        finally:
+            self._task = None
+
+    async def _refuse(self, reason: str) -> None:
+        try:
+            await self._socket.send_str(msgspec.json.encode(Refused(refused=reason)).decode())
+            await self._socket.close(code=WSCloseCode.POLICY_VIOLATION)
+        except (ConnectionError, RuntimeError):
+            pass  # it is gone already
+
+
+class Rate:
+    """A token bucket, so that one member cannot keep the server busy."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._at = clock()
+        self._left = BURST
+
+    def allows(self) -> bool:
+        now = self._clock()
+        self._left = min(BURST, self._left + (now - self._at) * MESSAGES_PER_S)
+        self._at = now
+        self._left -= 1
+        return self._left >= 0
+
+
+async def serve_member(
+    request: web.Request, hub: Hub, *, uid: str, name: str, clock: Callable[[], float], open_sockets: set[web.WebSocketResponse]
+) -> web.WebSocketResponse:
+    """Run one member's connection until it breaks."""
+    socket = web.WebSocketResponse(max_msg_size=LONGEST_MESSAGE, compress=False, timeout=2.0)
+    await socket.prepare(request)
+    try:
+        join = await _first(socket)
+    except (ValueError, TimeoutError) as error:
+        await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
+        return socket
+    job = hub.job(uid)
+    if job is not None and name not in job.members and len(job.members) >= MAX_MEMBERS:
+        await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"the job has too many members")
+        return socket
+    connection = Connection(socket)
+    try:
+        hub.attach(uid, name=name, link=connection, message=join)
+    except Full as error:
+        await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=str(error).encode())
+        return socket
+    open_sockets.add(socket)
+    try:
+        await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=Rate(clock))
+    finally:
+        open_sockets.discard(socket)
+        hub.detach(uid, name=name, incarnation=join.incarnation, link=connection)
+    return socket
+
+
+async def _first(socket: web.WebSocketResponse) -> Join:
+    """A connection begins with a Join."""
+    frame = await asyncio.wait_for(socket.receive(), FIRST_MESSAGE_S)
+    if frame.type is not WSMsgType.TEXT:
+        raise ValueError("the first message must be a join")
+    message = _decoder.decode(frame.data)
+    if not isinstance(message, Join):
+        raise ValueError("the first message must be a join")
+    return message
+
+
+async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: str, incarnation: str, rate: Rate) -> None:
+    async for frame in socket:
+        if frame.type is not WSMsgType.TEXT:
+            continue
+        if not rate.allows():
+            await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many messages")
+            return
+        try:
+            message = _decoder.decode(frame.data)
+        except msgspec.MsgspecError as error:
+            await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
+            return
+        hub.said(uid, name=name, incarnation=incarnation, message=message)

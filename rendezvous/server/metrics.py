@@ -1,0 +1,46 @@
+"""The server's own metrics, counted from the hub when asked. Nothing per job: a job's name is nobody else's business here."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from rendezvous.machine import Job, summary
+
+
+class Membership(Collector):
+    """Jobs by phase, members by phase, generations and restarts by cause."""
+
+    def __init__(self, jobs: Callable[[], Iterable[Job]]) -> None:
+        self._jobs = jobs
+
+    def collect(self) -> Iterator[Metric]:
+        jobs = list(self._jobs())
+        yield _gauge("elastic_rendezvous_jobs", "Jobs by the phase of their world", "phase", Counter(summary(job).phase for job in jobs))
+        phases = Counter(member.phase.value for job in jobs for member in job.members.values())
+        yield _gauge("elastic_rendezvous_members", "Members by phase", "phase", phases)
+        restarts: Counter[str] = Counter()
+        for job in jobs:
+            restarts.update(job.restarts)
+        family = CounterMetricFamily("elastic_rendezvous_restarts", "Ends of workers by cause, over the jobs held now", labels=["cause"])
+        for cause, count in sorted(restarts.items()):
+            family.add_metric([cause], count)
+        yield family
+
+
+def _gauge(name: str, text: str, label: str, counts: Counter[str]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for value, count in sorted(counts.items()):
+        family.add_metric([value], count)
+    return family
+
+
+def metrics_of(jobs: Callable[[], Iterable[Job]]) -> Callable[[], tuple[bytes, str]]:
+    """A function that renders the metrics, and their content type."""
+    registry = CollectorRegistry()
+    registry.register(Membership(jobs))
+    ProcessCollector(registry=registry)
+    return lambda: (generate_latest(registry), CONTENT_TYPE_LATEST)

@@ -1,0 +1,58 @@
+"""Who may speak for a job: HMACs over the job's uid and a role, under the key of the installation.
+
+Nothing is stored per job: whoever has the key can make and check a token. Two keys are accepted, so that one can be rotated.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+KEY_FILES = ("server.key", "server.key.old")
+LEAST_KEY_BYTES = 16
+
+
+class Role(StrEnum):
+    """What a token's holder may do."""
+
+    AGENT = "agent"  # join, and report, as any member of its job
+    CONTROL = "control"  # say who is expected in every job, and hear of every world
+
+
+class BadKey(ValueError):
+    """The installation's key is missing or unusable."""
+
+
+def job_token(key: bytes, job_uid: str, role: Role = Role.AGENT) -> str:
+    """The token for one job and role."""
+    return hmac.new(key, f"elastic-rendezvous\0{role.value}\0{job_uid}".encode(), hashlib.sha256).hexdigest()
+
+
+def control_token(key: bytes) -> str:
+    """The token of a controller that holds the installation's key."""
+    return job_token(key, "", Role.CONTROL)
+
+
+def is_valid(token: str, *, keys: Iterable[bytes], job_uid: str, role: Role = Role.AGENT) -> bool:
+    """Whether one of the keys made this token for this job and role."""
+    return any(hmac.compare_digest(token.encode(), job_token(key, job_uid, role).encode()) for key in keys)
+
+
+def load_keys(folder: Path) -> Sequence[bytes]:
+    """The installation's keys, the current one first."""
+    keys = []
+    for name in KEY_FILES:
+        path = folder / name
+        if not path.exists():
+            continue
+        try:
+            key = bytes.fromhex(path.read_text().strip())
+        except ValueError as error:
+            raise BadKey(f"{path} is not a key in hex digits; make it anew with the install step") from error
+        if len(key) < LEAST_KEY_BYTES:
+            raise BadKey(f"{path} holds {len(key)} bytes but a key needs at least {LEAST_KEY_BYTES}; make it anew with the install step")
+        keys.append(key)
+    if not keys:
+        raise BadKey(f"{folder} holds no {KEY_FILES[0]}; point --installation at the installation's folder")
+    return keys

@@ -1,0 +1,257 @@
+"""A rendezvous server process and torchrun agents on loopback, for tests and benchmarks that need neither Kubernetes nor containers."""
+
+import asyncio
+import contextlib
+import datetime
+import ipaddress
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from rendezvous.client import RendezvousClient
+from rendezvous.tokens import control_token, job_token, load_keys
+from rendezvous.wire import Expectation, World
+
+PATIENCE_S = 60.0
+
+TRAINING = """
+import os, sys, time, json
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+steps, pace, folder = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+checkpoint = os.path.join(folder, "checkpoint.json")
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+start = json.load(open(checkpoint))["step"] if os.path.exists(checkpoint) else 0
+def tell(what, step):
+    with open(os.path.join(folder, "log"), "a") as log:
+        log.write(f"{time.time():.3f} {os.environ['ELASTIC_MEMBER']} {what} rank={rank} size={size} step={step}\\n")
+for step in range(start, steps):
+    loss = model(torch.ones(2, 4)).sum()
+    loss.backward()
+    if step == start:
+        tell("first", step)
+    if rank == 0:
+        with open(checkpoint + ".tmp", "w") as file:
+            json.dump({"step": step + 1}, file)
+        os.replace(checkpoint + ".tmp", checkpoint)
+    crash = os.path.join(folder, "crash-" + os.environ["ELASTIC_MEMBER"])
+    if os.path.exists(crash):
+        os.remove(crash)
+        os._exit(3)
+    time.sleep(pace)
+tell("done", steps)
+dist.destroy_process_group()
+"""
+
+
+def wait_until(holds: Callable[[], bool], *, what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> float:
+    """Wait for a condition; returns the seconds it took."""
+    began = time.monotonic()
+    while not holds():
+        if time.monotonic() - began > patience_s:
+            raise AssertionError(f"not within {patience_s:g} s: {what if isinstance(what, str) else what()}")
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def make_installation(folder: Path) -> Path:
+    """An installation folder as the install step makes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "server.key").write_text(secrets.token_hex(32))
+    now = datetime.datetime.now(datetime.UTC)
+    ca_key, ca_name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test CA")])
+
+    def certificate(name: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_ca: bool) -> x509.Certificate:
+        builder = x509.CertificateBuilder().subject_name(name).issuer_name(ca_name).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
+        builder = builder.not_valid_after(now + datetime.timedelta(days=2)).add_extension(x509.BasicConstraints(is_ca, None), True)
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        return builder.add_extension(x509.SubjectAlternativeName(names), False).sign(ca_key, hashes.SHA256())
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = serialization.Encoding.PEM
+    leaf = certificate(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rendezvous")]), key, is_ca=False)
+    (folder / "ca.crt").write_bytes(certificate(ca_name, ca_key, is_ca=True).public_bytes(pem))
+    (folder / "tls.crt").write_bytes(leaf.public_bytes(pem))
+    (folder / "tls.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    return folder
+
+
+class Server:
+    """A rendezvous server as a process, on a port that stays the same over restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.installation = make_installation(folder / "installation")
+        self._folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.key = load_keys(self.installation)[0]
+        self.ca = (self.installation / "ca.crt").read_text()
+
+    def start(self) -> None:
+        ready = self._folder / "ready"
+        ready.unlink(missing_ok=True)
+        arguments = ["--installation", str(self.installation), "--listen", f"127.0.0.1:{self.port}", "--ready-file", str(ready)]
+        with open(self._folder / "server.log", "ab") as log:
+            self.process = subprocess.Popen([sys.executable, "-m", "rendezvous.main", *arguments], stderr=log, stdout=log)
+        wait_until(ready.exists, what="the server serves")
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(20)
+
+    def log(self) -> str:
+        return (self._folder / "server.log").read_text()
+
+    def client(self) -> RendezvousClient:
+        async def token() -> str:
+            return control_token(self.key)
+
+        return RendezvousClient(f"https://127.0.0.1:{self.port}", token, self.ca)
+
+    def expect(self, job: str, expectation: Expectation) -> None:
+        async def call() -> None:
+            async with self.client() as client:
+                await client.expect(job, expectation)
+
+        asyncio.run(call())
+
+    def world(self, job: str) -> World | None:
+        async def call() -> World | None:
+            async with self.client() as client:
+                return await client.world(job)
+
+        return asyncio.run(call())
+
+
+class Agents:
+    """The torchrun agents of one job, each with its own log."""
+
+    def __init__(self, folder: Path, server: Server, *, job: str, steps: int = 400, pace_s: float = 0.05, script: str = TRAINING) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.server = server
+        self.job = job
+        self._arguments = [str(steps), str(pace_s), str(folder)]
+        self._script = folder / "train.py"
+        self._script.write_text(script)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *, nnodes: str = "1:8", workers: int = 1, **environment: str) -> None:
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "ELASTIC_", "TORCHELASTIC_"))}
+        env |= {
+            "PET_RDZV_BACKEND": "elastic",
+            "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.server.port}",
+            "PET_RDZV_ID": self.job,
+            "PET_NNODES": nnodes,
+            "PET_NPROC_PER_NODE": str(workers),
+            "PET_MAX_RESTARTS": "1000000",
+            "ELASTIC_TOKEN": job_token(self.server.key, self.job),
+            "ELASTIC_CA": self.server.ca,
+            "ELASTIC_MEMBER": name,
+            "ELASTIC_POD_UID": f"uid-{name}",
+            "ELASTIC_POD_IP": "127.0.0.1",
+            "LOGLEVEL": "INFO",
+            "OMP_NUM_THREADS": "1",
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+        } | environment
+        command = [sys.executable, "-m", "torch.distributed.run", str(self._script), *self._arguments]
+        with open(self.folder / f"{name}.out", "ab") as log:
+            self.processes[name] = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+
+    def output(self, name: str) -> str:
+        return (self.folder / f"{name}.out").read_text(errors="replace")
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """To the agent alone, as a kubelet does with the first process of a container."""
+        os.kill(self.processes[name].pid, number)
+
+    def kill_pod(self, name: str) -> None:
+        """Everything of this agent at once, as when a node is gone."""
+        os.killpg(self.processes[name].pid, signal.SIGKILL)
+        for child in self.worker_pids(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self.processes[name].wait()
+
+    def worker_pids(self, name: str) -> list[int]:
+        pid = self.processes[name].pid
+        try:
+            return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        except OSError:
+            return []
+
+    def log(self) -> list[dict[str, str]]:
+        """What the training scripts wrote: time, member, what, rank, size, step."""
+        path = self.folder / "log"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = (
+            re.fullmatch(r"(?P<at>\S+) (?P<member>\S+) (?P<what>\S+) rank=(?P<rank>\d+) size=(?P<size>\d+) step=(?P<step>\d+)", line)
+            for line in lines
+        )
+        return [match.groupdict() for match in found if match]
+
+    def wait_for_world(self, size: int, *, after: float = 0.0, patience_s: float = PATIENCE_S) -> float:
+        """Wait until `size` workers took their first step in a world of that size after this moment; returns the time of the last one."""
+
+        def entered() -> list[float]:
+            return [float(e["at"]) for e in self.log() if e["what"] == "first" and int(e["size"]) == size and float(e["at"]) >= after]
+
+        wait_until(
+            lambda: len(entered()) >= size, what=lambda: f"a world of {size} takes its first step\n{self.describe()}", patience_s=patience_s
+        )
+        return max(entered())
+
+    def describe(self) -> str:
+        tails = "\n".join(f"--- {name}\n{self.output(name)[-1500:]}" for name in self.processes)
+        return f"{tails}\n--- server\n{self.server.log()[-3000:]}\n--- log\n{self.log()[-12:]}\n{self.server.world(self.job)}"
+
+    def stop(self) -> None:
+        for name, process in self.processes.items():
+            workers = self.worker_pids(name)
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            for pid in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """A server for a block of code."""
+    server = Server(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value))
