@@ -1,0 +1,238 @@
+"""Reads YAML and JSON as kubectl does, and remembers on which line each part stands.
+
+Knows nothing of jobs. PyYAML's own constructors are not used: they turn 12:30 into a number and a date into an object, keep only the
+last of two equal keys, and forget the lines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from elastic.api.errors import Path
+
+MOST_CHARACTERS = 8_000_000
+MOST_DEPTH = 100
+MOST_DIGITS = 400
+MOST_NODES = 500_000
+"""With aliases written out; a few lines of nested aliases could otherwise fill any memory."""
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
+_TRUE = re.compile(r"(?:true|True|TRUE|yes|Yes|YES|on|On|ON)\Z")
+_FALSE = re.compile(r"(?:false|False|FALSE|no|No|NO|off|Off|OFF)\Z")
+_INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[0-9][0-9_]*)\Z")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+_NUMBER_TO_KUBECTL = re.compile(r"(?:[-+]?[0-9]+[eE][-+]?[0-9]+|0o[0-7]+)\Z")
+"""What PyYAML takes for text and kubectl does not."""
+_NO_NUMBER = {".nan": "nan", ".inf": "inf", "+.inf": "inf", "-.inf": "-inf"}
+
+
+class Unreadable(Exception):
+    """The text is neither YAML nor JSON, or too large to look at."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object of a text; an item of a List is one as well."""
+
+    value: Any
+    node: Any
+    doubled: tuple[tuple[Path, str], ...]
+    """Keys that are there twice: where, and which."""
+
+    def line(self, at: Path) -> int:
+        """Where that part stands, or what is nearest above it if it is missing."""
+        return _line(self.node, at)
+
+
+def documents(text: str) -> Iterator[Document]:
+    """Every object in the text, items of Lists one by one; empty documents are left out."""
+    if len(text) > MOST_CHARACTERS:
+        raise Unreadable(f"the text has {len(text)} characters; the most is {MOST_CHARACTERS}")
+    if text.lstrip()[:1] in ("{", "["):
+        text = text.replace("\t", " ")  # JSON may be indented by tabs, YAML may not
+    loader = _Loader(text)
+    try:
+        _check_depth(text)
+        while loader.check_node():
+            node = loader.get_node()
+            build = _Build()
+            value = build.value(node, ())
+            yield from _unpacked(Document(value, node, tuple(build.doubled)))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise Unreadable(f"this is no YAML: {error.problem or error.context}", mark.line + 1 if mark else None) from None
+    except yaml.YAMLError as error:
+        raise Unreadable(f"this is no YAML: {error}") from None
+    finally:
+        loader.dispose()
+
+
+def _check_depth(text: str) -> None:
+    """PyYAML composes by recursion, in C without a limit: nesting has to be measured before."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MOST_DEPTH:
+                raise Unreadable(f"this is nested more than {MOST_DEPTH} deep", event.start_mark.line + 1)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _unpacked(document: Document) -> Iterator[Document]:
+    value = document.value
+    if not isinstance(value, dict) or not str(value.get("kind", "")).endswith("List") or not isinstance(value.get("items"), list):
+        if value is not None:
+            yield document
+        return
+    for i, item in enumerate(value["items"]):
+        start = ("items", i)
+        doubled = tuple((at[2:], key) for at, key in document.doubled if at[:2] == start)
+        yield Document(item, _child(_child(document.node, "items"), i), doubled)
+
+
+class _Build:
+    """Makes plain values of nodes; an aliased node is made once and counted each time."""
+
+    def __init__(self) -> None:
+        self.doubled: list[tuple[Path, str]] = []
+        self._made: dict[int, tuple[Any, int]] = {}
+        self._open: set[int] = set()
+
+    def value(self, node: Any, at: Path) -> Any:
+        return self._sized(node, at)[0]
+
+    def _sized(self, node: Any, at: Path) -> tuple[Any, int]:
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(node), 1
+        if id(node) in self._made:
+            return self._made[id(node)]
+        if id(node) in self._open:
+            raise Unreadable("an alias contains itself", node.start_mark.line + 1)
+        self._open.add(id(node))
+        made, size = self._sequence(node, at) if isinstance(node, yaml.SequenceNode) else self._mapping(node, at)
+        self._open.discard(id(node))
+        if size > MOST_NODES:
+            raise Unreadable(f"there are more than {MOST_NODES} values with aliases written out", node.start_mark.line + 1)
+        self._made[id(node)] = made, size
+        return made, size
+
+    def _sequence(self, node: Any, at: Path) -> tuple[Any, int]:
+        items = [self._sized(item, (*at, i)) for i, item in enumerate(node.value)]
+        return [item for item, _ in items], 1 + sum(size for _, size in items)
+
+    def _mapping(self, node: Any, at: Path) -> tuple[Any, int]:
+        made: dict[Any, Any] = {}
+        merged: dict[Any, Any] = {}
+        total = 1
+        for key_node, value_node in node.value:
+            key = _scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else str(key_node.tag)
+            value, size = self._sized(value_node, (*at, str(key)))
+            total += size
+            if _is_merge(key_node):
+                for part in value if isinstance(value, list) else [value]:
+                    merged = (part if isinstance(part, dict) else {}) | merged
+                continue
+            if key in made:
+                self.doubled.append(((*at, str(key)), str(key)))
+            made[key] = value
+        return merged | made, total
+
+
+def _is_merge(key_node: Any) -> bool:
+    return isinstance(key_node, yaml.ScalarNode) and key_node.value == "<<" and _is_plain(key_node)
+
+
+def _scalar(node: Any) -> Any:
+    """Plain words become null, booleans and numbers by the rules of kubectl's YAML; what is quoted or tagged !!str stays text."""
+    text: str = node.value
+    tag = node.tag.removeprefix(_TAG)
+    if not _is_plain(node) or (tag == "str" and not _NUMBER_TO_KUBECTL.match(text)):
+        return text
+    if _NULL.match(text):
+        return None
+    if _TRUE.match(text) or _FALSE.match(text):
+        return bool(_TRUE.match(text))
+    return _number(text)
+
+
+def _is_plain(node: Any) -> bool:
+    """Neither in quotes nor a block of text."""
+    return node.style not in ("'", '"', "|", ">")
+
+
+def _number(text: str) -> Any:
+    digits = text.replace("_", "")
+    if _INT.match(text):
+        base = (
+            0
+            if digits.lstrip("+-")[:2].lower() in ("0b", "0x", "0o")
+            else 8
+            if digits.lstrip("+-")[:1] == "0" and len(digits.lstrip("+-")) > 1
+            else 10
+        )
+        return int(digits, base) if len(digits) < 400 else float("inf")
+    if _FLOAT.match(text):
+        return float(text)
+    return float(_NO_NUMBER[text.lower()]) if text.lower() in _NO_NUMBER else text
+
+
+def _integer(digits: str) -> Any:
+    bare = digits.lstrip("+-").lower()
+    if len(bare) > MOST_DIGITS:
+        return float("-inf" if digits.startswith("-") else "inf")
+    if bare.startswith(("0b", "0x", "0o")):
+        return int(digits, 0)
+    return int(digits, 8 if bare.startswith("0") and bare.isdigit() and not set(bare) & {"8", "9"} else 10)
+
+
+def _line(node: Any, at: Path) -> int:
+    line = int(node.start_mark.line)
+    for part in at:
+        key_line, node = _key_line(node, part), _child(node, part)
+        if node is None:
+            break
+        line = int(node.start_mark.line) if key_line is None else key_line
+    return line + 1
+
+
+def _child(node: Any, part: str | int) -> Any:
+    if isinstance(node, yaml.SequenceNode):
+        return node.value[part] if isinstance(part, int) and part < len(node.value) else None
+    found = _pair(node, part)
+    return found[1] if found else None
+
+
+def _key_line(node: Any, part: str | int) -> int | None:
+    found = _pair(node, part)
+    return int(found[0].start_mark.line) if found else None
+
+
+def _pair(node: Any, part: str | int) -> tuple[Any, Any] | None:
+    """Key and value, the last if there are several, also out of what was merged in."""
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    own = [(key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode) and key.value == part and not _is_merge(key)]
+    if own:
+        return own[-1]
+    for key, value in node.value:
+        for source in (value.value if isinstance(value, yaml.SequenceNode) else [value]) if _is_merge(key) else ():
+            if (found := _pair(source, part)) is not None:
+                return found
+    return None
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)

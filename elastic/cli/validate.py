@@ -1,0 +1,179 @@
+"""`elastic validate`: reads job files, says on which line what is wrong and what to do, and needs no cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from elastic.api.errors import Problem, SpecError, Warning
+from elastic.api.kinds import GROUP, KINDS
+from elastic.api.parser import parse
+from elastic.api.reader import did_you_mean
+from elastic.cli.documents import Document, Unreadable, as_json, documents
+
+SUFFIXES = (".yaml", ".yml", ".json")
+STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What there is to say about one job."""
+
+    file: str
+    document: Document
+    problems: tuple[Problem, ...]
+    warnings: tuple[Warning, ...]
+
+    @property
+    def kind(self) -> str | None:
+        return _text_at(self.document.value, "kind")
+
+    @property
+    def name(self) -> str | None:
+        metadata = self.document.value.get("metadata") if isinstance(self.document.value, dict) else None
+        return _text_at(metadata, "name") or _text_at(metadata, "generateName")
+
+    @property
+    def found(self) -> tuple[Problem, ...]:
+        return (*self.problems, *self.warnings)
+
+
+def _text_at(value: Any, key: str) -> str | None:
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, str) else None
+
+
+@dataclass(slots=True)
+class Report:
+    verdicts: list[Verdict] = field(default_factory=list)
+    unreadable: list[tuple[str, Unreadable]] = field(default_factory=list)
+    others: int = 0
+    """Objects that are no jobs."""
+
+    @property
+    def exit_code(self) -> int:
+        if self.unreadable:
+            return 2
+        return 1 if any(verdict.problems for verdict in self.verdicts) else 0
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR|-...", type=click.Path(allow_dash=True))
+@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print what was found.")
+def validate(sources: tuple[str, ...], output: str) -> None:
+    """Check job files and say what is wrong where.
+
+    FILE is YAML or JSON with any number of documents; a DIR is searched for such files; - is standard input. Objects that are no jobs are
+    passed over. Exit code: 0 all jobs are valid, 1 a job is invalid, 2 a file could not be read.
+    """
+    report = Report()
+    for source in sources:
+        for file in _files(source):
+            _look_at(file, report)
+    click.echo(as_json(_as_data(report)) if output == "json" else "\n".join(_as_lines(report)))
+    sys.exit(report.exit_code)
+
+
+def _files(source: str) -> Iterator[str]:
+    """The files of a folder in order; hidden ones are left out."""
+    path = Path(source)
+    if source == STDIN or not path.is_dir():
+        yield source
+        return
+    for file in sorted(path.rglob("*")):
+        if file.suffix in SUFFIXES and file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts):
+            yield str(file)
+
+
+def _look_at(file: str, report: Report) -> None:
+    try:
+        for document in documents(_text(file)):
+            if _is_meant_as_job(document.value):
+                report.verdicts.append(_judge(file, document))
+            else:
+                report.others += 1
+    except Unreadable as error:
+        report.unreadable.append((file, error))
+
+
+def _text(file: str) -> str:
+    try:
+        raw: bytes = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        return raw.decode("utf-8-sig")
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from None
+    except UnicodeDecodeError:
+        raise Unreadable("this is no UTF-8 text") from None
+
+
+def _is_meant_as_job(value: Any) -> bool:
+    """Also with a slip in kind or apiVersion; a config map beside the job is not meant."""
+    if not isinstance(value, dict):
+        return True
+    version, kind = value.get("apiVersion"), value.get("kind")
+    if isinstance(version, str) and version.partition("/")[0] != GROUP:
+        return isinstance(kind, str) and kind in KINDS
+    if isinstance(kind, str):
+        return kind in KINDS or bool(did_you_mean(kind, KINDS)) or kind.endswith("Job")
+    return "spec" in value or version is not None
+
+
+def _judge(file: str, document: Document) -> Verdict:
+    doubled = [Problem(at, f"{key} is there twice; keep one") for at, key in document.doubled]
+    try:
+        _, warnings = parse(document.value)
+        return Verdict(file, document, tuple(doubled), tuple(warnings))
+    except SpecError as error:
+        return Verdict(file, document, (*doubled, *error.problems), error.warnings)
+
+
+def _as_lines(report: Report) -> Iterator[str]:
+    for verdict in report.verdicts:
+        line = verdict.document.line
+        for found in sorted(verdict.found, key=lambda found: line(found.at)):
+            yield f"{verdict.file}:{line(found.at)}: {'warning' if isinstance(found, Warning) else 'error'}: {found}"
+        title = f"{verdict.kind or 'object'} {verdict.name or 'without a name'}"
+        yield f"{verdict.file}:{line(())}: {title} is {'invalid' if verdict.problems else 'valid'}"
+    for file, error in report.unreadable:
+        place = file if error.line is None else f"{file}:{error.line}"
+        yield f"{place}: error: cannot be read: {error}"
+    invalid = sum(1 for verdict in report.verdicts if verdict.problems)
+    parts = [f"{len(report.verdicts) - invalid} valid", f"{invalid} invalid"]
+    if report.unreadable:
+        parts.append(f"{len(report.unreadable)} unreadable")
+    if report.others:
+        parts.append(f"{_counted(report.others, 'other object')} passed over")
+    yield f"{_counted(len(report.verdicts), 'job')}: {', '.join(parts)}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _as_data(report: Report) -> dict[str, Any]:
+    return {
+        "valid": report.exit_code == 0,
+        "jobs": [_verdict_data(verdict) for verdict in report.verdicts],
+        "unreadable": [{"file": file, "line": error.line, "message": str(error)} for file, error in report.unreadable],
+        "others": report.others,
+    }
+
+
+def _verdict_data(verdict: Verdict) -> dict[str, Any]:
+    def listed(found: tuple[Problem, ...]) -> list[dict[str, Any]]:
+        return [{"path": item.path, "line": verdict.document.line(item.at), "message": item.message} for item in found]
+
+    return {
+        "file": verdict.file,
+        "line": verdict.document.line(()),
+        "kind": verdict.kind,
+        "name": verdict.name,
+        "valid": not verdict.problems,
+        "problems": listed(verdict.problems),
+        "warnings": listed(verdict.warnings),
+    }
