@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from elastic.local.apiserver.errors import Cause, StatusError, bad_request, invalid, unsupported
+from elastic.local.apiserver.errors import Cause, StatusError, bad_request, forbidden_field, invalid, required, unsupported
 from elastic.local.apiserver.resources import ResourceType
 
 
@@ -39,6 +39,14 @@ class Call:
         return self.query.get("dryRun", "") == "All"
 
     @property
+    def applying(self) -> bool:
+        return self.media == "application/apply-patch+yaml"
+
+    @property
+    def force(self) -> bool:
+        return self.flag("force")
+
+    @property
     def manager(self) -> str:
         """Who the fields written are said to belong to: the parameter, or the first part of the user agent."""
         given = self.query.get("fieldManager", "")
@@ -51,6 +59,10 @@ class Call:
             causes.append(unsupported("dryRun", [self.query["dryRun"]], ["All"]))
         if self.query.get("fieldValidation") not in (None, "", "Ignore", "Warn", "Strict"):
             causes.append(unsupported("fieldValidation", self.query["fieldValidation"], ["Ignore", "Strict", "Warn"]))
+        if options == "PatchOptions" and self.applying and not self.query.get("fieldManager"):
+            causes.append(required("fieldManager", "is required for apply patch"))
+        if options == "PatchOptions" and not self.applying and "force" in self.query:
+            causes.append(forbidden_field("force", "may not be specified for non-apply patch"))
         if len(self.query.get("fieldManager", "")) > 128:
             causes.append(Cause("fieldManager", "FieldValueTooLong", "Too long: may not be more than 128 bytes"))
         if causes:

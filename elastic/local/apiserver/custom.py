@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from elastic.local.apiserver import schemas, structural, typed
+from elastic.local.apiserver import fieldsets, schemas, structural, typed
 from elastic.local.apiserver.errors import Cause, Json, bad_request
 from elastic.local.apiserver.resources import Strategy
 
@@ -46,7 +46,15 @@ class Custom(Strategy):
         schema = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         self.schema: Json = {**schema, "properties": {**schema.get("properties", {}), **_IMPLIED}}
         self._check: Any = None
+        self._tree: fieldsets.Shape | None = None
         self._selectable = tuple(f["jsonPath"].removeprefix(".") for f in version.get("selectableFields") or ())
+
+    def shape_tree(self) -> fieldsets.Shape:
+        """The schema as managed fields see it."""
+        if self._tree is None:
+            meta = {"$ref": schemas.PREFIX + schemas.OBJECT_META}
+            self._tree = fieldsets.Shape({**self.schema, "properties": {**self.schema["properties"], "metadata": meta}})
+        return self._tree
 
     def shape(self, obj: Json, kind: str, unknown: list[str]) -> Json:
         """Metadata in its type's form, unknown fields dropped, defaults filled in."""

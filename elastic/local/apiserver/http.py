@@ -112,12 +112,13 @@ class Edge:
 
     async def _call(self, request: web.Request, target: paths.Target, kind: ResourceType, user: User, warnings: list[str]) -> Call:
         query = request.query
-        watching = query.get("watch", "").lower() in ("true", "1") and request.method == "GET" and not target.subresource
+        watching = target.watching or (query.get("watch", "").lower() in ("true", "1") and not target.name)
         verb = paths.verb_of(request.method, named=bool(target.name), watching=watching)
         if target.subresource and kind.sub(target.subresource) is None:
             raise no_such_resource()
         offered = kind.verbs if not target.subresource else getattr(kind.sub(target.subresource), "verbs", ())
-        if verb not in offered or (bool(target.name) == (verb in ("create", "list", "deletecollection")) and not target.subresource):
+        on_collection = verb in ("create", "list", "deletecollection") and not target.subresource
+        if verb not in offered or (verb != "watch" and on_collection == bool(target.name)):
             raise method_not_allowed()
         if kind.namespaced and not target.namespace and verb not in ("list", "watch"):
             raise method_not_allowed()

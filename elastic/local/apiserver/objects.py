@@ -64,8 +64,10 @@ class Objects:
         self._place(call, meta)
         if meta.pop("resourceVersion", "") not in ("", "0"):
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
-        for key in (*SYSTEM_FIELDS, "managedFields"):
+        for key in SYSTEM_FIELDS:
             meta.pop(key, None)
+        if not call.applying:
+            meta.pop("managedFields", None)
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = meta["generateName"][: 63 - 5] + _suffix()
         meta["uid"] = str(uuid4())
@@ -74,6 +76,7 @@ class Objects:
         strategy.prepare_create(obj)
         if strategy.generation:
             meta["generation"] = 1
+        managed.on_write(call, obj, None)
         await self._admission.admit(call, obj, None)
         causes = names.identity_causes(meta)
         if not causes:
@@ -86,7 +89,6 @@ class Objects:
         if existing is not None:
             dying = bool(existing.load()["metadata"].get("deletionTimestamp"))
             raise already_exists(kind.group, kind.plural, meta["name"], being_deleted=dying)
-        managed.on_write(call, obj, None)
         if call.dry_run:
             return obj
         call.name = meta["name"]
@@ -133,13 +135,13 @@ class Objects:
             strategy.prepare_update(new, old)
         if strategy.generation and not status and _spec(new) != _spec(old):
             meta["generation"] = before.get("generation", 0) + 1
+        managed.on_write(call, new, old)
         await self._admission.admit(call, new, old)
         causes = names.metadata_causes(meta) + names.update_causes(meta, before)
         causes += strategy.validate_status(new, old) if status else strategy.validate(new) + strategy.validate_update(new, old)
         if causes:
             raise invalid(kind.group, kind.kind, call.name, causes)
         call.warnings += strategy.warnings(new)
-        managed.on_write(call, new, old)
         if managed.same(new, old):
             return old
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):

@@ -13,7 +13,8 @@ class Target:
     plural: str
     name: str
     subresource: str
-    rest: str = ""
+    watching: bool = False
+    """the path is of the old form with /watch/ in it"""
 
 
 def parse(path: str) -> Target | None:
@@ -27,12 +28,13 @@ def parse(path: str) -> Target | None:
         return None
     if not all(parts):
         return None
-    namespace = ""
+    namespace, watching = "", parts[0] == "watch" and len(parts) > 1
+    parts = parts[1:] if watching else parts
     if parts[0] == "namespaces" and len(parts) >= 3 and not (not group and len(parts) == 3 and parts[2] in ("status", "finalize")):
         namespace, parts = parts[1], parts[2:]
     name = parts[1] if len(parts) > 1 else ""
-    sub = parts[2] if len(parts) > 2 else ""
-    return Target(group, version, namespace, parts[0], name, sub, "/".join(parts[3:]))
+    sub = "/".join(parts[2:])
+    return Target(group, version, namespace, parts[0], name, sub, watching)
 
 
 def verb_of(method: str, *, named: bool, watching: bool) -> str:

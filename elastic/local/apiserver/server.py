@@ -69,6 +69,7 @@ class ApiServer:
                 meta = {"name": name, "uid": str(uuid4()), "creationTimestamp": now_text(), "labels": {"kubernetes.io/metadata.name": name}}
                 obj = {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
                 self.store.put("namespaces", "", name, obj=obj, expected=None)
+        self.store.forget_history()
 
     def _definition_changed(self, change: Change) -> None:
         obj = change.after.load()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastic.local.apiserver import decoding, lists, patches
+from elastic.local.apiserver import decoding, lists, managed, patches
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom
-from elastic.local.apiserver.errors import Json, StatusError, bad_request, forbidden_field, invalid, unsupported
+from elastic.local.apiserver.errors import Json, StatusError, bad_request, conflict, forbidden_field, invalid, not_found, unsupported
 from elastic.local.apiserver.objects import Mutate, Objects
 from elastic.local.apiserver.store import Store
 
@@ -86,7 +86,31 @@ class Writes:
         return mutate
 
     async def _apply(self, call: Call) -> tuple[Json, bool]:
-        raise StatusError(415, "UnsupportedMediaType", "server-side apply is not served yet")
+        config = managed.check_config(call, decoding.parse(call.body, call.media))
+        meta = config["metadata"]
+        if self._store.get(call.kind.stored_in, call.namespace, call.name) is None:
+            if call.subresource:
+                raise not_found(call.kind.group, call.kind.plural, call.name)
+            if meta.get("uid"):
+                why = f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing object was found"
+                raise conflict(call.kind.group, call.kind.plural, call.name, why)
+            return await self._objects.create(call, self._applied(call, None, config)), True
+
+        def mutate(live: Json) -> Json:
+            return self._applied(call, live, config)
+
+        return await self._objects.update(call, mutate, status=call.subresource == "status"), False
+
+    def _applied(self, call: Call, live: Json | None, config: Json) -> Json:
+        """The live object with a configuration applied; fields that the kind does not know were refused or are dropped."""
+        policy = decoding.FieldPolicy(call.query.get("fieldValidation", ""))
+        merged, unknown = self._shaped(call, managed.apply(call, live, config))
+        policy.note(unknown, [])
+        call.warnings[:] = policy.settle("")
+        for key in ("resourceVersion", "uid"):
+            if config["metadata"].get(key):
+                merged["metadata"][key] = config["metadata"][key]
+        return merged
 
     async def delete(self, call: Call) -> tuple[Json, bool]:
         return await self._objects.delete(call, self.delete_options(call))
