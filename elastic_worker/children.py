@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import threading
-import time
 import typing
 
 LOOK_S = 0.02
@@ -119,20 +118,3 @@ class Watch:
         os.close(descriptor)
         if not self._is_over:
             self._on_end(pid, status)
-
-
-def end_after(watch: Watch, *, grace_s: float, tell: typing.Callable[[str], None]) -> threading.Timer:
-    """End, after the grace, those of the children running now that are still there."""
-    pids = watch.running()
-    asked_at = time.monotonic()
-
-    def end() -> None:
-        killed = watch.kill(pids)
-        if killed:
-            waited_s = time.monotonic() - asked_at
-            tell("workers {} did not stop within {:.1f} s of being asked, and were killed".format(killed, waited_s))
-
-    timer = threading.Timer(grace_s, end)
-    timer.daemon = True
-    timer.start()
-    return timer

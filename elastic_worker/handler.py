@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import threading
-import time
 import types
 import typing
 
@@ -23,9 +22,10 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from elastic_worker import children, settings
+from elastic_worker import settings
 from elastic_worker.presence import Presence, View
 from elastic_worker.store import AgentStore
+from elastic_worker.work import Work
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,6 @@ STORE_CONNECT = datetime.timedelta(seconds=15)
 SERVER_AWAY_S = 600.0
 DENIED_S = 15.0
 LOOK_S = 1.0
-OWN_END_S = 0.3
-"""How long a worker's end by SIGTERM is held back: when it went with its whole pod, the agent's own signal comes within this time."""
 
 
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
@@ -57,11 +55,7 @@ class ElasticHandler(RendezvousHandler):
         self._is_terminating = threading.Event()
         self._generation = 0
         self._store = None  # type: typing.Optional[AgentStore]
-        self._watch = None  # type: typing.Optional[children.Watch]
-        self._ender = None  # type: typing.Optional[threading.Timer]
-        self._is_asked_back = False
-        self._failed = 0
-        self._has_finished = False
+        self._work = None  # type: typing.Optional[Work]
 
     # --- what torchrun calls ---
 
@@ -90,7 +84,10 @@ class ElasticHandler(RendezvousHandler):
             trouble = "the store of generation {} at {} could not be reached".format(view.generation, view.store)
 
     def num_nodes_waiting(self) -> int:
-        if self._is_asked_back:
+        work = self._work
+        if work is None:
+            return 0
+        if work.is_asked_back:
             return 1
         view = self._presence.view
         reason = self._presence.refused or view.closed or view.reform
@@ -98,10 +95,8 @@ class ElasticHandler(RendezvousHandler):
             reason = "the world broke before its workers had started"
         if not reason:
             return 0
-        self._is_asked_back = True
         log.info("going back to the rendezvous: %s", reason)
-        if self._watch is not None:
-            self._ender = children.end_after(self._watch, grace_s=view.grace_s, tell=log.warning)
+        work.ask_back(view.grace_s)
         return 1
 
     def is_closed(self) -> bool:
@@ -112,11 +107,12 @@ class ElasticHandler(RendezvousHandler):
         self._presence.leave("torchrun closed the rendezvous")
 
     def shutdown(self) -> bool:
-        self._stop_watching()
+        if self._work is not None:
+            self._work.end()
         if self._store is not None:
             self._store.close()
         if self._is_started:
-            self._presence.leave("finished" if self._has_finished else "torchrun ended")
+            self._presence.leave("finished" if self._work is not None and self._work.has_finished else "torchrun ended")
         return True
 
     # --- the barrier ---
@@ -135,23 +131,16 @@ class ElasticHandler(RendezvousHandler):
     def _leave_world(self) -> str:
         """Let go of the last world; returns why, where it was neither asked for nor a worker's failure."""
         trouble = ""
-        if self._generation and not self._is_asked_back and not self._failed:
-            self._wait_for_status()
-            if not self._failed:
-                self._presence.state("failed", generation=self._generation, detail="torchrun restarts its workers")
-        if self._store is not None and self._store.broke:
-            trouble = "the store of generation {} was lost".format(self._generation)
-        self._stop_watching()
         if self._store is not None:
+            if self._store.broke:
+                trouble = "the store of generation {} was lost".format(self._generation)
             self._store.close()
-            self._store = None
+        if self._work is not None and trouble:
+            self._work.end()
+        elif self._work is not None:
+            self._work.close()
+        self._store, self._work = None, None
         return trouble
-
-    def _wait_for_status(self) -> None:
-        """torch may have seen its worker's end a moment before our own watch did."""
-        until = time.monotonic() + OWN_END_S + 0.2
-        while not self._failed and time.monotonic() < until:
-            time.sleep(0.01)
 
     def _wait_for_world(self) -> View:
         """Wait at the barrier until there is a world with us in it."""
@@ -192,12 +181,9 @@ class ElasticHandler(RendezvousHandler):
 
     def _enter(self, view: View, store: TCPStore) -> RendezvousInfo:
         generation = view.generation
-        self._is_asked_back = False
-        self._failed = 0
-        self._has_finished = False
         self._store = AgentStore(store, rank=view.rank, size=view.size, is_over=lambda: self._is_over(generation))
-        self._watch = children.Watch(on_start=lambda: self._presence.state("started", generation=generation), on_end=self._on_end)
-        self._watch.begin()
+        self._work = Work(self._presence, generation=generation, is_terminating=self._is_terminating)
+        self._work.begin()
         host, _, port = view.store.rpartition(":")
         log.info("generation %s: rank %s of %s, store at %s", generation, view.rank, view.size, view.store)
         return RendezvousInfo(self._store, view.rank, view.size, RendezvousStoreInfo(host, int(port)))  # type: ignore[arg-type]
@@ -206,34 +192,6 @@ class ElasticHandler(RendezvousHandler):
         """Whether nobody should wait any more for members of this world."""
         view = self._presence.view
         return bool(view.reform or view.closed or view.done or self._presence.refused) or view.generation not in (0, generation)
-
-    # --- workers ---
-
-    def _on_end(self, pid: int, status: typing.Optional[int]) -> None:
-        """A worker ended. By itself, unless we asked for it or the whole pod is going."""
-        watch = self._watch
-        if status == 0:
-            if watch is not None and not watch.running() and not self._failed and not self._is_asked_back:
-                self._has_finished = True
-                self._presence.state("finished", generation=self._generation)
-            return
-        if status == 128 + signal.SIGTERM and self._is_terminating.wait(OWN_END_S):
-            return
-        if self._is_terminating.is_set() or self._is_asked_back:
-            return
-        self._failed += 1
-        fields = {"generation": self._generation, "detail": "worker process {}".format(pid)}  # type: typing.Dict[str, typing.Any]
-        if status is not None:
-            fields["status"] = status
-        self._presence.state("failed", **fields)
-
-    def _stop_watching(self) -> None:
-        if self._ender is not None:
-            self._ender.cancel()
-            self._ender = None
-        if self._watch is not None:
-            self._watch.end()
-            self._watch = None
 
     def _heard_signal(self, number: int) -> None:
         """A signal reached this process; torch acts on it, the server hears of it now."""

@@ -72,12 +72,15 @@ class RendezvousClient:
                 return None
             raise
 
-    async def worlds(self) -> AsyncIterator[World]:
-        """Every job's world, then each change, without end. After a break it starts over with the full state."""
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
+        """Every job's world, then each change, without end. After a break it starts over with the full state.
+
+        `on_open` is called each time a stream opens: the server may be a new one that knows no expectations yet.
+        """
         back_off_s = FIRST_BACK_OFF_S
         while True:
             try:
-                async for world in self._stream():
+                async for world in self._stream(on_open):
                     back_off_s = FIRST_BACK_OFF_S
                     yield world
             except (RendezvousError, aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
@@ -85,11 +88,13 @@ class RendezvousClient:
             await asyncio.sleep(back_off_s)
             back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
 
-    async def _stream(self) -> AsyncIterator[World]:
+    async def _stream(self, on_open: Callable[[], None] | None) -> AsyncIterator[World]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=SILENCE_S)
         async with self._open().get(f"{self._url}/v1/worlds", headers=await self._headers(), timeout=timeout, ssl=self._tls) as response:
             if response.status != 200:
                 raise RendezvousError(response.status, (await response.text())[:500])
+            if on_open is not None:
+                on_open()
             async for line in response.content:
                 if line.strip():
                     yield _worlds.decode(line)

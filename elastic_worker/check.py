@@ -1,0 +1,54 @@
+"""Run by the wrapper around a container's command, with the interpreter that torchrun will use: can it load our handler?
+
+Prints `own` where the image brings elastic_worker itself, `ours` where the delivered copy is to be used, or what is in the way, which is
+then also the exit status. It must be readable by very old interpreters, and never imports torch.
+"""
+
+import sys
+
+LEAST_PYTHON = (3, 9)
+LEAST_TORCH = (2, 6)
+
+
+def numbers(version):
+    # type: (str) -> tuple[int, ...]
+    """The leading numbers of a version, as far as they go."""
+    found = []  # type: list[int]
+    for part in version.split(".")[:2]:
+        digits = ""
+        for letter in part:
+            if not letter.isdigit():
+                break
+            digits += letter
+        if not digits:
+            break
+        found.append(int(digits))
+    return tuple(found)
+
+
+def verdict():
+    # type: () -> tuple[bool, str]
+    """What this interpreter can do: (True, "own" or "ours") or (False, what is in the way)."""
+    if sys.version_info[:2] < LEAST_PYTHON:
+        return False, "Python %d.%d runs torchrun here, and the backend elastic needs at least %d.%d" % (
+            sys.version_info[:2] + LEAST_PYTHON
+        )
+    from importlib import metadata
+
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return False, "torch is not installed for %s" % sys.executable
+    if numbers(torch) < LEAST_TORCH:
+        return False, "torch %s is installed, and the backend elastic needs at least %d.%d" % (torch, LEAST_TORCH[0], LEAST_TORCH[1])
+    try:
+        metadata.version("elastic-training")
+    except metadata.PackageNotFoundError:
+        return True, "ours"
+    return True, "own"
+
+
+if __name__ == "__main__":
+    can, words = verdict()
+    print(words)
+    sys.exit(0 if can else 1)

@@ -1,0 +1,46 @@
+"""Copies this package, with the metadata by which torchrun finds it, into a folder: `python3 -m elastic_worker.deliver DEST`.
+
+An init container runs it; the folder is then appended to PYTHONPATH of an unmodified image.
+"""
+
+import os
+import shutil
+import sys
+import typing
+
+DISTRIBUTION = "elastic-worker-delivered"
+METADATA = "Metadata-Version: 2.1\nName: {}\nVersion: {}\nSummary: the rendezvous backend elastic, delivered into this container\n"
+ENTRY_POINTS = "[torchrun.handlers]\nelastic = elastic_worker.torchrun:register\n"
+VERSION = "0.1.0"
+
+
+def deliver(destination: str) -> None:
+    """Make the folder complete. What is there already from an earlier attempt is written anew."""
+    package = os.path.join(destination, "elastic_worker")
+    draft = "{}.{}.draft".format(package, os.getpid())
+    os.makedirs(destination, exist_ok=True)
+    shutil.copytree(os.path.dirname(os.path.abspath(__file__)), draft, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    shutil.rmtree(package, ignore_errors=True)
+    os.rename(draft, package)
+    information = os.path.join(destination, "{}-{}.dist-info".format(DISTRIBUTION.replace("-", "_"), VERSION))
+    os.makedirs(information, exist_ok=True)
+    _write(os.path.join(information, "METADATA"), METADATA.format(DISTRIBUTION, VERSION))
+    _write(os.path.join(information, "entry_points.txt"), ENTRY_POINTS)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def main(arguments: typing.Sequence[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python3 -m elastic_worker.deliver DEST", file=sys.stderr)
+        return 2
+    deliver(arguments[0])
+    print("delivered elastic_worker to {}".format(arguments[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

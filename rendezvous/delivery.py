@@ -1,0 +1,163 @@
+"""How elastic_worker gets into a container of an unmodified image: pure changes to a pod, and the signs by which it says that it cannot.
+
+An init container copies the library into a volume of its own; a short shell wrapper before the container's command checks the
+interpreter that torchrun will run under and appends the folder to PYTHONPATH. Where it will not do, the container ends with a reserved
+status and a message that names the job, and whoever sees both together makes the group anew with another backend.
+"""
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Pod = dict[str, Any]
+
+BACKEND = "elastic"
+VOLUME = "elastic-library"
+INIT_CONTAINER = "elastic-library"
+TOKEN_KEY, CA_KEY = "token", "ca.crt"
+MAX_RESTARTS = "1000000"
+"""Out of the agents' reach: the budget is kept by the rendezvous machine, per job and by cause."""
+UNDELIVERABLE_STATUS = 119
+UNDELIVERABLE_PREFIX = "elastic-training cannot deliver its library to job"
+
+_RENDEZVOUS_FLAG = re.compile(r"^--rdzv[-_](backend|endpoint|id|conf)(=|$)|^--standalone$|^--(master|node)[-_](addr|port|rank)(=|$)")
+
+WRAPPER = f"""\
+give_up() {{
+  printf '{UNDELIVERABLE_PREFIX} %s: %s' "$ELASTIC_JOB_UID" "$1" > "$ELASTIC_TERMINATION_LOG" 2>/dev/null
+  printf '{UNDELIVERABLE_PREFIX} %s: %s\\n' "$ELASTIC_JOB_UID" "$1" >&2
+  exit {UNDELIVERABLE_STATUS}
+}}
+python_of_torchrun() {{
+  line=
+  IFS= read -r line < "$1"
+  case "$line" in
+    '#!'*/env\\ *) command -v "${{line##* }}" ;;
+    '#!'*python*) line=${{line#'#!'}}; line=${{line# }}; printf '%s\\n' "${{line%% *}}" ;;
+    *) for name in python3 python; do [ -x "${{1%/*}}/$name" ] && printf '%s\\n' "${{1%/*}}/$name" && return; done ;;
+  esac
+}}
+case "${{1##*/}}" in
+  python*) python=$1 ;;
+  torchrun) python=$(python_of_torchrun "$(command -v "$1")") ;;
+  *) found=$(command -v torchrun) && python=$(python_of_torchrun "$found") ;;
+esac
+[ -n "$python" ] || python=$(command -v python3) || python=$(command -v python) || give_up 'no Python was found on PATH'
+verdict=$("$python" "$ELASTIC_LIBRARY/elastic_worker/check.py" 2>&1) || give_up "${{verdict:-$python could not be run}}"
+[ "$verdict" = own ] || export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$ELASTIC_LIBRARY"
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a worker's pod is to be given. `secret` holds `token` and `ca.crt`; `endpoint` is the server as pods reach it."""
+
+    job_uid: str
+    index: int
+    image: str
+    endpoint: str
+    secret: str
+    container: str = "pytorch"
+    pull_policy: str = "IfNotPresent"
+    max_restarts: str = MAX_RESTARTS
+
+    @property
+    def folder(self) -> str:
+        """Unique on a machine, so that pods without a mount namespace of their own can share /tmp."""
+        return f"/tmp/elastic-{self.job_uid}-{self.index}"
+
+
+def obstacle(pod: Mapping[str, Any], *, container: str = "pytorch") -> str:
+    """Why the library cannot get into this pod from the start, in words; empty where it can. Works on a pod or a pod template."""
+    found = _container(pod, container)
+    if found is None:
+        return f"the pod has no container named {container}"
+    if not found.get("command"):
+        return f"container {container} has no command, and the image's own is not known here"
+    flags = rendezvous_flags(found)
+    if flags:
+        return f"container {container} chooses its rendezvous itself ({', '.join(flags)})"
+    return ""
+
+
+def rendezvous_flags(container: Mapping[str, Any]) -> list[str]:
+    """The flags in a container's own command by which it chooses its rendezvous; they win over any environment."""
+    words = [str(word) for key in ("command", "args") for word in container.get(key) or ()]
+    return [word.partition("=")[0] for text in words for word in text.split() if _RENDEZVOUS_FLAG.match(word)]
+
+
+def deliver(pod: Pod, delivery: Delivery) -> Pod:
+    """The pod with the library and everything that torchrun in it needs for the backend elastic. The given pod stays as it is."""
+    pod = copy.deepcopy(pod)
+    spec = pod["spec"]
+    container = _container(pod, delivery.container)
+    if container is None or not container.get("command"):
+        raise ValueError(obstacle(pod, container=delivery.container))
+    spec.setdefault("volumes", []).append({"name": VOLUME, "emptyDir": {"sizeLimit": "16Mi"}})
+    spec.setdefault("initContainers", []).append(_init_container(delivery))
+    container.setdefault("volumeMounts", []).append({"name": VOLUME, "mountPath": delivery.folder, "readOnly": True})
+    container["command"] = ["/bin/sh", "-c", WRAPPER, "elastic", *container["command"]]
+    _add_env(container, _env(delivery, container))
+    return pod
+
+
+def is_undeliverable(terminated: Mapping[str, Any], job_uid: str) -> str:
+    """What a container's `terminated` state says about delivery: the reason where it ended because of it, else nothing."""
+    start = f"{UNDELIVERABLE_PREFIX} {job_uid}: "
+    message = str(terminated.get("message") or "")
+    return message[len(start) :] if terminated.get("exitCode") == UNDELIVERABLE_STATUS and message.startswith(start) else ""
+
+
+def _init_container(delivery: Delivery) -> dict[str, Any]:
+    return {
+        "name": INIT_CONTAINER,
+        "image": delivery.image,
+        "imagePullPolicy": delivery.pull_policy,
+        "command": ["python3", "-m", "elastic_worker.deliver", delivery.folder],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "128Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": [{"name": VOLUME, "mountPath": delivery.folder}],
+    }
+
+
+def _env(delivery: Delivery, container: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def secret(name: str, key: str) -> dict[str, Any]:
+        return {"name": name, "valueFrom": {"secretKeyRef": {"name": delivery.secret, "key": key}}}
+
+    def field(name: str, path: str) -> dict[str, Any]:
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+    return [
+        {"name": "PET_RDZV_BACKEND", "value": BACKEND},
+        {"name": "PET_RDZV_ENDPOINT", "value": delivery.endpoint},
+        {"name": "PET_RDZV_ID", "value": delivery.job_uid},
+        {"name": "PET_MAX_RESTARTS", "value": delivery.max_restarts},
+        secret("ELASTIC_TOKEN", TOKEN_KEY),
+        secret("ELASTIC_CA", CA_KEY),
+        field("ELASTIC_MEMBER", "metadata.name"),
+        field("ELASTIC_POD_UID", "metadata.uid"),
+        field("ELASTIC_POD_IP", "status.podIP"),
+        {"name": "ELASTIC_JOB_UID", "value": delivery.job_uid},
+        {"name": "ELASTIC_LIBRARY", "value": delivery.folder},
+        {"name": "ELASTIC_TERMINATION_LOG", "value": container.get("terminationMessagePath") or "/dev/termination-log"},
+    ]
+
+
+def _add_env(container: dict[str, Any], wanted: Sequence[dict[str, Any]]) -> None:
+    """Append what the container does not have yet, except for the rendezvous itself, which must be ours as a whole."""
+    ours = {entry["name"] for entry in wanted}
+    kept = [entry for entry in container.get("env") or [] if entry.get("name") not in ours]
+    container["env"] = [*kept, *wanted]
+
+
+def _container(pod: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    containers = (pod.get("spec") or {}).get("containers") or []
+    return next((container for container in containers if container.get("name") == name), None)
