@@ -66,7 +66,7 @@ def crd(kind: Kind) -> Schema:
 def _job_schema(kind: Kind) -> Schema:
     return {
         "type": "object",
-        "description": f"A {kind.name}: distributed training of {kind.framework}.",
+        "description": f"Distributed training as {kind.a_job}.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},

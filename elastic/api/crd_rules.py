@@ -46,7 +46,7 @@ def replica_rules(kind: Kind) -> list[Rule]:
     containers = "has(self.template.spec) && self.template.spec.containers"
     named = _rule(
         f"{containers}.exists(c, c.name == '{kind.container}')",
-        f'no container is named "{kind.container}"; a {kind.name} trains in the container of that name, rename the one that trains',
+        f'no container is named "{kind.container}"; {kind.a_job} trains in the container of that name, rename the one that trains',
     )
     images = _rule(f"{containers}.all(c, has(c.image) && c.image != '')", "image is missing; name the image of each container")
     return [named, images] if kind.container_required else [images]
@@ -114,8 +114,8 @@ def _worker_rules(kind: Kind) -> list[Rule]:
     rules.append(
         _rule(
             f"!({guard}) || {count} >= {least}",
-            f"a {kind.name} needs at least {least} Worker",
-            _worker_message(count, f"'; a {kind.name} needs at least {least}'"),
+            f"{kind.a_job} needs at least {least} Worker",
+            _worker_message(count, f"'; {kind.a_job} needs at least {least}'"),
         )
     )
     return rules
@@ -126,16 +126,16 @@ def _type_rules(kind: Kind) -> list[Rule]:
     known = f"{', '.join(kind.types[:-1])} or {kind.types[-1]}" if len(kind.types) > 1 else kind.types[0]
     rules = [
         _rule(f"size({specs}) > 0", f"{kind.replica_key} is empty; an object with {known} is needed"),
-        _rule(f"{specs}.all(k, k.matches({_pattern(kind, *kind.types)}))", f"unknown replica type of a {kind.name}; use {known}"),
+        _rule(f"{specs}.all(k, k.matches({_pattern(kind, *kind.types)}))", f"unknown replica type of {kind.a_job}; use {known}"),
     ]
     for name in kind.required:
-        rules.append(_rule(_has_type(kind, name), f"{name} is missing; a {kind.name} needs exactly one"))
+        rules.append(_rule(_has_type(kind, name), f"{name} is missing; {kind.a_job} needs exactly one"))
     for name in kind.single:
         rules.append(
             _rule(
                 f"!('{name}' in {specs}) || !has({specs}.{name}.replicas) || {specs}.{name}.replicas == 1",
                 f"{name}.replicas is not 1",
-                f"'{name}.replicas is ' + {_digits(f'{specs}.{name}.replicas')} + '; a {kind.name} has exactly one {name}, write 1'",
+                f"'{name}.replicas is ' + {_digits(f'{specs}.{name}.replicas')} + '; {kind.a_job} has exactly one {name}, write 1'",
             )
         )
     if kind.at_most_one_of:
@@ -144,7 +144,7 @@ def _type_rules(kind: Kind) -> list[Rule]:
         )
         heads = " or ".join(kind.at_most_one_of)
         rules.append(
-            _rule(f"{' + '.join(counts)} <= 1", f"there are several replicas of {heads}; a {kind.name} has at most one, lower replicas")
+            _rule(f"{' + '.join(counts)} <= 1", f"there are several replicas of {heads}; {kind.a_job} has at most one, lower replicas")
         )
     return rules
 

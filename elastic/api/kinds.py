@@ -65,6 +65,11 @@ class Kind:
         return f"{self.singular}-controller"
 
     @property
+    def a_job(self) -> str:
+        """`a TFJob`, `an MPIJob`: for messages."""
+        return f"{'an' if self.name[0] in 'MX' else 'a'} {self.name}"
+
+    @property
     def crd_name(self) -> str:
         return f"{self.plural}.{GROUP}"
 

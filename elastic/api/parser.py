@@ -64,15 +64,17 @@ def _read_job(obj: object, findings: Findings) -> Draft | None:
     for key in spec:
         if key not in known:
             findings.unknown(SPEC, key, known)
+    run_policy = _read_run_policy(spec, kind, findings)
     elastic = _read_elastic(spec.get("elasticPolicy"), findings)
+    options = _read_options(spec, kind, elastic, findings)
     replicas = _read_replicas(spec.get(kind.replica_key), kind, findings)
     job = Job(
         kind=kind,
         metadata=metadata,
-        run_policy=_read_run_policy(spec, kind, findings),
+        run_policy=run_policy,
         replicas={name: replicas[name].spec for name in kind.types if name in replicas},
         elastic=elastic,
-        options=_read_options(spec, kind, elastic, findings),
+        options=options,
         status=_read_status(obj.get("status"), findings),
     )
     return Draft(job=job, spelled={name: replica.word for name, replica in replicas.items()})
@@ -163,7 +165,7 @@ def _read_replicas(value: object, kind: Kind, findings: Findings) -> dict[str, _
         name = kind.replica_type(word) if isinstance(word, str) else None
         if name is None:
             hint = did_you_mean(word, kind.types)
-            message = f"{shown_key(word)} is no replica type of a {kind.name}; use {one_of(kind.types)}{hint}"
+            message = f"{shown_key(word)} is no replica type of {kind.a_job}; use {one_of(kind.types)}{hint}"
             findings.problem((*at, shown_key(word)), message)
         elif name in replicas:
             findings.problem((*at, word), f"{name} is there twice, in different case; keep one")

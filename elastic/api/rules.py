@@ -54,15 +54,15 @@ def _check_types(draft: Draft, findings: Findings) -> None:
     job, kind = draft.job, draft.job.kind
     for name in kind.required:
         if name not in job.replicas and not findings.blames(draft.at(name)[:-1]):
-            findings.problem(draft.at(name), f"{name} is missing; a {kind.name} needs exactly one")
+            findings.problem(draft.at(name), f"{name} is missing; {kind.a_job} needs exactly one")
     for name in kind.single:
         count = job.replicas[name].replicas if name in job.replicas else 1
         if count != 1:
-            findings.problem(draft.at(name, "replicas"), f"{name}.replicas is {count}; a {kind.name} has exactly one {name}, write 1")
+            findings.problem(draft.at(name, "replicas"), f"{name}.replicas is {count}; {kind.a_job} has exactly one {name}, write 1")
     heads = sum(job.replicas[name].replicas for name in kind.at_most_one_of if name in job.replicas)
     if heads > 1:
         one = one_of(kind.at_most_one_of)
-        findings.problem(draft.at(WORKER)[:-1], f"there are {heads} replicas of {one}; a {kind.name} has at most one, lower replicas")
+        findings.problem(draft.at(WORKER)[:-1], f"there are {heads} replicas of {one}; {kind.a_job} has at most one, lower replicas")
 
 
 def _check_containers(draft: Draft, name: str, findings: Findings) -> None:
@@ -79,7 +79,7 @@ def _check_containers(draft: Draft, name: str, findings: Findings) -> None:
         have = (
             f"the only container is {shown(listed[0])}" if len(listed) == 1 else f"the containers are {', '.join(map(shown, listed[:5]))}"
         )
-        findings.problem(at, f'{have}; a {kind.name} trains in the container named "{kind.container}", rename the one that trains')
+        findings.problem(at, f'{have}; {kind.a_job} trains in the container named "{kind.container}", rename the one that trains')
     for i, container in enumerate(containers(template)):
         if not container.get("image"):
             findings.problem((*at, i, "image"), "image is missing; name the image of this container")
@@ -99,7 +99,7 @@ def _check_ports(container: Object, draft: Draft, *, at: Path, findings: Finding
         seen[name] = number
     taken = next((name for name, number in seen.items() if name and number == kind.port), None)
     if kind.has_services and kind.port_name not in seen and taken:
-        message = f"port {kind.port} is named {shown(taken)}; a {kind.name} expects it as {kind.port_name}, rename it or use another number"
+        message = f"port {kind.port} is named {shown(taken)}; {kind.a_job} expects it as {kind.port_name}, rename it or use another number"
         findings.problem(at, message)
 
 
@@ -150,7 +150,7 @@ def _check_counts(draft: Draft, *, stored: bool, findings: Findings) -> Job:
     elif least is not None and count < least:
         found, advice, bound = f"Worker.replicas is {count} but minReplicas is {least}", "raise replicas or lower minReplicas", least
     elif count < _fewest(job):
-        found, advice = f"Worker.replicas is {count}", f"a {job.kind.name} needs at least {_fewest(job)}"
+        found, advice = f"Worker.replicas is {count}", f"{job.kind.a_job} needs at least {_fewest(job)}"
     elif not any(spec.replicas for spec in job.replicas.values()):
         found, advice = "there are no replicas at all", "a job needs at least one"
     else:
