@@ -3,6 +3,8 @@ because what kopf writes for handlers that keep state doubles every job in etcd.
 """
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,26 +15,57 @@ from controller.keys import JOBS, Key
 from elastic.kube.access import Access
 
 
-async def watch_jobs(
-    access: Access, *, kinds: Iterable[str], namespace: str | None, changed: Callable[[Key], None], stop: asyncio.Event
-) -> None:
-    """Calls `changed` for every event of every job until `stop` is set."""
-    registry = kopf.OperatorRegistry()
-    for kind in kinds:
-        resource = JOBS[kind]
-        kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, param=kind)(_enqueuing(changed))
-    kopf.on.login(registry=registry)(_login(access))
-    await kopf.operator(
-        registry=registry,
-        settings=_settings(),
-        standalone=True,
-        clusterwide=namespace is None,
-        namespace=namespace,
-        stop_flag=stop,
-    )
+class Edge:
+    """kopf in a thread and loop of its own: it takes over signals, cancels tasks it did not start and is slow to stop."""
+
+    def __init__(self, access: Access, *, kinds: Iterable[str], namespace: str | None) -> None:
+        self._access = access
+        self._kinds = tuple(kinds)
+        self._namespace = namespace
+        self._stop = threading.Event()
+
+    async def run(self, changed: Callable[[Key], None]) -> None:
+        """Calls `changed` in the caller's loop for every event of every job; ends when kopf does, or when cancelled."""
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def watch() -> None:
+            error: Exception | None = None
+            try:
+                asyncio.run(self._watch(lambda key: loop.call_soon_threadsafe(changed, key)))
+            except Exception as raised:
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, ended, error)
+
+        threading.Thread(target=watch, name="kopf", daemon=True).start()
+        try:
+            await ended
+        finally:
+            self._stop.set()
+
+    async def _watch(self, changed: Callable[[Key], object]) -> None:
+        registry = kopf.OperatorRegistry()
+        for kind in self._kinds:
+            resource = JOBS[kind]
+            kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, param=kind)(_enqueuing(changed))
+        kopf.on.login(registry=registry)(_login(self._access))
+        await kopf.operator(
+            registry=registry,
+            settings=_settings(),
+            standalone=True,
+            clusterwide=self._namespace is None,
+            namespace=self._namespace,
+            stop_flag=self._stop,
+        )
 
 
-def _enqueuing(changed: Callable[[Key], None]) -> Callable[..., Any]:
+def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+    if not future.done():
+        future.set_exception(error or RuntimeError("kopf stopped watching the jobs"))
+
+
+def _enqueuing(changed: Callable[[Key], object]) -> Callable[..., Any]:
     async def enqueue(param: str, namespace: str | None, name: str | None, **_: Any) -> None:
         changed(Key(param, namespace or "", name or ""))
 

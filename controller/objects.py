@@ -28,6 +28,9 @@ from elastic.kube.resources import (
 OWNED_LABEL = "elastic-training/job"
 """Marks what we made beside pods and services, so that one watch per kind sees ours and nothing else."""
 
+UNMARKED = frozenset({HORIZONTAL_POD_AUTOSCALERS, VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS})
+"""Upstream's carry no labels at all, and there are few of them: these are watched without a selector."""
+
 _ALL = (
     PODS,
     SERVICES,
@@ -55,7 +58,7 @@ def reconciled(snapshot: Snapshot, wanted: Sequence[Object], *, managed: Iterabl
         metadata = item["metadata"]
         there = snapshot.find(item["kind"], metadata["name"])
         if there is None:
-            yield Create(resource_of(item), _marked(item))
+            yield Create(resource_of(item), item if resource_of(item) in UNMARKED else _marked(item))
         elif differs(item, there.raw):
             yield Update(resource_of(item), metadata["name"], _change(item))
     names = {(item["kind"], item["metadata"]["name"]) for item in wanted}

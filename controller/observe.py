@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.keys import JOBS, Key, key_of_labels, key_of_owner, owner_uid
-from controller.objects import OWNED_LABEL, RESOURCES
+from controller.objects import OWNED_LABEL, RESOURCES, UNMARKED
 from controller.settings import Settings
 from controller.snapshot import Owned, Pod, Service, Snapshot, World, pod_from, service_from
 from elastic.api.names import OPERATOR_NAME
@@ -36,7 +36,7 @@ class Observer:
         }
         self._pods = _cache(kube, PODS, _pod, namespace=namespace, labels=OPERATOR_NAME)
         self._services = _cache(kube, SERVICES, _service, namespace=namespace, labels=OPERATOR_NAME)
-        self._others = {r: _cache(kube, r, _owned, namespace=namespace, labels=OWNED_LABEL) for r in resources}
+        self._others = {r: _cache(kube, r, _owned, namespace=namespace, labels=None if r in UNMARKED else OWNED_LABEL) for r in resources}
 
     @property
     def _mine(self) -> list[Cache[_Mine]]:
@@ -100,7 +100,9 @@ class Observer:
         return next((cache for cache in self._all if cache.resource == resource), None)
 
 
-def _cache(kube: Kube, resource: Resource, project: Callable[[Object], _Mine], *, namespace: str | None, labels: str) -> Cache[_Mine]:
+def _cache(
+    kube: Kube, resource: Resource, project: Callable[[Object], _Mine], *, namespace: str | None, labels: str | None
+) -> Cache[_Mine]:
     return Cache(kube, resource, project=project, namespace=namespace, labels=labels, indexes={BY_JOB: lambda m: [str(m.key)]})
 
 

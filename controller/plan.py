@@ -8,18 +8,20 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller import ending, failure, membership, resize, suspension
+from controller import ending, failure, gang, membership, resize, suspension
 from controller.actions import Action, Create, News, Plan, normal, warning
 from controller.conditions import is_over, reason_of, with_condition
 from controller.frameworks import FRAMEWORKS
+from controller.hpa import autoscaler
 from controller.news import of_pods, of_templates
 from controller.objects import reconciled
+from controller.pdb import disruption_budget
 from controller.pods import pod_for, replica_name
 from controller.replicas import Tally, replica_statuses, tally
 from controller.services import services
 from controller.snapshot import Pod, Snapshot
 from controller.success import has_succeeded, is_running
-from elastic.api.job import ElasticStatus, Job, JobStatus, Leaving
+from elastic.api.job import ElasticStatus, Job, JobStatus, Leaving, Object
 from elastic.api.kinds import WORKER
 from elastic.api.words import ConditionType, ManagedBy
 from elastic.kube.resources import PODS
@@ -33,6 +35,8 @@ def plan(job: Job, snapshot: Snapshot) -> Plan:
     status = _accepted(job, snapshot.now)
     if job.run_policy.suspend:
         return suspension.suspended(job, snapshot, status, ())
+    if gang.is_waiting(job, snapshot):
+        return Plan(tuple(reconciled(snapshot, list(gang.pod_group(job, snapshot.settings)), managed=())), status)
     status, news = suspension.resumed(job, status, snapshot.now)
     if status.start_time is None:
         status = replace(status, start_time=snapshot.now)
@@ -51,7 +55,7 @@ class _Look:
 
     @property
     def counts(self) -> Mapping[str, Tally]:
-        return tally(self.job, self.snapshot.pods)
+        return FRAMEWORKS[self.job.kind.name].shown(self.job, tally(self.job, self.snapshot.pods))
 
     @property
     def deadline(self) -> datetime | None:
@@ -115,12 +119,14 @@ def _failed_by(look: _Look, fatal: Sequence[failure.Verdict]) -> Plan:
     job, counts = look.job, look.counts
     type = fatal[0].type
     message = f"{job.kind.name} {job.metadata.name} is failed because {counts[type].failed} {type} replica(s) failed."
-    told = normal(reason_of(job, "Failed"), message)
+    reason = FRAMEWORKS[job.kind.name].failed_reason
+    told = normal(reason_of(job, reason), message)
     if failure.by_exit_code(job, fatal[0]):
         message = f'job "{job.metadata.name}" is failing because "{type}" replica(s) failed.'
-        told = warning(reason_of(job, "Failed"), message)
+        told = warning(reason_of(job, reason), message)
     status = replace(look.status, replica_statuses=replica_statuses(job, counts))
-    return Plan(status=ending.failed(job, status, message=message, now=look.snapshot.now), news=(*look.news, told))
+    failed = ending.failed(job, status, message=message, now=look.snapshot.now, reason=reason)
+    return Plan(status=failed, news=(*look.news, told))
 
 
 def _active(look: _Look) -> Plan:
@@ -136,7 +142,7 @@ def _active(look: _Look) -> Plan:
     replaced = [v.pod for v in again if v.pod.uid in known.counted]
     actions = [
         *crew.told,
-        *reconciled(snapshot, FRAMEWORKS[job.kind.name].objects(job, snapshot), managed=()),
+        *reconciled(snapshot, _objects(job, snapshot), managed=ending.ACTIVE_ONLY),
         *ending.deletions([*replaced, *crew.parted]),
         *services(job, snapshot, crew.places),
         *(Create(PODS, pod_for(job, type, index, snapshot)) for type, index in crew.missing),
@@ -146,9 +152,20 @@ def _active(look: _Look) -> Plan:
     status = _shown(look, restarting=restarts)
     if elastic != (known if look.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)
-    news = (*look.news, *(of_templates(job) if crew.missing else ()), *restarts)
+    templates = (*of_templates(job), *gang.of_schedulers(job, snapshot.settings)) if crew.missing else ()
+    news = (*look.news, *templates, *restarts)
     moments = [moment for moment in (look.deadline, membership.next_deadline(crew.leaving)) if moment is not None]
     return Plan(tuple(actions), status, news, min(moments, default=None))
+
+
+def _objects(job: Job, snapshot: Snapshot) -> list[Object]:
+    """What an active job has beside pods and services, in the order it should be made."""
+    return [
+        *gang.pod_group(job, snapshot.settings),
+        *FRAMEWORKS[job.kind.name].objects(job, snapshot),
+        *autoscaler(job),
+        *disruption_budget(job, snapshot.settings),
+    ]
 
 
 def _shown(look: _Look, *, restarting: Sequence[News]) -> JobStatus:

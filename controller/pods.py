@@ -3,31 +3,16 @@ Same job, same settings, same bytes.
 """
 
 import copy
-from typing import Any
 
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import Replica
+from controller.gang import with_group
+from controller.ownership import owned_metadata
 from controller.snapshot import Snapshot
 from elastic.api import names
 from elastic.api.job import Job, Object, ReplicaSpec
-from elastic.api.kinds import API_VERSION
 from elastic.api.template import ports, with_default_port
 from elastic.api.words import RestartPolicy
-
-
-def owner_reference(job: Job) -> Object:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": job.kind.name,
-        "name": job.metadata.name,
-        "uid": job.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
-def owned_metadata(job: Job, name: str, **more: Any) -> Object:
-    return {"name": name, "namespace": job.metadata.namespace, **more, "ownerReferences": [owner_reference(job)]}
 
 
 def replica_name(job: Job, type: str, index: int) -> str:
@@ -46,7 +31,8 @@ def pod_for(job: Job, type: str, index: int, snapshot: Snapshot) -> Object:
             metadata[field] = written[field]
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
     pod["spec"]["restartPolicy"] = pod_restart_policy(spec)
-    return FRAMEWORKS[job.kind.name].dress(job, pod, Replica(type, index), snapshot)
+    pod = FRAMEWORKS[job.kind.name].dress(job, pod, Replica(type, index), snapshot)
+    return with_group(job, pod, type, snapshot.settings)
 
 
 def pod_restart_policy(spec: ReplicaSpec) -> str:

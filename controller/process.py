@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.apply import Applier
-from controller.edge import watch_jobs
+from controller.edge import Edge
 from controller.keys import Key
 from controller.link import RendezvousLink
 from controller.observe import OTHER_RESOURCES, Observer
@@ -54,19 +54,15 @@ class Process:
         if link is not None:
             tasks.append(asyncio.create_task(link.run(self._world_changed)))
         options = self._options
-        # kopf ends tasks that were started after it, so it comes last.
-        kopf_stop = asyncio.Event()
-        edge = asyncio.create_task(
-            watch_jobs(self._kube.access, kinds=options.kinds, namespace=options.namespace, changed=self._queue.add, stop=kopf_stop)
-        )
+        edge = Edge(self._kube.access, kinds=options.kinds, namespace=options.namespace)
+        tasks.append(asyncio.create_task(edge.run(self._queue.add)))
         stopped = asyncio.create_task(_set(stop))
         try:
-            await _first_end([*tasks, edge, stopped])
+            await _first_end([*tasks, stopped])
         finally:
-            kopf_stop.set()
             for task in (*tasks, stopped):
                 task.cancel()
-            await asyncio.gather(*tasks, stopped, edge, return_exceptions=True)
+            await asyncio.gather(*tasks, stopped, return_exceptions=True)
             if client is not None:
                 await client.close()
 

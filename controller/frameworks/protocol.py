@@ -1,11 +1,11 @@
-"""What differs between the kinds, behind one small protocol: what a replica's processes are told, and whose end is the job's end.
-A framework knows nothing of rounds, budgets or other objects' lives.
+"""What differs between the kinds: what a replica's processes are told, whose end is the job's end, and what else the job needs.
+The defaults here are right for most kinds. A framework knows nothing of rounds, budgets or other objects' lives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from controller.replicas import Tally
 from controller.snapshot import Pod, Snapshot
 from elastic.api.job import Job, Object
 
@@ -18,18 +18,36 @@ class Replica:
     index: int
 
 
-class Framework(Protocol):
+class Framework:
+    """The common case: workers that end together, nothing of their own beside pods and services."""
+
+    failed_reason: str = "Failed"
+    """What follows the kind in the reason of a job that failed by its pods."""
+
     def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
         """Completes the replica's plain pod, which it may change, with environment, init containers and volumes."""
+        raise NotImplementedError
 
     def head(self, job: Job) -> str | None:
         """The type whose success is the job's success and whose running is the job's running; None: the workers together."""
+        return None
 
     def has_succeeded(self, job: Job, pods: Sequence[Pod]) -> bool | None:
         """A rule of its own for success; None: the common rule for the head or the workers."""
+        return None
 
     def tolerates(self, job: Job, type: str) -> bool:
         """May a replica of this type fail for good without an effect on the job?"""
+        return False
+
+    def shown(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:
+        """The counts as the job's status shows them."""
+        return counts
 
     def objects(self, job: Job, snapshot: Snapshot) -> Sequence[Object]:
         """Other objects the job needs while it is active, in the order they should be made."""
+        return ()
+
+
+def total(job: Job) -> int:
+    return sum(spec.replicas for spec in job.replicas.values())

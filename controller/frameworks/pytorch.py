@@ -2,11 +2,11 @@
 The rendezvous of the control plane itself is put into a pod by rendezvous.delivery; this module decides which pods get it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from controller.frameworks.environment import Variable, variable, with_environment
-from controller.frameworks.protocol import Replica
-from controller.snapshot import Pod, Snapshot
+from controller.frameworks.protocol import Framework, Replica, total
+from controller.snapshot import Snapshot
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -16,7 +16,7 @@ from elastic.api.words import RdzvBackend
 MASTER = "Master"
 
 
-class PyTorch:
+class PyTorch(Framework):
     def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
         pod = with_environment(pod, environment(job, replica))
         if MASTER in job.replicas and replica.type == WORKER:
@@ -26,18 +26,9 @@ class PyTorch:
     def head(self, job: Job) -> str | None:
         return MASTER if MASTER in job.replicas else None
 
-    def has_succeeded(self, job: Job, pods: Sequence[Pod]) -> bool | None:
-        return None
-
-    def tolerates(self, job: Job, type: str) -> bool:
-        return False
-
-    def objects(self, job: Job, snapshot: Snapshot) -> Sequence[Object]:
-        return ()
-
 
 def environment(job: Job, replica: Replica) -> Iterator[Variable]:
-    total = sum(spec.replicas for spec in job.replicas.values())
+    everybody = total(job)
     yield variable("PYTHONUNBUFFERED", 1)
     if MASTER in job.replicas:
         port = training_port(job.replicas[MASTER].template, job.kind)
@@ -47,14 +38,14 @@ def environment(job: Job, replica: Replica) -> Iterator[Variable]:
         yield variable("PET_MASTER_PORT", port)
         yield variable("MASTER_ADDR", address)
         yield variable("PET_MASTER_ADDR", address)
-        yield variable("WORLD_SIZE", total * _processes(job))
+        yield variable("WORLD_SIZE", everybody * _processes(job))
         yield variable("RANK", rank)
         yield variable("PET_NODE_RANK", rank)
     per_node = processes_per_node(job)
     if per_node is not None:
         yield variable("PET_NPROC_PER_NODE", per_node)
     if job.elastic is None:
-        yield variable("PET_NNODES", total)
+        yield variable("PET_NNODES", everybody)
     else:
         yield from _elastic(job, job.elastic)
 

@@ -1,0 +1,24 @@
+"""JAX: worker 0 coordinates; every process learns its number and how many there are."""
+
+from collections.abc import Iterator
+
+from controller.frameworks.environment import Variable, variable, with_environment
+from controller.frameworks.protocol import Framework, Replica, total
+from controller.snapshot import Snapshot
+from elastic.api.job import Job, Object
+from elastic.api.kinds import WORKER
+from elastic.api.names import pod_name
+from elastic.api.template import training_port
+
+
+class Jax(Framework):
+    def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+        return with_environment(pod, _environment(job, replica))
+
+
+def _environment(job: Job, replica: Replica) -> Iterator[Variable]:
+    yield variable("PYTHONUNBUFFERED", 1)
+    yield variable("COORDINATOR_PORT", training_port(job.replicas[WORKER].template, job.kind))
+    yield variable("COORDINATOR_ADDRESS", pod_name(job.kind, job.metadata.name, WORKER, 0))
+    yield variable("NUM_PROCESSES", total(job))
+    yield variable("PROCESS_ID", replica.index)

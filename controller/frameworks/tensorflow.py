@@ -1,0 +1,70 @@
+"""TensorFlow: every replica learns the whole cluster, or with dynamic workers just what it needs, from TF_CONFIG.
+A chief or master decides the job's end; without one worker 0 does, or all workers where the user says so.
+"""
+
+import json
+from collections.abc import Sequence
+
+from controller.frameworks.environment import variable, with_environment
+from controller.frameworks.protocol import Framework, Replica, total
+from controller.snapshot import Phase, Pod, Snapshot
+from elastic.api.job import Job, Object
+from elastic.api.kinds import WORKER
+from elastic.api.names import pod_name
+from elastic.api.template import training_port
+from elastic.api.words import SuccessPolicy
+
+PS = "PS"
+LEADERS = ("Chief", "Master")
+
+
+class TensorFlow(Framework):
+    def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+        if total(job) == 1:
+            return pod
+        domain = snapshot.settings.cluster_domain
+        config = _sparse(job, replica, domain) if job.options.enable_dynamic_worker else _full(job, replica, domain)
+        return with_environment(pod, [variable("TF_CONFIG", json.dumps(config, separators=(",", ":")))], only=job.kind.container)
+
+    def head(self, job: Job) -> str | None:
+        return next((type for type in LEADERS if type in job.replicas), None)
+
+    def has_succeeded(self, job: Job, pods: Sequence[Pod]) -> bool | None:
+        if self.head(job) is not None or WORKER not in job.replicas:
+            return None
+        done = [pod for pod in pods if pod.type == WORKER.lower() and pod.phase is Phase.SUCCEEDED]
+        if job.options.success_policy is not SuccessPolicy.ALL_WORKERS and any(pod.index == 0 for pod in done):
+            return True
+        return 0 < job.replicas[WORKER].replicas <= len(done)
+
+    def tolerates(self, job: Job, type: str) -> bool:
+        return job.options.enable_dynamic_worker and type == WORKER
+
+
+def _address(job: Job, type: str, index: int, domain: str) -> str:
+    host = f"{pod_name(job.kind, job.metadata.name, type, index)}.{job.metadata.namespace}.svc"
+    return f"{host}{'.' + domain if domain else ''}:{training_port(job.replicas[type].template, job.kind)}"
+
+
+def _addresses(job: Job, type: str, domain: str) -> list[str]:
+    return [_address(job, type, index, domain) for index in range(job.replicas[type].replicas)]
+
+
+def _task(replica: Replica) -> Object:
+    return {"type": replica.type.lower(), "index": replica.index}
+
+
+def _full(job: Job, replica: Replica, domain: str) -> Object:
+    cluster = {type.lower(): _addresses(job, type, domain) for type in job.replicas}
+    return {"cluster": dict(sorted(cluster.items())), "task": _task(replica), "environment": "cloud"}
+
+
+def _sparse(job: Job, replica: Replica, domain: str) -> Object:
+    """A worker knows itself and the parameter servers, a parameter server itself, everybody else nobody."""
+    cluster: Object = {"worker": {}, "ps": []}
+    if replica.type == WORKER:
+        cluster["worker"][str(replica.index)] = _address(job, WORKER, replica.index, domain)
+        cluster["ps"] = _addresses(job, PS, domain) if PS in job.replicas else []
+    elif replica.type == PS:
+        cluster["ps"] = [_address(job, PS, replica.index, domain)]
+    return {"cluster": cluster, "task": _task(replica)}

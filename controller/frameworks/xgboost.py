@@ -1,0 +1,33 @@
+"""XGBoost and LightGBM: the master's address, the rank, and where there are workers the list of their names."""
+
+from collections.abc import Iterator
+
+from controller.frameworks.environment import Variable, variable, with_environment
+from controller.frameworks.protocol import Framework, Replica, total
+from controller.snapshot import Snapshot
+from elastic.api.job import Job, Object
+from elastic.api.kinds import WORKER
+from elastic.api.names import pod_name
+from elastic.api.template import training_port
+
+MASTER = "Master"
+
+
+class XGBoost(Framework):
+    def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+        return with_environment(pod, _environment(job, replica))
+
+    def head(self, job: Job) -> str | None:
+        return MASTER
+
+
+def _environment(job: Job, replica: Replica) -> Iterator[Variable]:
+    masters, everybody = job.replicas[MASTER].replicas, total(job)
+    yield variable("MASTER_PORT", training_port(job.replicas[MASTER].template, job.kind))
+    yield variable("MASTER_ADDR", pod_name(job.kind, job.metadata.name, MASTER, 0))
+    yield variable("WORLD_SIZE", everybody)
+    yield variable("RANK", replica.index if replica.type == MASTER else replica.index + masters)
+    yield variable("PYTHONUNBUFFERED", 1)
+    if everybody > 1 and WORKER in job.replicas:
+        yield variable("WORKER_PORT", training_port(job.replicas[WORKER].template, job.kind))
+        yield variable("WORKER_ADDRS", ",".join(pod_name(job.kind, job.metadata.name, WORKER, i) for i in range(everybody - 1)))

@@ -1,0 +1,36 @@
+"""Adds up amounts of resources as Kubernetes writes them, and writes the sum as Kubernetes would."""
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+_DECIMAL = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1)}
+_DECIMAL |= {letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", start=1)}
+_BINARY = {f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", start=1)}
+_ALL = _BINARY | _DECIMAL
+
+
+def parsed(text: int | str) -> tuple[Fraction, bool]:
+    """The amount, and whether it was written with a binary suffix; ValueError for what is no quantity."""
+    word = str(text).strip()
+    suffix = next((s for s in _ALL if s and word.endswith(s)), "")
+    return Fraction(word.removesuffix(suffix)) * _ALL[suffix], suffix in _BINARY
+
+
+def written(amount: Fraction, *, binary: bool) -> str:
+    """With the largest suffix that leaves a whole number."""
+    suffixes = ({"": Fraction(1)} | _BINARY) if binary and amount.denominator == 1 else _DECIMAL
+    for suffix, factor in reversed(suffixes.items()):
+        if (amount / factor).denominator == 1:
+            return f"{amount / factor}{suffix}"
+    return f"{-(-amount // Fraction(1, 10**9))}n"
+
+
+def added(parts: Iterable[Mapping[str, int | str]]) -> dict[str, int | str]:
+    """The sum by resource, each written in the form of its first part."""
+    sums: dict[str, tuple[Fraction, bool]] = {}
+    for part in parts:
+        for name, text in part.items():
+            amount, binary = parsed(text)
+            before, form = sums.get(name, (Fraction(0), binary))
+            sums[name] = (before + amount, form)
+    return {name: written(amount, binary=form) for name, (amount, form) in sums.items()}
