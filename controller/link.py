@@ -11,7 +11,7 @@ from controller.snapshot import World
 from rendezvous import wire
 
 log = logging.getLogger(__name__)
-SAY_AGAIN_S = 10.0
+SAY_AGAIN_S = 1.0
 
 
 class Server(Protocol):
@@ -21,7 +21,7 @@ class Server(Protocol):
 
     async def forget(self, job_uid: str) -> None: ...
 
-    def worlds(self) -> AsyncIterator[wire.World]: ...
+    def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]: ...
 
 
 class RendezvousLink:
@@ -51,27 +51,28 @@ class RendezvousLink:
 
     async def run(self, changed: Callable[[str], None]) -> None:
         """Listens until cancelled; `changed` hears the uid of each job whose world is another."""
+        opened = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._listen(changed))
-            tasks.create_task(self._repeat())
+            tasks.create_task(self._repeat(opened))
+            async for heard in self._server.worlds(on_open=opened.set):
+                if heard.forgotten:
+                    self.worlds.pop(heard.job, None)
+                else:
+                    self.worlds[heard.job] = _world(heard)
+                changed(heard.job)
 
-    async def _listen(self, changed: Callable[[str], None]) -> None:
-        async for heard in self._server.worlds():
-            if heard.forgotten:
-                self.worlds.pop(heard.job, None)
-            else:
-                self.worlds[heard.job] = _world(heard)
-            changed(heard.job)
-
-    async def _repeat(self) -> None:
-        """A server that was restarted knows no expectation; agents present their worlds, and this presents ours."""
+    async def _repeat(self, opened: asyncio.Event) -> None:
+        """A server that was restarted knows no expectation: agents present their worlds, and this presents ours."""
         while True:
-            await asyncio.sleep(SAY_AGAIN_S)
+            await opened.wait()
+            opened.clear()
             for job_uid, told in list(self._told.items()):
                 try:
                     await self._say(job_uid, told)
                 except OSError as error:
                     log.info("expectations could not be repeated: %s", error)
+                    await asyncio.sleep(SAY_AGAIN_S)
+                    opened.set()
                     break
 
     async def _say(self, job_uid: str, told: Tell) -> None:

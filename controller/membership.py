@@ -2,29 +2,97 @@
 It decides nothing about ranks or rounds: those are the server's.
 """
 
-from collections.abc import Collection, Sequence
+import base64
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller.actions import Leave, Tell
-from controller.snapshot import Phase, Pod, Snapshot
-from elastic.api.job import ElasticStatus, Job, Leaving
+from controller.actions import Leave, News, Tell, normal
+from controller.ownership import owned_metadata
+from controller.snapshot import BACKEND, Phase, Pod, Snapshot
+from elastic.api.job import ElasticStatus, Job, Leaving, Object
 from elastic.api.kinds import WORKER
-from elastic.api.template import has_command
 from elastic.api.words import Cause, RdzvBackend, WorkerLibrary
+from rendezvous.delivery import CA_KEY, TOKEN_KEY, Delivery, deliver, is_undeliverable, obstacle
 
 
 def is_ours(job: Job, snapshot: Snapshot) -> bool:
     """Does this job's group form at our rendezvous server? Not where the user chose another place, or nothing of ours can get in."""
+    return wants_ours(job, snapshot) and not obstacle_to(job)
+
+
+def wants_ours(job: Job, snapshot: Snapshot) -> bool:
     policy = job.elastic
-    if policy is None or snapshot.settings.rendezvous is None or job.kind.name != "PyTorchJob" or WORKER not in job.replicas:
+    if policy is None or snapshot.settings.rendezvous is None or job.kind.name != "PyTorchJob" or [*job.replicas] != [WORKER]:
         return False
-    if policy.rdzv_backend not in (None, RdzvBackend.ELASTIC) or policy.rdzv_host or policy.standalone:
-        return False
-    template = job.replicas[WORKER].template
-    return "Master" not in job.replicas and policy.worker_library is not WorkerLibrary.NONE and has_command(template, job.kind)
+    return policy.rdzv_backend in (None, RdzvBackend.ELASTIC) and not policy.rdzv_host and not policy.standalone
+
+
+def obstacle_to(job: Job) -> str:
+    """Why our library cannot be in the workers, in words; empty where it can."""
+    assert job.elastic is not None
+    if job.elastic.worker_library is WorkerLibrary.NONE:
+        return "elasticPolicy.workerLibrary is None"
+    begun = job.status.elastic.backend if job.status.elastic is not None else ""
+    if job.status.start_time is not None and begun != RdzvBackend.ELASTIC.value:
+        # Never two worlds: a group that began elsewhere, or could not load our library, stays where it is.
+        return "its group began at another rendezvous"
+    return obstacle(job.replicas[WORKER].template, container=job.kind.container)
+
+
+def secret_name(job: Job) -> str:
+    return f"{job.metadata.name}-elastic"
+
+
+def secret(job: Job, snapshot: Snapshot) -> Iterator[Object]:
+    """What a worker shows to the rendezvous server, and by what it knows the server."""
+    rendezvous = snapshot.settings.rendezvous
+    if rendezvous is None or not is_ours(job, snapshot):
+        return
+    data = {TOKEN_KEY: snapshot.token, CA_KEY: rendezvous.ca}
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    yield {"apiVersion": "v1", "kind": "Secret", "metadata": owned_metadata(job, secret_name(job)), "type": "Opaque", "data": encoded}
+
+
+def delivered(job: Job, pod: Object, index: int, snapshot: Snapshot) -> Object:
+    """The worker's pod with all that torchrun needs to meet its peers at our server."""
+    settings = snapshot.settings
+    assert settings.rendezvous is not None
+    delivery = Delivery(
+        job_uid=job.metadata.uid,
+        index=index,
+        image=settings.worker_image,
+        endpoint=settings.rendezvous.endpoint,
+        secret=secret_name(job),
+        container=job.kind.container,
+    )
+    metadata = pod["metadata"]
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), BACKEND: RdzvBackend.ELASTIC.value}
+    return deliver(pod, delivery)
+
+
+def strays(job: Job, snapshot: Snapshot) -> list[Pod]:
+    """Workers that were made for our server when the job's group is elsewhere now: they would form a world of their own."""
+    return [] if is_ours(job, snapshot) else [pod for pod in snapshot.pods if pod.backend == RdzvBackend.ELASTIC.value]
+
+
+def elsewhere(job: Job, snapshot: Snapshot) -> Iterator[News]:
+    """Tells why a job that could have our rendezvous has torch's own."""
+    if wants_ours(job, snapshot) and (reason := obstacle_to(job)):
+        yield normal("OtherRendezvous", f"{job.kind.name} {job.metadata.name} meets through c10d at worker 0, because {reason}.")
+
+
+def undeliverable(job: Job, pods: Sequence[Pod]) -> str:
+    """Why a worker's image cannot take our library, where one has said so; the whole group is then made anew without it."""
+    for pod in pods:
+        for container in pod.containers:
+            for code, message in ((container.exit_code, container.message), (container.last_exit_code, container.last_message)):
+                reason = is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid)
+                if reason:
+                    return reason
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +145,8 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
         least=least,
         most=most,
         sizes=sizes,
-        max_restarts=policy.max_restarts,
+        # As torchrun: without a number of its own, the first failure of the training program is the last.
+        max_restarts=policy.max_restarts or 0,
         grace_s=float(policy.scale_in_grace_seconds),
         floor=job.status.elastic.generation if job.status.elastic else 0,
     )
@@ -86,7 +155,7 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
 def shown(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:
     """What the job's status tells of its group."""
     world = snapshot.world
-    status = replace(status, backend="elastic", leaving=tuple(leaving))
+    status = replace(status, backend=RdzvBackend.ELASTIC.value, leaving=tuple(leaving))
     if world is None or world.generation <= status.generation:
         return status
     return replace(status, generation=world.generation, world_size=len(world.members))

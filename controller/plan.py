@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from controller import ending, failure, gang, membership, resize, suspension
-from controller.actions import Action, Create, News, Plan, normal, warning
+from controller.actions import Action, Create, Forget, News, Plan, normal, warning
 from controller.conditions import is_over, reason_of, with_condition
 from controller.frameworks import FRAMEWORKS
 from controller.hpa import autoscaler
@@ -23,7 +23,7 @@ from controller.snapshot import Pod, Snapshot
 from controller.success import has_succeeded, is_running
 from elastic.api.job import ElasticStatus, Job, JobStatus, Leaving, Object
 from elastic.api.kinds import WORKER
-from elastic.api.words import ConditionType, ManagedBy
+from elastic.api.words import ConditionType, ManagedBy, RdzvBackend
 from elastic.kube.resources import PODS
 
 
@@ -41,7 +41,7 @@ def plan(job: Job, snapshot: Snapshot) -> Plan:
     if status.start_time is None:
         status = replace(status, start_time=snapshot.now)
     look = _Look(job, snapshot, status, (*news, *of_pods(job, snapshot.pods)))
-    return _succeeded(look) or _too_late(look) or _failed(look) or _active(look)
+    return _succeeded(look) or _too_late(look) or _elsewhere(look) or _failed(look) or _active(look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,20 @@ def _ended(look: _Look, message: str) -> Plan:
     return Plan(tuple(ending.everything_deleted(look.snapshot)), status, news, is_final=True)
 
 
+def _elsewhere(look: _Look) -> Plan | None:
+    """A worker's image cannot take our library: the group is made anew with c10d, and none of it is held against the job."""
+    job = look.job
+    if not membership.is_ours(job, look.snapshot) or not (reason := membership.undeliverable(job, look.snapshot.pods)):
+        return None
+    message = f"{job.kind.name} {job.metadata.name} is made anew with c10d, because its image cannot take the library: {reason}"
+    elastic = replace(look.status.elastic or ElasticStatus(), backend=RdzvBackend.C10D.value, leaving=())
+    return Plan((Forget(),), replace(look.status, elastic=elastic), (*look.news, warning("OtherRendezvous", message)))
+
+
 def _failed(look: _Look) -> Plan | None:
     """A pod failed for good, the job's restarts are used up, or the rendezvous has given up."""
     job, snapshot = look.job, look.snapshot
-    verdicts = failure.judge(job, snapshot.pods)
+    verdicts = _verdicts(look)
     fatal = [verdict for verdict in verdicts if verdict.fate is failure.Fate.FATAL]
     if fatal:
         return _failed_by(look, fatal)
@@ -113,6 +123,11 @@ def _failed(look: _Look) -> Plan | None:
     if snapshot.world is not None and snapshot.world.closed:
         return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because its group ended: {snapshot.world.closed}")
     return None
+
+
+def _verdicts(look: _Look) -> list[failure.Verdict]:
+    strays = {pod.uid for pod in membership.strays(look.job, look.snapshot)}
+    return failure.judge(look.job, [pod for pod in look.snapshot.pods if pod.uid not in strays])
 
 
 def _failed_by(look: _Look, fatal: Sequence[failure.Verdict]) -> Plan:
@@ -132,7 +147,7 @@ def _failed_by(look: _Look, fatal: Sequence[failure.Verdict]) -> Plan:
 def _active(look: _Look) -> Plan:
     """Keeps the job as it should be: lost pods are counted, then replaced; places are filled; surplus goes."""
     job, snapshot = look.job, look.snapshot
-    verdicts = failure.judge(job, snapshot.pods)
+    verdicts = _verdicts(look)
     elastic = failure.counted(look.status, verdicts, snapshot.pods)
     known = look.status.elastic or ElasticStatus()
     again = [v for v in verdicts if v.fate is failure.Fate.AGAIN]
@@ -143,7 +158,7 @@ def _active(look: _Look) -> Plan:
     actions = [
         *crew.told,
         *reconciled(snapshot, _objects(job, snapshot), managed=ending.ACTIVE_ONLY),
-        *ending.deletions([*replaced, *crew.parted]),
+        *ending.deletions([*replaced, *crew.parted, *membership.strays(job, snapshot)]),
         *services(job, snapshot, crew.places),
         *(Create(PODS, pod_for(job, type, index, snapshot)) for type, index in crew.missing),
     ]
@@ -152,8 +167,8 @@ def _active(look: _Look) -> Plan:
     status = _shown(look, restarting=restarts)
     if elastic != (known if look.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)
-    templates = (*of_templates(job), *gang.of_schedulers(job, snapshot.settings)) if crew.missing else ()
-    news = (*look.news, *templates, *restarts)
+    templates = (*of_templates(job), *gang.of_schedulers(job, snapshot.settings), *membership.elsewhere(job, snapshot))
+    news = (*look.news, *(templates if crew.missing else ()), *restarts)
     moments = [moment for moment in (look.deadline, membership.next_deadline(crew.leaving)) if moment is not None]
     return Plan(tuple(actions), status, news, min(moments, default=None))
 
@@ -163,6 +178,7 @@ def _objects(job: Job, snapshot: Snapshot) -> list[Object]:
     return [
         *gang.pod_group(job, snapshot.settings),
         *FRAMEWORKS[job.kind.name].objects(job, snapshot),
+        *membership.secret(job, snapshot),
         *autoscaler(job),
         *disruption_budget(job, snapshot.settings),
     ]

@@ -12,6 +12,8 @@ from controller.settings import Settings
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 
 LAUNCHER_INDEX = 0
+BACKEND = "elastic-training/backend"
+"""Annotation of an elastic worker: the rendezvous it was made for."""
 
 
 class Phase(StrEnum):
@@ -53,6 +55,8 @@ class Pod:
     unscheduled: str = ""
     containers: tuple[Container, ...] = ()
     init_restarts: int = 0
+    backend: str = ""
+    """Where the pod was made to meet its peers."""
 
     @property
     def is_active(self) -> bool:
@@ -146,6 +150,7 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
         disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
         unscheduled=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         containers=tuple(_container(c) for c in status.get("containerStatuses") or ()),
+        backend=(metadata.get("annotations") or {}).get(BACKEND, ""),
         init_restarts=sum(int(c.get("restartCount") or 0) for c in status.get("initContainerStatuses") or ()),
     )
 

@@ -4,6 +4,7 @@ The rendezvous of the control plane itself is put into a pod by rendezvous.deliv
 
 from collections.abc import Iterator
 
+from controller import membership
 from controller.frameworks.environment import Variable, variable, with_environment
 from controller.frameworks.protocol import Framework, Replica, total
 from controller.snapshot import Snapshot
@@ -18,7 +19,10 @@ MASTER = "Master"
 
 class PyTorch(Framework):
     def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
-        pod = with_environment(pod, environment(job, replica))
+        is_ours = membership.is_ours(job, snapshot)
+        pod = with_environment(pod, environment(job, replica, is_ours=is_ours))
+        if is_ours:
+            return membership.delivered(job, pod, replica.index, snapshot)
         if MASTER in job.replicas and replica.type == WORKER:
             pod["spec"]["initContainers"] = [*(pod["spec"].get("initContainers") or ()), _waits_for_master(job, snapshot)]
         return pod
@@ -27,7 +31,7 @@ class PyTorch(Framework):
         return MASTER if MASTER in job.replicas else None
 
 
-def environment(job: Job, replica: Replica) -> Iterator[Variable]:
+def environment(job: Job, replica: Replica, *, is_ours: bool = False) -> Iterator[Variable]:
     everybody = total(job)
     yield variable("PYTHONUNBUFFERED", 1)
     if MASTER in job.replicas:
@@ -47,7 +51,7 @@ def environment(job: Job, replica: Replica) -> Iterator[Variable]:
     if job.elastic is None:
         yield variable("PET_NNODES", everybody)
     else:
-        yield from _elastic(job, job.elastic)
+        yield from _elastic(job, job.elastic, is_ours=is_ours)
 
 
 def processes_per_node(job: Job) -> str | None:
@@ -62,14 +66,16 @@ def _processes(job: Job) -> int:
     return int(word) if word.isdigit() else 1
 
 
-def _elastic(job: Job, policy: ElasticPolicy) -> Iterator[Variable]:
-    """Upstream's variables, which make worker 0 the host of torch's own rendezvous unless the user names another."""
+def _elastic(job: Job, policy: ElasticPolicy, *, is_ours: bool) -> Iterator[Variable]:
+    """Upstream's variables, which make worker 0 the host of torch's own rendezvous unless the user names another.
+    At our own server the delivery says where to meet."""
     host = policy.rdzv_host or pod_name(job.kind, job.metadata.name, WORKER, 0)
     port = policy.rdzv_port or training_port(job.replicas[WORKER].template, job.kind)
     least, most = job.bounds
-    backend = policy.rdzv_backend if policy.rdzv_backend not in (None, RdzvBackend.ELASTIC) else RdzvBackend.C10D
-    yield variable("PET_RDZV_ENDPOINT", f"{host}:{port}")
-    yield variable("PET_RDZV_BACKEND", backend.value if backend else "")
+    backend = RdzvBackend.C10D if policy.rdzv_backend in (None, RdzvBackend.ELASTIC) else policy.rdzv_backend
+    if not is_ours:
+        yield variable("PET_RDZV_ENDPOINT", f"{host}:{port}")
+        yield variable("PET_RDZV_BACKEND", backend.value)
     yield variable("PET_NNODES", f"{least}:{most}")
     if policy.max_restarts is not None:
         yield variable("PET_MAX_RESTARTS", policy.max_restarts)
