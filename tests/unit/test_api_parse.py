@@ -1,0 +1,183 @@
+"""What a job means once it is read: defaults, both strictness modes, what is only worth a warning."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from written_jobs import job, job_names
+
+from elastic.api import KINDS, parse
+from elastic.api.job import ElasticPolicy
+from elastic.api.words import Cause, CleanPodPolicy, ManagedBy, RestartPolicy, SuccessPolicy
+
+
+def warned(obj, *, stored=False):
+    return [str(warning) for warning in parse(obj, stored=stored)[1]]
+
+
+@pytest.mark.parametrize("name", job_names())
+def test_the_object_is_never_changed(name):
+    obj = job(name)
+    before = copy.deepcopy(obj)
+    parse(obj)
+    assert obj == before
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_what_nobody_set_has_upstreams_defaults(kind):
+    containers = [{"name": kind.container, "image": "x"}]
+    types = {*kind.required, "Worker"}
+    spec = {kind.replica_key: {name: {"template": {"spec": {"containers": containers}}} for name in types}}
+    read, warnings = parse({"apiVersion": "kubeflow.org/v1", "kind": kind.name, "metadata": {"name": "bare"}, "spec": spec})
+    assert warnings == []
+    assert {name: spec.replicas for name, spec in read.replicas.items() if name != "Worker"} == dict.fromkeys(kind.required, 1)
+    assert read.workers == (0 if kind.name == "MPIJob" else 1)
+    expected = RestartPolicy.ON_FAILURE if kind.name in ("PyTorchJob", "PaddleJob") else RestartPolicy.NEVER
+    assert {spec.restart_policy for spec in read.replicas.values()} == {expected}
+    assert read.run_policy.clean_pod_policy is CleanPodPolicy.NONE
+    assert not read.run_policy.suspend
+    assert read.options.nproc_per_node == ("auto" if kind.name == "PyTorchJob" else None)
+    assert read.options.slots_per_worker == 1
+    assert read.elastic is None
+    assert (read.least_workers, read.most_workers) == (read.workers, read.workers)
+
+
+def test_every_field_of_a_static_job_is_read():
+    read = parse(job("pytorch-static"))[0]
+    assert read.key == ("default", "pytorch-static")
+    assert read.metadata.annotations == {"example.com/owner": "ada"}
+    assert (read.options.nproc_per_node, read.run_policy.backoff_limit, read.run_policy.ttl_seconds_after_finished) == ("2", 3, 86400)
+    assert read.run_policy.managed_by is ManagedBy.TRAINING_OPERATOR
+    assert list(read.replicas) == ["Master", "Worker"]
+    assert read.replicas["Worker"].template["spec"]["containers"][1] == {"name": "logs", "image": "example.com/logs:1"}
+
+
+def test_replica_types_are_taken_in_any_case_and_put_in_upstreams_order():
+    read = parse(job("gang"))[0]
+    assert list(read.replicas) == ["Master", "Worker"]
+    assert read.workers == 2
+
+
+def test_mpi_takes_the_older_place_of_clean_pod_policy_but_run_policy_wins():
+    assert parse(job("mpi-static"))[0].run_policy.clean_pod_policy is CleanPodPolicy.RUNNING
+    both = job("mpi-static", {"spec": {"runPolicy": {"cleanPodPolicy": "All"}}})
+    assert parse(both)[0].run_policy.clean_pod_policy is CleanPodPolicy.ALL
+
+
+def test_an_older_nproc_keeps_the_newer_one_unset():
+    read = parse(job("pytorch-elastic-etcd"))[0]
+    assert read.options.nproc_per_node is None
+    assert read.elastic is not None
+    assert read.elastic.n_proc_per_node == 2
+
+
+def test_tf_success_policy_may_be_the_empty_word():
+    assert parse(job("tf-multi-worker"))[0].options.success_policy is SuccessPolicy.DEFAULT
+    assert parse(job("tf-parameter-server"))[0].options.success_policy is SuccessPolicy.ALL_WORKERS
+
+
+def test_an_empty_rdzv_conf_is_none_at_all():
+    assert (
+        parse(job("pytorch-elastic", {"spec": {"elasticPolicy": {"rdzvConf": []}}}))[0].elastic
+        == parse(job("pytorch-elastic", {"spec": {"elasticPolicy": {"rdzvConf": None}}}))[0].elastic
+    )
+
+
+def test_null_is_the_same_as_absent():
+    bare = job("pytorch-smallest")
+    padded = job("pytorch-smallest")
+    padded["spec"] |= {"runPolicy": None, "elasticPolicy": None, "nprocPerNode": None}
+    padded["spec"]["pytorchReplicaSpecs"]["Worker"] |= {"replicas": None, "restartPolicy": None}
+    padded["status"] = None
+    assert parse(padded)[0] == parse(bare)[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "replicas", "bounds"),
+    [
+        ({}, 3, (3, 3)),
+        ({"minReplicas": 1, "maxReplicas": 5}, 3, (1, 5)),
+        ({"maxReplicas": 5}, 3, (5, 5)),
+        ({"minReplicas": 2}, 3, (2, 3)),
+        ({"minReplicas": 2}, 2, (2, 2)),
+    ],
+)
+def test_missing_bounds_follow_from_the_other_or_from_replicas(written, replicas, bounds):
+    obj = job("pytorch-elastic-etcd")
+    obj["spec"]["elasticPolicy"] = written
+    obj["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = replicas
+    assert parse(obj)[0].bounds == bounds
+
+
+def test_a_maximum_alone_is_also_the_minimum_and_its_author_is_told():
+    obj = job("pytorch-elastic", {"spec": {"elasticPolicy": {"minReplicas": None}}})
+    (warning,) = warned(obj)
+    assert warning.startswith(
+        "spec.elasticPolicy.maxReplicas: minReplicas is not set and so is 8 like maxReplicas; the job waits with 2 workers"
+    )
+
+
+@pytest.mark.parametrize(("replicas", "run", "said"), [(9, 8, "maxReplicas is 8; 8 are run"), (0, 1, "minReplicas is 1; 1 are run")])
+def test_a_stored_job_outside_its_bounds_is_clamped_and_goes_on(replicas, run, said):
+    obj = job("pytorch-elastic", {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": replicas}}}})
+    assert parse(obj, stored=True)[0].workers == run
+    (warning,) = warned(obj, stored=True)
+    assert said in warning
+
+
+def test_a_stored_static_job_without_workers_keeps_them_at_none_with_a_warning():
+    obj = job("pytorch-static", {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 0}}}})
+    assert parse(obj, stored=True)[0].workers == 0
+    assert warned(obj, stored=True) == ["spec.pytorchReplicaSpecs.Worker.replicas: Worker.replicas is 0; a PyTorchJob needs at least 1"]
+
+
+def test_a_count_that_is_no_allowed_size_is_rounded_down_with_a_warning():
+    obj = job("pytorch-elastic-ours", {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 7}}}})
+    assert warned(obj) == [
+        "spec.pytorchReplicaSpecs.Worker.replicas: Worker.replicas is 7, which sizeStep does not allow; 6 train together"
+    ]
+
+
+def test_allowed_sizes():
+    listed, stepped, free = ElasticPolicy(allowed_sizes=(2, 4, 8)), ElasticPolicy(size_step=3), ElasticPolicy()
+    assert [listed.largest_allowed(n) for n in (0, 1, 2, 7, 8, 100)] == [0, 0, 2, 4, 8, 8]
+    assert [stepped.largest_allowed(n) for n in (0, 2, 3, 8)] == [0, 0, 3, 6]
+    assert all(free.is_allowed(n) and free.largest_allowed(n) == n for n in range(5))
+    assert not listed.is_allowed(3)
+
+
+def test_unknown_fields_are_warnings_with_a_suggestion():
+    obj = job("pytorch-smallest")
+    obj["spec"]["elasticpolicy"] = {}
+    obj["spec"]["runPolicy"] = {"backoffLimits": 3}
+    worker = obj["spec"]["pytorchReplicaSpecs"]["Worker"]
+    worker["template"] = {"spec": {"containers": [{"name": "pytorch", "image": "x", "comand": ["a"], "imagePullPolicy": "Allways"}]}}
+    at = "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0]"
+    assert warned(obj) == [
+        "spec.elasticpolicy: unknown field, it has no effect; did you mean elasticPolicy?",
+        "spec.runPolicy.backoffLimits: unknown field, it has no effect; did you mean backoffLimit?",
+        f"{at}.comand: unknown field, it has no effect; did you mean command?",
+        f'{at}.imagePullPolicy: imagePullPolicy is "Allways"; Kubernetes knows Always, IfNotPresent or Never; did you mean Always?',
+    ]
+
+
+def test_a_broken_status_is_ignored_part_by_part():
+    status = {
+        "conditions": [{"type": "Running", "status": "True", "unheardOf": 1}],
+        "replicaStatuses": "broken",
+        "startTime": "2026-01-31T12:00:00Z",
+        "elastic": {"generation": 7, "counted": ["u1"]},
+    }
+    read, warnings = parse(job("pytorch-elastic") | {"status": status})
+    assert [c.type for c in read.status.conditions] == ["Running"]
+    assert read.status.replica_statuses == {}
+    assert read.status.elastic is not None
+    assert (read.status.elastic.generation, read.status.elastic.counted) == (7, ("u1",))
+    assert [str(w) for w in warnings] == [
+        'status.replicaStatuses: replicaStatuses is "broken"; an object is needed; this part of status is ignored',
+    ]
+
+
+def test_only_what_the_job_did_itself_is_charged():
+    assert {cause for cause in Cause if cause.is_charged} == {Cause.OUT_OF_MEMORY, Cause.HANG, Cause.USER}

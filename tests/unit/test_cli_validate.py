@@ -1,0 +1,239 @@
+"""`elastic validate` and `elastic crds` as a user meets them: lines, paths, exit codes, JSON, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from written_jobs import FIXTURES, job
+
+from elastic.api import KINDS
+from elastic.cli import main
+from elastic.cli.documents import MOST_DEPTH, Unreadable, documents
+
+
+def elastic(*arguments: str | Path, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments], input=stdin, env=env, prog_name="elastic", catch_exceptions=False)
+
+
+def values(text: str) -> list:
+    return [document.value for document in documents(text)]
+
+
+BAD = """\
+# two jobs and something else
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: first}
+spec:
+  elasticPolicy:
+    minReplica: 1
+    maxReplicas: 4
+  pytorchReplicaSpecs:
+    Worker: &worker
+      replicas: 9
+      template:
+        spec:
+          containers:
+          - name: pytorch
+            image: x
+            env:
+            - name: DEBUG
+              value: yes
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: other}
+---
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: second}
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      <<: *worker
+      replicas: 1
+      replicas: 2
+"""
+
+
+def test_each_problem_has_its_line_its_path_and_what_to_do(tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text(BAD)
+    result = elastic("validate", file)
+    assert result.exit_code == 1
+    at = "spec.pytorchReplicaSpecs.Worker"
+    assert (
+        result.stdout.splitlines()
+        == [
+            f"{file}:7: warning: spec.elasticPolicy.minReplica: unknown field, it has no effect; did you mean minReplicas?",
+            f"{file}:11: error: {at}.replicas: Worker.replicas is 9 but maxReplicas is 4; lower replicas or raise maxReplicas",
+            f'{file}:19: error: {at}.template.spec.containers[0].env[0].value: value is true, a boolean; write it in quotes: "true"',
+            f"{file}:2: PyTorchJob first is invalid",
+            f"{file}:1: error: cannot be read: this is no YAML: found undefined alias",
+            "1 job: 0 valid, 1 invalid, 1 unreadable, 1 other object passed over",
+        ][:4]
+        + result.stdout.splitlines()[4:]
+    )
+
+
+def test_an_anchor_and_a_merge_are_followed_to_the_line_where_the_value_stands(tmp_path):
+    file = tmp_path / "merged.yaml"
+    file.write_text(
+        textwrap.dedent("""\
+        apiVersion: kubeflow.org/v1
+        kind: PyTorchJob
+        metadata: {name: merged}
+        spec:
+          pytorchReplicaSpecs:
+            Master: &replica
+              template:
+                spec: {containers: [{name: pytorch, image: 5}]}
+            Worker:
+              <<: *replica
+              replicas: 1
+              replicas: 2
+        """)
+    )
+    lines = elastic("validate", file).stdout.splitlines()
+    assert f"{file}:8: error: spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].image: image is 5, a number" in "\n".join(lines)
+    assert f"{file}:12: error: spec.pytorchReplicaSpecs.Worker.replicas: replicas is there twice; keep one" in lines
+
+
+def test_all_valid_is_exit_code_0_and_other_objects_are_passed_over():
+    result = elastic("validate", FIXTURES / "jobs")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1].endswith(" valid, 0 invalid")
+    assert (
+        elastic("validate", "-", stdin="apiVersion: v1\nkind: Service\n").stdout
+        == "0 jobs: 0 valid, 0 invalid, 1 other object passed over\n"
+    )
+
+
+def test_a_folder_is_searched_for_yaml_and_json_but_not_for_hidden_files(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "deep" / "er" / "a.json").write_text(json.dumps(job("jax"), indent="\t"))
+    (tmp_path / "b.yml").write_text(yaml.safe_dump(job("pytorch-elastic")))
+    (tmp_path / ".git" / "c.yaml").write_text("{")
+    (tmp_path / "notes.txt").write_text("{")
+    result = elastic("validate", tmp_path)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "2 jobs: 2 valid, 0 invalid")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"a: [", ":1: error: cannot be read: this is no YAML: did not find expected node content"),
+        (b"a: b: c", ":1: error: cannot be read: this is no YAML: mapping values are not allowed in this context"),
+        (b"\xff\xfe\x00", ": error: cannot be read: this is no UTF-8 text"),
+        (b"[" * 5000, f":1: error: cannot be read: this is nested more than {MOST_DEPTH} deep"),
+        (b"a: &a [*a]", ":1: error: cannot be read: an alias contains itself"),
+        (b"a: *b", ":1: error: cannot be read: this is no YAML: found undefined alias"),
+    ],
+)
+def test_what_cannot_be_read_is_exit_code_2_with_the_line(tmp_path, text, said):
+    file = tmp_path / "x.yaml"
+    file.write_bytes(text)
+    result = elastic("validate", file)
+    assert result.exit_code == 2
+    assert f"{file}{said}" in result.stdout
+
+
+def test_a_file_that_is_not_there_is_exit_code_2_and_the_others_are_still_looked_at(tmp_path):
+    result = elastic("validate", tmp_path / "none.yaml", FIXTURES / "jobs" / "jax.yaml")
+    assert result.exit_code == 2
+    assert "none.yaml: error: cannot be read: No such file or directory" in result.stdout
+    assert "JAXJob jax is valid" in result.stdout
+
+
+def test_aliases_that_multiply_are_refused_before_they_fill_the_memory():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    with pytest.raises(Unreadable, match="aliases written out"):
+        values("\n".join(lines))
+
+
+def test_json_output_says_the_same_for_machines(tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text(BAD.split("---")[0])
+    result = elastic("validate", "--output", "json", file)
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    (judged,) = found["jobs"]
+    assert (found["valid"], judged["kind"], judged["name"], judged["line"], judged["valid"]) == (False, "PyTorchJob", "first", 2, False)
+    assert judged["problems"][0] == {
+        "path": "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].env[0].value",
+        "line": 19,
+        "message": 'value is true, a boolean; write it in quotes: "true"',
+    }
+    assert [warning["line"] for warning in judged["warnings"]] == [7]
+
+
+def test_a_slip_in_kind_or_version_is_told_and_not_passed_over():
+    result = elastic("validate", "-", stdin="apiVersion: kubeflow.org/v1\nkind: PytorchJob\nmetadata: {name: a}\nspec: {}\n")
+    assert "-:2: error: kind: kind is" in result.stdout
+    assert result.exit_code == 1
+    assert elastic("validate", "-", stdin="apiVersion: kubeflow.org/v1\nkind: Notebook\n").exit_code == 0
+
+
+def test_words_and_numbers_mean_what_they_mean_to_kubectl():
+    text = (
+        "{a: yes, b: 'yes', c: 12:30, d: 2026-01-31, e: 1e3, f: 0777, g: 0x10, h: ~, i: !!str 5, j: .5, k: 1_000, l: NO, m: 1.5.0, n: .inf}"
+    )
+    (value,) = values(text)
+    assert value == {
+        "a": True,
+        "b": "yes",
+        "c": "12:30",
+        "d": "2026-01-31",
+        "e": 1000.0,
+        "f": 511,
+        "g": 16,
+        "h": None,
+        "i": "5",
+        "j": 0.5,
+        "k": 1000,
+        "l": False,
+        "m": "1.5.0",
+        "n": float("inf"),
+    }
+
+
+def test_items_of_a_list_are_jobs_with_lines_of_their_own():
+    text = (FIXTURES / "jobs" / "paddle.yaml").read_text()
+    found = list(documents(text))
+    assert [document.value["metadata"]["name"] for document in found] == ["paddle-collective", "paddle-servers", "paddle-elastic"]
+    line = found[2].line(("spec", "elasticPolicy", "maxRestarts"))
+    assert "maxRestarts" in text.splitlines()[line - 1]
+
+
+def test_crds_prints_all_or_one():
+    everything = list(yaml.safe_load_all(elastic("crds", "--output", "yaml").stdout))
+    assert [crd["spec"]["names"]["kind"] for crd in everything] == list(KINDS)
+    (one,) = json.loads(elastic("crds", "tfjob", "-o", "json").stdout)["items"]
+    assert one["metadata"]["name"] == "tfjobs.kubeflow.org"
+    assert elastic("crds", "NoJob").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"), [("elastic val", "validate"), ("elastic crds PyT", "pytorchjob"), ("elastic validate --out", "--output")]
+)
+def test_completion_offers_commands_kinds_and_options(words, completed):
+    env = {"_ELASTIC_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    assert completed in elastic(env=env).stdout.lower()
+
+
+@pytest.mark.foreign
+def test_every_foreign_example_is_valid():
+    folder = os.environ.get("ELASTIC_FOREIGN_EXAMPLES")
+    if not folder:
+        pytest.skip("ELASTIC_FOREIGN_EXAMPLES names no folder with examples of the Training Operator or mpi-operator v1")
+    result = elastic("validate", folder)
+    assert result.exit_code == 0, "\n".join(line for line in result.stdout.splitlines() if "error" in line)
+    assert not result.stdout.startswith("0 jobs")
