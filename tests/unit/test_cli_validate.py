@@ -35,7 +35,7 @@ spec:
     minReplica: 1
     maxReplicas: 4
   pytorchReplicaSpecs:
-    Worker: &worker
+    Worker:
       replicas: 9
       template:
         spec:
@@ -55,10 +55,7 @@ kind: PyTorchJob
 metadata: {name: second}
 spec:
   pytorchReplicaSpecs:
-    Worker:
-      <<: *worker
-      replicas: 1
-      replicas: 2
+    Worker: {template: {spec: {containers: [{name: pytorch, image: x}]}}}
 """
 
 
@@ -68,18 +65,14 @@ def test_each_problem_has_its_line_its_path_and_what_to_do(tmp_path):
     result = elastic("validate", file)
     assert result.exit_code == 1
     at = "spec.pytorchReplicaSpecs.Worker"
-    assert (
-        result.stdout.splitlines()
-        == [
-            f"{file}:7: warning: spec.elasticPolicy.minReplica: unknown field, it has no effect; did you mean minReplicas?",
-            f"{file}:11: error: {at}.replicas: Worker.replicas is 9 but maxReplicas is 4; lower replicas or raise maxReplicas",
-            f'{file}:19: error: {at}.template.spec.containers[0].env[0].value: value is true, a boolean; write it in quotes: "true"',
-            f"{file}:2: PyTorchJob first is invalid",
-            f"{file}:1: error: cannot be read: this is no YAML: found undefined alias",
-            "1 job: 0 valid, 1 invalid, 1 unreadable, 1 other object passed over",
-        ][:4]
-        + result.stdout.splitlines()[4:]
-    )
+    assert result.stdout.splitlines() == [
+        f"{file}:7: warning: spec.elasticPolicy.minReplica: unknown field, it has no effect; did you mean minReplicas?",
+        f"{file}:11: error: {at}.replicas: Worker.replicas is 9 but maxReplicas is 4; lower replicas or raise maxReplicas",
+        f'{file}:19: error: {at}.template.spec.containers[0].env[0].value: value is true, a boolean; write it in quotes: "true"',
+        f"{file}:2: PyTorchJob first is invalid",
+        f"{file}:25: PyTorchJob second is valid",
+        "2 jobs: 1 valid, 1 invalid, 1 other object passed over",
+    ]
 
 
 def test_an_anchor_and_a_merge_are_followed_to_the_line_where_the_value_stands(tmp_path):
@@ -129,12 +122,12 @@ def test_a_folder_is_searched_for_yaml_and_json_but_not_for_hidden_files(tmp_pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"a: [", ":1: error: cannot be read: this is no YAML: did not find expected node content"),
-        (b"a: b: c", ":1: error: cannot be read: this is no YAML: mapping values are not allowed in this context"),
+        (b"a: [}", ":1: error: cannot be read: this is no YAML: "),
+        (b"a: b: c", ":1: error: cannot be read: this is no YAML: "),
         (b"\xff\xfe\x00", ": error: cannot be read: this is no UTF-8 text"),
         (b"[" * 5000, f":1: error: cannot be read: this is nested more than {MOST_DEPTH} deep"),
         (b"a: &a [*a]", ":1: error: cannot be read: an alias contains itself"),
-        (b"a: *b", ":1: error: cannot be read: this is no YAML: found undefined alias"),
+        (b"a: *b", ":1: error: cannot be read: this is no YAML: "),
     ],
 )
 def test_what_cannot_be_read_is_exit_code_2_with_the_line(tmp_path, text, said):
