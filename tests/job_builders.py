@@ -1,0 +1,181 @@
+"""Builders for tests of plans: a job, its pods, a snapshot. Each takes only the differences."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controller.actions import Create, Delete, Plan
+from controller.plan import plan
+from controller.settings import Rendezvous, Settings
+from controller.snapshot import Container, Owned, Phase, Pod, Service, Snapshot, World
+from elastic.api import parse
+from elastic.api.job import Job, JobStatus
+from elastic.api.kinds import KINDS
+from elastic.api.names import pod_name
+from elastic.kube.resources import PODS, SERVICES
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+PLAIN = Settings()
+OURS = Settings(rendezvous=Rendezvous(endpoint="rdzv:8443", ca="CA"))
+
+
+def replica(count: int = 1, *, restart: str = "OnFailure", kind: str = "PyTorchJob", command: bool = True, **spec: Any) -> dict[str, Any]:
+    container: dict[str, Any] = {"name": KINDS[kind].container, "image": "example/train:1"}
+    if command:
+        container["command"] = ["torchrun", "train.py"]
+    return {"replicas": count, "restartPolicy": restart, "template": {"spec": {"containers": [container], **spec}}}
+
+
+def job(kind: str = "PyTorchJob", *, status: JobStatus | None = None, policy: Mapping[str, Any] | None = None, **spec: Any) -> Job:
+    """`Worker=replica(3)` and the like are replica types; everything else is a field of spec."""
+    types = {word: spec.pop(word) for word in list(spec) if KINDS[kind].replica_type(word)}
+    raw = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": kind,
+        "metadata": {"name": "train", "namespace": "team", "uid": "job-uid", "resourceVersion": "1"},
+        "spec": {KINDS[kind].replica_key: types, "runPolicy": dict(policy or {}), **spec},
+    }
+    parsed, _ = parse(raw, stored=True)
+    return with_status(parsed, status) if status is not None else parsed
+
+
+def with_status(one: Job, status: JobStatus) -> Job:
+    import msgspec
+
+    return msgspec.structs.replace(one, status=status)
+
+
+def elastic_job(workers: int = 3, *, least: int = 1, most: int = 5, **more: Any) -> Job:
+    policy = {"minReplicas": least, "maxReplicas": most, **more.pop("elastic", {})}
+    return job(Worker=replica(workers), elasticPolicy=policy, **more)
+
+
+def pod(type: str = "worker", index: int = 0, phase: Phase = Phase.RUNNING, *, code: int | None = None, **changes: Any) -> Pod:
+    name = f"train-{type}-{index}"
+    containers = () if code is None else (Container(name="pytorch", exit_code=code),)
+    made = Pod(name=name, uid=f"uid-{name}", type=type, index=index, phase=phase, is_ready=phase is Phase.RUNNING, containers=containers)
+    return replace(made, **changes)
+
+
+def snapshot(*pods: Pod, after_s: float = 0, settings: Settings = PLAIN, **more: Any) -> Snapshot:
+    return Snapshot(now=NOW + timedelta(seconds=after_s), settings=settings, pods=pods, token="token", **more)
+
+
+class Cluster:
+    """The least that carries a plan out: what is made is pending until told otherwise, what is deleted is gone at once."""
+
+    def __init__(self, one: Job, *, settings: Settings = PLAIN, lingering: bool = False) -> None:
+        self.job = one
+        self.settings = settings
+        self.lingering = lingering
+        self.pods: dict[str, Pod] = {}
+        self.services: dict[str, Service] = {}
+        self.owned: dict[tuple[str, str], Owned] = {}
+        self.world: World | None = None
+        self.now = NOW
+        self.made = 0
+        self.job_is_gone = False
+        self.told: list[Any] = []
+
+    def look(self) -> Snapshot:
+        return Snapshot(
+            now=self.now,
+            settings=self.settings,
+            pods=tuple(sorted(self.pods.values(), key=lambda p: (p.type, p.index))),
+            services=tuple(self.services.values()),
+            owned=tuple(self.owned.values()),
+            world=self.world,
+            token="token",
+        )
+
+    def round(self) -> Plan:
+        planned = plan(self.job, self.look())
+        for action in planned.actions:
+            self._do(action)
+        if planned.status is not None:
+            self.job = with_status(self.job, planned.status)
+        return planned
+
+    def settle(self, *, most: int = 20) -> list[Plan]:
+        """Rounds until nothing is left to do; every plan on the way."""
+        plans = []
+        for _ in range(most):
+            before = self.job.status
+            planned = self.round()
+            plans.append(planned)
+            if self.job.status == before and not [a for a in planned.actions if isinstance(a, Create | Delete)]:
+                return plans
+        raise AssertionError(f"never settles: {plans[-1]}")
+
+    def set(self, name: str, phase: Phase, *, code: int | None = None, **changes: Any) -> None:
+        container = self.job.kind.container
+        containers = () if code is None else (Container(name=container, exit_code=code),)
+        self.pods[name] = replace(self.pods[name], phase=phase, is_ready=phase is Phase.RUNNING, containers=containers, **changes)
+
+    def run_all(self) -> None:
+        for name, one in self.pods.items():
+            if one.phase is Phase.PENDING:
+                self.set(name, Phase.RUNNING)
+
+    def state(self) -> str:
+        last = self.job.status.conditions[-1]
+        return last.type if last.status == "True" else f"not {last.type}"
+
+    def names(self) -> list[str]:
+        return sorted(self.pods)
+
+    def _do(self, action: Any) -> None:
+        match action:
+            case Create(resource, item) if resource == PODS:
+                assert item["metadata"]["name"] not in self.pods, "two pods of one name"
+                self._make_pod(item)
+            case Create(resource, item) if resource == SERVICES:
+                name = item["metadata"]["name"]
+                self.services[name] = Service(name=name, uid=f"service-{name}", owner=self.job.metadata.uid)
+            case Create(_, item):
+                kind, name = item["kind"], item["metadata"]["name"]
+                self.owned[kind, name] = Owned(kind=kind, name=name, uid=f"{kind}-{name}", raw=item)
+            case Delete(resource, name, uid) if resource == PODS:
+                assert self.pods[name].uid == uid
+                self.delete(name)
+            case Delete(resource, name) if resource == SERVICES:
+                del self.services[name]
+            case Delete(resource, name):
+                del self.owned[resource.kind, name]
+            case _:
+                self.told.append(action)
+
+    def delete(self, name: str) -> None:
+        if self.lingering and self.pods[name].phase is Phase.RUNNING:
+            self.pods[name] = replace(self.pods[name], is_deleting=True)
+        else:
+            del self.pods[name]
+
+    def _make_pod(self, item: Mapping[str, Any]) -> None:
+        labels = item["metadata"]["labels"]
+        name = item["metadata"]["name"]
+        self.made += 1
+        self.pods[name] = Pod(
+            name=name,
+            uid=f"uid-{self.made}",
+            type=labels["training.kubeflow.org/replica-type"],
+            index=int(labels.get("training.kubeflow.org/replica-index", 0)),
+            backend=(item["metadata"].get("annotations") or {}).get("elastic-training/backend", ""),
+        )
+
+
+def created(planned: Plan) -> list[str]:
+    return [a.name for a in planned.actions if isinstance(a, Create) and a.resource == PODS]
+
+
+def deleted(planned: Plan) -> list[str]:
+    return [a.name for a in planned.actions if isinstance(a, Delete) and a.resource == PODS]
+
+
+def reasons(plans: Iterable[Plan]) -> list[str]:
+    return [news.reason for planned in plans for news in planned.news]
+
+
+def places(one: Job) -> list[str]:
+    return [pod_name(one.kind, one.metadata.name, t, i) for t, spec in one.replicas.items() for i in range(spec.replicas)]

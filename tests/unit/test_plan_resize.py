@@ -1,0 +1,158 @@
+"""Workers come and go: who is made, who leaves, who is told first, and what survivors notice, which is nothing."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod
+
+from controller import resize
+from controller.actions import Create, Tell
+from controller.snapshot import Phase, World
+from elastic.kube.resources import PODS
+
+
+def running(workers: int, *, lingering: bool = False) -> Cluster:
+    """An elastic job at our rendezvous with everybody in its world."""
+    cluster = Cluster(elastic_job(workers, elastic={"scaleInGraceSeconds": 20}), settings=OURS, lingering=lingering)
+    cluster.settle()
+    cluster.run_all()
+    cluster.world = World(generation=1, members=frozenset(cluster.pods))
+    cluster.settle()
+    return cluster
+
+
+def scaled(cluster: Cluster, workers: int) -> None:
+    cluster.job = elastic_job(workers, elastic={"scaleInGraceSeconds": 20}, status=cluster.job.status)
+
+
+def last_told(cluster: Cluster) -> Tell:
+    return next(action for action in reversed(cluster.told) if isinstance(action, Tell))
+
+
+def test_a_worker_told_to_leave_keeps_its_pod_and_name_until_it_has_left() -> None:
+    cluster = running(3)
+    scaled(cluster, 2)
+    first = cluster.round()
+    assert deleted(first) == []
+    assert [(leave.member, leave.cause) for leave in last_told(cluster).leaving] == [("train-worker-2", "plan")]
+    assert last_told(cluster).members == ("train-worker-0", "train-worker-1")
+    cluster.settle()
+    assert "train-worker-2" in cluster.pods, "it is still in the world"
+    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-1"}))
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    assert sorted(cluster.services) == cluster.names()
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.leaving == ()
+    assert cluster.job.status.elastic.generation == 2
+
+
+def test_a_world_that_is_being_formed_anew_lets_nobody_go_early() -> None:
+    cluster = running(3)
+    scaled(cluster, 2)
+    cluster.settle()
+    cluster.world = World(generation=1, members=frozenset(), phase="re-forming")
+    cluster.settle()
+    assert "train-worker-2" in cluster.pods
+
+
+def test_a_worker_that_does_not_leave_goes_when_its_time_is_up() -> None:
+    cluster = running(3)
+    scaled(cluster, 2)
+    cluster.settle()
+    assert cluster.round().look_again_at == NOW + timedelta(seconds=20)
+    cluster.now = NOW + timedelta(seconds=20)
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+
+
+def test_a_pending_worker_is_the_first_to_go_and_goes_at_once() -> None:
+    cluster = running(2)
+    scaled(cluster, 3)
+    cluster.settle()
+    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.PENDING)
+    scaled(cluster, 2)
+    cluster.settle()
+    assert cluster.names() in (["train-worker-0", "train-worker-1"], ["train-worker-1", "train-worker-2"])
+
+
+def test_survivors_of_a_resize_are_not_touched() -> None:
+    cluster = running(2)
+    before = dict(cluster.pods)
+    scaled(cluster, 4)
+    plans = cluster.settle()
+    assert [name for planned in plans for name in created(planned)] == ["train-worker-2", "train-worker-3"]
+    assert all(cluster.pods[name].uid == one.uid for name, one in before.items())
+
+
+def test_a_worker_that_somebody_deletes_is_replaced_at_once_under_another_index() -> None:
+    cluster = running(2, lingering=True)
+    cluster.delete("train-worker-0")
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+    assert cluster.state() == "Running"
+    assert cluster.job.status.replica_statuses["Worker"].failed == 0
+
+
+def test_without_our_rendezvous_places_are_fixed_and_worker_0_comes_back_as_worker_0() -> None:
+    cluster = Cluster(elastic_job(2), lingering=True)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    cluster.delete("train-worker-0")
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    del cluster.pods["train-worker-0"]
+    cluster.settle()
+    assert cluster.pods["train-worker-0"].phase is Phase.PENDING
+
+
+def test_all_workers_agree_on_the_range_of_nodes_after_a_resize() -> None:
+    cluster = running(2)
+    scaled(cluster, 4)
+    nodes = {
+        entry["value"]
+        for action in cluster.round().actions
+        if isinstance(action, Create) and action.resource == PODS
+        for entry in action.object["spec"]["containers"][0]["env"]
+        if entry["name"] == "PET_NNODES"
+    }
+    assert nodes == {"1:5"}
+
+
+def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d_and_nothing_is_charged() -> None:
+    cluster = running(2)
+    uid = cluster.job.metadata.uid
+    message = f"elastic-training cannot deliver its library to job {uid}: torch 2.4 is too old"
+    cluster.set("train-worker-1", Phase.RUNNING, code=119)
+    broken = cluster.pods["train-worker-1"]
+    cluster.pods["train-worker-1"] = replace(broken, containers=(replace(broken.containers[0], message=message),))
+    cluster.settle()
+    assert all(one.backend == "" for one in cluster.pods.values())
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.backend == "c10d"
+    assert cluster.job.status.elastic.restarts == {}
+
+
+PODS_OF_A_JOB = st.lists(
+    st.tuples(st.sampled_from([Phase.PENDING, Phase.RUNNING, Phase.FAILED, Phase.SUCCEEDED]), st.booleans()), max_size=8
+).map(lambda drawn: [pod(index=i, phase=phase, is_deleting=gone) for i, (phase, gone) in enumerate(drawn)])
+
+
+@given(PODS_OF_A_JOB, st.integers(0, 6))
+def test_never_more_stay_than_wanted_and_never_two_in_one_place(pods: list, count: int) -> None:
+    staff = resize.by_count(count, pods, leaving=())
+    assert len(staff.present) + len(staff.missing) == count
+    assert not {one.index for one in pods} & set(staff.missing)
+    assert len(set(staff.missing)) == len(staff.missing)
+    assert not (staff.missing and staff.surplus)
+
+
+@given(PODS_OF_A_JOB, st.integers(0, 6))
+def test_fixed_places_are_filled_once_and_beyond_them_nobody_stays(pods: list, count: int) -> None:
+    staff = resize.in_places(count, pods)
+    assert {one.index for one in staff.present} | set(staff.missing) <= set(range(count))
+    assert all(one.index >= count for one in staff.surplus)
