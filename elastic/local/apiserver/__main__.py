@@ -17,7 +17,7 @@ from elastic.local.apiserver.server import ApiServer
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m elastic.local.apiserver", description="The API server of the laptop cluster.")
     parser.add_argument("--data-dir", type=Path, required=True, help="where keys, kubeconfig and objects lie; made if absent")
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="a loopback address; port 0 picks a free one")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="a loopback address; port 0 picks a free one; the default where no --listen-fd is given")
     parser.add_argument(
         "--listen-fd", type=int, action="append", default=[], metavar="N", help="an open listening socket to serve as well; repeatable"
     )
@@ -44,7 +44,8 @@ def listening(address: str) -> socket.socket:
 
 
 async def serve(args: argparse.Namespace) -> None:
-    sockets = [listening(args.listen), *(socket.socket(fileno=fd) for fd in args.listen_fd)]
+    own = [listening(args.listen or "127.0.0.1:0")] if args.listen or not args.listen_fd else []
+    sockets = [*own, *(socket.socket(fileno=fd) for fd in args.listen_fd)]
     port = sockets[0].getsockname()[1]
     data = DataDir.open(args.data_dir, tuple(args.san))
     server = ApiServer(data)

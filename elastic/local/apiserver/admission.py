@@ -7,7 +7,6 @@ import ipaddress
 import secrets
 
 from elastic.local.apiserver.calls import Call
-from elastic.local.apiserver.definitions import default_definition
 from elastic.local.apiserver.errors import Json, StatusError, bad, forbidden, invalid, not_found
 from elastic.local.apiserver.store import Store
 
@@ -34,8 +33,6 @@ class BuiltInAdmission:
             self._pod(call, new)
         elif plural == "services":
             self._service(call, new, old)
-        elif plural == "customresourcedefinitions":
-            default_definition(new)
 
     def _namespace_is_open(self, call: Call) -> None:
         if not call.namespace:

@@ -39,12 +39,15 @@ class Custom(Strategy):
     needs_version = True
     typed = False
 
-    def __init__(self, version: Json, *, plural: str) -> None:
+    def __init__(self, version: Json) -> None:
         self.version = version
         self.subresources = version.get("subresources") or {}
         self.has_status = "status" in self.subresources
-        schema = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        self.schema: Json = {**schema, "properties": {**schema.get("properties", {}), **_IMPLIED}}
+        self.declared: Json = (version.get("schema") or {}).get("openAPIV3Schema") or {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+        }
+        self.schema: Json = {**self.declared, "properties": {**self.declared.get("properties", {}), **_IMPLIED}}
         self._check: Any = None
         self._tree: fieldsets.Shape | None = None
         self._selectable = tuple(f["jsonPath"].removeprefix(".") for f in version.get("selectableFields") or ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import secrets
 import ssl
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from elastic.local import certificates
 from elastic.local.certificates import Pair
+from elastic.local.files import write_private
 
 SERVICE_ADDRESS = "10.96.0.1"
 NAMES = (
@@ -26,14 +26,6 @@ NAMES = (
     "kubernetes.default.svc.cluster.local",
     SERVICE_ADDRESS,
 )
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Complete or not at all, and readable by the owner only."""
-    temporary = path.with_name(path.name + ".new")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
-        f.write(data)
-    temporary.rename(path)
 
 
 def _kept(path: Path, make: bytes) -> bytes:

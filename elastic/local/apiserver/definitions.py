@@ -1,40 +1,23 @@
-"""Custom resource definitions become resource types: names, conditions, storage versions, and what is served for them."""
+"""Custom resource definitions become resource types: their names are accepted or refused, they are served, and when one is deleted
+its objects go first. Acts on what the store tells, a moment after it was told, as the controllers inside a real server do."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from elastic.local.apiserver.custom import Custom
 from elastic.local.apiserver.errors import Json
+from elastic.local.apiserver.objects import now_text
 from elastic.local.apiserver.resources import STATUS, Registry, ResourceType, Subresource
+from elastic.local.apiserver.store import Change, Entry, Store
+
+STORAGE = "customresourcedefinitions.apiextensions.k8s.io"
+FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
-def default_definition(obj: Json) -> None:
-    """What the server fills into spec."""
-    spec = obj.setdefault("spec", {})
-    names = spec.setdefault("names", {})
-    if names.get("kind"):
-        names.setdefault("singular", names["kind"].lower())
-        names.setdefault("listKind", names["kind"] + "List")
-    spec.setdefault("conversion", {"strategy": "None"})
-
-
-def accepted_status(obj: Json, now: str) -> Json:
-    """The status of a definition whose names are accepted."""
-    spec = obj["spec"]
-    stored = list((obj.get("status") or {}).get("storedVersions") or ())
-    for v in spec.get("versions") or ():
-        if v.get("storage") and v["name"] not in stored:
-            stored.append(v["name"])
-    conditions = [
-        {"type": "NamesAccepted", "status": "True", "lastTransitionTime": now, "reason": "NoConflicts", "message": "no conflicts found"},
-        {
-            "type": "Established",
-            "status": "True",
-            "lastTransitionTime": now,
-            "reason": "InitialNamesAccepted",
-            "message": "the initial names have been accepted",
-        },
-    ]
-    return {"conditions": conditions, "acceptedNames": dict(spec["names"]), "storedVersions": stored}
+def storage_of(obj: Json) -> str:
+    return f"{obj['spec']['names']['plural']}.{obj['spec']['group']}"
 
 
 def established(obj: Json) -> bool:
@@ -42,10 +25,14 @@ def established(obj: Json) -> bool:
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
+def _condition(kind: str, status: bool, reason: str, message: str) -> Json:
+    return {"type": kind, "status": str(status), "lastTransitionTime": now_text(), "reason": reason, "message": message}
+
+
 def types_of(obj: Json) -> list[ResourceType]:
-    """The resource types that an established definition serves, newest storage first as the definition lists them."""
+    """The resource types that an established definition serves."""
     spec = obj["spec"]
-    names, group, storage = spec["names"], spec["group"], f"{spec['names']['plural']}.{spec['group']}"
+    names = spec["names"]
     out = []
     for version in spec["versions"]:
         if not version.get("served"):
@@ -58,17 +45,17 @@ def types_of(obj: Json) -> list[ResourceType]:
             subs.append(Subresource("status", kind, STATUS))
         out.append(
             ResourceType(
-                group,
+                spec["group"],
                 version["name"],
                 names["plural"],
                 kind,
                 spec["scope"] == "Namespaced",
-                Custom(version, plural=names["plural"]),
+                Custom(version),
                 names.get("singular", ""),
                 tuple(names.get("shortNames") or ()),
                 tuple(names.get("categories") or ()),
                 subresources=tuple(subs),
-                storage=storage,
+                storage=storage_of(obj),
                 custom=True,
                 list_kind=names.get("listKind", ""),
             )
@@ -76,10 +63,129 @@ def types_of(obj: Json) -> list[ResourceType]:
     return out
 
 
-def serve(registry: Registry, obj: Json) -> None:
-    spec = obj["spec"]
-    registry.replace_custom(spec["group"], spec["names"]["plural"], types_of(obj) if established(obj) else [])
+class Definitions:
+    """Keeps the registry in step with the definitions in the store."""
+
+    def __init__(self, store: Store, registry: Registry, ended: Callable[[str], None]) -> None:
+        self._store, self._registry, self._ended = store, registry, ended
+        self._waiting: dict[str, Callable[[], None]] = {}
+
+    def start(self, present: list[Entry]) -> None:
+        for entry in present:
+            obj = entry.load()
+            if established(obj):
+                self._serve(obj)
+            self._soon(entry.name)
+        self._store.subscribe(STORAGE, self._changed)
+
+    def _changed(self, change: Change) -> None:
+        obj = change.after.load()
+        if change.gone:
+            self._registry.replace_custom(obj["spec"]["group"], obj["spec"]["names"]["plural"], [])
+            self._ended(storage_of(obj))
+            return
+        if established(obj):
+            before = change.before.load() if change.before else None
+            if before is None or before["spec"] != obj["spec"] or not established(before):
+                self._serve(obj)
+        self._soon(change.after.name)
+
+    def _serve(self, obj: Json) -> None:
+        self._registry.replace_custom(obj["spec"]["group"], obj["spec"]["names"]["plural"], types_of(obj))
+
+    def _soon(self, name: str) -> None:
+        asyncio.get_running_loop().call_soon(self._settle, name)
+
+    def _settle(self, name: str) -> None:
+        """One step towards what a definition's state should be; writes only when something is to change."""
+        entry = self._store.get(STORAGE, "", name)
+        if entry is None:
+            return
+        obj = entry.load()
+        if obj["metadata"].get("deletionTimestamp"):
+            self._clean(entry, obj)
+            return
+        status = self._status(obj)
+        if status != obj.get("status"):
+            obj["status"] = status
+            self._store.put(STORAGE, "", name, obj=obj, expected=entry)
+
+    def _status(self, obj: Json) -> Json:
+        names, old = obj["spec"]["names"], obj.get("status") or {}
+        taken = self._taken(obj)
+        accepted = {k: v for k, v in names.items() if k not in taken}
+        if taken:
+            field, value = next(iter(taken.items()))
+            reason = {"listKind": "ListKindConflict", "kind": "KindConflict", "plural": "PluralConflict", "singular": "SingularConflict"}
+            now = [
+                _condition("NamesAccepted", False, reason.get(field, "ShortNamesConflict"), f'"{value}" is already in use'),
+                _condition("Established", False, "NotAccepted", "not all names are accepted"),
+            ]
+            accepted.setdefault("kind", "")
+        else:
+            now = [
+                _condition("NamesAccepted", True, "NoConflicts", "no conflicts found"),
+                _condition("Established", True, "InitialNamesAccepted", "the initial names have been accepted"),
+            ]
+        old_conditions = {c["type"]: c for c in old.get("conditions") or ()}
+        if old_conditions.get("Established", {}).get("status") == "True":
+            now[1] = old_conditions["Established"]
+        conditions = [old_conditions[c["type"]] if old_conditions.get(c["type"], {}).get("status") == c["status"] else c for c in now]
+        stored = list(old.get("storedVersions") or ())
+        stored += [v["name"] for v in obj["spec"]["versions"] if v.get("storage") and v["name"] not in stored]
+        return {"conditions": conditions, "acceptedNames": accepted, "storedVersions": stored}
+
+    def _taken(self, obj: Json) -> dict[str, str]:
+        """Names that another definition of the group has already."""
+        names, group = obj["spec"]["names"], obj["spec"]["group"]
+        used: set[str] = set()
+        for t in self._registry:
+            if t.custom and t.group == group and t.stored_in != storage_of(obj):
+                used |= {t.list_of, t.kind, t.plural, t.singular, *t.short_names}
+        return {k: names[k] for k in ("listKind", "kind", "plural", "singular") if names.get(k) in used}
+
+    # ------------------------------------------------------------------ deletion
+    def _clean(self, entry: Entry, obj: Json) -> None:
+        """Deletes what is left of a definition's objects; the last one takes the definition with it."""
+        storage, finalizers = storage_of(obj), obj["metadata"].get("finalizers") or []
+        if FINALIZER not in finalizers:
+            return
+        left = 0
+        for held in self._store.list(storage) if established(obj) else ():
+            left += self._delete(storage, held)
+        if left:
+            if entry.name not in self._waiting:
+                self._waiting[entry.name] = self._store.subscribe(storage, lambda change: self._soon(entry.name) if change.gone else None)
+            return
+        unsubscribe = self._waiting.pop(entry.name, None)
+        if unsubscribe is not None:
+            unsubscribe()
+        rest = [f for f in finalizers if f != FINALIZER]
+        if rest:
+            obj["metadata"]["finalizers"] = rest
+            self._store.put(STORAGE, "", entry.name, obj=obj, expected=entry)
+        else:
+            self._store.remove(STORAGE, "", entry.name, obj=obj, expected=entry)
+
+    def _delete(self, storage: str, entry: Entry) -> bool:
+        """Whether the object stays for now, held by a finalizer."""
+        obj = entry.load()
+        meta = obj["metadata"]
+        if not meta.get("finalizers"):
+            self._store.remove(storage, *entry.key, obj=obj, expected=entry)
+            return False
+        if "deletionTimestamp" not in meta:
+            meta |= {"deletionTimestamp": now_text(), "deletionGracePeriodSeconds": 0, "generation": meta.get("generation", 0) + 1}
+            self._store.put(storage, *entry.key, obj=obj, expected=entry)
+        return True
 
 
-def withdraw(registry: Registry, obj: Json) -> None:
-    registry.replace_custom(obj["spec"]["group"], obj["spec"]["names"]["plural"], [])
+def mark_for_deletion(obj: Json) -> None:
+    """What a first DELETE adds: the finalizer that holds the definition until its objects are gone, and a condition."""
+    finalizers = obj["metadata"].setdefault("finalizers", [])
+    if FINALIZER not in finalizers:
+        finalizers.append(FINALIZER)
+    message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
+    status = obj.setdefault("status", {})
+    kept = [c for c in status.get("conditions") or () if c["type"] != "Terminating"]
+    status["conditions"] = [*kept, _condition("Terminating", True, "InstanceDeletionPending", message)]

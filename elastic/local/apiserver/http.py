@@ -10,17 +10,18 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from elastic.local.apiserver import discovery, lists, paths, tables
+from elastic.local.apiserver import discovery, lists, openapi, paths, tables
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.calls import ANONYMOUS, Call, User
-from elastic.local.apiserver.errors import Json, StatusError, forbidden, method_not_allowed, no_such_resource, unauthorized
+from elastic.local.apiserver.errors import Json, StatusError, forbidden, method_not_allowed, no_such_resource, not_found, unauthorized
+from elastic.local.apiserver.kubelet import Kubelets
 from elastic.local.apiserver.objects import Objects, whole
 from elastic.local.apiserver.rbac import Rbac
 from elastic.local.apiserver.resources import Registry, ResourceType
 from elastic.local.apiserver.reviews import Reviews
 from elastic.local.apiserver.store import Entry, Store
 from elastic.local.apiserver.subresources import Subresources
-from elastic.local.apiserver.watch import BOOKMARK_EVERY_S, Overrun, Watcher, duration_s, error_line
+from elastic.local.apiserver.watch import BOOKMARK_EVERY_S, Ended, Watcher, duration_s, error_line
 from elastic.local.apiserver.writes import Writes
 
 log = logging.getLogger("elastic.local.apiserver")
@@ -41,9 +42,16 @@ class Edge:
         reviews: Reviews,
         writes: Writes,
         subresources: Subresources,
+        kubelets: Kubelets,
     ) -> None:
         self._store, self._registry, self._objects, self._tokens, self._rbac = store, registry, objects, tokens, rbac
-        self._reviews, self._writes, self._subresources = reviews, writes, subresources
+        self._reviews, self._writes, self._subresources, self._kubelets = reviews, writes, subresources, kubelets
+        self._watchers: set[tuple[str, Watcher]] = set()
+
+    def end_watches(self, storage: str) -> None:
+        for stored_in, watcher in self._watchers:
+            if stored_in == storage:
+                watcher.end()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY)
@@ -80,18 +88,19 @@ class Edge:
         if target is None:
             return await self._document(request, path.rstrip("/") or "/", user)
         kind = self._registry.find(target.group, target.version, target.plural)
-        if kind is None or (
-            target.group not in discovery.GROUP_ORDER
-            and target.group
-            and bool(target.namespace) != kind.namespaced
-            and (target.namespace or target.name)
-        ):
-            if target.group and not self._registry.of_version(target.group, target.version):
+        if kind is None or (kind.custom and not self._in_scope(kind, target, request.method)):
+            if target.group and target.group not in discovery.GROUP_ORDER:
                 return not_served()
             raise no_such_resource()
         call = await self._call(request, target, kind, user, warnings)
         self._authorize(call)
         return await self._serve(request, call)
+
+    @staticmethod
+    def _in_scope(kind: ResourceType, target: paths.Target, method: str) -> bool:
+        """A namespaced kind can be listed across namespaces; all else goes by its scope."""
+        across = kind.namespaced and not target.name and method == "GET"
+        return bool(target.namespace) == kind.namespaced or across
 
     def _authenticate(self, request: web.Request) -> User | None:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -115,7 +124,7 @@ class Edge:
         watching = target.watching or (query.get("watch", "").lower() in ("true", "1") and not target.name)
         verb = paths.verb_of(request.method, named=bool(target.name), watching=watching)
         if target.subresource and kind.sub(target.subresource) is None:
-            raise no_such_resource()
+            raise not_found(kind.group, kind.plural, target.name) if kind.custom else no_such_resource()
         offered = kind.verbs if not target.subresource else getattr(kind.sub(target.subresource), "verbs", ())
         on_collection = verb in ("create", "list", "deletecollection") and not target.subresource
         if verb not in offered or (verb != "watch" and on_collection == bool(target.name)):
@@ -163,6 +172,8 @@ class Edge:
             return self._list(request, call)
         if call.kind.plural.endswith("reviews") and call.kind.verbs == ("create",):
             return json_response(self._reviews.answer(call, self._writes.read(call)), status=201)
+        if call.kind.plural == "pods" and call.subresource in ("log", "exec", "attach"):
+            return await self._kubelets.serve(request, call)
         if (call.subresource and call.subresource != "status") or call.kind.plural == "bindings":
             status, obj = await self._subresources.answer(call)
             return json_response(obj, status=status)
@@ -243,6 +254,8 @@ class Edge:
             await response.write(error_line(e))
             await response.write_eof()
             return response
+        watched = (call.kind.stored_in, watcher)
+        self._watchers.add(watched)
         try:
             await response.prepare(request)
             await self._stream(response, watcher, until=time.monotonic() + duration_s(call))
@@ -250,6 +263,7 @@ class Edge:
         except ConnectionError:
             pass
         finally:
+            self._watchers.discard(watched)
             watcher.close()
         return response
 
@@ -259,7 +273,7 @@ class Edge:
         while (left := until - time.monotonic()) > 0:
             try:
                 text = await watcher.next(min(left, max(bookmark_at - time.monotonic(), 0.0)))
-            except Overrun:
+            except Ended:
                 return
             if text:
                 await response.write(text)
@@ -275,6 +289,8 @@ class Edge:
         if path in ("/api", "/apis") and "g=apidiscovery.k8s.io;v=v2;" in request.headers.get("Accept", ""):
             made = discovery.aggregated(registry, core=path == "/api")
             return json_response(made, content_type="application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+        if parts[0] == "openapi":
+            return self._openapi(request, parts[1:])
         found: Json | None = None
         if path == "/":
             found = {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}
@@ -292,6 +308,22 @@ class Edge:
             if found is None and parts[1] in discovery.GROUP_ORDER:
                 raise no_such_resource()
         return json_response(found) if found is not None else not_served()
+
+    def _openapi(self, request: web.Request, parts: list[str]) -> web.Response:
+        if parts == ["v3"]:
+            return json_response(openapi.index(self._registry), content_type="text/plain; charset=utf-8")
+        if parts == ["v2"] and "json" in request.headers.get("Accept", "json"):
+            return raw_response(openapi.whole_v2(self._registry))
+        group, version = (
+            ("", parts[2]) if parts[1:2] == ["api"] and len(parts) == 3 else (parts[2], parts[3]) if len(parts) == 4 else ("", "")
+        )
+        made = openapi.document(self._registry, group, version) if parts[0] == "v3" and version else None
+        if made is None:
+            return web.Response(status=404)
+        current, asked = openapi.digest(self._registry, group, version), request.query.get("hash", "")
+        if asked and asked != current:
+            return web.Response(status=301, headers={"Location": f"/openapi/v3/{openapi.base(group, version)}?hash={current}"})
+        return json_response(made, headers={"ETag": f'"{current}"'})
 
 
 def table_wanted(request: web.Request) -> bool:

@@ -19,10 +19,25 @@ from elastic.local.apiserver.resources import ResourceType
 
 UPDATE, APPLY = "Update", "Apply"
 _SYSTEM = {
-    ("f:apiVersion",), ("f:kind",), ("f:metadata",),
-    *((("f:metadata", f"f:{k}")) for k in (
-        "name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation", "managedFields", "resourceVersion",
-        "deletionTimestamp", "deletionGracePeriodSeconds")),
+    ("f:apiVersion",),
+    ("f:kind",),
+    ("f:metadata",),
+    *(
+        (("f:metadata", f"f:{k}"))
+        for k in (
+            "name",
+            "namespace",
+            "creationTimestamp",
+            "selfLink",
+            "uid",
+            "clusterName",
+            "generation",
+            "managedFields",
+            "resourceVersion",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+        )
+    ),
 }
 _MAX_UPDATERS = 10
 
@@ -150,7 +165,11 @@ def apply(call: Call, live: Json | None, config: Json) -> Json:
     missing = fieldsets.undeclared(shape, config)
     if missing and not kind.custom:
         name = config["metadata"].get("name", "")
-        raise StatusError(500, "", f"failed to create typed patch object ({config['metadata'].get('namespace', '')}/{name}; {kind.api_version}, Kind={kind.kind}): {missing}: field not declared in schema")
+        raise StatusError(
+            500,
+            "",
+            f"failed to create typed patch object ({config['metadata'].get('namespace', '')}/{name}; {kind.api_version}, Kind={kind.kind}): {missing}: field not declared in schema",
+        )
     status = call.subresource == "status"
     owners = read(live)
     manager = Manager(call.manager, APPLY, kind.api_version, call.subresource)
@@ -176,7 +195,11 @@ def apply(call: Call, live: Json | None, config: Json) -> Json:
 
 def _settable(config: Json) -> Json:
     """What of a configuration is merged: identity and version are checked elsewhere."""
-    meta = {k: v for k, v in config["metadata"].items() if k not in ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields")}
+    meta = {
+        k: v
+        for k, v in config["metadata"].items()
+        if k not in ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields")
+    }
     return {**config, "metadata": meta}
 
 
@@ -213,7 +236,9 @@ def check_config(call: Call, config: Any) -> Json:
         raise bad_request("error decoding patch: the configuration must be an object")
     kind = call.kind
     if not config.get("kind") or not config.get("apiVersion"):
-        raise bad_request(f"invalid object type: {'/'.join(['', config.get('apiVersion', '')]) if False else '/'}, Kind={config.get('kind', '')}")
+        raise bad_request(
+            f"invalid object type: {'/'.join(['', config.get('apiVersion', '')]) if False else '/'}, Kind={config.get('kind', '')}"
+        )
     if (config["apiVersion"], config["kind"]) != (kind.api_version, kind.kind):
         raise bad_request(f"invalid object type: {config['apiVersion']}, Kind={config['kind']}")
     meta = config.setdefault("metadata", {}) or {}

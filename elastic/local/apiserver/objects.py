@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Protocol
 from uuid import uuid4
 
@@ -30,6 +31,14 @@ from elastic.local.apiserver.store import Entry, Stale, Store
 
 SYSTEM_FIELDS = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 Mutate = Callable[[Json], Json]
+
+
+class Part(Enum):
+    """What a write may change: all but status, only status, or, for rules of the server itself such as binding, everything."""
+
+    MAIN = "main"
+    STATUS = "status"
+    WHOLE = "whole"
 
 
 class Admission(Protocol):
@@ -106,17 +115,17 @@ class Objects:
         meta["namespace"] = call.namespace
 
     # ------------------------------------------------------------------ update
-    async def update(self, call: Call, mutate: Mutate, *, status: bool = False) -> Json:
+    async def update(self, call: Call, mutate: Mutate, part: Part = Part.MAIN) -> Json:
         """Reads, changes and writes; repeats when another writer came between."""
         for _ in range(5):
             entry = self.find(call)
             try:
-                return await self._update_once(call, entry, mutate, status=status)
+                return await self._update_once(call, entry, mutate, part)
             except Stale:
                 continue
         raise conflict(call.kind.group, call.kind.plural, call.name, MODIFIED)
 
-    async def _update_once(self, call: Call, entry: Entry, mutate: Mutate, *, status: bool) -> Json:
+    async def _update_once(self, call: Call, entry: Entry, mutate: Mutate, part: Part) -> Json:
         kind, strategy = call.kind, call.kind.strategy
         old = whole(kind, entry)
         new = mutate(whole(kind, entry))
@@ -128,17 +137,20 @@ class Objects:
                 meta[key] = before[key]
         meta["resourceVersion"] = before["resourceVersion"]
         strategy.default(new)
-        if status:
+        if part is Part.STATUS:
             new = strategy.prepare_status(new, old)
             meta = new["metadata"]
-        else:
+        elif part is Part.MAIN:
             strategy.prepare_update(new, old)
-        if strategy.generation and not status and _spec(new) != _spec(old):
+        if strategy.generation and part is not Part.STATUS and _spec(new) != _spec(old):
             meta["generation"] = before.get("generation", 0) + 1
         managed.on_write(call, new, old)
         await self._admission.admit(call, new, old)
         causes = names.metadata_causes(meta) + names.update_causes(meta, before)
-        causes += strategy.validate_status(new, old) if status else strategy.validate(new) + strategy.validate_update(new, old)
+        if part is Part.STATUS:
+            causes += strategy.validate_status(new, old)
+        elif part is Part.MAIN:
+            causes += strategy.validate(new) + strategy.validate_update(new, old)
         if causes:
             raise invalid(kind.group, kind.kind, call.name, causes)
         call.warnings += strategy.warnings(new)
@@ -146,7 +158,9 @@ class Objects:
             return old
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
             if not call.dry_run:
-                self._remove(call, new, entry)
+                last = dict(old, metadata=dict(before))  # watchers are told the state that was stored
+                self._remove(call, last, entry)
+                meta["resourceVersion"] = last["metadata"]["resourceVersion"]
             return new
         if not call.dry_run:
             self._put(call, new, entry)
@@ -198,6 +212,8 @@ class Objects:
         check_preconditions(call, obj, options)
         await self._admission.admit(call, None, obj)
         meta = obj["metadata"]
+        if "deletionTimestamp" not in meta:
+            kind.strategy.prepare_delete(obj)
         asked = options.get("gracePeriodSeconds")
         grace = kind.strategy.grace(obj, asked)
         finalizers = _deletion_finalizers(meta.get("finalizers") or [], options)
@@ -216,7 +232,9 @@ class Objects:
                 meta["deletionTimestamp"] = now_text(datetime.fromtimestamp(max(base + grace, 0), UTC))
                 meta["deletionGracePeriodSeconds"] = grace
         if not finalizers and grace == 0:
-            meta.setdefault("deletionGracePeriodSeconds", 0)
+            if kind.strategy.graceful:
+                meta.setdefault("deletionTimestamp", now_text())
+                meta.setdefault("deletionGracePeriodSeconds", 0)
             if not call.dry_run:
                 last = dict(obj, metadata={k: v for k, v in meta.items()})
                 self._remove(call, last, entry)

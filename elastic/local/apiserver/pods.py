@@ -24,6 +24,7 @@ FIELDS = (
 class Pods(Strategy):
     generation = True
     has_status = True
+    graceful = True
     answers_deleted = True
 
     def default(self, obj: Json, /) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from elastic.local.apiserver import crdchecks, definitions
 from elastic.local.apiserver.errors import Cause, Json, bad
 from elastic.local.apiserver.resources import Strategy
+from elastic.local.apiserver.tables import column
 
 
 class Budgets(Strategy):
@@ -87,3 +91,31 @@ class Webhooks(Strategy):
 class Definitions(Strategy):
     generation = True
     has_status = True
+    needs_version = True
+
+    def default(self, obj: Json, /) -> None:
+        spec = obj.setdefault("spec", {})
+        given = spec.setdefault("names", {})
+        if given.get("kind"):
+            given.setdefault("singular", given["kind"].lower())
+            given.setdefault("listKind", given["kind"] + "List")
+        spec.setdefault("conversion", {"strategy": "None"})
+
+    def prepare_create(self, obj: Json, /) -> None:
+        stored = [v["name"] for v in obj["spec"].get("versions") or () if v.get("storage")]
+        obj["status"] = {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": stored[:1]}
+
+    def prepare_delete(self, obj: Json, /) -> None:
+        definitions.mark_for_deletion(obj)
+
+    def validate(self, obj: Json, /) -> list[Cause]:
+        return crdchecks.causes(obj)
+
+    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+        return crdchecks.update_causes(new, old)
+
+    def columns(self) -> list[Json]:
+        return [column("Name", format="name"), column("Created At", "date")]
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return [obj["metadata"]["name"], obj["metadata"]["creationTimestamp"]]

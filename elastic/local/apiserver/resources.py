@@ -24,6 +24,8 @@ class Strategy:
     needs_version = False
     """a replacement must name the resourceVersion it replaces"""
     creates_on_update = False
+    graceful = False
+    """deletion takes time, so that even what goes at once was marked first"""
     answers_deleted = False
     """a delete is answered with the object instead of a Status"""
     typed = True
@@ -53,6 +55,9 @@ class Strategy:
         if "status" in new:
             out["status"] = new["status"]
         return out
+
+    def prepare_delete(self, obj: Json, /) -> None:
+        """What the first request to delete adds to the object."""
 
     def validate(self, obj: Json, /) -> list[Cause]:
         return []

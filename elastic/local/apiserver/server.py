@@ -8,23 +8,24 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from elastic.local.apiserver import definitions, kinds
+from elastic.local.apiserver import kinds
 from elastic.local.apiserver.admission import BuiltInAdmission
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.datadir import DataDir
+from elastic.local.apiserver.definitions import STORAGE, Definitions
 from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.http import Edge
+from elastic.local.apiserver.kubelet import Kubelets
 from elastic.local.apiserver.objects import Objects, now_text
 from elastic.local.apiserver.rbac import Rbac
 from elastic.local.apiserver.resources import Registry
 from elastic.local.apiserver.reviews import Reviews
-from elastic.local.apiserver.store import Change, Store
+from elastic.local.apiserver.store import Store
 from elastic.local.apiserver.subresources import Subresources
 from elastic.local.apiserver.writes import Writes
 
 log = logging.getLogger("elastic.local.apiserver")
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "elastic-system")
-CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 class ApiServer:
@@ -38,6 +39,7 @@ class ApiServer:
         objects = Objects(self.store, admission)
         writes = Writes(objects, self.store)
         rbac = Rbac(self.store)
+        self._kubelets = Kubelets(self.store, data.kubelet_context)
         self._edge = Edge(
             store=self.store,
             registry=self.registry,
@@ -47,7 +49,9 @@ class ApiServer:
             reviews=Reviews(self.tokens, rbac),
             writes=writes,
             subresources=Subresources(objects, writes, self.store, self.registry, self.tokens),
+            kubelets=self._kubelets,
         )
+        self._definitions = Definitions(self.store, self.registry, self._edge.end_watches)
         self._runner: web.AppRunner | None = None
 
     def _fields(self, resource: str, obj: Json) -> dict[str, str]:
@@ -60,27 +64,14 @@ class ApiServer:
 
     def load(self) -> None:
         """Reads what was stored, serves the definitions found there, and makes what every cluster has."""
-        for resource, entry in self.store.load():
-            if resource == CRDS:
-                definitions.serve(self.registry, entry.load())
-        self.store.subscribe(CRDS, self._definition_changed)
+        present = [entry for resource, entry in self.store.load() if resource == STORAGE]
+        self._definitions.start(present)
         for name in NAMESPACES:
             if self.store.get("namespaces", "", name) is None:
                 meta = {"name": name, "uid": str(uuid4()), "creationTimestamp": now_text(), "labels": {"kubernetes.io/metadata.name": name}}
                 obj = {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
                 self.store.put("namespaces", "", name, obj=obj, expected=None)
         self.store.forget_history()
-
-    def _definition_changed(self, change: Change) -> None:
-        obj = change.after.load()
-        if change.gone:
-            definitions.withdraw(self.registry, obj)
-            return
-        if not definitions.established(obj) and not obj["metadata"].get("deletionTimestamp"):
-            obj["status"] = definitions.accepted_status(obj, now_text())
-            self.store.put(CRDS, "", change.after.name, obj=obj, expected=change.after)
-            return
-        definitions.serve(self.registry, obj)
 
     async def start(self, sockets: list[socket.socket]) -> None:
         runner = web.AppRunner(self._edge.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
@@ -93,4 +84,5 @@ class ApiServer:
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+        await self._kubelets.close()
         self.store.close()

@@ -20,7 +20,7 @@ from elastic.local.apiserver.errors import (
     no_such_resource,
     not_found,
 )
-from elastic.local.apiserver.objects import Objects, now_text, whole
+from elastic.local.apiserver.objects import Objects, Part, now_text, whole
 from elastic.local.apiserver.resources import Registry
 from elastic.local.apiserver.store import Store
 from elastic.local.apiserver.writes import PATCH_TYPES, Writes, patched
@@ -138,7 +138,7 @@ class Subresources:
             set_condition(pod, {"type": "PodScheduled", "status": "True"})
             return pod
 
-        await self._objects.update(inner, mutate)
+        await self._objects.update(inner, mutate, Part.WHOLE)
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
     async def _evict(self, call: Call) -> Json:
@@ -171,7 +171,7 @@ class Subresources:
             set_condition(pod, condition)
             return pod
 
-        await self._objects.update(inner, mutate, status=True)
+        await self._objects.update(inner, mutate, Part.STATUS)
 
     async def _charge_budget(self, call: Call, pod: Json) -> None:
         kind = self._registry.find("policy", "v1", "poddisruptionbudgets")
@@ -192,7 +192,7 @@ class Subresources:
             spend(obj, pod)
             return obj
 
-        await self._objects.update(budget, mutate, status=True)
+        await self._objects.update(budget, mutate, Part.STATUS)
 
     # ------------------------------------------------------------------ others
     async def _finalize(self, call: Call) -> Json:

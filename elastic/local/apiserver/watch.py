@@ -19,8 +19,8 @@ QUEUE_LIMIT = 20_000
 BOOKMARK_EVERY_S = 60.0
 
 
-class Overrun(Exception):
-    """The watcher does not read as fast as things change."""
+class Ended(Exception):
+    """Nothing follows: the watcher does not read as fast as things change, or what it watches is no longer served."""
 
 
 def line(kind: bytes, body: bytes) -> bytes:
@@ -39,7 +39,7 @@ class Watcher:
         self._match: Match | None = matcher(call)
         self._lines: deque[bytes] = deque()
         self._wake = asyncio.Event()
-        self._overrun = False
+        self._ending = False
         self.bookmarks = call.flag("allowWatchBookmarks")
         self.revision = store.revision
         self._unsubscribe = self._begin()
@@ -64,6 +64,11 @@ class Watcher:
             self._wake.set()
         return self._store.subscribe(self._call.kind.stored_in, self._take)
 
+    def end(self) -> None:
+        """Lets the stream finish after what is queued."""
+        self._ending = True
+        self._wake.set()
+
     def close(self) -> None:
         self._unsubscribe()
         self._lines.clear()
@@ -81,21 +86,21 @@ class Watcher:
 
     def _push(self, text: bytes) -> None:
         if len(self._lines) >= QUEUE_LIMIT:
-            self._overrun = True
+            self._ending = True
         else:
             self._lines.append(text)
         self._wake.set()
 
     async def next(self, timeout_s: float) -> bytes:
         """Everything that waits to be sent, joined; empty when nothing came in time."""
-        if not self._lines and not self._overrun:
+        if not self._lines and not self._ending:
             self._wake.clear()
             try:
                 await asyncio.wait_for(self._wake.wait(), timeout_s)
             except TimeoutError:
                 return b""
-        if self._overrun and not self._lines:
-            raise Overrun
+        if self._ending and not self._lines:
+            raise Ended
         sent = b"".join(self._lines)
         self._lines.clear()
         self._wake.clear()

@@ -8,7 +8,7 @@ from elastic.local.apiserver import decoding, lists, managed, patches
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom
 from elastic.local.apiserver.errors import Json, StatusError, bad_request, conflict, forbidden_field, invalid, not_found, unsupported
-from elastic.local.apiserver.objects import Mutate, Objects
+from elastic.local.apiserver.objects import Mutate, Objects, Part
 from elastic.local.apiserver.store import Store
 
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
@@ -56,7 +56,7 @@ class Writes:
         exists = self._store.get(call.kind.stored_in, call.namespace, call.name) is not None
         if not exists and call.kind.strategy.creates_on_update:
             return await self._objects.create(call, obj), True
-        return await self._objects.update(call, lambda _: obj, status=call.subresource == "status"), False
+        return await self._objects.update(call, lambda _: obj, _part(call)), False
 
     async def patch(self, call: Call) -> tuple[Json, bool]:
         call.check_options("PatchOptions")
@@ -72,7 +72,7 @@ class Writes:
                 "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
             )
         operations = decoding.parse(call.body, call.media)
-        return await self._objects.update(call, self._patching(call, operations), status=call.subresource == "status"), False
+        return await self._objects.update(call, self._patching(call, operations), _part(call)), False
 
     def _patching(self, call: Call, patch: Any) -> Mutate:
         def mutate(current: Json) -> Json:
@@ -99,7 +99,7 @@ class Writes:
         def mutate(live: Json) -> Json:
             return self._applied(call, live, config)
 
-        return await self._objects.update(call, mutate, status=call.subresource == "status"), False
+        return await self._objects.update(call, mutate, _part(call)), False
 
     def _applied(self, call: Call, live: Json | None, config: Json) -> Json:
         """The live object with a configuration applied; fields that the kind does not know were refused or are dropped."""
@@ -153,6 +153,10 @@ class Writes:
                 if e.code != 404:
                     raise
         return deleted
+
+
+def _part(call: Call) -> Part:
+    return Part.STATUS if call.subresource == "status" else Part.MAIN
 
 
 def patched(call: Call, current: Json, patch: Any) -> Json:
