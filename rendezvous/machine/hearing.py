@@ -66,7 +66,8 @@ def _place(job: Job, member: Member, *, held: Held | None, ready: bool) -> Job:
     if standing is not None and member.phase is not Phase.BOOTING and member.world == standing.id and generation < standing.generation:
         return job  # the world was sealed with it while it was away: its view tells it so
     if standing is not None and held is not None and held.id == standing.id and standing.seats[held.rank] in (None, member.name):
-        job = replace(job, standing=standing.seated(held.rank, member.name))
+        if standing.seats[held.rank] is None:
+            job = replace(job, standing=standing.seated(held.rank, member.name))
         if member.phase is Phase.FINISHED:
             return job
         working = job.change(member.name, phase=Phase.RUNNING, world=standing.id, generation=generation)

@@ -128,5 +128,6 @@ def _look_again_at(job: Job) -> float:
         moments.append(job.round.until)
         if job.min_reached_at is not None:
             moments.append(job.min_reached_at + limits.straggler_s)
+    moments.append(min((m.heard_at for m in job.members.values() if m.phase is not Phase.FINISHED), default=job.now) + limits.silence_s)
     moments.extend(m.broken_at + limits.return_s for m in job.members.values() if m.broken_at is not None)
     return min((moment for moment in moments if moment > job.now), default=job.now + CALM_S)

@@ -1,0 +1,214 @@
+"""Fake members around a real membership machine, in virtual time: agents that behave as torchrun's do, and links that can break."""
+
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from rendezvous.machine import Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, Tell, Tick, Wake, begin, step, summary
+from rendezvous.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
+
+BEAT_S = 5.0
+
+
+@dataclass
+class Agent:
+    """One incarnation of a member, with what it believes."""
+
+    name: str
+    incarnation: str
+    held: Held | None = None
+    is_ready: bool = True
+    is_linked: bool = False
+    is_refused: bool = False
+    in_place: bool = False
+    failed: bool = False
+    view: View = field(default_factory=View)
+    entered: list[int] = field(default_factory=list)
+
+    @property
+    def generation(self) -> int:
+        return self.held.generation if self.held is not None else 0
+
+    @property
+    def is_working(self) -> bool:
+        return self.held is not None and not self.is_ready
+
+    @property
+    def store(self) -> str:
+        return f"{self.name}:{self.generation}"
+
+    def join(self) -> Join:
+        return Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=self.store, in_place=self.in_place)
+
+    def hear(self, view: View) -> None:
+        self.view = view
+        if self.is_ready and view.generation > self.generation and not view.closed:
+            self.held = Held(id=view.id, generation=view.generation, rank=view.rank, size=view.size, store=view.store)
+            self.is_ready = False
+            self.failed = False
+            self.entered.append(view.generation)
+
+
+class Group:
+    """A job's machine, its agents and their links. Every event passes through `apply`, which records the worlds that were sealed."""
+
+    def __init__(self, *, limits: Limits | None = None, up_for_s: float = 100.0) -> None:
+        self.limits = limits or Limits()
+        self.now = 1000.0
+        self.starts = 0
+        self.job: Job
+        self.agents: dict[str, Agent] = {}
+        self.sealed: dict[str, tuple[str | None, ...]] = {}
+        self.new_worlds: list[tuple[tuple[str | None, ...], Expectation | None]] = []
+        self.numbers: dict[int, str] = {}
+        self.expectation: Expectation | None = None
+        self.heard = 0  # the highest generation that the controller has heard of
+        self.start_server(up_for_s=up_for_s)
+
+    # --- the server ---
+
+    def start_server(self, *, up_for_s: float = 0.0) -> None:
+        """A new server process: it knows nothing, and every link is gone."""
+        self.starts += 1
+        self.job = begin("job", instance=f"s{self.starts}", up_since=self.now - up_for_s, now=self.now, limits=self.limits)
+        self.wake_at = self.now
+        for agent in self.agents.values():
+            agent.is_linked = False
+
+    def apply(self, event: Event) -> None:
+        before = self.job
+        self.job, effects = step(self.job, event, self.now)
+        assert self.job.generation >= before.generation
+        standing = self.job.standing
+        if standing is not None and standing is not before.standing and not standing.adopted:
+            assert standing.id not in self.sealed
+            self.sealed[standing.id] = standing.seats
+            self.new_worlds.append((standing.seats, self.job.expectation))
+            assert self.numbers.setdefault(standing.generation, standing.id) == standing.id, "two worlds of one generation"
+        for effect in effects:
+            match effect:
+                case Tell(member=name, view=view):
+                    agent = self.agents.get(name)
+                    if agent is not None and agent.is_linked and self.job.members[name].incarnation == agent.incarnation:
+                        agent.hear(view)
+                case Refuse(member=name, incarnation=incarnation):
+                    if name in self.agents and self.agents[name].incarnation == incarnation:
+                        self.agents[name].is_refused = True
+                case Wake(at=at):
+                    self.wake_at = at
+                case Publish():
+                    self.heard = max(self.heard, summary(self.job).generation)
+
+    def expect(self, *members: str, **fields: object) -> None:
+        expectation = Expectation(members=members, **{"min": 1, "max": max(1, len(members)), **fields})  # type: ignore[arg-type]
+        self.expectation = expectation
+        self.retell()
+
+    def retell(self) -> None:
+        """The controller says its full truth again, with what it has heard as the floor."""
+        if self.expectation is not None:
+            self.expectation = structs.replace(self.expectation, floor=max(self.expectation.floor, self.heard))
+            self.apply(Expected(self.expectation))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: linked agents beat, and the machine is woken when it asked to be."""
+        until = self.now + seconds
+        beat_at = self.now + BEAT_S
+        for _ in range(10_000):
+            at = min(self.wake_at, beat_at, until)
+            self.now = max(self.now, at)
+            if self.now >= until:
+                break
+            if at == beat_at:
+                beat_at += BEAT_S
+                self._beat()
+            else:
+                self.apply(Tick())
+        else:
+            raise AssertionError("the machine wants to be woken without end")
+        if self.wake_at <= self.now:
+            self.apply(Tick())
+        self._beat()
+
+    def _beat(self) -> None:
+        for name, agent in list(self.agents.items()):
+            if agent.is_linked and not agent.is_refused:
+                self.say(name, Beat())
+
+    # --- the members ---
+
+    def start(self, name: str, *, pod: str = "", in_place: bool = False) -> Agent:
+        """A fresh agent of this name joins."""
+        self.starts += 1
+        agent = self.agents[name] = Agent(name, f"{pod or name}/{self.starts}", in_place=in_place)
+        self.link(name)
+        return agent
+
+    def link(self, name: str) -> None:
+        agent = self.agents[name]
+        if not agent.is_refused:
+            agent.is_linked = True
+            self.apply(Said(name, agent.incarnation, agent.join()))
+
+    def say(self, name: str, message: FromMember) -> None:
+        agent = self.agents[name]
+        if agent.is_linked:
+            self.apply(Said(name, agent.incarnation, message))
+
+    def cut(self, name: str, *, noticed: bool = True) -> None:
+        agent = self.agents[name]
+        agent.is_linked = False
+        if noticed:
+            self.apply(Lost(name, agent.incarnation))
+
+    def kill(self, name: str) -> None:
+        """The agent's process dies, and its connection with it."""
+        self.cut(name)
+        del self.agents[name]
+
+    def leave(self, name: str) -> None:
+        self.say(name, Leave(reason="SIGTERM"))
+        del self.agents[name]
+
+    def come(self, name: str) -> None:
+        """Stop working and stand at the barrier."""
+        agent = self.agents[name]
+        agent.is_ready = True
+        self.say(name, Ready(after=agent.generation, store=agent.store))
+
+    def fail(self, name: str, status: int = 1) -> None:
+        agent = self.agents[name]
+        agent.failed = True
+        self.say(name, Failed(generation=agent.generation, status=status))
+
+    def started(self, *names: str) -> None:
+        for name in names:
+            self.say(name, Started(generation=self.agents[name].generation))
+
+    def finish(self, name: str) -> None:
+        self.say(name, Finished(generation=self.agents[name].generation))
+
+    def come_all(self) -> None:
+        """Everybody who is asked back, comes; and whose worker failed, comes by itself."""
+        for name, agent in list(self.agents.items()):
+            if agent.is_working and (agent.view.reform or agent.failed):
+                self.come(name)
+
+    def world(self) -> dict[str, int]:
+        """Name to rank of the agents that work in the current world."""
+        standing = self.job.standing
+        if standing is None:
+            return {}
+        working = [a for a in self.agents.values() if a.is_working and a.held is not None and a.held.id == standing.id]
+        return {a.name: a.held.rank for a in working if a.held is not None}
+
+
+def group_of(count: int, **fields: object) -> Group:
+    """A group whose members w0, w1, ... are all in one world."""
+    group = Group()
+    names = [f"w{index}" for index in range(count)]
+    group.expect(*names, **fields)
+    for name in names:
+        group.start(name)
+    assert len(group.world()) == count
+    return group

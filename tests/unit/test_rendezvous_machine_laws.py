@@ -1,0 +1,142 @@
+"""Laws of the membership machine, against any order, loss, repetition and delay of events, and restarts of the server."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as HypothesisPhase
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
+from rendezvous_group import Group
+
+from rendezvous.machine import Phase, Said
+from rendezvous.machine.choose import leaving
+from rendezvous.wire import Leaving, Ready
+
+NAMES = tuple(f"w{index}" for index in range(5))
+some = st.sampled_from(NAMES)
+
+
+class Membership(RuleBasedStateMachine):
+    """Agents come, go, fail and lose their links in any order; the machine must never lie and always get on."""
+
+    @initialize(least=st.integers(1, 3), sizes=st.sampled_from([(), (), (1, 2, 4), (2, 3)]))
+    def begin(self, least: int, sizes: tuple[int, ...]) -> None:
+        self.group = Group()
+        self.late: list[Said] = []
+        least = min(least, min(sizes, default=least))
+        self.group.expect(*NAMES[:3], min=least, max=4, sizes=sizes)
+
+    @rule(members=st.sets(some, min_size=1), going=st.sets(some, max_size=2))
+    def the_controller_speaks(self, members: set[str], going: set[str]) -> None:
+        assert self.group.expectation is not None
+        leave = tuple(Leaving(member=name, by_s=30) for name in sorted(going))
+        self.group.expectation = structs.replace(self.group.expectation, members=tuple(sorted(members)), leaving=leave)
+        self.group.retell()
+
+    @rule(name=some)
+    def an_agent_starts(self, name: str) -> None:
+        self.group.start(name)
+
+    @precondition(lambda self: self.group.agents)
+    @rule(
+        data=st.data(),
+        what=st.sampled_from(["kill", "leave", "cut", "cut unnoticed", "link", "come", "come asked", "fail", "finish", "late"]),
+    )
+    def something_happens_to_an_agent(self, data: st.DataObject, what: str) -> None:
+        name = data.draw(st.sampled_from(sorted(self.group.agents)))
+        agent = self.group.agents[name]
+        match what:
+            case "kill":
+                self.group.kill(name)
+            case "leave" if agent.is_linked:
+                self.group.leave(name)
+            case "cut":
+                self.group.cut(name)
+            case "cut unnoticed":
+                self.group.cut(name, noticed=False)
+            case "link":
+                self.group.link(name)
+            case "come" if agent.is_working:
+                self.group.come(name)
+            case "come asked" if agent.is_working and agent.view.reform:
+                self.group.come(name)
+            case "fail" if agent.is_working and agent.is_linked:
+                self.group.fail(name)
+            case "late":
+                self.late.append(Said(name, agent.incarnation, Ready(after=agent.generation, store="late:1")))
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data())
+    def a_message_comes_late_or_again(self, data: st.DataObject) -> None:
+        """Only for worlds that its agent has left, as a message held up in the network would be."""
+        said = data.draw(st.sampled_from(self.late))
+        agent = self.group.agents.get(said.member)
+        if agent is None or agent.incarnation != said.incarnation or agent.generation > said.message.after or agent.is_ready:
+            self.group.apply(said)
+
+    @rule()
+    def the_server_restarts(self) -> None:
+        self.group.start_server()
+
+    @rule()
+    def the_controller_repeats_itself(self) -> None:
+        self.group.retell()
+
+    @rule(seconds=st.sampled_from([0.1, 1.1, 6.0, 17.0, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.group.advance(seconds)
+
+    @rule()
+    def calm_follows(self) -> None:
+        """Whatever happened: when links hold and asked members come, everybody who may work soon does."""
+        group = self.group
+        group.retell()
+        for name in list(group.agents):
+            if group.agents[name].is_refused:
+                del group.agents[name]
+            elif not group.agents[name].is_linked:
+                group.link(name)
+        for _ in range(8):
+            group.come_all()
+            group.advance(20)
+        assert group.expectation is not None
+        staying = [n for n in group.agents if leaving(group.job, n) is None and not self._is_finished(n)]
+        allowed = [size for size in group.expectation.sizes or range(1, 5) if group.expectation.min <= size <= min(4, len(staying))]
+        finished = any(m.phase is Phase.FINISHED for m in group.job.members.values())
+        if allowed and not finished:
+            assert len(group.world()) == max(allowed), (group.job, group.agents)
+
+    def _is_finished(self, name: str) -> bool:
+        member = self.group.job.members.get(name)
+        return member is not None and member.phase is Phase.FINISHED
+
+    @invariant()
+    def every_belief_is_a_world_that_was_sealed(self) -> None:
+        if not hasattr(self, "group"):
+            return
+        for agent in self.group.agents.values():
+            if agent.held is not None:
+                seats = self.group.sealed[agent.held.id]
+                assert seats[agent.held.rank] == agent.name
+                assert len(seats) == agent.held.size
+            assert agent.entered == sorted(set(agent.entered)), "an agent's generations strictly increase"
+
+    @invariant()
+    def a_new_world_keeps_to_the_rules(self) -> None:
+        if not hasattr(self, "group"):
+            return
+        for seats, expectation in self.group.new_worlds:
+            assert len(set(seats)) == len(seats)
+            if expectation is not None:
+                assert expectation.min <= len(seats) <= expectation.max
+                assert not expectation.sizes or len(seats) in expectation.sizes
+        self.group.new_worlds.clear()
+
+
+TestMembership = Membership.TestCase
+TestMembership.settings = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(HypothesisPhase.explicit, HypothesisPhase.reuse, HypothesisPhase.generate, HypothesisPhase.shrink),
+)
