@@ -1,0 +1,17 @@
+"""The laptop cluster: a Kubernetes API whose pods are local processes. `LocalCluster` is the way in."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elastic.local.cluster import ClusterError, LocalCluster
+
+__all__ = ["ClusterError", "LocalCluster"]
+
+
+def __getattr__(name: str) -> object:
+    """Loads the cluster's modules when one is asked for, so that importing this package stays cheap for its processes."""
+    if name in __all__:
+        from elastic.local import cluster
+
+        return getattr(cluster, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

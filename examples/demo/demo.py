@@ -76,6 +76,25 @@ async def play(cluster: LocalCluster, story: Story) -> None:
             follower.cancel()
 
 
+def perform(cluster: LocalCluster, story: Story) -> bool:
+    """Play it; whether something that the demo promises was missing."""
+    try:
+        asyncio.run(play(cluster, story))
+        return False
+    except ExceptionGroup as group:
+        missing, other = group.split(MissingStep)
+        if other is not None or missing is None:
+            raise
+        for problem in missing.exceptions:
+            story.tell(f"MISSING {problem}")
+        return True
+
+
+def show_logs(folder: pathlib.Path) -> None:
+    for log in sorted(folder.glob("*.log")):
+        print(f"--- {log.name}: last lines\n{log.read_text(errors='replace')[-2000:]}")
+
+
 def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()]
 
@@ -92,18 +111,13 @@ def main() -> int:
             processes = list(cluster.processes().values())
             story.tell(f"ready: sandbox {cluster.sandbox}, kubeconfig {cluster.kubeconfig}")
             story.figure("cluster and control plane ready", began)
-            try:
-                asyncio.run(play(cluster, story))
-            except* MissingStep as missing:
-                for problem in missing.exceptions:
-                    story.tell(f"MISSING {problem}")
-                for log in sorted(pathlib.Path(folder).rglob("*.log")):
-                    print(f"--- {log.name}: last lines\n{log.read_text(errors='replace')[-2000:]}")
-                return 1
+            missing = perform(cluster, story)
+            if missing:
+                show_logs(pathlib.Path(folder))
         left = alive(processes)
         story.tell(f"cluster stopped; {len(left)} of its processes left running")
     story.summary()
-    return 1 if left else 0
+    return 1 if left or missing else 0
 
 
 if __name__ == "__main__":

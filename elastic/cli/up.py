@@ -1,0 +1,94 @@
+"""`elastic up`, `down` and `status`: the laptop cluster from the command line. What they print is all they decide."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir, stop_detached
+from elastic.local.files import Layout
+
+DATA_DIR = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=default_data_dir,
+    show_default="~/.elastic",
+    help="Where the cluster lives.",
+)
+
+HOW_TO = """The cluster is ready: {nodes} node(s), sandbox {sandbox}, {control_plane}.
+Images are not pulled: a container's command runs as a process, with the Python environment of this `elastic` first on its PATH.
+
+  export KUBECONFIG={kubeconfig}
+  kubectl get nodes
+"""
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(0, 200), default=1, show_default=True, help="Nodes; 0 gives an API without scheduling.")
+@click.option("--gpus", type=click.IntRange(0, 64), default=0, show_default=True, help="GPUs of each node.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default="the last one, else a free one", help="The API's port.")
+@click.option(
+    "--sandbox", type=click.Choice(["auto", "netns", "loopback"]), default="auto", show_default=True, help="How pods are kept apart."
+)
+@click.option("--cluster-only", is_flag=True, help="Without the control plane: no CRDs, no controller, no rendezvous server.")
+@click.option("--detach", is_flag=True, help="Return when the cluster is ready; `elastic down` stops it.")
+@DATA_DIR
+def up(nodes: int, gpus: int, port: int, sandbox: str, cluster_only: bool, detach: bool, data_dir: Path) -> None:
+    """Start the laptop cluster, and the control plane on it."""
+    if sys.platform != "linux":
+        raise click.ClickException("the laptop cluster runs on Linux only; on macOS use a Linux virtual machine, or a Kubernetes cluster")
+    cluster = LocalCluster(data_dir=data_dir, nodes=nodes, gpus=gpus, port=port, sandbox=sandbox, control_plane=not cluster_only)
+    try:
+        cluster.start(detached=detach)
+    except ClusterError as error:
+        raise click.ClickException(str(error)) from error
+    state = cluster.state
+    control_plane = "control plane running" if state.control_plane else "no control plane"
+    click.echo(
+        HOW_TO.format(nodes=state.nodes, sandbox=state.sandbox, control_plane=control_plane, kubeconfig=cluster.kubeconfig), nl=False
+    )
+    if detach:
+        click.echo("  elastic down" + ("" if data_dir == default_data_dir() else f" --data-dir {data_dir}"))
+        return
+    click.echo("Ctrl-C stops it.")
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        cluster.wait()
+    except KeyboardInterrupt:
+        click.echo("stopping")
+    finally:
+        cluster.stop()
+
+
+@click.command()
+@DATA_DIR
+def down(data_dir: Path) -> None:
+    """Stop the laptop cluster with all its pods. What the API holds stays in the data folder."""
+    try:
+        stopped = stop_detached(data_dir.resolve())
+    except ClusterError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo("stopped" if stopped else f"no cluster runs in {data_dir}")
+
+
+@click.command()
+@DATA_DIR
+def status(data_dir: Path) -> None:
+    """Show the laptop cluster: where it is, how pods are kept apart, its processes. Exit code 1 where none runs."""
+    layout = Layout(data_dir.resolve())
+    state = layout.read_state()
+    if state is None or not Path(f"/proc/{state.supervisor}").exists():
+        click.echo(f"no cluster runs in {data_dir}")
+        sys.exit(1)
+    click.echo(f"server      {state.server}")
+    click.echo(f"kubeconfig  {layout.kubeconfig}")
+    click.echo(f"sandbox     {state.sandbox}")
+    click.echo(f"nodes       {state.nodes}, with {state.gpus} GPUs each")
+    for name, pid in {"supervisor": state.supervisor, **state.processes}.items():
+        running = "running" if Path(f"/proc/{pid}").exists() else "not running"
+        click.echo(f"process     {name:<12} {pid:>8}  {running:<11}  {layout.log(name)}")

@@ -1,0 +1,186 @@
+"""The laptop cluster as an object: started, looked at, stopped. For tests, notebooks and the command line; the supervisor does the work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from elastic.local.agent.records import PodFolder
+from elastic.local.files import ClusterState, Layout
+from elastic.local.sandbox import Record
+from elastic.local.sandbox.channel import tree_of
+
+START_S = 90.0
+STOP_S = 60.0
+
+
+class ClusterError(Exception):
+    """The cluster did not start or stop; the text says why, in the words of the process that knows."""
+
+
+def default_data_dir() -> Path:
+    return Path.home() / ".elastic"
+
+
+class LocalCluster:
+    """`with LocalCluster() as cluster: ...` runs a cluster in a folder of its own, or in `data_dir`, and leaves nothing running."""
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path | None = None,
+        nodes: int = 1,
+        gpus: int = 0,
+        port: int = 0,
+        sandbox: str = "auto",
+        control_plane: bool = True,
+    ) -> None:
+        self._own_folder = TemporaryDirectory(prefix="elastic-") if data_dir is None else None
+        self._layout = Layout(Path(self._own_folder.name if self._own_folder else data_dir or "").resolve())
+        self._arguments = ["--nodes", str(nodes), "--gpus", str(gpus), "--port", str(port), "--sandbox", sandbox]
+        self._arguments += [] if control_plane else ["--cluster-only"]
+        self._supervisor: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self._layout.kubeconfig
+
+    @property
+    def data_dir(self) -> Path:
+        return self._layout.root
+
+    @property
+    def state(self) -> ClusterState:
+        state = self._layout.read_state()
+        if state is None:
+            raise ClusterError(f"no cluster runs in {self._layout.root}")
+        return state
+
+    @property
+    def sandbox(self) -> str:
+        return self.state.sandbox
+
+    def start(self, *, detached: bool = False) -> None:
+        """Returns when the cluster is ready. Detached, it outlives this process."""
+        self._layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log = self._layout.log("supervisor")
+        with log.open("ab") as sink:
+            began = sink.tell()
+            self._supervisor = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "elastic.local.supervisor",
+                    "--data-dir",
+                    str(self._layout.root),
+                    "--cwd",
+                    os.getcwd(),
+                    *self._arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+        try:
+            self._wait_ready(log, began)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait_ready(self, log: Path, began: int) -> None:
+        assert self._supervisor is not None
+        deadline = time.monotonic() + START_S
+        while (state := self._layout.read_state()) is None or state.supervisor != self._supervisor.pid:
+            if self._supervisor.poll() is not None:
+                raise ClusterError(_last_words(log, began))
+            if time.monotonic() > deadline:
+                raise ClusterError(f"the cluster was not ready within {START_S:.0f} s; see {log}")
+            time.sleep(0.01)
+
+    def wait(self) -> None:
+        """Until the supervisor ends by itself."""
+        if self._supervisor is not None:
+            self._supervisor.wait()
+
+    def stop(self) -> None:
+        """Ends every process of the cluster and of its pods."""
+        if self._supervisor is not None:
+            self._supervisor.terminate()
+            try:
+                self._supervisor.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._supervisor.kill()
+                self._supervisor.wait()
+            if self._supervisor.stdin is not None:
+                self._supervisor.stdin.close()
+            self._supervisor = None
+        if self._own_folder is not None:
+            self._own_folder.cleanup()
+
+    def processes(self) -> dict[str, int]:
+        """The cluster's own processes, by name."""
+        return {**self.state.processes, "supervisor": self.state.supervisor}
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to one of the cluster's own processes; its supervisor starts it again."""
+        os.kill(self.processes()[name], signal.SIGKILL)
+
+    def pids(self, namespace: str, pod: str) -> list[int]:
+        """Every process of a pod's running containers, as this machine numbers them."""
+        return [pid for container in self._running(namespace, pod) for pid in tree_of(self._layout.root, container)]
+
+    def _running(self, namespace: str, pod: str) -> Iterator[str]:
+        for path in self._layout.pods.glob("*/*/pod.json"):
+            note = PodFolder(path.parent).note()
+            if note is None or (note.namespace, note.name) != (namespace, pod):
+                continue
+            for file in path.parent.glob("containers/*/*.json"):
+                with contextlib.suppress(OSError, msgspec.DecodeError):
+                    record = msgspec.json.decode(file.read_bytes(), type=Record)
+                    if record.running:
+                        yield record.id
+
+
+def stop_detached(data_dir: Path) -> bool:
+    """Stops the cluster of a data folder, whoever started it; False where none runs."""
+    state = Layout(data_dir).read_state()
+    if state is None:
+        return False
+    try:
+        os.kill(state.supervisor, signal.SIGTERM)
+    except ProcessLookupError:
+        Layout(data_dir).forget_state()
+        return False
+    deadline = time.monotonic() + STOP_S
+    while Path(f"/proc/{state.supervisor}").exists():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"the supervisor (process {state.supervisor}) did not end within {STOP_S:.0f} s")
+        time.sleep(0.02)
+    return True
+
+
+def _last_words(log: Path, began: int) -> str:
+    with log.open("rb") as file:
+        file.seek(began)
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    words = lines[-1].split(" ERROR ", 1)[-1] if lines else "the supervisor ended without a word"
+    return f"{words} (log: {log})"

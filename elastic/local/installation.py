@@ -1,0 +1,38 @@
+"""The installation of the laptop: the key, CA and certificate that controller and rendezvous server share, kept over restarts."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from elastic.local import certificates
+from elastic.local.certificates import Pair
+from elastic.local.files import write_private
+
+SERVICE = "elastic-rendezvous.elastic-system.svc"
+"""The name by which pods find the rendezvous server."""
+
+
+def ensure_installation(folder: Path, *, addresses: tuple[str, ...]) -> None:
+    """Makes what is missing. The key stays: the tokens of running jobs depend on it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key = folder / "server.key"
+    if not key.exists():
+        write_private(key, secrets.token_hex(32).encode())
+    ca = _ca(folder)
+    names = (SERVICE, "localhost", "127.0.0.1", *addresses)
+    certificate = folder / "tls.crt"
+    if certificate.exists() and certificates.covers(certificate.read_bytes(), names):
+        return
+    pair = certificates.issue(ca, "elastic-rendezvous", names=names)
+    write_private(folder / "tls.key", pair.key)
+    write_private(certificate, pair.certificate)
+
+
+def _ca(folder: Path) -> Pair:
+    certificate, key = folder / "ca.crt", folder / "ca.key"
+    if not key.exists():
+        made = certificates.make_ca("elastic-installation-ca")
+        write_private(certificate, made.certificate)
+        write_private(key, made.key)
+    return Pair(certificate.read_bytes(), key.read_bytes())

@@ -1,0 +1,271 @@
+"""The process behind `elastic up`: starts the cluster's processes in order, hands each its sockets, keeps them running, stops them in
+reverse. The sockets are opened here once, so a process that is started again finds the connections that waited for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from elastic.api.crd import crd
+from elastic.api.kinds import KINDS
+from elastic.kube import connect
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
+from elastic.local.children import Child, ChildFailed
+from elastic.local.files import ClusterState, Layout, write_private
+from elastic.local.installation import SERVICE, ensure_installation
+from elastic.local.sandbox import Mode
+from elastic.local.sandbox.channel import answers, gateway_of, listen_inside
+
+log = logging.getLogger("elastic.local.supervisor")
+
+NODES_READY_S = 30.0
+
+
+class AlreadyRunning(Exception):
+    """Another supervisor owns the data folder."""
+
+
+class Supervisor:
+    def __init__(self, layout: Layout, options: argparse.Namespace) -> None:
+        self._layout = layout
+        self._options = options
+        self._children: list[Child] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._sockets: list[socket.socket] = []
+        self._ports: dict[str, int] = json.loads(layout.ports.read_bytes()) if layout.ports.exists() else {}
+        self._state: ClusterState | None = None
+        self._gateway = ""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until told to stop. When the holder ends, its pods and sockets have gone with it, and the whole cluster starts anew."""
+        while not stop.is_set():
+            try:
+                await self._start_all()
+                await self._until(stop)
+            finally:
+                await self._stop_all()
+
+    async def _until(self, stop: asyncio.Event) -> None:
+        waits: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait())]
+        holder = self._children[0].process if self._options.nodes else None
+        if holder is not None:
+            waits.append(asyncio.create_task(holder.wait()))
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if not stop.is_set():
+            log.warning("the sandbox holder ended; starting the cluster anew")
+
+    async def _start_all(self) -> None:
+        options, layout = self._options, self._layout
+        sandbox = await self._start_holder() if options.nodes else None
+        self._state = ClusterState(
+            supervisor=os.getpid(),
+            sandbox=sandbox.value if sandbox else "none",
+            server="",
+            nodes=options.nodes,
+            gpus=options.gpus,
+            control_plane=not options.cluster_only,
+            processes={child.name: child.pid for child in self._children},
+        )
+        names = [word for address in self._addresses() for word in ("--san", address)]
+        await self._start("apiserver", "elastic.local.apiserver", ["--data-dir", str(layout.root), *names], port=options.port)
+        self._state = msgspec.structs.replace(self._state, server=f"https://127.0.0.1:{self._ports['apiserver']}")
+        agents = ["--data-dir", str(layout.root), "--nodes", str(options.nodes), "--gpus", str(options.gpus), "--cwd", str(options.cwd)]
+        await self._begin(self._child("agents", "elastic.local.agents", ["--kubeconfig", str(layout.kubeconfig), *agents]))
+        async with connect(layout.kubeconfig) as kube:
+            if not options.cluster_only:
+                await _apply_definitions(kube)
+                await self._start_control_plane()
+            await _wait_nodes(kube, options.nodes)
+        layout.write_state(self._state)
+
+    async def _start_holder(self) -> Mode:
+        """The first sandbox of those allowed that can be made here."""
+        root, wanted = self._layout.root, self._options.sandbox
+        modes = list(Mode) if wanted == "auto" else [Mode(wanted)]
+        for mode in modes:
+            child = self._child("holder", "elastic.local.sandbox.holder", [str(root), mode.value])
+            child.is_ready = lambda: answers(root)
+            try:
+                await child.start()
+            except ChildFailed as error:
+                if mode is modes[-1]:
+                    raise
+                log.warning("sandbox %s is not possible here, trying the next: %s", mode.value, error)
+            else:
+                self._children.append(child)
+                self._gateway = gateway_of(root)
+                return mode
+        raise AssertionError("there is at least one mode")
+
+    async def _start_control_plane(self) -> None:
+        folder = self._layout.installation
+        ensure_installation(folder, addresses=self._addresses())
+        given = ["--installation", str(folder), "--kubeconfig", str(self._layout.kubeconfig)]
+        await self._start("rendezvous", "rendezvous.main", given)
+        port = self._ports["rendezvous"]
+        reach = ["--rendezvous-url", f"https://127.0.0.1:{port}", "--rendezvous-endpoint", f"{SERVICE}:{port}"]
+        controller = self._child("controller", "controller.main", [*given, *reach])
+        await self._begin(self._waiting(controller))
+
+    def _addresses(self) -> tuple[str, ...]:
+        return (self._gateway,) if self._gateway else ()
+
+    async def _start(self, name: str, module: str, arguments: list[str], *, port: int = 0) -> None:
+        """A server, on a socket of the host's loopback and one at the same port where pods are. The port stays over restarts."""
+        outside = _listen(port or self._ports.get(name, 0), is_wish=not port)
+        self._ports[name] = outside.getsockname()[1]
+        write_private(self._layout.ports, json.dumps(self._ports).encode())
+        sockets = [outside, *([listen_inside(self._layout.root, self._ports[name])] if self._gateway else [])]
+        self._sockets += sockets
+        child = self._child(name, module, arguments)
+        child.fds = [server.fileno() for server in sockets]
+        child.arguments = [*child.arguments, *(word for fd in child.fds for word in ("--listen-fd", str(fd)))]
+        await self._begin(self._waiting(child))
+
+    def _child(self, name: str, module: str, arguments: list[str]) -> Child:
+        return Child(name=name, module=module, arguments=arguments, log=self._layout.log(name), started=self._note)
+
+    def _waiting(self, child: Child) -> Child:
+        ready = self._layout.ready(child.name)
+        child.arguments = [*child.arguments, "--ready-file", str(ready)]
+        child.before = lambda: ready.unlink(missing_ok=True)
+        child.is_ready = ready.exists
+        return child
+
+    async def _begin(self, child: Child) -> None:
+        self._children.append(child)
+        await child.start()
+        self._keepers.append(asyncio.create_task(child.keep(), name=child.name))
+
+    def _note(self, name: str, pid: int) -> None:
+        if self._state is None:
+            return
+        self._state = msgspec.structs.replace(self._state, processes={**self._state.processes, name: pid})
+        if self._layout.read_state() is not None:
+            self._layout.write_state(self._state)
+
+    async def _stop_all(self) -> None:
+        self._layout.forget_state()
+        for child in reversed(self._children):
+            await child.stop()
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for server in self._sockets:
+            server.close()
+        self._children, self._keepers, self._sockets, self._gateway = [], [], [], ""
+
+
+def _listen(port: int, *, is_wish: bool) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port), backlog=1024)
+    except OSError as error:
+        if is_wish and port:
+            return _listen(0, is_wish=True)
+        raise ChildFailed(f"port {port} on 127.0.0.1: {error.strerror}; choose another with --port") from error
+
+
+async def _apply_definitions(kube: Kube) -> None:
+    for kind in KINDS.values():
+        body = crd(kind)
+        await kube.patch(CUSTOM_RESOURCE_DEFINITIONS, kind.crd_name, body, kind=Patch.APPLY, field_manager="elastic-up", force=True)
+
+
+async def _wait_nodes(kube: Kube, count: int) -> None:
+    """Until as many nodes as were asked for say that they are ready."""
+    listing = await kube.list(NODES)
+    ready = {node["metadata"]["name"] for node in listing.items if _is_ready(node)}
+    try:
+        async with asyncio.timeout(NODES_READY_S):
+            changes = kube.watch(NODES, resource_version=listing.resource_version)
+            while len(ready) < count:
+                event = await anext(changes)
+                if _is_ready(event.object):
+                    ready.add(event.object["metadata"]["name"])
+    except (TimeoutError, StopAsyncIteration):
+        raise ChildFailed(f"{len(ready)} of {count} nodes are ready after {NODES_READY_S:.0f} s; see agents.log") from None
+
+
+def _is_ready(node: dict[str, object]) -> bool:
+    status = node.get("status")
+    conditions = status.get("conditions", []) if isinstance(status, dict) else []
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+@contextlib.contextmanager
+def sole_owner(layout: Layout) -> Iterator[None]:
+    """One supervisor for each data folder; the kernel lets go of the lock when its holder ends, however it ends."""
+    layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with layout.lock.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunning(f"a cluster already runs in {layout.root}; `elastic status` shows it, `elastic down` stops it") from None
+        layout.forget_state()
+        yield
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m elastic.local.supervisor", description="The laptop cluster and its control plane.")
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--sandbox", default="auto", choices=["auto", *(mode.value for mode in Mode)])
+    parser.add_argument("--cluster-only", action="store_true")
+    parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
+    parser.add_argument("--lifeline", action="store_true", help="stop when standard input ends")
+    return parser.parse_args()
+
+
+async def _run(layout: Layout, options: argparse.Namespace) -> None:
+    stop = asyncio.Event()
+    main = asyncio.current_task()
+    assert main is not None
+
+    def told() -> None:
+        stop.set()
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        if layout.read_state() is None:
+            main.cancel()  # still starting: what was started is stopped on the way out
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+    if options.lifeline:
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), told)
+    with contextlib.suppress(asyncio.CancelledError):
+        await Supervisor(layout, options).run(stop)
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    options = arguments()
+    layout = Layout(options.data_dir.resolve())
+    try:
+        with sole_owner(layout):
+            asyncio.run(_run(layout, options))
+    except (AlreadyRunning, ChildFailed, KubeError, OSError) as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
