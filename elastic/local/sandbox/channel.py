@@ -201,14 +201,22 @@ async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) 
         loop.remove_reader(connection)
 
 
-def listen_inside(folder: Path, port: int) -> socket.socket:
-    """Asks the holder, once and without an event loop, for a listening socket at the address where pods find the control plane."""
+def ask(folder: Path, op: str, **fields: Any) -> tuple[dict[str, Any], list[int]]:
+    """One question, without an event loop; the answer and the descriptors that came with it."""
     with address_in(folder) as address, socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(REPLY_S)
         connection.connect(address)
-        connection.sendall(msgspec.json.encode({"seq": 1, "op": "listen", "port": port}) + b"\n")
-        data, fds, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+        connection.sendall(msgspec.json.encode({"seq": 1, "op": op, **fields}) + b"\n")
+        data, fds, _, _ = socket.recv_fds(connection, 1 << 20, 1)
+        while not data.endswith(b"\n") and (more := connection.recv(1 << 20)):
+            data += more
     reply = msgspec.json.decode(data)
-    if not fds:
-        raise SandboxError(reply.get("refused") or reply.get("error") or "the holder handed over no socket")
+    if "refused" in reply or "error" in reply:
+        raise SandboxError(reply.get("refused") or reply["error"])
+    return reply, list(fds)
+
+
+def listen_inside(folder: Path, port: int) -> socket.socket:
+    """A listening socket at the address where pods find the control plane."""
+    _, fds = ask(folder, "listen", port=port)
     return socket.socket(fileno=fds[0])

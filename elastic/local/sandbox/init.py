@@ -43,15 +43,15 @@ def run(launch: Launch, *, log: int, problem: int, prepare: Callable[[], None]) 
         os.setsid()
         execute(launch, streams=(os.open(os.devnull, os.O_RDONLY), log, log), problem=problem)
 
-    relay(start, problem=problem)
+    relay(start, problem=problem, end=lambda main: kill_descendants())
 
 
-def relay(child: Callable[[], NoReturn], *, problem: int) -> NoReturn:
-    """Forks the child, hands signals on to it, reaps, and exits as the child does, when nothing is left below."""
+def relay(child: Callable[[], NoReturn], *, problem: int, end: Callable[[int], None]) -> NoReturn:
+    """Forks the child, hands signals on to it, reaps, and exits as the child does, after `end` has ended what is left of its tree."""
     main = _Main()
     for number in HANDED_ON:
         signal.signal(number, main.hand_on)
-    signal.signal(KILL_TREE, lambda number, frame: kill_descendants())
+    signal.signal(KILL_TREE, lambda number, frame: main.end(end))
     pid = os.fork()
     if pid == 0:
         for number in (*HANDED_ON, KILL_TREE):
@@ -62,8 +62,16 @@ def relay(child: Callable[[], NoReturn], *, problem: int) -> NoReturn:
     os.close(problem)
     main.started(pid)
     code = _wait_for(pid)
-    kill_descendants()
+    end(pid)
     os._exit(code)
+
+
+def kill_child(pid: int) -> None:
+    """Where the child is process 1 of a PID namespace, the kernel ends everything in it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, problem: int) -> NoReturn:
@@ -140,6 +148,10 @@ class _Main:
         self._pid = pid
         for number in self._waiting:
             self.hand_on(number, None)
+
+    def end(self, end: Callable[[int], None]) -> None:
+        if self._pid:
+            end(self._pid)
 
     def hand_on(self, number: int, frame: object) -> None:
         if not self._pid:

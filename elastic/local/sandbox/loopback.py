@@ -121,7 +121,11 @@ class Loopback:
             linux.die_with_parent(init.KILL_TREE)
             init.forget_the_holder((*streams, problem))
             linux.adopt_orphans()
-            init.relay(lambda: init.join(dressed, streams=streams, terminal=terminal, problem=problem), problem=problem)
+            init.relay(
+                lambda: init.join(dressed, streams=streams, terminal=terminal, problem=problem),
+                problem=problem,
+                end=lambda main: init.kill_descendants(),
+            )
         return pid
 
     def kill(self, init_pid: int) -> None:

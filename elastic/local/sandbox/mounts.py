@@ -4,11 +4,14 @@ by an empty one in memory that shows everything the original holds.
 """
 
 import os
+import re
 from collections.abc import Sequence
 
 from elastic.local.sandbox import Mount, linux
 
 MOST_ENTRIES = 4000
+_TERMINALS = re.compile(r"(tty|vcs|loop|ram|pty|vd|sd|nbd|dm-).+")
+"""Devices that come by the hundred and that no container asks for."""
 
 
 class Placement:
@@ -16,15 +19,15 @@ class Placement:
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
-        self._ours: list[str] = []
+        self._volumes: list[str] = []
+        self._mirrors: set[int] = set()
 
     def place(self, mounts: Sequence[Mount]) -> None:
         for mount in sorted(mounts, key=lambda mount: mount.target.rstrip("/").count("/")):
             target = os.path.realpath(mount.target)
             self._make(target, folder=os.path.isdir(mount.source))
             linux.bind(mount.source, target, read_only=mount.read_only)
-            if not mount.read_only:
-                self._ours.append(target)
+            self._volumes.append(target)
 
     def _make(self, target: str, *, folder: bool) -> None:
         if os.path.exists(target):
@@ -34,21 +37,23 @@ class Placement:
         parent = os.path.dirname(target)
         while not os.path.isdir(parent):
             parent = os.path.dirname(parent)
-        if not any(parent == ours or parent.startswith(ours.rstrip("/") + "/") for ours in self._ours):
+        in_a_volume = any(parent == volume or parent.startswith(f"{volume}/") for volume in self._volumes)
+        if not in_a_volume and os.stat(parent).st_dev not in self._mirrors:
             self._mirror(parent)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if folder:
-            os.mkdir(target)
+            os.makedirs(target, exist_ok=True)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
 
     def _mirror(self, original: str) -> None:
-        names = os.listdir(original)
+        names = [name for name in os.listdir(original) if original != "/dev" or not _TERMINALS.fullmatch(name)]
         if len(names) > MOST_ENTRIES:
             raise OSError(
                 0, f"cannot make a mountPath below {original}: it has {len(names)} entries; use an existing folder or another path"
             )
         linux.mount("tmpfs", self._stage, kind="tmpfs", options="mode=755")
+        self._mirrors.add(os.stat(self._stage).st_dev)
         for name in names:
             source, copy = os.path.join(original, name), os.path.join(self._stage, name)
             if os.path.islink(source):
@@ -63,7 +68,6 @@ class Placement:
             self._become_root()
         else:
             linux.mount(self._stage, original, flags=linux.MS_MOVE)
-        self._ours.append(original)
 
     def _become_root(self) -> None:
         old = os.path.join(self._stage, ".old")

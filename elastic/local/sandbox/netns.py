@@ -125,7 +125,7 @@ class Netns:
                 self._surround(launch, pod)
             except OSError as error:
                 init.fail(problem, error.strerror or str(error))
-            init.relay(lambda: init.run(launch, log=log, problem=problem, prepare=_see_own_processes), problem=problem)
+            init.relay(lambda: init.run(launch, log=log, problem=problem, prepare=_see_own_processes), problem=problem, end=init.kill_child)
         return pid
 
     def _surround(self, launch: Launch, pod: _Surroundings) -> None:
@@ -148,7 +148,7 @@ class Netns:
                 _enter(init_pid)
             except OSError as error:
                 init.fail(problem, str(error))
-            init.relay(lambda: init.join(launch, streams=streams, terminal=terminal, problem=problem), problem=problem)
+            init.relay(lambda: init.join(launch, streams=streams, terminal=terminal, problem=problem), problem=problem, end=init.kill_child)
         return pid
 
     def kill(self, init_pid: int) -> None:

@@ -1,0 +1,108 @@
+"""The nodes that one process plays: they share the client, the view of pods and services, the holder's connection and one endpoint for logs
+and exec. A node is added by starting it here, and found again by its folder after a restart.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from elastic.kube.cache import Cache, Change
+from elastic.kube.client import Kube
+from elastic.kube.resources import PODS, SERVICES
+from elastic.local.agent.environment import Object
+from elastic.local.agent.events import Recorder
+from elastic.local.agent.launch import Settings
+from elastic.local.agent.names import Directory, NamedPod, NamedService, named_pod, named_service
+from elastic.local.agent.node import NodeAgent, NodeFacts, hosts_text
+from elastic.local.agent.pod import Surroundings
+from elastic.local.sandbox.channel import Channel
+
+log = logging.getLogger(__name__)
+
+GATHER_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the nodes of this process keep their pods, and under which names pods find the control plane."""
+
+    folder: Path
+    fixed_names: Mapping[tuple[str, str], str]
+
+
+def pods_cache(kube: Kube) -> "Cache[Object]":
+    return Cache(kube, PODS, project=lambda pod: pod, indexes={"node": lambda pod: [pod["spec"].get("nodeName", "")]})
+
+
+class Fleet:
+    """Keeps the directory of names current for all nodes of this process, and hands out node agents."""
+
+    def __init__(self, kube: Kube, channel: Channel, *, settings: Settings, place: Place, pods: "Cache[Object]") -> None:
+        self._kube = kube
+        self._channel = channel
+        self._settings = settings
+        self._place = place
+        self._pods = pods
+        self._services: Cache[NamedService] = Cache(kube, SERVICES, project=named_service)
+        self._named: dict[tuple[str, str], NamedPod] = {}
+        self._agents: dict[str, NodeAgent] = {}
+        self._directory = Directory((), (), fixed=place.fixed_names)
+        self._stale = asyncio.Event()
+        self._registered = asyncio.Event()
+
+    async def run(self) -> None:
+        self._pods.subscribe(self._pod_changed)
+        self._services.subscribe(lambda change: self._stale.set())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._services.run())
+            group.create_task(self._keep_names())
+
+    def _pod_changed(self, change: Change[Object]) -> None:
+        named = named_pod(change.new) if change.new is not None else None
+        if named == self._named.get(change.key):
+            return
+        if named is None:
+            self._named.pop(change.key, None)
+        else:
+            self._named[change.key] = named
+        self._stale.set()
+
+    async def _keep_names(self) -> None:
+        await self._services.wait_synced()
+        await self._pods.wait_synced()
+        while True:
+            await self._stale.wait()
+            # Changes come in flocks; one directory for all that arrive together.
+            await asyncio.sleep(GATHER_S)
+            self._stale.clear()
+            self._directory = Directory(self._services.list(), self._named.values(), fixed=self._place.fixed_names)
+            for agent in self._agents.values():
+                agent.rewrite_hosts()
+
+    async def wait_for(self, count: int) -> None:
+        """Returns when so many nodes are in the API."""
+        while sum(agent.registered for agent in self._agents.values()) < count:
+            self._registered.clear()
+            await self._registered.wait()
+
+    def agent(self, name: str) -> NodeAgent | None:
+        return self._agents.get(name)
+
+    async def run_node(self, facts: NodeFacts, events: Recorder) -> None:
+        """Runs one node of this process until cancelled."""
+        around = Surroundings(
+            kube=self._kube,
+            channel=self._channel,
+            settings=replace(self._settings, capacity=facts.capacity),
+            events=events,
+            hosts_of=lambda pod, ip: hosts_text(pod, ip, self._directory),
+            registered=self._registered.set,
+        )
+        agent = NodeAgent(facts, around=around, pods=self._pods, folder=self._place.folder / facts.name)
+        self._agents[facts.name] = agent
+        try:
+            await agent.run()
+        finally:
+            self._agents.pop(facts.name, None)

@@ -1,0 +1,150 @@
+"""Turns a container's spec into a launch for the sandbox: fetches what the spec refers to, makes volumes and puts the environment together.
+`image` is not pulled: the process runs on this machine, in the environment that the settings name.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
+from elastic.local.agent import volumes
+from elastic.local.agent.environment import ConfigError, Object, Sources, command_line, environment
+from elastic.local.agent.names import hostname_of
+from elastic.local.agent.records import PodFolder
+from elastic.local.agent.runs import BackOff
+from elastic.local.sandbox import Launch, Mode, Mount
+
+NO_TOKEN_BEFORE_S = 0.8
+ACCOUNT_VOLUME = "kube-api-access-"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How containers run on this node."""
+
+    mode: Mode
+    base_env: Mapping[str, str]
+    """What an image would bring: above all the PATH on which `python` and `torchrun` are found."""
+    cwd: str
+    """The working folder of a container that names none."""
+    claims: Path
+    host_ip: str
+    capacity: Mapping[str, str]
+    back_off: BackOff = field(default_factory=BackOff)
+
+
+class Preparation:
+    """Everything for one pod that must be fetched or made before a container of it can start."""
+
+    def __init__(self, folder: PodFolder, kube: Kube, settings: Settings) -> None:
+        self._folder = folder
+        self._kube = kube
+        self._settings = settings
+        self._folders: dict[str, Path] = {}
+        self._tokens: dict[volumes.TokenRequest, tuple[str, float]] = {}
+        self._made_at = 0.0
+
+    def follows(self, pod: Object) -> bool:
+        """Whether a volume's contents can change while the pod runs."""
+        return any(volumes.is_made_of_objects(volume) for volume in self._wanted(pod))
+
+    async def make_volumes(self, pod: Object, *, not_before: float = float("inf")) -> None:
+        """Makes the volumes, or brings them up to date if that was last done before the time given."""
+        if self._made_at > not_before:
+            return
+        sources = await self._sources(pod)
+        tokens = await self._fresh_tokens(pod)
+        namespace = pod["metadata"]["namespace"]
+        self._folder.scratch.mkdir(parents=True, exist_ok=True)
+        for volume in self._wanted(pod):
+            folder = volumes.folder_of(volume, pod_folder=self._folder.path, claims=self._settings.claims, namespace=namespace)
+            files = volumes.files_of(volume, sources, tokens)
+            if files is not None:
+                volumes.write(folder, files)
+            self._folders[volume["name"]] = folder
+        self._made_at = time.time()
+
+    def _wanted(self, pod: Object) -> list[Object]:
+        """In sandbox loopback a path belongs to one pod at a time, so the account's token, which every pod has, is left out."""
+        every = list(pod["spec"].get("volumes") or ())
+        if self._settings.mode is Mode.LOOPBACK:
+            return [volume for volume in every if not volume["name"].startswith(ACCOUNT_VOLUME)]
+        return every
+
+    async def launch(self, pod: Object, container: Object, *, run_id: str, attempt: int) -> Launch:
+        sources = await self._sources(pod)
+        env = environment(container, sources, base=self._base(pod))
+        name = container["name"]
+        self._folder.container(name).mkdir(parents=True, exist_ok=True)
+        message = self._folder.message(name, attempt)
+        message.touch()
+        mounts = volumes.mounts(container, self._folders)
+        path = container.get("terminationMessagePath") or volumes.TERMINATION_LOG
+        if self._settings.mode is Mode.NETNS:
+            mounts.append(Mount(source=str(message), target=path))
+        else:
+            env |= {"ELASTIC_POD_MESSAGE_PATH": path, "ELASTIC_POD_MESSAGE_FILE": str(message)}
+        return Launch(
+            id=run_id,
+            pod=pod["metadata"]["uid"],
+            argv=command_line(container, env),
+            env=env,
+            cwd=container.get("workingDir") or self._settings.cwd,
+            log=str(self._folder.log(name, attempt)),
+            record=str(self._folder.record(name, attempt)),
+            mounts=mounts,
+            hosts=str(self._folder.hosts),
+        )
+
+    def _base(self, pod: Object) -> dict[str, str]:
+        return {**self._settings.base_env, "HOSTNAME": hostname_of(pod), "TMPDIR": str(self._folder.scratch)}
+
+    async def _sources(self, pod: Object) -> Sources:
+        maps, secrets = volumes.referenced(pod)
+        namespace = pod["metadata"]["namespace"]
+        return Sources(
+            pod=pod,
+            config_maps=await self._fetch(CONFIG_MAPS, maps, namespace),
+            secrets=await self._fetch(SECRETS, secrets, namespace),
+            node_capacity=self._settings.capacity,
+        )
+
+    async def _fetch(self, resource: Resource, names: set[str], namespace: str) -> dict[str, Object]:
+        found = {}
+        for name in sorted(names):
+            try:
+                found[name] = await self._kube.get(resource, name, namespace=namespace)
+            except KubeError as error:
+                if error.code != 404:
+                    raise
+        return found
+
+    async def _fresh_tokens(self, pod: Object) -> dict[volumes.TokenRequest, str]:
+        now = time.time()
+        wanted = {request for volume in self._wanted(pod) for request in volumes.token_requests(volume)}
+        for request in wanted:
+            if request not in self._tokens or self._tokens[request][1] <= now:
+                audience, seconds = request
+                token = await self._token(pod, audience=audience, seconds=seconds)
+                self._tokens[request] = (token, now + seconds * NO_TOKEN_BEFORE_S)
+        return {request: self._tokens[request][0] for request in wanted}
+
+    async def _token(self, pod: Object, *, audience: str, seconds: int) -> str:
+        metadata = pod["metadata"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [audience] if audience else [], "expirationSeconds": seconds, "boundObjectRef": bound},
+        }
+        account = pod["spec"].get("serviceAccountName") or "default"
+        try:
+            answer = await self._kube.create(SERVICE_ACCOUNTS, body, namespace=metadata["namespace"], name=account, subresource="token")
+        except KubeError as error:
+            if error.code != 404:
+                raise
+            raise ConfigError(f"failed to fetch token: {error.message}") from error
+        return str(answer["status"]["token"])

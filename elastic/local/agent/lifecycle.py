@@ -1,0 +1,216 @@
+"""Decides what to do next with a pod on this node: which containers to start, which to ask to end, which to kill, and when to look again.
+A pure function of the pod's object, of what has been seen of its runs, and of the time; how a pod's state is told to others is status.py's.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from elastic.local.agent.runs import BackOff, Health, Phase, Run, Seen
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A container to be ended: politely, with a time by which it is killed, or at once."""
+
+    container: str
+    kill_at: float | None
+    """None: at once."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done now; `over` says that nothing runs any more and nothing will."""
+
+    phase: Phase
+    start: tuple[str, ...] = ()
+    stop: tuple[Stop, ...] = ()
+    over: bool = False
+    look_again_at: float | None = None
+    back_off: tuple[tuple[str, float], ...] = ()
+    """Containers that wait for their next run, with their delay in seconds."""
+
+
+def init_containers(pod: Object) -> list[Object]:
+    return list(pod["spec"].get("initContainers") or ())
+
+
+def main_containers(pod: Object) -> list[Object]:
+    return list(pod["spec"]["containers"])
+
+
+def is_sidecar(container: Object) -> bool:
+    """An init container that keeps running beside the main ones."""
+    return bool(container.get("restartPolicy") == "Always")
+
+
+def restarts(pod: Object, run: Run, *, sidecar: bool = False, init: bool = False) -> bool:
+    """Whether a container that ended like this is to run again."""
+    policy = "Always" if sidecar else pod["spec"].get("restartPolicy", "Always")
+    if init and policy == "Always" and not sidecar:
+        policy = "OnFailure"
+    return bool(policy == "Always" or (policy == "OnFailure" and run.exit_code != 0))
+
+
+def decide(pod: Object, seen: Seen, *, now: float, back_off: BackOff) -> Decision:
+    """One look at the pod."""
+    if seen.ending is not None or phase_in_object(pod).final:
+        return _end(pod, seen, now=now)
+    if seen.problem:
+        return Decision(Phase.PENDING)
+    work = _Work(pod, seen, now=now, back_off=back_off)
+    if work.initialise():
+        work.run_main()
+    return work.decision()
+
+
+def phase_in_object(pod: Object) -> Phase:
+    return Phase((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def phase_of(pod: Object, seen: Seen) -> Phase:
+    """The phase as the runs tell it, once nothing will be started any more."""
+    if seen.ending is not None and seen.ending.reason:
+        return Phase.FAILED
+    for container in init_containers(pod):
+        last = seen.last(container["name"])
+        if not is_sidecar(container) and (last is None or last.running or last.exit_code):
+            return Phase.FAILED
+    last_runs = [seen.last(container["name"]) for container in main_containers(pod)]
+    return Phase.SUCCEEDED if all(run is not None and run.exit_code == 0 for run in last_runs) else Phase.FAILED
+
+
+class _Work:
+    """Collects one decision while walking through the pod's containers; lives for a single call of decide."""
+
+    def __init__(self, pod: Object, seen: Seen, *, now: float, back_off: BackOff) -> None:
+        self._pod, self._seen, self._now, self._back_off = pod, seen, now, back_off
+        self._start: list[str] = []
+        self._stop: list[Stop] = []
+        self._times: list[float] = []
+        self._waiting: list[tuple[str, float]] = []
+        self._phase = Phase.PENDING
+
+    def initialise(self) -> bool:
+        """Runs the init containers in order; true once the last has done its part."""
+        for container in init_containers(self._pod):
+            name, last = container["name"], self._seen.last(container["name"])
+            if is_sidecar(container):
+                if not self._keep_running(container, sidecar=True):
+                    return self._main_has_begun()
+                continue
+            if self._main_has_begun() or (last is not None and not last.running and last.exit_code == 0):
+                continue
+            if last is None:
+                self._start.append(name)
+            elif last.running:
+                self._watch(container)
+            elif restarts(self._pod, last, init=True):
+                self._again(name)
+            else:
+                self._phase = Phase.FAILED
+            return False
+        return True
+
+    def run_main(self) -> None:
+        self._phase = Phase.RUNNING if self._main_has_begun() else Phase.PENDING
+        for container in main_containers(self._pod):
+            self._keep_running(container, sidecar=False)
+        finished = [self._seen.last(container["name"]) for container in main_containers(self._pod)]
+        if all(run is not None and not run.running and not restarts(self._pod, run) for run in finished):
+            self._phase = Phase.SUCCEEDED if all(run and run.exit_code == 0 for run in finished) else Phase.FAILED
+
+    def decision(self) -> Decision:
+        if self._phase.final:
+            return _end(self._pod, self._seen, now=self._now, phase=self._phase)
+        look = min(self._times) if self._times else None
+        return Decision(self._phase, tuple(self._start), tuple(self._stop), look_again_at=look, back_off=tuple(self._waiting))
+
+    def _main_has_begun(self) -> bool:
+        return any(self._seen.of(container["name"]) for container in main_containers(self._pod))
+
+    def _keep_running(self, container: Object, *, sidecar: bool) -> bool:
+        """Starts, restarts or watches a container; true when it has started."""
+        name, last = container["name"], self._seen.last(container["name"])
+        if last is None:
+            self._start.append(name)
+            return False
+        if last.running:
+            self._watch(container)
+            return self._seen.health.get(name, Health()).started
+        if restarts(self._pod, last, sidecar=sidecar):
+            self._again(name)
+        return False
+
+    def _again(self, name: str) -> None:
+        runs = self._seen.of(name)
+        delay = self._back_off.delay_s(runs)
+        due = (runs[-1].finished_at or self._now) + delay
+        if due <= self._now:
+            self._start.append(name)
+            return
+        self._times.append(due)
+        self._waiting.append((name, delay))
+
+    def _watch(self, container: Object) -> None:
+        """A running container ends here only because its probes gave up on it."""
+        name = container["name"]
+        unhealthy = self._seen.health.get(name, Health()).unhealthy
+        kill_at = self._seen.terminating.get(name)
+        if unhealthy and kill_at is None:
+            kill_at = self._now + grace_s(self._pod)
+            self._stop.append(Stop(name, kill_at, unhealthy))
+            self._times.append(kill_at)
+        elif kill_at is not None:
+            self._push(name, kill_at)
+
+    def _push(self, name: str, kill_at: float) -> None:
+        if kill_at <= self._now:
+            self._stop.append(Stop(name, None, "grace period is over"))
+        else:
+            self._times.append(kill_at)
+
+
+def grace_s(pod: Object) -> float:
+    written = pod["spec"].get("terminationGracePeriodSeconds")
+    return 30.0 if written is None else float(written)
+
+
+def _end(pod: Object, seen: Seen, *, now: float, phase: Phase | None = None) -> Decision:
+    """Ends main containers first, then sidecars in reverse order; what has been asked already is killed when its time is over."""
+    phase = phase or (phase_in_object(pod) if phase_in_object(pod).final else None)
+    kill_at = seen.ending.kill_at if seen.ending else now + grace_s(pod)
+    reason = (seen.ending.message if seen.ending else "") or "the pod has ended"
+    sidecars = [container for container in init_containers(pod) if is_sidecar(container)]
+    plain = [container for container in init_containers(pod) if not is_sidecar(container)]
+    waves = [[*plain, *main_containers(pod)], *[[container] for container in reversed(sidecars)]]
+    for wave in waves:
+        running = [container["name"] for container in wave if (run := seen.last(container["name"])) is not None and run.running]
+        if running:
+            return _end_wave(running, seen, now=now, kill_at=kill_at, reason=reason, phase=_while_ending(pod, seen, phase))
+    return Decision(phase or phase_of(pod, seen), over=True)
+
+
+def _while_ending(pod: Object, seen: Seen, phase: Phase | None) -> Phase:
+    if phase is not None and phase_in_object(pod).final:
+        return phase
+    begun = any(seen.of(container["name"]) for container in main_containers(pod))
+    return Phase.RUNNING if begun else Phase.PENDING
+
+
+def _end_wave(running: list[str], seen: Seen, *, now: float, kill_at: float, reason: str, phase: Phase) -> Decision:
+    stop: list[Stop] = []
+    times: list[float] = []
+    for name in running:
+        # A deletion may shorten a grace period that had begun for another reason, and never lengthens it.
+        until = min(seen.terminating.get(name, kill_at), kill_at)
+        if until <= now:
+            stop.append(Stop(name, None, reason))
+        elif name not in seen.terminating:
+            stop.append(Stop(name, until, reason))
+            times.append(until)
+        else:
+            times.append(until)
+    return Decision(phase, stop=tuple(stop), look_again_at=min(times) if times else None)

@@ -1,0 +1,266 @@
+"""One node: its object and lease in the API, and a runner for each pod that is bound to it. Decides nothing about a single pod."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+
+from elastic.kube.cache import Cache, Change
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import LEASES, NODES
+from elastic.local.agent.environment import Object
+from elastic.local.agent.names import Directory, hostname_of, hosts_file
+from elastic.local.agent.pod import PodRunner, Surroundings
+from elastic.local.agent.records import PodFolder
+from elastic.local.agent.status import timestamp
+
+log = logging.getLogger(__name__)
+
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_S = 40
+HEARTBEAT_S = 10.0
+NODE_STATUS_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node says of itself."""
+
+    name: str
+    capacity: Mapping[str, str]
+    host_ip: str
+    port: int
+    labels: Mapping[str, str]
+    sandbox: str
+
+
+class NodeAgent:
+    """Runs one node until cancelled; its pods' processes do not end with it."""
+
+    def __init__(self, facts: NodeFacts, *, around: Surroundings, pods: Cache[Object], folder: Path) -> None:
+        self._facts = facts
+        self._around = around
+        self._kube: Kube = around.kube
+        self._pods = pods
+        self._folder = folder
+        self._runners: dict[str, PodRunner] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._gone = False
+        self.registered = False
+
+    @property
+    def name(self) -> str:
+        return self._facts.name
+
+    def runner(self, namespace: str, pod: str) -> PodRunner | None:
+        for runner in self._runners.values():
+            metadata = runner.pod["metadata"]
+            if (metadata["namespace"], metadata["name"]) == (namespace, pod):
+                return runner
+        return None
+
+    async def run(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        await self._pods.wait_synced()
+        running = set((await self._around.channel.describe())["running"])
+        self._around.channel.subscribe(self._ended)
+        self._pods.subscribe(self._changed)
+        await self._adopt(running)
+        await self._register()
+        await self._write_status()
+        self.registered = True
+        self._around.registered()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_lease())
+                group.create_task(self._keep_status())
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+
+    async def _adopt(self, running: set[str]) -> None:
+        """Takes up the pods that are bound here, and ends what an earlier agent left of pods that are not."""
+        for pod in self._pods.by("node", self.name):
+            self._take(pod)
+        for runner in self._runners.values():
+            if runner.folder.path.exists():
+                runner.find_lost(running)
+        for path in self._folder.iterdir():
+            if path.name not in self._runners:
+                await self._clear_leftover(PodFolder(path), running)
+
+    async def _clear_leftover(self, folder: PodFolder, running: set[str]) -> None:
+        uid = folder.path.name
+        for run in running:
+            if run.startswith(f"{uid}/"):
+                await self._around.channel.signal(run, 9)
+        await self._around.channel.destroy(uid)
+        folder.remove()
+
+    def _changed(self, change: Change[Object]) -> None:
+        for pod in (change.old, change.new):
+            if pod is not None and pod["spec"].get("nodeName") == self.name:
+                break
+        else:
+            return
+        if change.new is None:
+            runner = self._runners.get(pod["metadata"]["uid"])
+            if runner:
+                runner.delete()
+            return
+        self._take(change.new)
+
+    def _take(self, pod: Object) -> None:
+        if self._gone:
+            return
+        uid = pod["metadata"]["uid"]
+        runner = self._runners.get(uid)
+        if runner is not None:
+            runner.update(pod)
+            return
+        runner = PodRunner(pod, PodFolder(self._folder / uid), self._around)
+        self._runners[uid] = runner
+        task = asyncio.create_task(runner.run(), name=f"pod {pod['metadata']['name']}")
+        task.add_done_callback(lambda task: self._forget(uid, task))
+        self._tasks[uid] = task
+
+    def _forget(self, uid: str, task: "asyncio.Task[None]") -> None:
+        self._runners.pop(uid, None)
+        self._tasks.pop(uid, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the runner of pod %s failed", uid, exc_info=error)
+
+    def _ended(self, run_id: str) -> None:
+        runner = self._runners.get(run_id.split("/")[0])
+        if runner:
+            runner.wake()
+
+    def rewrite_hosts(self) -> None:
+        for runner in self._runners.values():
+            runner.write_hosts()
+
+    async def vanish(self) -> None:
+        """Plays the loss of the machine: every process ends at once, and nobody is told."""
+        self._gone = True
+        for task in [*self._tasks.values()]:
+            task.cancel()
+        for run in (await self._around.channel.describe())["running"]:
+            if run.split("/")[0] in self._runners:
+                await self._around.channel.signal(run, 9)
+
+    async def _register(self) -> None:
+        facts = self._facts
+        labels = {
+            "kubernetes.io/hostname": facts.name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": _architecture(),
+            **facts.labels,
+        }
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": facts.name, "labels": labels}}
+        try:
+            await self._kube.create(NODES, node)
+        except KubeError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            await self._kube.patch(NODES, facts.name, {"metadata": {"labels": labels}})
+
+    async def _keep_status(self) -> None:
+        while True:
+            await asyncio.sleep(NODE_STATUS_S)
+            with _telling(f"status of node {self.name}"):
+                await self._write_status()
+
+    async def _write_status(self) -> None:
+        await self._kube.patch(NODES, self.name, {"status": self._status()}, kind=Patch.STRATEGIC, subresource="status")
+
+    def _status(self) -> Object:
+        facts = self._facts
+        now = timestamp(time.time())
+        return {
+            "capacity": dict(facts.capacity),
+            "allocatable": dict(facts.capacity),
+            "addresses": [{"type": "InternalIP", "address": facts.host_ip}, {"type": "Hostname", "address": facts.name}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
+            "conditions": [
+                _condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available", now),
+                _condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure", now),
+                _condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available", now),
+                _condition("Ready", "True", "KubeletReady", "the node agent is posting ready status", now),
+            ],
+            "nodeInfo": {
+                "architecture": _architecture(),
+                "operatingSystem": "linux",
+                "kernelVersion": platform.release(),
+                "osImage": "this machine",
+                "containerRuntimeVersion": f"elastic://{facts.sandbox}",
+                "kubeletVersion": "v1.36.0-elastic",
+                "kubeProxyVersion": "",
+                "bootID": _line("/proc/sys/kernel/random/boot_id"),
+                "machineID": "",
+                "systemUUID": "",
+            },
+        }
+
+    async def _keep_lease(self) -> None:
+        while True:
+            with _telling(f"lease of node {self.name}"):
+                await self._renew()
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _renew(self) -> None:
+        spec = {
+            "holderIdentity": self.name,
+            "leaseDurationSeconds": LEASE_S,
+            "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        }
+        try:
+            await self._kube.patch(LEASES, self.name, {"spec": spec}, namespace=LEASE_NAMESPACE)
+        except KubeError as error:
+            if error.code != 404:
+                raise
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self.name}, "spec": spec}
+            await self._kube.create(LEASES, lease, namespace=LEASE_NAMESPACE)
+
+
+@contextlib.contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """A heartbeat that fails is followed by another; only a long silence means anything."""
+    try:
+        yield
+    except (KubeError, aiohttp.ClientError, TimeoutError) as error:
+        log.warning("%s was not written: %s", what, error)
+
+
+def hosts_text(pod: Object, ip: str, directory: Directory) -> str:
+    return hosts_file(pod, ip=ip, hostname=hostname_of(pod), directory=directory)
+
+
+def machine_capacity(gpus: int) -> dict[str, str]:
+    """What this machine has; each local node offers all of it, for they share it."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{pages // 1024}Ki", "pods": "250", "ephemeral-storage": "100Gi"}
+    return capacity | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+
+
+def _condition(kind: str, state: str, reason: str, message: str, now: str) -> Object:
+    return {"type": kind, "status": state, "reason": reason, "message": message, "lastHeartbeatTime": now, "lastTransitionTime": now}
+
+
+def _architecture() -> str:
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def _line(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,315 @@
+"""Carries one pod of this node through its life: looks, asks lifecycle.py what to do, does it, tells the API server, and waits for news.
+What it needs to remember lies in the pod's folder or with the sandbox's holder, so that a restarted agent goes on where it stood.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import aiohttp
+
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import PODS
+from elastic.local.agent import lifecycle
+from elastic.local.agent.environment import ConfigError, Object
+from elastic.local.agent.events import Recorder
+from elastic.local.agent.launch import Preparation, Settings
+from elastic.local.agent.names import hostname_of
+from elastic.local.agent.records import PodFolder, PodNote
+from elastic.local.agent.runs import Ending, Seen
+from elastic.local.agent.status import status
+from elastic.local.sandbox import SandboxError
+from elastic.local.sandbox.channel import Channel, HolderGone
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+VOLUME_REFRESH_S = 20.0
+NO_DEADLINE = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every pod of one node shares."""
+
+    kube: Kube
+    channel: Channel
+    settings: Settings
+    events: Recorder
+    hosts_of: Callable[[Object, str], str]
+    """The text of a pod's hosts file, from the pod and its address."""
+    registered: Callable[[], None]
+    """Called when the node is in the API."""
+
+
+class PodRunner:
+    """One pod, by uid, from the moment this node sees it until its object is gone."""
+
+    def __init__(self, pod: Object, folder: PodFolder, around: Surroundings) -> None:
+        self._pod = pod
+        self._folder = folder
+        self._around = around
+        self._wake = asyncio.Event()
+        self._ip = ""
+        self._deleted = False
+        self._problem = ""
+        self._problems: dict[str, str] = {}
+        self._terminating: dict[str, float] = {}
+        self._pushed: Object | None = None
+        self._cleared = False
+        self._preparation = Preparation(folder, around.kube, around.settings)
+        note = folder.note()
+        self._started_at = note.started_at if note else time.time()
+
+    @property
+    def pod(self) -> Object:
+        return self._pod
+
+    @property
+    def ip(self) -> str:
+        return self._ip
+
+    @property
+    def folder(self) -> PodFolder:
+        return self._folder
+
+    def update(self, pod: Object) -> None:
+        self._pod = pod
+        self._wake.set()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def delete(self) -> None:
+        """The object is gone without waiting for us; nothing of the pod may stay."""
+        self._deleted = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Returns when nothing of the pod is left on this node."""
+        while True:
+            self._wake.clear()
+            look_again_at = await self._round()
+            if look_again_at is None:
+                return
+            timeout = None if look_again_at == NO_DEADLINE else max(0.0, look_again_at - time.time())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._wake.wait()
+
+    async def _round(self) -> float | None:
+        """One look and what follows from it; returns when to look again, or None when the pod has left this node."""
+        try:
+            return await self._advance()
+        except (KubeError, HolderGone, aiohttp.ClientError, TimeoutError, OSError) as error:
+            log.warning("pod %s: %s; trying again", self._pod["metadata"]["name"], error)
+            return time.time() + RETRY_S
+
+    async def _advance(self) -> float | None:
+        if lifecycle.phase_in_object(self._pod).final and not self._folder.path.exists():
+            # Ended before this agent knew it, and nothing of it is here.
+            if not (self._deleted or self._deleting()):
+                return NO_DEADLINE
+            await self._leave()
+            return None
+        now = time.time()
+        seen = self._look(now)
+        again: list[float] = []
+        if not self._ip and seen.ending is None and not lifecycle.phase_in_object(self._pod).final:
+            await self._surround()
+            seen = self._look(now)
+            if self._problem:
+                again.append(now + RETRY_S)
+        decision = lifecycle.decide(self._pod, seen, now=now, back_off=self._around.settings.back_off)
+        for stop in decision.stop:
+            await self._stop(stop)
+        if decision.start:
+            await self._tell(status(self._pod, decision, seen, now=now))
+            for name in decision.start:
+                await self._start(name)
+            if any(name in self._problems for name in decision.start):
+                again.append(now + RETRY_S)
+            # What has just begun is seen, and told, in a round of its own.
+            self._wake.set()
+            if not all(name in self._problems for name in decision.start):
+                return now
+            self._wake.clear()
+            seen = self._look(now)
+        if not self._deleted:
+            await self._tell(status(self._pod, decision, seen, now=now))
+        if decision.over:
+            return await self._over()
+        if decision.look_again_at is not None:
+            again.append(decision.look_again_at)
+        deadline = self._deadline()
+        if deadline is not None and seen.ending is None:
+            again.append(deadline)
+        if await self._refresh(now):
+            again.append(now + VOLUME_REFRESH_S)
+        return min(again, default=NO_DEADLINE)
+
+    def _look(self, now: float) -> Seen:
+        containers = [*lifecycle.init_containers(self._pod), *lifecycle.main_containers(self._pod)]
+        runs = {container["name"]: self._folder.runs(container) for container in containers}
+        for name, of_container in runs.items():
+            if not of_container or not of_container[-1].running:
+                self._terminating.pop(name, None)
+        return Seen(
+            runs=runs,
+            ip=self._ip,
+            host_ip=self._around.settings.host_ip,
+            started_at=self._started_at,
+            problem=self._problem,
+            problems=dict(self._problems),
+            terminating=dict(self._terminating),
+            ending=self._ending(now),
+        )
+
+    def _ending(self, now: float) -> Ending | None:
+        if self._deleted:
+            return Ending(kill_at=now)
+        if self._deleting():
+            return Ending(kill_at=_seconds(self._pod["metadata"]["deletionTimestamp"]))
+        deadline = self._deadline()
+        if deadline is not None and deadline <= now:
+            grace = lifecycle.grace_s(self._pod)
+            message = "Pod was active on the node longer than the specified deadline"
+            return Ending(kill_at=deadline + grace, reason="DeadlineExceeded", message=message)
+        return None
+
+    def _deleting(self) -> bool:
+        return "deletionTimestamp" in self._pod["metadata"]
+
+    def _deadline(self) -> float | None:
+        seconds = self._pod["spec"].get("activeDeadlineSeconds")
+        return None if seconds is None else self._started_at + float(seconds)
+
+    async def _surround(self) -> None:
+        """Gives the pod its folder, volumes, address and names."""
+        metadata = self._pod["metadata"]
+        if self._folder.note() is None:
+            self._folder.write_note(PodNote(metadata["uid"], metadata["namespace"], metadata["name"], self._started_at))
+        try:
+            await self._preparation.make_volumes(self._pod)
+            ip = await self._around.channel.create(metadata["uid"], hostname=hostname_of(self._pod))
+        except (ConfigError, SandboxError) as error:
+            self._complain(str(error), reason="FailedMount")
+            return
+        self._problem = ""
+        self._ip = ip
+        self._pod = {**self._pod, "status": {**(self._pod.get("status") or {}), "podIP": ip, "hostIP": self._around.settings.host_ip}}
+        self.write_hosts()
+
+    def _complain(self, words: str, *, reason: str) -> None:
+        if words != self._problem:
+            self._around.events.pod(self._pod, reason=reason, message=words, warning=True)
+        self._problem = words
+
+    def write_hosts(self) -> None:
+        """In place, for the file is mounted into running containers: a new file under the name would not be seen there."""
+        if not self._ip:
+            return
+        text = self._around.hosts_of(self._pod, self._ip).encode()
+        path = self._folder.hosts
+        if path.exists() and path.read_bytes() == text:
+            return
+        with path.open("r+b" if path.exists() else "w+b", buffering=0) as file:
+            file.write(text)
+            file.truncate()
+
+    async def _refresh(self, now: float) -> bool:
+        """Brings config maps and secrets in volumes up to date while the pod runs; false where there is nothing to follow."""
+        if not self._ip or self._problem or not self._preparation.follows(self._pod):
+            return False
+        with contextlib.suppress(ConfigError):
+            await self._preparation.make_volumes(self._pod, not_before=now - VOLUME_REFRESH_S)
+        return True
+
+    async def _start(self, name: str) -> None:
+        container = self._container(name)
+        attempt = len(self._folder.runs(container))
+        run_id = f"{self._pod['metadata']['uid']}/{name}/{attempt}"
+        try:
+            launch = await self._preparation.launch(self._pod, container, run_id=run_id, attempt=attempt)
+            await self._around.channel.run(launch)
+        except (ConfigError, SandboxError) as error:
+            if self._problems.get(name) != str(error):
+                self._around.events.pod(self._pod, reason="Failed", message=f"Error: {error}", warning=True, container=name)
+            self._problems[name] = str(error)
+            return
+        self._problems.pop(name, None)
+        self._folder.forget_old_logs(name, attempt=attempt)
+        self._around.events.pod(self._pod, reason="Started", message=f"Started container {name}", container=name)
+
+    def _container(self, name: str) -> Object:
+        every = [*lifecycle.init_containers(self._pod), *lifecycle.main_containers(self._pod)]
+        return next(container for container in every if container["name"] == name)
+
+    async def _stop(self, stop: lifecycle.Stop) -> None:
+        run = self._folder.runs(self._container(stop.container))[-1]
+        if stop.kill_at is None:
+            alive = await self._around.channel.signal(run.id, signal.SIGKILL)
+        else:
+            if stop.container not in self._terminating:
+                self._around.events.pod(
+                    self._pod, reason="Killing", message=f"Stopping container {stop.container}", container=stop.container
+                )
+            self._terminating[stop.container] = stop.kill_at
+            alive = await self._around.channel.signal(run.id, signal.SIGTERM)
+        if not alive:
+            self.find_lost(set())
+
+    def find_lost(self, running: set[str]) -> None:
+        """Runs that go on according to their record but not according to the holder have ended with an earlier holder."""
+        for container in [*lifecycle.init_containers(self._pod), *lifecycle.main_containers(self._pod)]:
+            runs = self._folder.runs(container)
+            if runs and runs[-1].running and runs[-1].id not in running:
+                self._folder.lose(runs[-1], container["name"], now=time.time())
+        self._wake.set()
+
+    async def _over(self) -> float | None:
+        if not self._cleared:
+            await self._around.channel.destroy(self._pod["metadata"]["uid"])
+            self._folder.clear()
+            self._cleared = True
+        if self._deleted or self._deleting():
+            await self._leave()
+            return None
+        return NO_DEADLINE
+
+    async def _leave(self) -> None:
+        metadata = self._pod["metadata"]
+        if not self._deleted:
+            with contextlib.suppress(KubeError):
+                await self._around.kube.delete(PODS, metadata["name"], namespace=metadata["namespace"], grace_s=0, uid=metadata["uid"])
+        self._folder.remove()
+
+    async def _tell(self, told: Object) -> None:
+        if told == self._pushed or self._deleted:
+            return
+        metadata = self._pod["metadata"]
+        body = {"metadata": {"uid": metadata["uid"]}, "status": told}
+        try:
+            answer = await self._around.kube.patch(
+                PODS, metadata["name"], body, namespace=metadata["namespace"], kind=Patch.STRATEGIC, subresource="status"
+            )
+        except KubeError as error:
+            if error.code not in (404, 409):
+                raise
+            # The name is free or belongs to another pod by now.
+            self._deleted = True
+            self._wake.set()
+            return
+        self._pushed = told
+        if int(answer["metadata"]["resourceVersion"]) > int(self._pod["metadata"].get("resourceVersion", "0")):
+            self._pod = answer
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,116 @@
+"""A pod's folder on this machine: where its volumes, logs and the records of its runs are, and how to read those back after a restart."""
+
+import contextlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from elastic.local.agent.environment import Object
+from elastic.local.agent.runs import Run
+from elastic.local.sandbox import Record
+
+MOST_MESSAGE = 4096
+FALLBACK_LINES, FALLBACK_BYTES = 80, 2048
+KEPT_LOGS = 2
+
+
+class PodNote(msgspec.Struct, frozen=True):
+    """What the agent has to know of a pod without the API server."""
+
+    uid: str
+    namespace: str
+    name: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PodFolder:
+    """The layout, in one place."""
+
+    path: Path
+
+    @property
+    def hosts(self) -> Path:
+        return self.path / "hosts"
+
+    @property
+    def scratch(self) -> Path:
+        return self.path / "scratch"
+
+    def container(self, name: str) -> Path:
+        return self.path / "containers" / name
+
+    def log(self, container: str, attempt: int) -> Path:
+        return self.container(container) / f"{attempt}.log"
+
+    def record(self, container: str, attempt: int) -> Path:
+        return self.container(container) / f"{attempt}.json"
+
+    def message(self, container: str, attempt: int) -> Path:
+        return self.container(container) / f"{attempt}.message"
+
+    def note(self) -> PodNote | None:
+        try:
+            return msgspec.json.decode((self.path / "pod.json").read_bytes(), type=PodNote)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def write_note(self, note: PodNote) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / "pod.json").write_bytes(msgspec.json.encode(note))
+
+    def runs(self, container: Object) -> tuple[Run, ...]:
+        """Every run so far, oldest first."""
+        folder = self.container(container["name"])
+        found = []
+        for path in folder.glob("*.json"):
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                record = msgspec.json.decode(path.read_bytes(), type=Record)
+                found.append(self._run(container, int(path.stem), record))
+        return tuple(sorted(found, key=lambda run: run.attempt))
+
+    def _run(self, container: Object, attempt: int, record: Record) -> Run:
+        if record.running:
+            return Run(record.id, attempt, record.started_at)
+        reason = "StartError" if record.error else "OOMKilled" if record.oom else ""
+        message = record.error or self._message(container, attempt, failed=record.exit_code != 0)
+        return Run(record.id, attempt, record.started_at, record.finished_at, record.exit_code, reason, message)
+
+    def _message(self, container: Object, attempt: int, *, failed: bool) -> str:
+        with contextlib.suppress(OSError):
+            text = self.message(container["name"], attempt).read_bytes()[-MOST_MESSAGE:].decode(errors="replace")
+            if text:
+                return text
+        if failed and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            return tail(self.log(container["name"], attempt), lines=FALLBACK_LINES, most=FALLBACK_BYTES)
+        return ""
+
+    def lose(self, run: Run, container: str, *, now: float) -> None:
+        """Notes the end of a run that nobody has seen end: whoever would have noticed had gone too."""
+        record = Record(id=run.id, started_at=run.started_at, finished_at=now, exit_code=137, error="")
+        self.record(container, run.attempt).write_bytes(msgspec.json.encode(record))
+
+    def clear(self) -> None:
+        """Takes away what nobody can ask for any more once the pod has ended; its logs stay until the pod is deleted."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        shutil.rmtree(self.path / "volumes", ignore_errors=True)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def forget_old_logs(self, container: str, *, attempt: int) -> None:
+        for old in range(attempt - KEPT_LOGS + 1):
+            self.log(container, old).unlink(missing_ok=True)
+
+
+def tail(path: Path, *, lines: int, most: int) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - most))
+            text = file.read(most).decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

@@ -1,0 +1,202 @@
+"""Collects garbage: objects whose owners have gone, and dependents that a deleted owner waits for. What to do is ownership.py's to say."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+import aiohttp
+
+from elastic.kube.cache import Cache, Change
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, Object, Resource
+from elastic.local.controllers.discovery import Kinds, discover
+from elastic.local.controllers.ownership import (
+    FOREGROUND,
+    Action,
+    Delete,
+    DeleteDependents,
+    Disown,
+    Item,
+    OrphanDependents,
+    Release,
+    State,
+    item,
+    judge,
+)
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+GATHER_S = 0.1
+
+
+class GarbageCollector:
+    """Watches every kind there is, new ones too, and looks at an object whenever it, an owner or a dependent of it changes."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._definitions: Cache[str] = Cache(kube, CUSTOM_RESOURCE_DEFINITIONS, project=_established)
+        self._kinds = Kinds((), {})
+        self._watches: dict[Resource, tuple[Cache[Item], asyncio.Task[None]]] = {}
+        self._items: dict[str, Item] = {}
+        self._dependents: dict[str, set[str]] = {}
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._queued: set[str] = set()
+        self._rediscover = asyncio.Event()
+
+    async def run(self) -> None:
+        self._definitions.subscribe(lambda change: self._rediscover.set())
+        self._rediscover.set()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._definitions.run())
+            group.create_task(self._keep_watching(group))
+            group.create_task(self._collect())
+
+    async def _keep_watching(self, group: asyncio.TaskGroup) -> None:
+        await self._definitions.wait_synced()
+        while True:
+            await self._rediscover.wait()
+            await asyncio.sleep(GATHER_S)
+            self._rediscover.clear()
+            try:
+                self._kinds = await discover(self._kube)
+            except (KubeError, aiohttp.ClientError, TimeoutError) as error:
+                log.warning("discovery failed: %s", error)
+                await asyncio.sleep(RETRY_S)
+                self._rediscover.set()
+                continue
+            self._follow(group, set(self._kinds.resources))
+
+    def _follow(self, group: asyncio.TaskGroup, wanted: set[Resource]) -> None:
+        for resource in wanted - self._watches.keys():
+            cache: Cache[Item] = Cache(self._kube, resource, project=lambda found, resource=resource: item(resource, found))  # type: ignore[misc]
+            cache.subscribe(self._changed)
+            self._watches[resource] = (cache, group.create_task(cache.run()))
+        for resource in self._watches.keys() - wanted:
+            cache, task = self._watches.pop(resource)
+            task.cancel()
+            for gone in cache.list():
+                self._forget(gone)
+
+    def _changed(self, change: Change[Item]) -> None:
+        if change.old is not None:
+            self._forget(change.old)
+        if change.new is not None:
+            self._items[change.new.uid] = change.new
+            for owner in change.new.owners:
+                self._dependents.setdefault(owner.uid, set()).add(change.new.uid)
+            if change.new.owners or change.new.deleting:
+                self._enqueue([change.new.uid])
+
+    def _forget(self, gone: Item) -> None:
+        self._items.pop(gone.uid, None)
+        for owner in gone.owners:
+            siblings = self._dependents.get(owner.uid, set())
+            siblings.discard(gone.uid)
+            if not siblings:
+                self._dependents.pop(owner.uid, None)
+        self._enqueue([*self._dependents.get(gone.uid, ()), *(owner.uid for owner in gone.owners)])
+
+    def _enqueue(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            if uid not in self._queued:
+                self._queued.add(uid)
+                self._queue.put_nowait(uid)
+
+    async def _collect(self) -> None:
+        while True:
+            uid = await self._queue.get()
+            self._queued.discard(uid)
+            subject = self._items.get(uid)
+            if subject is None:
+                continue
+            try:
+                await self._attend(subject)
+            except KubeError as error:
+                if error.code == 404:
+                    continue
+                log.warning("%s %s/%s: %s", subject.resource.plural, subject.namespace, subject.name, error)
+                asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [uid])
+            except (aiohttp.ClientError, TimeoutError) as error:
+                log.warning("%s %s/%s: %r", subject.resource.plural, subject.namespace, subject.name, error)
+                asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [uid])
+
+    async def _attend(self, subject: Item) -> None:
+        states = {owner.uid: await self._state(subject, owner.uid) for owner in subject.owners} if not subject.deleting else {}
+        dependents = tuple(self._items[uid] for uid in self._dependents.get(subject.uid, ()) if uid in self._items)
+        action = judge(subject, states, dependents)
+        if action is not None:
+            await self._act(subject, dependents, action)
+
+    async def _state(self, subject: Item, uid: str) -> State:
+        """An owner we have not seen may be new: only the API server's own word makes it absent."""
+        known = self._items.get(uid)
+        if known is None:
+            owner = next(owner for owner in subject.owners if owner.uid == uid)
+            resource = self._kinds.by_kind.get((owner.group, owner.kind))
+            if resource is None:
+                # A kind we do not know, perhaps defined a moment ago: leave the object alone.
+                return State.PRESENT
+            namespace = subject.namespace if resource.namespaced else None
+            try:
+                found = await self._kube.get(resource, owner.name, namespace=namespace)
+            except KubeError as error:
+                if error.code != 404:
+                    raise
+                return State.ABSENT
+            if found["metadata"]["uid"] != uid:
+                return State.ABSENT
+            known = item(resource, found)
+        return State.WAITING if known.deleting and FOREGROUND in known.finalizers else State.PRESENT
+
+    async def _act(self, subject: Item, dependents: tuple[Item, ...], action: Action) -> None:
+        match action:
+            case Delete(propagation):
+                await self._delete(subject, propagation)
+            case Disown(uids):
+                await self._disown(subject, set(uids))
+            case Release(finalizer):
+                await self._release(subject, finalizer)
+            case DeleteDependents():
+                self._enqueue(other.uid for other in dependents if not other.deleting)
+            case OrphanDependents():
+                for other in dependents:
+                    await self._disown(other, {subject.uid})
+                self._enqueue([subject.uid])
+
+    async def _delete(self, subject: Item, propagation: str) -> None:
+        namespace = subject.namespace or None
+        try:
+            await self._kube.delete(subject.resource, subject.name, namespace=namespace, propagation=propagation, uid=subject.uid)
+        except KubeError as error:
+            if error.code not in (404, 409):
+                raise
+
+    async def _disown(self, subject: Item, uids: set[str]) -> None:
+        found = await self._get(subject)
+        if found is None:
+            return
+        kept = [reference for reference in found["metadata"].get("ownerReferences") or () if reference["uid"] not in uids]
+        await self._patch(subject, found, {"ownerReferences": kept or None})
+
+    async def _release(self, subject: Item, finalizer: str) -> None:
+        found = await self._get(subject)
+        if found is None:
+            return
+        kept = [name for name in found["metadata"].get("finalizers") or () if name != finalizer]
+        await self._patch(subject, found, {"finalizers": kept or None})
+
+    async def _get(self, subject: Item) -> Object | None:
+        found = await self._kube.get(subject.resource, subject.name, namespace=subject.namespace or None)
+        return found if found["metadata"]["uid"] == subject.uid else None
+
+    async def _patch(self, subject: Item, found: Object, metadata: Object) -> None:
+        body = {"metadata": {**metadata, "uid": subject.uid, "resourceVersion": found["metadata"]["resourceVersion"]}}
+        await self._kube.patch(subject.resource, subject.name, body, namespace=subject.namespace or None, kind=Patch.MERGE)
+
+
+def _established(definition: Object) -> str:
+    conditions = (definition.get("status") or {}).get("conditions") or ()
+    served = [version["name"] for version in definition["spec"]["versions"] if version.get("served")]
+    return f"{served} {[entry['type'] for entry in conditions if entry['status'] == 'True']}"

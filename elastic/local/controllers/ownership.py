@@ -1,0 +1,118 @@
+"""Decides what the garbage collector does with one object, from its owners and its dependents. Pure: it is told which owners exist."""
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from elastic.kube.resources import Resource
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    uid: str
+    group: str
+    kind: str
+    name: str
+    blocks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """As much of an object as ownership needs."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    owners: tuple[Owner, ...]
+    deleting: bool
+    finalizers: tuple[str, ...]
+
+
+class State(enum.Enum):
+    PRESENT = "present"
+    WAITING = "waiting for its dependents"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Nobody owns the object any more."""
+
+    propagation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disown:
+    """Some owners have gone and others have not: only the references to the former go."""
+
+    uids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The finalizer that kept the object until its dependents were dealt with is done."""
+
+    finalizer: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteDependents:
+    """The object waits until its dependents have gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanDependents:
+    """The object goes and its dependents stay, owned by nobody."""
+
+
+Action = Delete | Disown | Release | DeleteDependents | OrphanDependents
+
+
+def item(resource: Resource, found: dict[str, Any]) -> Item:
+    metadata = found["metadata"]
+    return Item(
+        resource=resource,
+        namespace=metadata.get("namespace", ""),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owners=tuple(_owner(reference) for reference in metadata.get("ownerReferences") or ()),
+        deleting="deletionTimestamp" in metadata,
+        finalizers=tuple(metadata.get("finalizers") or ()),
+    )
+
+
+def _owner(reference: dict[str, Any]) -> Owner:
+    group = reference["apiVersion"].rpartition("/")[0]
+    return Owner(reference["uid"], group, reference["kind"], reference["name"], bool(reference.get("blockOwnerDeletion")))
+
+
+def judge(subject: Item, states: dict[str, State], dependents: tuple[Item, ...]) -> Action | None:
+    """`states` has every owner of the subject, `dependents` everything that names it as an owner."""
+    if subject.deleting:
+        return _finish(subject, dependents)
+    if not subject.owners:
+        return None
+    absent = [owner.uid for owner in subject.owners if states[owner.uid] is State.ABSENT]
+    waiting = [owner.uid for owner in subject.owners if states[owner.uid] is State.WAITING]
+    present = [owner.uid for owner in subject.owners if states[owner.uid] is State.PRESENT]
+    if present:
+        gone = (*absent, *waiting)
+        return Disown(gone) if gone else None
+    if waiting and dependents:
+        return Delete("Foreground")
+    return Delete("Background")
+
+
+def _finish(subject: Item, dependents: tuple[Item, ...]) -> Action | None:
+    if ORPHAN in subject.finalizers:
+        return OrphanDependents() if dependents else Release(ORPHAN)
+    if FOREGROUND in subject.finalizers:
+        blocking = [other for other in dependents if any(owner.uid == subject.uid and owner.blocks for owner in other.owners)]
+        if not blocking:
+            return Release(FOREGROUND)
+        return DeleteDependents()
+    return None
