@@ -19,7 +19,7 @@ import msgspec
 from elastic.local.agent.records import PodFolder
 from elastic.local.files import ClusterState, Layout
 from elastic.local.sandbox import Record
-from elastic.local.sandbox.channel import tree_of
+from elastic.local.sandbox.channel import ask
 
 START_S = 90.0
 STOP_S = 60.0
@@ -146,7 +146,7 @@ class LocalCluster:
 
     def pids(self, namespace: str, pod: str) -> list[int]:
         """Every process of a pod's running containers, as this machine numbers them."""
-        return [pid for container in self._running(namespace, pod) for pid in tree_of(self._layout.root, container)]
+        return [pid for container in self._running(namespace, pod) for pid in ask(self._layout.root, "tree", id=container)[0]["pids"]]
 
     def _running(self, namespace: str, pod: str) -> Iterator[str]:
         for path in self._layout.pods.glob("*/*/pod.json"):

@@ -29,7 +29,7 @@ from elastic.local.children import Child, ChildFailed
 from elastic.local.files import ClusterState, Layout, write_private
 from elastic.local.installation import SERVICE, ensure_installation
 from elastic.local.sandbox import Mode
-from elastic.local.sandbox.channel import answers, gateway_of, listen_inside
+from elastic.local.sandbox.channel import ask, listen_inside
 
 log = logging.getLogger("elastic.local.supervisor")
 
@@ -101,7 +101,7 @@ class Supervisor:
         modes = list(Mode) if wanted == "auto" else [Mode(wanted)]
         for mode in modes:
             child = self._child("holder", "elastic.local.sandbox.holder", [str(root), mode.value])
-            child.is_ready = lambda: answers(root)
+            child.is_ready = lambda: _answers(root)
             try:
                 await child.start()
             except ChildFailed as error:
@@ -110,7 +110,7 @@ class Supervisor:
                 log.warning("sandbox %s is not possible here, trying the next: %s", mode.value, error)
             else:
                 self._children.append(child)
-                self._gateway = gateway_of(root)
+                self._gateway = str(ask(root, "describe")[0]["gateway"])
                 return mode
         raise AssertionError("there is at least one mode")
 
@@ -171,6 +171,15 @@ class Supervisor:
         for server in self._sockets:
             server.close()
         self._children, self._keepers, self._sockets, self._gateway = [], [], [], ""
+
+
+def _answers(folder: Path) -> bool:
+    """Whether the sandbox holder is there and working."""
+    try:
+        ask(folder, "describe")
+    except OSError:
+        return False
+    return True
 
 
 def _listen(port: int, *, is_wish: bool) -> socket.socket:
