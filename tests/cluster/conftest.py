@@ -1,0 +1,96 @@
+"""A real API server for the tests in this folder: the one that KUBECONFIG names, or one started from KUBEBUILDER_ASSETS.
+
+Tests take `kubeconfig` (a path), `kube` (a client), `namespace` (a fresh one, deleted afterwards) or `served` (a namespace where every
+kind of ours is served).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from control_plane import ControlPlane
+
+from elastic.api import API_VERSION, KINDS, Kind
+from elastic.api.crd import crd
+from elastic.kube import connect
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+
+SERVED_WITHIN_S = 60
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    if given := os.environ.get("KUBECONFIG"):
+        yield Path(given)
+        return
+    folder = os.environ.get("KUBEBUILDER_ASSETS")
+    if not folder:
+        pytest.skip("no real API server: set KUBECONFIG, or KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver")
+    if missing := ControlPlane.missing(Path(folder)):
+        pytest.skip(f"no real API server: {', '.join(missing)} missing in KUBEBUILDER_ASSETS {folder}")
+    plane = ControlPlane(Path(folder), tmp_path_factory.mktemp("control-plane"))
+    try:
+        plane.start()
+        yield plane.kubeconfig
+    finally:
+        plane.stop()
+
+
+@pytest.fixture
+async def kube(kubeconfig: Path) -> AsyncIterator[Kube]:
+    async with connect(kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(kube: Kube) -> AsyncIterator[str]:
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    await kube.request("POST", "/api/v1/namespaces", body={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    await kube.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def crds(kubeconfig: Path) -> None:
+    """Our CRDs, applied once and served."""
+    asyncio.run(_apply_crds(kubeconfig))
+
+
+@pytest.fixture
+def served(crds: None, namespace: str) -> str:
+    return namespace
+
+
+async def _apply_crds(kubeconfig: Path) -> None:
+    params = {"fieldValidation": "Strict", "fieldManager": "test", "force": "true"}
+    async with connect(kubeconfig) as kube, asyncio.timeout(SERVED_WITHIN_S):
+        for kind in KINDS.values():
+            path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind.crd_name}"
+            await kube.request("PATCH", path, params=params, body=crd(kind), content_type="application/apply-patch+yaml")
+        for kind in KINDS.values():
+            await _until_served(kube, kind)
+
+
+async def _until_served(kube: Kube, kind: Kind) -> None:
+    while True:
+        try:
+            await kube.request("GET", f"/apis/{API_VERSION}/{kind.plural}")
+        except KubeError as error:
+            if error.code != 404:
+                raise
+        else:
+            return
+        await asyncio.sleep(0.1)

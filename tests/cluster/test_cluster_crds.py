@@ -1,0 +1,138 @@
+"""Our CRDs on a real API server: it takes them, and then takes and refuses jobs as parse does."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from written_jobs import Mistake, job, job_names, mistakes
+
+from elastic.api import API_VERSION, KINDS, Kind
+from elastic.api.crd import crd
+from elastic.cli import main
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+STRICT = {"fieldValidation": "Strict", "fieldManager": "test"}
+DRY = STRICT | {"dryRun": "All"}
+
+
+def collection(kind: Kind, namespace: str) -> str:
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/{kind.plural}"
+
+
+def placed(obj: dict[str, Any], namespace: str) -> dict[str, Any]:
+    metadata = obj.get("metadata")
+    return obj | {"metadata": metadata | {"namespace": namespace}} if isinstance(metadata, dict) else obj
+
+
+async def refused(kube: Kube, path: str, obj: dict[str, Any], params: dict[str, str] = DRY) -> KubeError | None:
+    try:
+        await kube.request("POST", path, params=params, body=obj)
+    except KubeError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+async def test_a_strict_server_takes_the_crd(kube: Kube, kind: Kind):
+    await kube.request(
+        "PATCH", f"{CRDS}/{kind.crd_name}", params=DRY | {"force": "true"}, body=crd(kind), content_type="application/apply-patch+yaml"
+    )
+
+
+def test_what_elastic_crds_prints_can_be_piped_into_kubectl(kubeconfig: Path):
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl")
+    printed = CliRunner().invoke(main, ["crds"]).stdout
+    command = ["kubectl", f"--kubeconfig={kubeconfig}", "apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f", "-"]
+    answer = subprocess.run(command, input=printed, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("serverside-applied") == len(KINDS)
+
+
+async def test_the_server_takes_every_good_job_and_writes_nothing_into_it(kube: Kube, served: str):
+    for name in job_names():
+        obj = placed(job(name), served)
+        stored = await kube.request("POST", collection(KINDS[obj["kind"]], served), params=STRICT, body=obj)
+        written = {key: value for key, value in stored["spec"].items() if not key.endswith("ReplicaSpecs")}
+        assert written == {key: value for key, value in obj["spec"].items() if not key.endswith("ReplicaSpecs")}, name
+
+
+@pytest.mark.parametrize("mistake", mistakes(), ids=lambda mistake: mistake.name)
+async def test_the_server_does_with_each_mistake_what_the_table_says(kube: Kube, served: str, mistake: Mistake):
+    kind = KINDS.get(mistake.job["kind"], KINDS["PyTorchJob"])
+    error = await refused(kube, collection(kind, served), placed(mistake.job, served))
+    if mistake.server == "takes":
+        assert error is None
+        return
+    assert error is not None
+    if mistake.server == "rule":
+        assert mistake.rule in error.message
+
+
+async def test_the_rules_guard_scale_and_a_maximum_that_falls_below(kube: Kube, served: str):
+    kind = KINDS["PyTorchJob"]
+    path = collection(kind, served)
+    await kube.request("POST", path, params=STRICT, body=placed(job("pytorch-elastic", {"metadata": {"name": "scaled"}}), served))
+    merge = "application/merge-patch+json"
+    for replicas, said in ((9, "Worker.replicas is 9 but maxReplicas is 8"), (0, "Worker.replicas is 0 but minReplicas is 1")):
+        with pytest.raises(KubeError, match=said):
+            await kube.request("PATCH", f"{path}/scaled/scale", body={"spec": {"replicas": replicas}}, content_type=merge)
+    scaled = await kube.request("PATCH", f"{path}/scaled/scale", body={"spec": {"replicas": 8}}, content_type=merge)
+    assert scaled["spec"]["replicas"] == 8
+    with pytest.raises(KubeError, match=r"Worker\.replicas is 8 but maxReplicas is 5"):
+        await kube.request("PATCH", f"{path}/scaled", body={"spec": {"elasticPolicy": {"maxReplicas": 5}}}, content_type=merge)
+
+
+async def test_who_manages_a_job_and_its_queue_stay_what_they_were(kube: Kube, served: str):
+    path = collection(KINDS["PyTorchJob"], served)
+    policy = {"managedBy": "kueue.x-k8s.io/multikueue", "schedulingPolicy": {"queue": "a"}}
+    body = placed(job("pytorch-elastic", {"metadata": {"name": "kept"}, "spec": {"runPolicy": policy}}), served)
+    await kube.request("POST", path, params=STRICT, body=body)
+    merge = "application/merge-patch+json"
+    for changed, said in (
+        ({"managedBy": "kubeflow.org/training-operator"}, "managedBy is immutable"),
+        ({"managedBy": None}, "managedBy is immutable"),
+        ({"schedulingPolicy": {"queue": "b"}}, "spec.runPolicy.schedulingPolicy.queue is immutable"),
+    ):
+        with pytest.raises(KubeError, match=said):
+            await kube.request("PATCH", f"{path}/kept", body={"spec": {"runPolicy": changed}}, content_type=merge)
+    await kube.request("PATCH", f"{path}/kept", body={"spec": {"runPolicy": {"suspend": True}}}, content_type=merge)
+
+
+async def test_the_whole_status_is_kept(kube: Kube, served: str):
+    path = collection(KINDS["JAXJob"], served)
+    await kube.request("POST", path, params=STRICT, body=placed(job("jax", {"metadata": {"name": "told"}}), served))
+    now = "2026-01-31T12:00:00Z"
+    status = {
+        "conditions": [
+            {
+                "type": "Created",
+                "status": "True",
+                "reason": "JAXJobCreated",
+                "message": "m",
+                "lastUpdateTime": now,
+                "lastTransitionTime": now,
+            }
+        ],
+        "replicaStatuses": {"Worker": {"active": 2, "selector": "a=b"}},
+        "startTime": now,
+        "elastic": {
+            "generation": 3,
+            "worldSize": 2,
+            "leaving": [{"member": "told-worker-1", "cause": "plan", "by": now}],
+            "restarts": {"user": 1},
+        },
+    }
+    stored = await kube.request(
+        "PATCH", f"{path}/told/status", params=STRICT, body={"status": status}, content_type="application/merge-patch+json"
+    )
+    assert stored["status"] == status
+    scale = await kube.request("GET", f"{path}/told/scale")
+    assert scale["status"] == {"replicas": 2, "selector": "a=b"}
