@@ -1,0 +1,78 @@
+"""API server of the laptop cluster and controller as real processes, without nodes: pods are pending until a test sets their status."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+from elastic.kube import connect
+from elastic.kube.client import Patch
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 60.0
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    """A process says that it is ready by writing a file."""
+    end = time.monotonic() + PATIENCE_S
+    while not path.exists():
+        if process.poll() is not None or time.monotonic() > end:
+            raise AssertionError(f"{process.args!r} is not ready:\n{log.read_text()[-3000:]}")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def running(name: str, args: Sequence[str], *, folder: Path, ready: Path | None) -> Iterator[Path]:
+    """A process of ours for the length of a block; yields its log."""
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-m", *args], stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)
+    try:
+        if ready is not None:
+            wait_for(ready, process, log)
+        yield log
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def api_server(folder: Path) -> Iterator[Path]:
+    """API server with garbage collection and namespaces that go; yields an admin's kubeconfig."""
+    data = folder / "data"
+    ready = folder / "apiserver.ready"
+    args = ["elastic.local.apiserver", "--data-dir", str(data), "--listen", "127.0.0.1:0", "--ready-file", str(ready)]
+    with running("apiserver", args, folder=folder, ready=ready):
+        kubeconfig, agents = data / "kubeconfig", folder / "agents.ready"
+        args = ["elastic.local.agents", "--kubeconfig", str(kubeconfig), "--data-dir", str(data), "--nodes", "0"]
+        args += ["--cwd", str(folder), "--ready-file", str(agents)]
+        with running("agents", args, folder=folder, ready=agents):
+            yield kubeconfig
+
+
+@contextlib.contextmanager
+def controller(kubeconfig: Path, *flags: str, folder: Path) -> Iterator[Path]:
+    """The controller, once it sees everything; yields its log."""
+    ready = folder / "controller.ready"
+    ready.unlink(missing_ok=True)
+    args = ["controller.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), *flags]
+    with running("controller", args, folder=folder, ready=ready) as log:
+        yield log
+
+
+async def install_crds(kubeconfig: Path, *more: Path) -> None:
+    """Ours, as they are applied to a cluster, and what a test needs beside them."""
+    async with connect(kubeconfig) as kube:
+        for path in (*sorted((ROOT / "deploy" / "crds").glob("*.kubeflow.org.yaml")), *more):
+            for item in yaml.safe_load_all(path.read_text()):
+                name = item["metadata"]["name"]
+                await kube.patch(CUSTOM_RESOURCE_DEFINITIONS, name, item, kind=Patch.APPLY, field_manager="test", force=True)
