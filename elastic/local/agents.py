@@ -16,6 +16,7 @@ from elastic.kube import connect
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
+from elastic.local.agent.endpoint import Endpoint
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.fleet import Fleet, Place, pods_cache
 from elastic.local.agent.launch import Settings
@@ -79,20 +80,21 @@ async def _start_nodes(
     channel = await Channel.open(args.data_dir)
     described = await channel.describe()
     mode, gateway = Mode(described["mode"]), described["gateway"]
-    port = urlsplit(kube.access.server).port or 443
-    env = {**base_env, "KUBERNETES_SERVICE_HOST": gateway, "KUBERNETES_SERVICE_PORT": str(port)}
+    env = {**base_env, "KUBERNETES_SERVICE_HOST": gateway, "KUBERNETES_SERVICE_PORT": str(urlsplit(kube.access.server).port or 443)}
     capacity = machine_capacity(args.gpus)
     settings = Settings(mode=mode, base_env=env, cwd=str(args.cwd), claims=args.data_dir / "claims", host_ip=HOST_IP, capacity=capacity)
     place = Place(args.data_dir / "nodes", {("kubernetes", "default"): gateway, RENDEZVOUS: gateway})
     fleet = Fleet(kube, channel, settings=settings, place=place, pods=pods)
     group.create_task(fleet.run())
+    endpoint = Endpoint(fleet.runner, channel)
+    port = await endpoint.start(HOST_IP, _authority(kube))
     events = Recorder(kube, component="default-scheduler")
     group.create_task(events.run())
     group.create_task(Scheduler(kube, pods, events).run())
     group.create_task(_follow(channel))
     for index in range(args.nodes):
         name = f"node-{index}"
-        facts = NodeFacts(name=name, capacity=capacity, host_ip=HOST_IP, port=0, labels={}, sandbox=mode.value)
+        facts = NodeFacts(name=name, capacity=capacity, host_ip=HOST_IP, port=port, labels={}, sandbox=mode.value)
         recorder = Recorder(kube, component="kubelet", host=name)
         group.create_task(recorder.run())
         group.create_task(fleet.run_node(facts, recorder))

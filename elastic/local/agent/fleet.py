@@ -16,7 +16,7 @@ from elastic.local.agent.events import Recorder
 from elastic.local.agent.launch import Settings
 from elastic.local.agent.names import Directory, NamedPod, NamedService, named_pod, named_service
 from elastic.local.agent.node import NodeAgent, NodeFacts, hosts_text
-from elastic.local.agent.pod import Surroundings
+from elastic.local.agent.pod import PodRunner, Surroundings
 from elastic.local.sandbox.channel import Channel
 
 log = logging.getLogger(__name__)
@@ -89,6 +89,9 @@ class Fleet:
 
     def agent(self, name: str) -> NodeAgent | None:
         return self._agents.get(name)
+
+    def runner(self, namespace: str, pod: str) -> PodRunner | None:
+        return next((runner for agent in self._agents.values() if (runner := agent.runner(namespace, pod)) is not None), None)
 
     async def run_node(self, facts: NodeFacts, events: Recorder) -> None:
         """Runs one node of this process until cancelled."""

@@ -24,7 +24,7 @@ from elastic.local.agent.names import hostname_of
 from elastic.local.agent.records import PodFolder, PodNote
 from elastic.local.agent.runs import Ending, Seen
 from elastic.local.agent.status import status
-from elastic.local.sandbox import SandboxError
+from elastic.local.sandbox import Launch, SandboxError
 from elastic.local.sandbox.channel import Channel, HolderGone
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,23 @@ class PodRunner:
     @property
     def folder(self) -> PodFolder:
         return self._folder
+
+    def container(self, name: str) -> Object | None:
+        return next((container for container in self._containers() if container["name"] == name), None)
+
+    def _containers(self) -> list[Object]:
+        return [*lifecycle.init_containers(self._pod), *lifecycle.main_containers(self._pod)]
+
+    def runs_now(self, name: str, attempt: int) -> bool:
+        container = self.container(name)
+        return container is not None and any(run.running and run.attempt == attempt for run in self._folder.runs(container))
+
+    def why_waiting(self, name: str) -> str:
+        return self._problems.get(name) or self._problem or "ContainerCreating"
+
+    async def launch_beside(self, container: Object, *, run_id: str) -> Launch:
+        """The surroundings of a running container, for a further program in it."""
+        return await self._preparation.launch(self._pod, container, run_id=run_id, attempt=int(run_id.rpartition("/")[2]))
 
     def update(self, pod: Object) -> None:
         self._pod = pod
@@ -155,8 +172,7 @@ class PodRunner:
         return min(again, default=NO_DEADLINE)
 
     def _look(self, now: float) -> Seen:
-        containers = [*lifecycle.init_containers(self._pod), *lifecycle.main_containers(self._pod)]
-        runs = {container["name"]: self._folder.runs(container) for container in containers}
+        runs = {container["name"]: self._folder.runs(container) for container in self._containers()}
         for name, of_container in runs.items():
             if not of_container or not of_container[-1].running:
                 self._terminating.pop(name, None)
@@ -232,7 +248,7 @@ class PodRunner:
         return True
 
     async def _start(self, name: str) -> None:
-        container = self._container(name)
+        container = next(container for container in self._containers() if container["name"] == name)
         attempt = len(self._folder.runs(container))
         run_id = f"{self._pod['metadata']['uid']}/{name}/{attempt}"
         try:
@@ -247,12 +263,9 @@ class PodRunner:
         self._folder.forget_old_logs(name, attempt=attempt)
         self._around.events.pod(self._pod, reason="Started", message=f"Started container {name}", container=name)
 
-    def _container(self, name: str) -> Object:
-        every = [*lifecycle.init_containers(self._pod), *lifecycle.main_containers(self._pod)]
-        return next(container for container in every if container["name"] == name)
-
     async def _stop(self, stop: lifecycle.Stop) -> None:
-        run = self._folder.runs(self._container(stop.container))[-1]
+        container = next(container for container in self._containers() if container["name"] == stop.container)
+        run = self._folder.runs(container)[-1]
         if stop.kill_at is None:
             alive = await self._around.channel.signal(run.id, signal.SIGKILL)
         else:
@@ -267,7 +280,7 @@ class PodRunner:
 
     def find_lost(self, running: set[str]) -> None:
         """Runs that go on according to their record but not according to the holder have ended with an earlier holder."""
-        for container in [*lifecycle.init_containers(self._pod), *lifecycle.main_containers(self._pod)]:
+        for container in self._containers():
             runs = self._folder.runs(container)
             if runs and runs[-1].running and runs[-1].id not in running:
                 self._folder.lose(runs[-1], container["name"], now=time.time())

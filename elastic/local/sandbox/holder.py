@@ -19,6 +19,7 @@ import msgspec
 
 from elastic.local.sandbox import Launch, Mode, Record, Sandbox, SandboxError, init, linux
 from elastic.local.sandbox.channel import SOCKET, address_in
+from elastic.local.sandbox.trial import prove
 
 MAX_REQUEST = 4 * 1024 * 1024
 MAX_FDS = 3
@@ -332,6 +333,7 @@ def main() -> int:
     linux.die_with_parent(signal.SIGTERM)
     try:
         sandbox = make_sandbox(mode, folder)
+        prove(sandbox, folder)
     except (SandboxError, OSError) as error:
         print(f"sandbox {mode.value} cannot be made here: {error}", file=sys.stderr)
         return 1

@@ -1,0 +1,149 @@
+"""The node agent's HTTPS endpoint, as a kubelet has it: the API server asks it for logs and to run programs beside containers.
+Only who holds the API server's client certificate is answered.
+"""
+
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from aiohttp import web
+
+from elastic.local.agent import exec as running
+from elastic.local.agent import logs
+from elastic.local.agent.environment import ConfigError, Object
+from elastic.local.agent.pod import PodRunner
+from elastic.local.certificates import issue, make_ca
+from elastic.local.sandbox.channel import Channel
+
+ALLOWED = {("commonName", "kube-apiserver-kubelet-client"), ("organizationName", "system:masters")}
+SHUTDOWN_S = 1.0
+
+
+def server_context(authority: str) -> ssl.SSLContext:
+    """A certificate made on the spot, which nobody checks, and a demand for one that the cluster's authority has signed."""
+    own = make_ca("node agent")
+    pair = issue(own, "node agent", names=("127.0.0.1", "localhost"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(pair.certificate + b"\n" + pair.key)
+        file.flush()
+        context.load_cert_chain(file.name)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=authority)
+    return context
+
+
+class Endpoint:
+    """Serves all nodes of one process at one port; pods are told apart by namespace and name."""
+
+    def __init__(self, find: Callable[[str, str], PodRunner | None], channel: Channel) -> None:
+        self._find = find
+        self._channel = channel
+        app = web.Application(middlewares=[_api_server_only])
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
+        app.router.add_get("/healthz", _healthy)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+
+    async def start(self, host: str, authority: str) -> int:
+        """Returns the port."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, 0, ssl_context=server_context(authority))
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    def _container(self, request: web.Request) -> tuple[PodRunner, Object]:
+        where = request.match_info
+        runner = self._find(where["namespace"], where["pod"])
+        if runner is None:
+            _refuse(404, f'pod "{where["pod"]}" in namespace "{where["namespace"]}" is not on this node')
+        container = runner.container(where["container"])
+        if container is None:
+            _refuse(404, f'container {where["container"]} not found in pod "{where["pod"]}"')
+        return runner, container
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        runner, container = self._container(request)
+        wanted, previous = _wanted(request)
+        name = container["name"]
+        runs = runner.folder.runs(container)
+        attempt = len(runs) - (2 if previous else 1)
+        if attempt < 0:
+            pod = request.match_info["pod"]
+            if previous:
+                _refuse(400, f'previous terminated container "{name}" in pod "{pod}" not found')
+            _refuse(400, f'container "{name}" in pod "{pod}" is waiting to start: {runner.why_waiting(name)}')
+        path = runner.folder.log(name, attempt)
+        if not path.exists():
+            _refuse(404, f'the log of container "{name}" is not kept any more')
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        async for chunk in logs.read(path, wanted, running=lambda: runner.runs_now(name, attempt)):
+            await response.write(chunk)
+        await response.write_eof()
+        return response
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        runner, container = self._container(request)
+        query = request.query
+        argv = query.getall("command", [])
+        if not argv:
+            _refuse(400, "you must specify at least 1 command for the container")
+        runs = runner.folder.runs(container)
+        if not runs or not runs[-1].running:
+            _refuse(400, f"container {container['name']} is not running")
+        try:
+            launch = await runner.launch_beside(container, run_id=runs[-1].id)
+        except ConfigError as error:
+            _refuse(500, str(error))
+        flags = {name: _flag(query.get(name) or query.get(old, "")) for name, old in _STREAMS.items()}
+        socket = web.WebSocketResponse(protocols=running.PROTOCOLS, heartbeat=running.HEARTBEAT_S)
+        await socket.prepare(request)
+        streams = running.Streams(flags["stdin"], flags["stdout"], flags["stderr"], flags["tty"])
+        await running.serve(socket, self._channel, running.command(launch, argv), streams)
+        return socket
+
+
+_STREAMS = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
+"""What the API server calls them, and what a kubelet does."""
+
+
+def _flag(text: str) -> bool:
+    return text.lower() in ("1", "true")
+
+
+def _wanted(request: web.Request) -> tuple[logs.Wanted, bool]:
+    query = request.query
+    for name in ("sinceSeconds", "sinceTime", "timestamps"):
+        if query.get(name) not in (None, "", "false", "0"):
+            _refuse(400, f"{name} is not supported here: logs are kept as the container wrote them, without the time of each line")
+    numbers = {}
+    for name in ("tailLines", "limitBytes"):
+        text = query.get(name)
+        if text is not None and not text.isdigit():
+            _refuse(400, f"{name} is {text} but has to be a whole number, zero or more")
+        numbers[name] = None if text is None else int(text)
+    wanted = logs.Wanted(follow=_flag(query.get("follow", "")), tail_lines=numbers["tailLines"], limit_bytes=numbers["limitBytes"])
+    return wanted, _flag(query.get("previous", ""))
+
+
+def _refuse(code: int, words: str) -> NoReturn:
+    kinds = {400: web.HTTPBadRequest, 403: web.HTTPForbidden, 404: web.HTTPNotFound, 500: web.HTTPInternalServerError}
+    raise kinds[code](text=words)
+
+
+async def _healthy(request: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+@web.middleware
+async def _api_server_only(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    certificate = request.get_extra_info("peercert") or {}
+    subject = {entry for part in certificate.get("subject", ()) for entry in part}
+    if not subject & ALLOWED:
+        _refuse(403, "this client certificate does not belong to an API server")
+    return await handler(request)
