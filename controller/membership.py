@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from controller.actions import Leave, News, Tell, normal
+from controller.disruption import notices
 from controller.ownership import owned_metadata
-from controller.snapshot import BACKEND, Phase, Pod, Snapshot
+from controller.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Leaving, Object
 from elastic.api.kinds import WORKER
 from elastic.api.words import Cause, RdzvBackend, WorkerLibrary
@@ -68,14 +69,7 @@ def delivered(job: Job, pod: Object, index: int, snapshot: Snapshot) -> Object:
         secret=secret_name(job),
         container=job.kind.container,
     )
-    metadata = pod["metadata"]
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), BACKEND: RdzvBackend.ELASTIC.value}
     return deliver(pod, delivery)
-
-
-def strays(job: Job, snapshot: Snapshot) -> list[Pod]:
-    """Workers that were made for our server when the job's group is elsewhere now: they would form a world of their own."""
-    return [] if is_ours(job, snapshot) else [pod for pod in snapshot.pods if pod.backend == RdzvBackend.ELASTIC.value]
 
 
 def elsewhere(job: Job, snapshot: Snapshot) -> Iterator[News]:
@@ -95,6 +89,10 @@ def undeliverable(job: Job, pods: Sequence[Pod]) -> str:
     return ""
 
 
+FORMED = "running"
+"""The phase of a world whose members work; in any other one, who leaves may still be saving its state."""
+
+
 @dataclass(frozen=True, slots=True)
 class Departures:
     """Who is on the way out: those that may be deleted now, and those still given time."""
@@ -110,15 +108,17 @@ def departures(job: Job, snapshot: Snapshot, known: Sequence[Leaving], *, surplu
     leaving = {entry.member: entry for entry in known}
     for pod in surplus:
         leaving.setdefault(pod.name, Leaving(member=pod.name, cause=Cause.PLAN.value, by=by))
-    for name, notice in snapshot.notices.items():
+    for name, notice in notices(snapshot).items():
         leaving.setdefault(name, Leaving(member=name, cause=Cause.DISRUPTION.value, by=notice.by))
-    pods = {pod.name: pod for pod in snapshot.pods if not pod.is_deleting and not pod.is_over}
+    pods = {pod.name: pod for pod in snapshot.pods if not pod.is_over}
     waiting = [entry for entry in leaving.values() if entry.member in pods]
     told = {entry.member for entry in known}
     may_go = [
         pods[entry.member]
         for entry in waiting
-        if entry.cause == Cause.PLAN.value and _has_left(pods[entry.member], entry, snapshot, was_told=entry.member in told)
+        if entry.cause == Cause.PLAN.value
+        and not pods[entry.member].is_deleting
+        and _has_left(pods[entry.member], entry, snapshot, was_told=entry.member in told)
     ]
     going = {pod.name for pod in may_go}
     return Departures(tuple(may_go), tuple(entry for entry in waiting if entry.member not in going))
@@ -127,9 +127,8 @@ def departures(job: Job, snapshot: Snapshot, known: Sequence[Leaving], *, surplu
 def _has_left(pod: Pod, entry: Leaving, snapshot: Snapshot, *, was_told: bool) -> bool:
     if pod.phase is not Phase.RUNNING or (entry.by is not None and entry.by <= snapshot.now):
         return True
-    # A world that is being formed anew has no members yet; who leaves may then still be saving its state.
     world = snapshot.world
-    return was_told and world is not None and bool(world.members) and pod.name not in world.members
+    return was_told and world is not None and world.phase == FORMED and pod.name not in world.members
 
 
 def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> Tell:
@@ -143,12 +142,13 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
         pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
         leaving=tuple(Leave(entry.member, entry.by or snapshot.now, entry.cause) for entry in leaving),
         least=least,
-        most=most,
+        most=max(most, len(staying) + len(coming)),
         sizes=sizes,
         # As torchrun: without a number of its own, the first failure of the training program is the last.
         max_restarts=policy.max_restarts or 0,
         grace_s=float(policy.scale_in_grace_seconds),
-        floor=job.status.elastic.generation if job.status.elastic else 0,
+        floor=max(job.status.elastic.generation if job.status.elastic else 0, snapshot.world.generation if snapshot.world else 0),
+        term=snapshot.term,
     )
 
 

@@ -11,13 +11,13 @@ from typing import Any
 from controller.keys import JOBS, Key, key_of_labels, key_of_owner, owner_uid
 from controller.objects import OWNED_LABEL, RESOURCES, UNMARKED
 from controller.settings import Settings
-from controller.snapshot import Owned, Pod, Service, Snapshot, World, pod_from, service_from
+from controller.snapshot import Node, Owned, Pod, Service, Snapshot, World, node_from, pod_from, service_from
 from elastic.api.names import OPERATOR_NAME
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
-from elastic.kube.resources import PODS, SERVICES, Object, Resource
+from elastic.kube.resources import NODES, PODS, SERVICES, Object, Resource
 
-BY_JOB, BY_UID = "job", "uid"
+BY_JOB, BY_UID, BY_NODE = "job", "uid", "node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Observer:
             kind: Cache(kube, JOBS[kind], project=_without_bulk, namespace=namespace, indexes={BY_UID: _uid}) for kind in kinds
         }
         self._pods = _cache(kube, PODS, _pod, namespace=namespace, labels=OPERATOR_NAME)
+        # Nodes belong to no namespace: a controller that may see one namespace only does without their warnings.
+        self._nodes = Cache(kube, NODES, project=node_from) if namespace is None else None
         self._services = _cache(kube, SERVICES, _service, namespace=namespace, labels=OPERATOR_NAME)
         self._others = {r: _cache(kube, r, _owned, namespace=namespace, labels=None if r in UNMARKED else OWNED_LABEL) for r in resources}
 
@@ -44,7 +46,8 @@ class Observer:
 
     @property
     def _all(self) -> list[Cache[Any]]:
-        return [*self._jobs.values(), *self._mine]
+        nodes = [self._nodes] if self._nodes is not None else []
+        return [*self._jobs.values(), *self._mine, *nodes]
 
     async def run(self, changed: Callable[[Key], None]) -> None:
         """Keeps the caches until cancelled; `changed` hears of every job that something happened to."""
@@ -52,9 +55,18 @@ class Observer:
             jobs.subscribe(_telling(kind, changed))
         for cache in self._mine:
             cache.subscribe(lambda change: _tell(change, changed))
+        if self._nodes is not None:
+            self._nodes.subscribe(lambda change: self._tell_of_node(change, changed))
         async with asyncio.TaskGroup() as tasks:
             for each in self._all:
                 tasks.create_task(each.run())
+
+    def _tell_of_node(self, change: Change[Node], changed: Callable[[Key], None]) -> None:
+        """Heartbeats change a node all the time; only what decides about its pods is passed on."""
+        if change.old != change.new:
+            for mine in self._pods.by(BY_NODE, change.key[1]):
+                if mine.key is not None:
+                    changed(mine.key)
 
     async def wait_synced(self) -> None:
         for cache in self._all:
@@ -86,15 +98,20 @@ class Observer:
         def mine(cache: Cache[_Mine]) -> Iterable[Any]:
             return (m.what for m in cache.by(BY_JOB, str(key)) if m.owner == uid)
 
+        pods: tuple[Pod, ...] = tuple(sorted(mine(self._pods), key=lambda pod: (pod.type, pod.index)))
         return Snapshot(
             now=now,
             settings=settings,
-            pods=tuple(sorted(mine(self._pods), key=lambda pod: (pod.type, pod.index))),
+            pods=pods,
+            nodes={node.name: node for node in map(self._node_of, pods) if node is not None},
             services=tuple(mine(self._services)),
             owned=tuple(owned for cache in self._others.values() for owned in mine(cache)),
             world=world,
             token=token,
         )
+
+    def _node_of(self, pod: Pod) -> Node | None:
+        return self._nodes.get("", pod.node) if self._nodes is not None and pod.node else None
 
     def _cache_of(self, resource: Resource) -> Cache[Any] | None:
         return next((cache for cache in self._all if cache.resource == resource), None)
@@ -103,7 +120,12 @@ class Observer:
 def _cache(
     kube: Kube, resource: Resource, project: Callable[[Object], _Mine], *, namespace: str | None, labels: str | None
 ) -> Cache[_Mine]:
-    return Cache(kube, resource, project=project, namespace=namespace, labels=labels, indexes={BY_JOB: lambda m: [str(m.key)]})
+    indexes = {BY_JOB: lambda mine: [str(mine.key)], BY_NODE: _node_name}
+    return Cache(kube, resource, project=project, namespace=namespace, labels=labels, indexes=indexes)
+
+
+def _node_name(mine: _Mine) -> list[str]:
+    return [mine.what.node] if isinstance(mine.what, Pod) and mine.what.node else []
 
 
 def _telling(kind: str, changed: Callable[[Key], None]) -> Callable[[Change[Object]], None]:

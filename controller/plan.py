@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller import ending, failure, gang, membership, resize, suspension
+from controller import disruption, ending, failure, gang, group, membership, resize, suspension
 from controller.actions import Action, Create, Forget, News, Plan, normal, warning
 from controller.conditions import is_over, reason_of, with_condition
 from controller.frameworks import FRAMEWORKS
@@ -126,7 +126,7 @@ def _failed(look: _Look) -> Plan | None:
 
 
 def _verdicts(look: _Look) -> list[failure.Verdict]:
-    strays = {pod.uid for pod in membership.strays(look.job, look.snapshot)}
+    strays = {pod.uid for pod in group.strays(look.job, look.snapshot)}
     return failure.judge(look.job, [pod for pod in look.snapshot.pods if pod.uid not in strays])
 
 
@@ -158,7 +158,7 @@ def _active(look: _Look) -> Plan:
     actions = [
         *crew.told,
         *reconciled(snapshot, _objects(job, snapshot), managed=ending.ACTIVE_ONLY),
-        *ending.deletions([*replaced, *crew.parted, *membership.strays(job, snapshot)]),
+        *ending.deletions([*replaced, *crew.parted, *group.strays(job, snapshot)]),
         *services(job, snapshot, crew.places),
         *(Create(PODS, pod_for(job, type, index, snapshot)) for type, index in crew.missing),
     ]
@@ -217,8 +217,8 @@ def _crew(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> _Crew:
     for type, spec in job.replicas.items():
         pods = [pod for pod in snapshot.pods if pod.type == type.lower()]
         if type == WORKER and membership.is_ours(job, snapshot):
-            gone = {entry.member for entry in known} | set(snapshot.notices)
-            staff = resize.by_count(spec.replicas, pods, leaving=gone)
+            gone = {entry.member for entry in known} | set(disruption.notices(snapshot))
+            staff = resize.by_count(spec.replicas + disruption.to_be_moved(job, snapshot), pods, leaving=gone)
             departures = membership.departures(job, snapshot, known, surplus=staff.surplus)
             leaving = departures.waiting
             coming = [replica_name(job, type, index) for index in staff.missing]

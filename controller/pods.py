@@ -7,6 +7,7 @@ import copy
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import Replica
 from controller.gang import with_group
+from controller.group import group_of, marked
 from controller.ownership import owned_metadata
 from controller.snapshot import Snapshot
 from elastic.api import names
@@ -32,7 +33,7 @@ def pod_for(job: Job, type: str, index: int, snapshot: Snapshot) -> Object:
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
     pod["spec"]["restartPolicy"] = pod_restart_policy(spec)
     pod = FRAMEWORKS[job.kind.name].dress(job, pod, Replica(type, index), snapshot)
-    return with_group(job, pod, type, snapshot.settings)
+    return marked(with_group(job, pod, type, snapshot.settings), group_of(job, snapshot))
 
 
 def pod_restart_policy(spec: ReplicaSpec) -> str:

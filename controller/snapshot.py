@@ -12,8 +12,8 @@ from controller.settings import Settings
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 
 LAUNCHER_INDEX = 0
-BACKEND = "elastic-training/backend"
-"""Annotation of an elastic worker: the rendezvous it was made for."""
+GROUP = "elastic-training/group"
+"""Annotation of a pod that can work only with its like: where they meet, or how many they are."""
 
 
 class Phase(StrEnum):
@@ -55,8 +55,10 @@ class Pod:
     unscheduled: str = ""
     containers: tuple[Container, ...] = ()
     init_restarts: int = 0
-    backend: str = ""
-    """Where the pod was made to meet its peers."""
+    group: str = ""
+    """The group it was made for; pods of another group cannot work with it."""
+    gone_by: datetime | None = None
+    """When it is being deleted: the end of its grace."""
 
     @property
     def is_active(self) -> bool:
@@ -105,11 +107,12 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """A worker must go, says the cluster: why, and by when at the latest."""
+class Node:
+    """A node, as far as it decides whether its pods may stay."""
 
-    reason: str
-    by: datetime
+    name: str
+    is_cordoned: bool = False
+    taints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class Snapshot:
     services: tuple[Service, ...] = ()
     owned: tuple[Owned, ...] = ()
     world: World | None = None
-    notices: Mapping[str, Notice] = field(default_factory=dict)
+    nodes: Mapping[str, Node] = field(default_factory=dict)
     token: str = ""
     term: int = 0
 
@@ -150,7 +153,8 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
         disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
         unscheduled=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         containers=tuple(_container(c) for c in status.get("containerStatuses") or ()),
-        backend=(metadata.get("annotations") or {}).get(BACKEND, ""),
+        group=(metadata.get("annotations") or {}).get(GROUP, ""),
+        gone_by=_time(metadata.get("deletionTimestamp")),
         init_restarts=sum(int(c.get("restartCount") or 0) for c in status.get("initContainerStatuses") or ()),
     )
 
@@ -159,6 +163,16 @@ def service_from(raw: Mapping[str, Any]) -> Service:
     metadata = raw["metadata"]
     owner = next((r.get("uid", "") for r in metadata.get("ownerReferences") or () if r.get("controller")), "")
     return Service(name=metadata["name"], uid=metadata.get("uid", ""), owner=owner, is_deleting=bool(metadata.get("deletionTimestamp")))
+
+
+def node_from(raw: Mapping[str, Any]) -> Node:
+    spec = raw.get("spec") or {}
+    taints = tuple(taint.get("key", "") for taint in spec.get("taints") or ())
+    return Node(name=raw["metadata"]["name"], is_cordoned=bool(spec.get("unschedulable")), taints=taints)
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _phase(word: str | None) -> Phase:

@@ -8,7 +8,7 @@ from typing import Any
 from controller.actions import Create, Delete, Plan
 from controller.plan import plan
 from controller.settings import Rendezvous, Settings
-from controller.snapshot import Container, Owned, Phase, Pod, Service, Snapshot, World
+from controller.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World
 from elastic.api import parse
 from elastic.api.job import Job, JobStatus
 from elastic.api.kinds import KINDS
@@ -73,6 +73,7 @@ class Cluster:
         self.services: dict[str, Service] = {}
         self.owned: dict[tuple[str, str], Owned] = {}
         self.world: World | None = None
+        self.nodes: dict[str, Node] = {}
         self.now = NOW
         self.made = 0
         self.job_is_gone = False
@@ -86,6 +87,7 @@ class Cluster:
             services=tuple(self.services.values()),
             owned=tuple(self.owned.values()),
             world=self.world,
+            nodes=self.nodes,
             token="token",
         )
 
@@ -161,7 +163,7 @@ class Cluster:
             uid=f"uid-{self.made}",
             type=labels["training.kubeflow.org/replica-type"],
             index=int(labels.get("training.kubeflow.org/replica-index", 0)),
-            backend=(item["metadata"].get("annotations") or {}).get("elastic-training/backend", ""),
+            group=(item["metadata"].get("annotations") or {}).get("elastic-training/group", ""),
         )
 
 

@@ -18,7 +18,7 @@ def running(workers: int, *, lingering: bool = False) -> Cluster:
     cluster = Cluster(elastic_job(workers, elastic={"scaleInGraceSeconds": 20}), settings=OURS, lingering=lingering)
     cluster.settle()
     cluster.run_all()
-    cluster.world = World(generation=1, members=frozenset(cluster.pods))
+    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
     cluster.settle()
     return cluster
 
@@ -40,7 +40,7 @@ def test_a_worker_told_to_leave_keeps_its_pod_and_name_until_it_has_left() -> No
     assert last_told(cluster).members == ("train-worker-0", "train-worker-1")
     cluster.settle()
     assert "train-worker-2" in cluster.pods, "it is still in the world"
-    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-1"}))
+    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
     cluster.settle()
     assert cluster.names() == ["train-worker-0", "train-worker-1"]
     assert sorted(cluster.services) == cluster.names()
@@ -130,7 +130,7 @@ def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d_and_nothin
     broken = cluster.pods["train-worker-1"]
     cluster.pods["train-worker-1"] = replace(broken, containers=(replace(broken.containers[0], message=message),))
     cluster.settle()
-    assert all(one.backend == "" for one in cluster.pods.values())
+    assert all(one.group == "" for one in cluster.pods.values())
     assert cluster.names() == ["train-worker-0", "train-worker-1"]
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.backend == "c10d"

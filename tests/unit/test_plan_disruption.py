@@ -1,0 +1,103 @@
+"""The cluster says that a worker must go: it is told at first sight, replaced at once, and nothing is charged."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from job_builders import NOW, OURS, Cluster, created, elastic_job, job, replica
+
+from controller.actions import Tell
+from controller.snapshot import Node, Phase, World
+
+
+def running(workers: int, **more: object) -> Cluster:
+    cluster = Cluster(elastic_job(workers, **more), settings=OURS, lingering=True)
+    cluster.settle()
+    cluster.run_all()
+    for index, name in enumerate(cluster.names()):
+        cluster.pods[name] = replace(cluster.pods[name], node=f"node-{index}")
+    cluster.nodes = {f"node-{index}": Node(f"node-{index}") for index in range(workers)}
+    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+    cluster.settle()
+    return cluster
+
+
+def told(cluster: Cluster) -> Tell:
+    return next(action for action in reversed(cluster.told) if isinstance(action, Tell))
+
+
+@pytest.mark.parametrize(
+    ("taint", "seconds"),
+    [("aws-node-termination-handler/spot-itn", 120), ("ToBeDeletedByClusterAutoscaler", 60), ("node.kubernetes.io/unreachable", 0)],
+)
+def test_a_taint_of_the_node_is_passed_on_with_the_time_that_is_left(taint: str, seconds: int) -> None:
+    cluster = running(2)
+    cluster.nodes["node-1"] = Node("node-1", taints=(taint,))
+    planned = cluster.round()
+    assert created(planned) == ["train-worker-2"]
+    leave = told(cluster).leaving[0]
+    assert (leave.member, leave.cause, leave.by) == ("train-worker-1", "disruption", NOW + timedelta(seconds=seconds))
+    assert told(cluster).members == ("train-worker-0", "train-worker-2")
+    assert told(cluster).pending == ("train-worker-2",)
+
+
+def test_the_deadline_of_a_notice_does_not_move_from_round_to_round() -> None:
+    cluster = running(2)
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], disruption="PreemptionByScheduler")
+    cluster.settle()
+    cluster.now = NOW + timedelta(seconds=10)
+    cluster.settle()
+    assert told(cluster).leaving[0].by == NOW + timedelta(seconds=30)
+
+
+def test_a_worker_being_deleted_is_told_by_when_its_grace_ends() -> None:
+    cluster = running(2)
+    gone_by = NOW + timedelta(seconds=17)
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], is_deleting=True, gone_by=gone_by)
+    cluster.settle()
+    assert told(cluster).leaving[0].by == gone_by
+    del cluster.pods["train-worker-1"]
+    cluster.settle()
+    assert told(cluster).leaving == ()
+    assert cluster.names() == ["train-worker-0", "train-worker-2"]
+
+
+def test_a_cordon_moves_a_worker_only_where_a_drain_could_not_end() -> None:
+    relaxed, tight = running(3, least=1), running(3, least=3)
+    for cluster in (relaxed, tight):
+        cluster.nodes["node-0"] = Node("node-0", is_cordoned=True)
+        cluster.settle()
+    assert relaxed.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+    assert tight.names() == ["train-worker-0", "train-worker-1", "train-worker-2", "train-worker-3"]
+    assert told(tight).leaving == (), "it trains on until the eviction is let through"
+
+
+def test_after_a_cordon_is_lifted_the_number_of_workers_is_as_before() -> None:
+    cluster = running(3, least=3)
+    cluster.nodes["node-0"] = Node("node-0", is_cordoned=True)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    assert len(cluster.names()) == 4
+    cluster.nodes["node-0"] = Node("node-0")
+    cluster.settle()
+    cluster.now = NOW + timedelta(seconds=60)
+    cluster.settle()
+    cluster.pods = {name: one for name, one in cluster.pods.items() if not one.is_deleting}
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+
+
+def test_a_kind_that_cannot_resize_starts_its_whole_group_anew_at_the_new_size() -> None:
+    policy = {"minReplicas": 1, "maxReplicas": 4}
+    cluster = Cluster(job("PaddleJob", Worker=replica(2, kind="PaddleJob"), elasticPolicy=policy))
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    before = {one.uid for one in cluster.pods.values()}
+    cluster.job = job("PaddleJob", Worker=replica(3, kind="PaddleJob"), elasticPolicy=policy, status=cluster.job.status)
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+    assert not before & {one.uid for one in cluster.pods.values()}
+    assert all(one.phase is Phase.PENDING for one in cluster.pods.values())
+    assert cluster.job.status.elastic is None, "nothing of it is held against the job"
