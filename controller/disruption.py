@@ -61,8 +61,7 @@ def _notice(pod: Pod, snapshot: Snapshot) -> Notice | None:
 
 
 def to_be_moved(job: Job, snapshot: Snapshot) -> int:
-    """How many workers need a replacement before they go: those on cordoned nodes while the budget lets nobody go."""
+    """How many workers need a replacement before they go: so many that the budget lets a drain of the cordoned nodes end."""
     workers = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.is_active]
-    cordoned = [pod for pod in workers if (node := snapshot.nodes.get(pod.node)) is not None and node.is_cordoned]
-    ready_elsewhere = sum(pod.is_ready for pod in workers) - len(cordoned)
-    return min(len(cordoned), max(0, job.least_workers - ready_elsewhere)) if cordoned else 0
+    cordoned = sum((node := snapshot.nodes.get(pod.node)) is not None and node.is_cordoned for pod in workers)
+    return min(cordoned, max(0, job.least_workers - (job.workers - cordoned)))
