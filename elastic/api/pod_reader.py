@@ -15,6 +15,7 @@ from elastic.api.errors import Path, shown
 from elastic.api.pod_schema import Node, definitions, fast_type, resolved
 from elastic.api.reader import Findings, did_you_mean, one_of
 
+_KEY_DEFAULTS = {"protocol": "TCP"}
 _MANY_PROBLEMS = 50
 """After so many in one template the rest is not looked at."""
 
@@ -135,13 +136,20 @@ def _check_list_keys(value: Any, part: Node | None, at: Path, findings: Findings
             if key in value:
                 _check_list_keys(value[key], child, (*at, key), findings)
         return
-    seen: set[tuple[Any, ...]] = set()
-    for i, item in enumerate(value):
-        if part["keys"]:
-            identity = tuple(item.get(key, "TCP" if key == "protocol" else None) for key in part["keys"])
-            if identity in seen:
-                said = " and ".join(f"{key} {shown(item[key])}" for key in part["keys"] if key in item)
-                findings.problem((*at, i), f"{at[-1]} has two entries with {said}; keep one")
-            seen.add(identity)
-        if part["items"]:
+    if part["keys"]:
+        _check_entries_differ(value, part["keys"], at, findings)
+    if part["items"]:
+        for i, item in enumerate(value):
             _check_list_keys(item, part["items"], (*at, i), findings)
+
+
+def _check_entries_differ(entries: list[Node], keys: list[str], at: Path, findings: Findings) -> None:
+    identities = [tuple([entry.get(key) or _KEY_DEFAULTS.get(key) for key in keys]) for entry in entries]
+    if len(set(identities)) == len(identities):
+        return
+    seen = set()
+    for i, identity in enumerate(identities):
+        if identity in seen and len(findings.problems) <= _MANY_PROBLEMS:
+            said = " and ".join(f"{key} {shown(entries[i][key])}" for key in keys if key in entries[i])
+            findings.problem((*at, i), f"{at[-1]} has two entries with {said}; keep one")
+        seen.add(identity)
