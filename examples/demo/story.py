@@ -16,6 +16,7 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, PODS, Object, Resource
 
 STEP = re.compile(r"^step (\d+) world (\d+) loss ([0-9.]+)$")
+FORMED = re.compile(r"^world (\d+) rank 0 starts at step (\d+)$")
 
 
 class MissingStep(Exception):
@@ -51,6 +52,7 @@ class Training:
     story: Story
     step: int = 0
     world: int = 0
+    worlds: int = 0
     first_loss: float = 0.0
     loss: float = 0.0
     repeated: int = 0
@@ -58,6 +60,10 @@ class Training:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def read(self, line: str) -> None:
+        if formed := FORMED.match(line):
+            self.worlds += 1
+            self.story.tell(f"training: a world of {formed[1]} goes on from step {formed[2]}")
+            self.world = 0  # until it has made a step
         match = STEP.match(line)
         if not match:
             return

@@ -1,0 +1,49 @@
+"""Data-parallel training over the processes that PyTorchJob's Master and Worker replicas make: one process in each pod.
+
+The variables that the job sets (MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE) are those that init_process_group reads by itself.
+The model learns the sign of a product, which no linear model can.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = int(os.environ.get("STEPS", "300"))
+
+
+def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each rank sees other points, the same ones in each run."""
+    points = torch.rand(64, 2, generator=torch.Generator().manual_seed(step * 1000 + rank)) * 2 - 1
+    return points, (points.prod(1, keepdim=True) > 0).float()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    print(f"rank {rank} of {world}", flush=True)
+    for step in range(1, STEPS + 1):
+        points, labels = batch(step, rank)
+        loss = nn.functional.binary_cross_entropy_with_logits(model(points), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if rank == 0 and step % 100 == 0:
+            print(f"step {step} loss {loss.item():.4f}", flush=True)
+    points, labels = batch(0, rank)
+    right = ((model(points) > 0) == (labels > 0)).float().mean()
+    dist.all_reduce(right)
+    dist.destroy_process_group()
+    print(f"accuracy {right.item() / world:.3f} over {world} ranks", flush=True)
+
+
+if __name__ == "__main__":
+    main()
