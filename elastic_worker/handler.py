@@ -41,16 +41,16 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     """What torchrun calls with its rendezvous options."""
     told = settings.read(os.environ, endpoint=parameters.endpoint, job=parameters.run_id, local_address=parameters.local_addr)
     away_s = parameters.get_as_int("server_away_timeout") or SERVER_AWAY_S
-    return ElasticHandler(told, least=parameters.min_nodes, most=parameters.max_nodes, away_s=float(away_s))
+    return ElasticHandler(told, away_s=float(away_s))
 
 
 class ElasticHandler(RendezvousHandler):
     """One agent's side of the rendezvous."""
 
-    def __init__(self, told: settings.Settings, *, least: int, most: int, away_s: float = SERVER_AWAY_S) -> None:
+    def __init__(self, told: settings.Settings, *, away_s: float = SERVER_AWAY_S) -> None:
         self._settings = told
         self._away_s = away_s
-        self._presence = Presence(told, least=least, most=most, on_signal=self._heard_signal)
+        self._presence = Presence(told, on_signal=self._heard_signal)
         self._is_started = False
         self._is_terminating = threading.Event()
         self._generation = 0

@@ -49,10 +49,9 @@ class View:
 class Presence:
     """The connection of one agent, as long as it lives."""
 
-    def __init__(self, settings: Settings, *, least: int, most: int, on_signal: typing.Callable[[int], None]) -> None:
+    def __init__(self, settings: Settings, *, on_signal: typing.Callable[[int], None]) -> None:
         self._settings = settings
         self._tls = settings.tls()
-        self._limits = {"min": least, "max": most}
         self._on_signal = on_signal
         self._incarnation = "{}/{}-{}-{}".format(
             settings.pod_uid or settings.member, int(time.time() * 1000), os.getpid(), os.urandom(3).hex()
@@ -222,7 +221,6 @@ class Presence:
         message = {"t": "join", "incarnation": self._incarnation, "ready": self._is_ready, "store": self._store}  # type: Message
         if self._held is not None:
             message["held"] = self._held
-        message.update(self._limits)
         return message
 
     def _send_all(self, channel: Channel) -> None:

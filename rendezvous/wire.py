@@ -118,8 +118,6 @@ class Join(Up, frozen=True):
     ready: bool = True
     store: Annotated[str, Meta(max_length=300)] = ""
     in_place: bool = False
-    min: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
-    max: Annotated[int, Meta(ge=1)] = MAX_MEMBERS
 
 
 class Ready(Up, frozen=True):

@@ -6,11 +6,12 @@ connections (rendezvous.server, or a test) feeds it.
 
 from rendezvous.machine.events import Event, Expected, Lost, Said, Tick
 from rendezvous.machine.state import Cause, Job, Limits, Member, Phase
-from rendezvous.machine.step import Effect, Publish, Refuse, Tell, Wake, begin, step
+from rendezvous.machine.step import Cut, Effect, Publish, Refuse, Tell, Wake, begin, step
 from rendezvous.machine.views import summary, view
 
 __all__ = [
     "Cause",
+    "Cut",
     "Effect",
     "Event",
     "Expected",

@@ -36,13 +36,18 @@ def allowed_size(job: Job, count: int) -> int:
 
 
 def target(job: Job) -> tuple[str, ...]:
-    """The members of the next world as things are now, in order of preference; empty where they are too few."""
+    """The members of the next world as things are now, in order of preference; empty where they are too few.
+
+    Without the controller's word nobody is chosen: only it knows the floor below which no world may be numbered.
+    """
+    if job.expectation is None:
+        return ()
     able = [m.name for m in candidates(job)]
     staying = [name for name in able if leaving(job, name) is None]
     size = allowed_size(job, len(staying))
     if size:
         return tuple(staying[:size])
-    held_back = [name for name in able if name not in staying and (job.expectation is None or name in job.expected or name in job.leave_by)]
+    held_back = [name for name in able if name not in staying and (name in job.expected or name in job.leave_by)]
     needed = _least_size(job) - len(staying)
     if needed <= 0 or needed > len(held_back):
         return ()

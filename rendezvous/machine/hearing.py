@@ -47,7 +47,6 @@ def _join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
     if known is not None and known.incarnation != incarnation:
         job = _retire(job, known)
         known = None
-    job = replace(job, agents_min=message.min, agents_max=max(message.min, message.max))
     held = message.held
     if held is not None:
         job = _adopt(job, held)

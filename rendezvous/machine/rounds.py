@@ -143,13 +143,13 @@ def _waits(job: Job, chosen: tuple[str, ...]) -> bool:
     missing = bool(away) or unknown_seats(job.standing) > 0
     if not job.is_settled:
         left = {name for name, _, _ in job.disrupted}
-        if job.expectation is None or unknown_seats(job.standing) > len(left) or any(name not in left for name in away):
+        if unknown_seats(job.standing) > len(left) or any(name not in left for name in away):
             return True
     survivors = sum(1 for name in chosen if job.standing is not None and name in job.standing.ranks)
     if survivors >= job.min:
         return False
     assert job.min_reached_at is not None
-    return (missing or job.expectation is None) and job.now < job.min_reached_at + job.limits.straggler_s
+    return missing and job.now < job.min_reached_at + job.limits.straggler_s
 
 
 def _seal(job: Job, chosen: tuple[str, ...]) -> Job:

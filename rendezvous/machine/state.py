@@ -160,8 +160,6 @@ class Job:
     generation: int = 0
     arrivals: int = 0
     min_reached_at: float | None = None
-    agents_min: int = 1
-    agents_max: int = 1
     failures: tuple[Failure, ...] = ()
     disrupted: tuple[tuple[str, str, str], ...] = ()
     """members that the current world lost to something other than their own worker: name, cause, words"""
@@ -175,11 +173,11 @@ class Job:
 
     @property
     def min(self) -> int:
-        return self.expectation.min if self.expectation else self.agents_min
+        return self.expectation.min if self.expectation is not None else 1
 
     @property
     def max(self) -> int:
-        return self.expectation.max if self.expectation else self.agents_max
+        return self.expectation.max if self.expectation is not None else 0
 
     @property
     def is_settled(self) -> bool:

@@ -29,6 +29,14 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Close this connection: the machine let go of its member. Who is still there presents itself anew."""
+
+    member: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class Publish:
     """Something the controller wants to know changed."""
 
@@ -40,7 +48,7 @@ class Wake:
     at: float
 
 
-Effect = Tell | Refuse | Publish | Wake
+Effect = Tell | Refuse | Cut | Publish | Wake
 
 
 def begin(uid: str, *, instance: str, up_since: float, now: float, limits: Limits | None = None) -> Job:
@@ -88,6 +96,8 @@ def _is_replaced(job: Job, name: str, incarnation: str) -> bool:
 def _effects(before: Job, after: Job, *, subject: str | None, answer: bool) -> tuple[Effect, ...]:
     """Tell whoever sees something new; the member that came to the barrier hears where it stands in any case."""
     effects: list[Effect] = []
+    if len(after.members) < len(before.members):
+        effects.extend(Cut(name, member.incarnation) for name, member in before.members.items() if name not in after.members)
     for name in _may_see_news(before, after, subject):
         now_sees = view(after, name)
         if (answer and name == subject) or name not in before.members or view(before, name) != now_sees:

@@ -50,7 +50,9 @@ def is_done(job: Job) -> bool:
 def waiting(job: Job, member: Member) -> str:
     """Why a member at the barrier is in no world."""
     told = leaving(job, member.name)
-    if told is not None and job.expectation is not None and member.name not in job.expected:
+    if job.expectation is None:
+        return "for the controller, which has not said yet who is expected"
+    if told is not None and member.name not in job.expected:
         return "not expected by the controller (yet)"
     if told is not None:
         return f"leaving ({told[1]})"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from rendezvous.machine import Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, Tell, Tick, Wake, begin, step, summary
+from rendezvous.machine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, Tell, Tick, Wake, begin, step, summary
 from rendezvous.wire import Expectation, FromMember, Join, View, World
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,9 @@ class Link(Protocol):
 
     def end(self, reason: str) -> None:
         """Tell the member that it was replaced, and close."""
+
+    def close(self) -> None:
+        """Close; the member may come back."""
 
 
 class Course:
@@ -162,6 +165,8 @@ class Hub:
                         course.links[name][1].send(view)
                 case Refuse(member=name, incarnation=incarnation):
                     self._refuse(course, name, incarnation)
+                case Cut(member=name, incarnation=incarnation):
+                    self._cut(course, name, incarnation)
                 case Publish():
                     self._version += 1
                     course.version = self._version
@@ -174,6 +179,12 @@ class Hub:
         held = course.links.get(name)
         if held is not None and held[0] == incarnation:
             held[1].end("a newer incarnation of this member has come")
+            del course.links[name]
+
+    def _cut(self, course: Course, name: str, incarnation: str) -> None:
+        held = course.links.get(name)
+        if held is not None and held[0] == incarnation:
+            held[1].close()
             del course.links[name]
 
     def _set_timer(self, course: Course, at: float) -> None:

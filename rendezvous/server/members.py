@@ -4,6 +4,7 @@ It checks the size, rate and form of what comes, and hands it to the hub; it dec
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -40,6 +41,10 @@ class Connection:
         self._next = None
         self._task = asyncio.get_running_loop().create_task(self._refuse(reason))
 
+    def close(self) -> None:
+        self._next = None
+        self._task = asyncio.get_running_loop().create_task(self._close())
+
     async def _send_newest(self) -> None:
         try:
             while self._next is not None:
@@ -50,12 +55,14 @@ class Connection:
         finally:
             self._task = None
 
+    async def _close(self) -> None:
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
+
     async def _refuse(self, reason: str) -> None:
-        try:
+        with contextlib.suppress(ConnectionError, RuntimeError):
             await self._socket.send_str(msgspec.json.encode(Refused(refused=reason)).decode())
             await self._socket.close(code=WSCloseCode.POLICY_VIOLATION)
-        except (ConnectionError, RuntimeError):
-            pass  # it is gone already
 
 
 class Rate:

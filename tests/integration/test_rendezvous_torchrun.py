@@ -1,12 +1,14 @@
 """Real torchrun agents against a real rendezvous server: whatever comes and goes, the others train on."""
 
+import json
+import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_agents import Agents, Server, serving, wait_until
+from torch_agents import TRAINING, Agents, Server, serving, wait_until
 
 from rendezvous.wire import Expectation
 
@@ -24,6 +26,21 @@ def agents(tmp_path: Path, server: Server) -> Iterator[Agents]:
     group = Agents(tmp_path / "job", server, job="0d9f5b1e-job")
     yield group
     group.stop()
+
+
+QUIET = """
+import os, sys, time
+with open(os.path.join(sys.argv[3], "log"), "a") as log:
+    log.write(f"{time.time():.3f} {os.environ['ELASTIC_MEMBER']} first rank={os.environ['RANK']} size={os.environ['WORLD_SIZE']} step=0\\n")
+time.sleep(600)
+"""
+
+
+def json_log(server: Server, words: str) -> float:
+    """When the server logged a round with these words in its reason, as seconds since the epoch."""
+    lines = [json.loads(line) for line in server.log().splitlines() if line.startswith("{")]
+    at = next(line["at"] for line in lines if words in line.get("reason", ""))
+    return time.mktime(time.strptime(at.split(",")[0], "%Y-%m-%d %H:%M:%S"))
 
 
 def names(count: int) -> tuple[str, ...]:
@@ -56,3 +73,117 @@ def test_a_job_grows_and_survives_a_terminated_and_a_killed_worker(server: Serve
     assert world is not None
     assert world.phase == "finished"
     assert "user" not in world.restarts
+
+
+def test_a_worker_that_ignores_sigterm_is_ended_after_the_grace_and_not_after_torchs(tmp_path: Path, server: Server) -> None:
+    stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + TRAINING
+    agents = Agents(tmp_path / "stubborn", server, job="stubborn", script=stubborn)
+    try:
+        server.expect(agents.job, Expectation(members=names(1), min=1, max=2, grace_s=2))
+        agents.start("train-worker-0")
+        agents.wait_for_world(1)
+        asked = time.time()
+        server.expect(agents.job, Expectation(members=names(2), min=1, max=2, grace_s=2))
+        agents.start("train-worker-1")
+        assert agents.wait_for_world(2, after=asked) - asked < 25
+        assert "did not stop within 2.0 s" in agents.output("train-worker-0")
+    finally:
+        agents.stop()
+
+
+def test_a_workers_own_crash_is_charged_and_a_spent_budget_closes_the_world(server: Server, agents: Agents) -> None:
+    expectation = Expectation(members=names(2), min=1, max=2, max_restarts=1)
+    server.expect(agents.job, expectation)
+    for name in names(2):
+        agents.start(name)
+    agents.wait_for_world(2)
+    crashed = time.time()
+    (agents.folder / "crash-train-worker-1").touch()
+    agents.wait_for_world(2, after=crashed)
+    world = server.world(agents.job)
+    assert world is not None
+    assert world.restarts["user"] == 1, agents.describe()
+
+    (agents.folder / "crash-train-worker-0").touch()
+    for name in names(2):
+        wait_until(lambda name=name: agents.processes[name].poll() is not None, what=f"{name} ends")  # type: ignore[misc]
+        assert agents.processes[name].returncode == 1
+        assert "a worker of train-worker-0 ended with status 3, and all 1 restarts that maxRestarts allows are used up" in agents.output(
+            name
+        )
+
+
+def test_several_workers_per_agent_form_one_world(server: Server, agents: Agents) -> None:
+    server.expect(agents.job, Expectation(members=names(2), min=1, max=2))
+    for name in names(2):
+        agents.start(name, workers=2)
+    agents.wait_for_world(4)
+    killed = time.time()
+    agents.kill_pod("train-worker-1")
+    agents.wait_for_world(2, after=killed)
+
+
+def test_a_stopped_agent_is_found_by_its_silence_and_returns_when_it_runs_again(server: Server, tmp_path: Path) -> None:
+    agents = Agents(tmp_path / "long", server, job="long", steps=100_000)
+    try:
+        stop_and_return(server, agents)
+    finally:
+        agents.stop()
+
+
+def stop_and_return(server: Server, agents: Agents) -> None:
+    server.expect(agents.job, Expectation(members=names(2), min=1, max=2, max_restarts=0))
+    for name in names(2):
+        agents.start(name)
+    agents.wait_for_world(2)
+    stopped = time.time()
+    frozen = [agents.processes["train-worker-1"].pid, *agents.worker_pids("train-worker-1")]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    agents.wait_for_world(1, after=stopped)
+    began = json_log(server, "was silent")
+    assert began - stopped < 21
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    agents.wait_for_world(2, after=time.time())
+    world = server.world(agents.job)
+    assert world is not None
+    assert "user" not in world.restarts, agents.describe()
+
+
+def test_a_group_that_does_no_collective_re_forms_as_well(tmp_path: Path, server: Server) -> None:
+    agents = Agents(tmp_path / "quiet", server, job="quiet", script=QUIET)
+    try:
+        server.expect(agents.job, Expectation(members=names(3), min=1, max=3))
+        for name in names(3):
+            agents.start(name)
+        agents.wait_for_world(3)
+        left = time.time()
+        agents.signal("train-worker-0", signal.SIGTERM)
+        agents.wait_for_world(2, after=left)
+        assert agents.processes["train-worker-0"].wait(20) != 0
+    finally:
+        agents.stop()
+
+
+def test_training_survives_kill_9_of_the_server(server: Server, agents: Agents) -> None:
+    expectation = Expectation(members=names(3), min=1, max=3, max_restarts=0)
+    server.expect(agents.job, expectation)
+    for name in names(2):
+        agents.start(name)
+    server.expect(agents.job, Expectation(members=names(2), min=1, max=3, max_restarts=0))
+    agents.wait_for_world(2)
+    server.kill()
+    steps = len(agents.log())
+    time.sleep(3)  # long enough for agents to notice, and for training to show that it did not
+    server.start()
+    server.expect(agents.job, Expectation(members=names(2), min=1, max=3, max_restarts=0, floor=1))
+    wait_until(lambda: (world := server.world(agents.job)) is not None and world.phase == "running", what="the world is found again")
+    assert len(agents.log()) == steps, "nobody restarted"
+    grown = time.time()
+    server.expect(agents.job, Expectation(members=names(3), min=1, max=3, max_restarts=0, floor=1))
+    agents.start("train-worker-2")
+    agents.wait_for_world(3, after=grown)
+    world = server.world(agents.job)
+    assert world is not None
+    assert world.generation == 2

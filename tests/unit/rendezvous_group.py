@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from rendezvous.machine import Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, Tell, Tick, Wake, begin, step, summary
+from rendezvous.machine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, Tell, Tick, Wake, begin, step, summary
 from rendezvous.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
 
 BEAT_S = 5.0
@@ -61,6 +61,7 @@ class Group:
         self.sealed: dict[str, tuple[str | None, ...]] = {}
         self.new_worlds: list[tuple[tuple[str | None, ...], Expectation | None]] = []
         self.numbers: dict[int, str] = {}
+        self.cuts: list[tuple[str, str]] = []
         self.expectation: Expectation | None = None
         self.heard = 0  # the highest generation that the controller has heard of
         self.start_server(up_for_s=up_for_s)
@@ -94,6 +95,10 @@ class Group:
                 case Refuse(member=name, incarnation=incarnation):
                     if name in self.agents and self.agents[name].incarnation == incarnation:
                         self.agents[name].is_refused = True
+                case Cut(member=name, incarnation=incarnation):
+                    self.cuts.append((name, incarnation))
+                    if name in self.agents and self.agents[name].incarnation == incarnation:
+                        self.agents[name].is_linked = False
                 case Wake(at=at):
                     self.wake_at = at
                 case Publish():

@@ -374,14 +374,29 @@ def test_the_floor_keeps_generations_from_falling_when_everybody_is_new() -> Non
     assert group.agents["w0"].generation == 42
 
 
-def test_without_any_word_of_the_controller_agents_form_a_world_when_the_server_has_settled() -> None:
+def test_without_the_controllers_word_no_world_is_numbered() -> None:
+    """Found by the laws: a new server that knows no floor numbered a second world 1 when everybody was new."""
     group = Group(up_for_s=0)
     group.start("w0")
-    group.start("w1")
-    group.advance(14)
+    group.advance(120)
     assert group.world() == {}
-    group.advance(7)
-    assert len(group.world()) == 2
+    assert "the controller" in group.agents["w0"].view.waiting
+    group.expect("w0", floor=3)
+    assert group.agents["w0"].generation == 4
+
+
+def test_a_silent_member_that_runs_again_is_made_to_present_itself_anew() -> None:
+    group = group_of(2)
+    old = group.agents["w1"]
+    old.is_linked = False
+    group.advance(20)
+    group.come_all()
+    assert group.world() == {"w0": 0}
+    assert ("w1", old.incarnation) in group.cuts
+    group.link("w1")
+    group.come_all()
+    group.come_all()
+    assert group.world() == {"w0": 0, "w1": 1}
 
 
 def test_a_clock_that_jumps_back_neither_loses_nor_forms_anything() -> None:
