@@ -17,7 +17,9 @@ from elastic.local.apiserver.server import ApiServer
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m elastic.local.apiserver", description="The API server of the laptop cluster.")
     parser.add_argument("--data-dir", type=Path, required=True, help="where keys, kubeconfig and objects lie; made if absent")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="a loopback address; port 0 picks a free one; the default where no --listen-fd is given")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="a loopback address; port 0 picks a free one; the default where no --listen-fd is given"
+    )
     parser.add_argument(
         "--listen-fd", type=int, action="append", default=[], metavar="N", help="an open listening socket to serve as well; repeatable"
     )
@@ -50,6 +52,7 @@ async def serve(args: argparse.Namespace) -> None:
     data = DataDir.open(args.data_dir, tuple(args.san))
     server = ApiServer(data)
     server.load()
+    server.publish(port)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

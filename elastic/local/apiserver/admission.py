@@ -124,6 +124,8 @@ class BuiltInAdmission:
         elif old is None and spec["clusterIP"] != "None":
             self._claim(new, spec["clusterIP"])
         spec["clusterIPs"] = [spec["clusterIP"]]
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
         if spec["type"] in ("NodePort", "LoadBalancer"):
             for port in spec.get("ports") or ():
                 port.setdefault("nodePort", 30000 + secrets.randbelow(2768))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
+from typing import Any
 
-from elastic.local.apiserver import names
+from elastic.local.apiserver import names, rows
 from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, required, unsupported
 from elastic.local.apiserver.resources import Strategy
 
@@ -20,6 +21,12 @@ class ConfigMaps(Strategy):
 
     def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
         return _immutable_causes(new, old, ("data", "binaryData"))
+
+    def columns(self) -> list[Json]:
+        return rows.CONFIG_MAP
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.config_map(obj)
 
 
 def _repeated(obj: Json) -> list[Cause]:
@@ -62,6 +69,12 @@ class Secrets(Strategy):
         changed = [bad("type", new["type"], names.IMMUTABLE)] if new["type"] != old["type"] else []
         return changed + _immutable_causes(new, old, ("data",))
 
+    def columns(self) -> list[Json]:
+        return rows.SECRET
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.secret(obj)
+
 
 def _fold(obj: Json) -> None:
     """stringData is a way to write data, and is never stored."""
@@ -90,9 +103,12 @@ class Events(Strategy):
         namespace = involved.get("namespace", "")
         if namespace != meta["namespace"] and not (not namespace and meta["namespace"] == "default"):
             return [bad("involvedObject.namespace", namespace, "does not match event.namespace")]
-        if obj.get("eventTime") and not obj.get("reportingComponent"):
-            return [required("reportingController")]
-        return []
+        if not obj.get("eventTime"):
+            return []
+        out = [required(k) for k in ("reportingComponent", "reportingInstance", "action", "reason") if not obj.get(k)]
+        if not obj.get("reportingComponent"):
+            out += [bad("reportingComponent", "", e) for e in names.qualified_errors("")]
+        return out
 
     def fields(self, obj: Json, /) -> dict[str, str]:
         involved = obj.get("involvedObject") or {}
@@ -117,6 +133,12 @@ class Events(Strategy):
             obj.setdefault(key, None)
         obj.setdefault("reportingComponent", "")
         obj.setdefault("reportingInstance", "")
+
+    def columns(self) -> list[Json]:
+        return rows.EVENT
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.event(obj)
 
 
 _EVENT_NAMES = (
@@ -179,6 +201,12 @@ class Namespaces(Strategy):
         if name:
             obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
 
+    def prepare_delete(self, obj: Json, /) -> None:
+        obj.setdefault("status", {})["phase"] = "Terminating"
+
+    def held(self, obj: Json, /) -> bool:
+        return bool((obj.get("spec") or {}).get("finalizers"))
+
     def name_causes(self, name: str, path: str) -> list[Cause]:
         return names.label_causes(name, path)
 
@@ -187,6 +215,26 @@ class Namespaces(Strategy):
 
     def selectable(self) -> tuple[str, ...]:
         return ("status.phase",)
+
+    def columns(self) -> list[Json]:
+        return rows.NAMESPACE
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.namespace(obj)
+
+
+_NODE_INFO = (
+    "machineID",
+    "systemUUID",
+    "bootID",
+    "kernelVersion",
+    "osImage",
+    "containerRuntimeVersion",
+    "kubeletVersion",
+    "kubeProxyVersion",
+    "operatingSystem",
+    "architecture",
+)
 
 
 class Nodes(Strategy):
@@ -211,11 +259,26 @@ class Nodes(Strategy):
         return ("spec.unschedulable",)
 
     def default(self, obj: Json, /) -> None:
-        obj.setdefault("spec", {})
-        status = obj.setdefault("status", {})
+        spec, status = obj.setdefault("spec", {}), obj.setdefault("status", {})
+        if spec.get("podCIDR"):
+            spec.setdefault("podCIDRs", [spec["podCIDR"]])
+        status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
+        status.setdefault("nodeInfo", dict.fromkeys(_NODE_INFO, ""))
         if "capacity" in status and "allocatable" not in status:
             status["allocatable"] = dict(status["capacity"])
+
+    def columns(self) -> list[Json]:
+        return rows.NODE
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.node(obj)
 
 
 class ServiceAccounts(Strategy):
     answers_deleted = True
+
+    def columns(self) -> list[Json]:
+        return rows.ACCOUNT
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.account(obj)

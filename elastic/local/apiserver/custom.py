@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import orjson
+
 from elastic.local.apiserver import fieldsets, schemas, structural, typed
 from elastic.local.apiserver.errors import Cause, Json, bad_request
 from elastic.local.apiserver.resources import Strategy
+from elastic.local.apiserver.tables import age, column
 
 _IMPLIED = {
     "apiVersion": {"type": "string"},
@@ -90,6 +93,34 @@ class Custom(Strategy):
             out["status"] = new["status"]
         return out
 
+    def same_form(self) -> bool:
+        return bool(self.version.get("storage"))
+
+    def from_storage(self, obj: Json, /) -> Json:
+        if not self.same_form():
+            structural.prune(obj, self.schema, "", [])
+        self.default(obj)
+        return obj
+
+    def deprecation(self, plural: str, version: str) -> str:
+        """The warning for every use of a deprecated version; empty for others."""
+        if not self.version.get("deprecated"):
+            return ""
+        return str(self.version.get("deprecationWarning") or f"{version} {plural} is deprecated")
+
+    def columns(self) -> list[Json]:
+        out = [column("Name", format="name")]
+        for c in self._columns():
+            text = c.get("description") or f"Custom resource definition column (in JSONPath format): {c['jsonPath']}"
+            out.append(column(c["name"], c["type"], format=c.get("format", ""), description=text, priority=c.get("priority", 0)))
+        return out
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return [obj["metadata"]["name"], *(_cell(path_value(obj, c["jsonPath"]), c["type"]) for c in self._columns())]
+
+    def _columns(self) -> list[Json]:
+        return self.version.get("additionalPrinterColumns") or [{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}]
+
     def fields(self, obj: Json, /) -> dict[str, str]:
         return {p: _text(path_value(obj, p)) for p in self._selectable}
 
@@ -101,3 +132,14 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cell(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind == "date":
+        return age(value) if isinstance(value, str) else "<invalid>"
+    if kind == "string":
+        return value if isinstance(value, str) else orjson.dumps(value).decode()
+    wanted = {"integer": int, "number": (int, float), "boolean": bool}[kind]
+    return value if isinstance(value, wanted) and (kind == "boolean" or not isinstance(value, bool)) else None

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import yaml
 
-from elastic.local.apiserver.errors import Json, StatusError, bad_request
+from elastic.local.apiserver.errors import Json, StatusError, bad, bad_request, invalid
 from elastic.local.apiserver.resources import ResourceType
-from elastic.local.apiserver.typed import Decoder, WrongType
+from elastic.local.apiserver.typed import Decoder, WrongType, go_name
 
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml")
 JSON_TYPES = ("", "application/json")
@@ -62,23 +62,35 @@ def repeated_keys(body: bytes) -> list[str]:
 
 
 def expect_kind(obj: Any, kind: ResourceType, *, body: bytes) -> Json:
-    """Fills in a missing apiVersion and kind; another one than the path's is an error."""
+    """Fills in a missing apiVersion and kind of a built-in kind; another one than the path's is an error."""
     if not isinstance(obj, dict):
-        raise bad_request(f"couldn't get version/kind; json parse error: json: cannot unmarshal {_go(obj)} into Go value of type struct")
+        raise bad_request(
+            f"couldn't get version/kind; json parse error: json: cannot unmarshal {go_name(obj)} into Go value of type struct"
+        )
+    if kind.custom:
+        return _expect_custom(obj, kind, body)
     version, name = obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind
     if (version, name) != (kind.api_version, kind.kind):
-        group, _, v = version.rpartition("/")
-        found = f"{group}, Version={v}, Kind={name}"
-        want = f"{kind.group}, Version={kind.version}, Kind={kind.kind}"
-        if kind.custom or True:
-            raise bad_request(f"the object provided is unrecognized (must be of type {kind.kind}): expected {want}, found {found}")
+        group, _, number = version.rpartition("/")
+        found, want = f"{group}, Version={number}, Kind={name}", f"{kind.group}, Version={kind.version}, Kind={kind.kind}"
+        raise bad_request(f"the object provided is unrecognized (must be of type {kind.kind}): expected {want}, found {found}")
     return {**obj, "apiVersion": kind.api_version, "kind": kind.kind}
 
 
-def _go(value: Any) -> str:
-    from elastic.local.apiserver.typed import go_name
-
-    return go_name(value)
+def _expect_custom(obj: Json, kind: ResourceType, body: bytes) -> Json:
+    """Custom resources must say what they are."""
+    for key, label in (("kind", "Kind"), ("apiVersion", "apiVersion")):
+        if not obj.get(key):
+            text = body.decode(errors="replace")
+            why = f"Object '{label}' is missing in '{text}'"
+            raise bad_request(f"the object provided is unrecognized (must be of type {kind.kind}): {why} ({text[:22]} ...)")
+    if obj["apiVersion"] != kind.api_version:
+        text = f"the API version in the data ({obj['apiVersion']}) does not match the expected API version ({kind.api_version})"
+        raise bad_request(text)
+    if obj["kind"] != kind.kind:
+        name = (obj.get("metadata") or {}).get("name", "")
+        raise invalid(kind.group, obj["kind"], name, [bad("kind", obj["kind"], f"must be {kind.kind}")])
+    return obj
 
 
 def typed(obj: Json, kind: ResourceType) -> tuple[Json, list[str]]:

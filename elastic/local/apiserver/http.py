@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
+import yaml
 from aiohttp import web
 
-from elastic.local.apiserver import discovery, lists, openapi, paths, tables
+from elastic.local.apiserver import discovery, lists, negotiation, openapi, paths, tables
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.calls import ANONYMOUS, Call, User
+from elastic.local.apiserver.custom import Custom
 from elastic.local.apiserver.errors import Json, StatusError, forbidden, method_not_allowed, no_such_resource, not_found, unauthorized
 from elastic.local.apiserver.kubelet import Kubelets
+from elastic.local.apiserver.negotiation import Form
 from elastic.local.apiserver.objects import Objects, whole
 from elastic.local.apiserver.rbac import Rbac
 from elastic.local.apiserver.resources import Registry, ResourceType
@@ -94,6 +98,9 @@ class Edge:
             raise no_such_resource()
         call = await self._call(request, target, kind, user, warnings)
         self._authorize(call)
+        form_of(request)
+        if isinstance(kind.strategy, Custom):
+            warnings += [w for w in (kind.strategy.deprecation(kind.plural, kind.api_version),) if w]
         return await self._serve(request, call)
 
     @staticmethod
@@ -169,6 +176,7 @@ class Edge:
         if call.verb == "watch":
             return await self._watch(request, call)
         if call.verb == "list":
+            await lists.wait_for(self._store, call)
             return self._list(request, call)
         if call.kind.plural.endswith("reviews") and call.kind.verbs == ("create",):
             return json_response(self._reviews.answer(call, self._writes.read(call)), status=201)
@@ -201,48 +209,56 @@ class Edge:
         )
 
     def _get(self, request: web.Request, call: Call) -> web.Response:
+        lists.version_number(call)
         entry = self._objects.find(call)
-        form = table_wanted(request)
-        if form:
-            return self._object(request, call, whole(call.kind, entry))
-        return raw_response(lists.encode_one(entry, call.kind))
+        if form_of(request) is Form.JSON:
+            return raw_response(lists.encode_one(entry, call.kind))
+        return self._object(request, call, whole(call.kind, entry))
 
     def _object(self, request: web.Request, call: Call, obj: Json, *, status: int = 200) -> web.Response:
-        if table_wanted(request) and obj.get("kind") != "Status":
-            rows = [(call.kind.strategy.cells(obj), obj)]
+        form = form_of(request)
+        if form is Form.TABLE and obj.get("kind") != "Status":
             meta = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
-            made = tables.table(call.kind.strategy.columns(), rows, include=request.query.get("includeObject", ""), list_meta=meta)
-            return json_response(made, status=status)
+            return json_response(self._table(request, call, [obj], meta), status=status)
+        if form is Form.PARTIAL and obj.get("kind") != "Status":
+            return json_response(tables.partial(obj), status=status)
+        if form is Form.YAML:
+            return web.Response(text=yaml.safe_dump(obj, sort_keys=False), status=status, content_type="application/yaml")
         return json_response(obj, status=status)
 
     def _list(self, request: web.Request, call: Call) -> web.Response:
-        found = lists.page(self._store, call)
-        if not table_wanted(request):
+        found, form = lists.page(self._store, call), form_of(request)
+        if form in (Form.JSON, Form.YAML):
             return raw_response(lists.encode(found, call.kind))
-        rows = ((call.kind.strategy.cells(o), o) for o in (whole(call.kind, e) for e in found.entries))
-        made = tables.table(
-            call.kind.strategy.columns(), rows, include=request.query.get("includeObject", ""), list_meta=lists.list_meta(found, call.kind)
-        )
-        return json_response(made)
+        objects = [whole(call.kind, e) for e in found.entries]
+        meta = lists.list_meta(found, call.kind)
+        if form is Form.TABLE:
+            return json_response(self._table(request, call, objects, {k: v for k, v in meta.items() if v != ""}))
+        items = [tables.partial(o) for o in objects]
+        return json_response({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items})
+
+    def _table(self, request: web.Request, call: Call, objects: list[Json], meta: Json, *, columns: bool = True) -> Json:
+        strategy = call.kind.strategy
+        rows = ((strategy.cells(o), o) for o in objects)
+        return tables.table(strategy.columns() if columns else [], rows, include=request.query.get("includeObject", ""), list_meta=meta)
 
     async def _watch(self, request: web.Request, call: Call) -> web.StreamResponse:
-        as_table, include, first = table_wanted(request), request.query.get("includeObject", ""), True
+        form, first = form_of(request), True
 
         def encode(entry: Entry) -> bytes:
             nonlocal first
-            if not as_table:
+            if form in (Form.JSON, Form.YAML):
                 return lists.encode_one(entry, call.kind)
             obj = whole(call.kind, entry)
-            columns = call.kind.strategy.columns() if first else []
+            if form is Form.PARTIAL:
+                return orjson.dumps(tables.partial(obj))
+            made = self._table(request, call, [obj], {"resourceVersion": str(entry.revision)}, columns=first)
             first = False
-            made = tables.table(
-                columns, [(call.kind.strategy.cells(obj), obj)], include=include, list_meta={"resourceVersion": str(entry.revision)}
-            )
             return orjson.dumps(made)
 
-        version = call.query.get("resourceVersion", "")
-        if version and not version.isdigit():
-            raise StatusError(400, "BadRequest", f'Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax')
+        lists.version_number(call)
+        lists.check_watch_options(call)
+        lasting = duration_s(call)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         try:
@@ -258,7 +274,7 @@ class Edge:
         self._watchers.add(watched)
         try:
             await response.prepare(request)
-            await self._stream(response, watcher, until=time.monotonic() + duration_s(call))
+            await self._stream(response, watcher, until=time.monotonic() + lasting)
             await response.write_eof()
         except ConnectionError:
             pass
@@ -286,9 +302,11 @@ class Edge:
     async def _document(self, request: web.Request, path: str, user: User) -> web.StreamResponse:
         parts = path.strip("/").split("/")
         registry = self._registry
-        if path in ("/api", "/apis") and "g=apidiscovery.k8s.io;v=v2;" in request.headers.get("Accept", ""):
+        if path in ("/api", "/apis") and negotiation.wants_aggregated(request.headers.get("Accept", "")):
             made = discovery.aggregated(registry, core=path == "/api")
-            return json_response(made, content_type="application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+            etag = f'"{hashlib.sha256(orjson.dumps(made)).hexdigest().upper()}"'
+            kind = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+            return json_response(made, headers={"ETag": etag, "Vary": "Accept"}, content_type=kind)
         if parts[0] == "openapi":
             return self._openapi(request, parts[1:])
         found: Json | None = None
@@ -326,8 +344,8 @@ class Edge:
         return json_response(made, headers={"ETag": f'"{current}"'})
 
 
-def table_wanted(request: web.Request) -> bool:
-    return "as=Table" in request.headers.get("Accept", "")
+def form_of(request: web.Request) -> Form:
+    return negotiation.chosen(request.headers.get("Accept", ""))
 
 
 def raw_response(body: bytes, *, status: int = 200) -> web.Response:

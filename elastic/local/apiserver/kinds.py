@@ -36,7 +36,14 @@ def _core() -> list[ResourceType]:
             verbs=_NO_COLLECTION_DELETE,
             subresources=(Subresource("finalize", "Namespace", ("update",)), _status("Namespace")),
         ),
-        make("nodes", "Node", cluster.Nodes(), namespaced=False, short_names=("no",), subresources=(_status("Node"),)),
+        make(
+            "nodes",
+            "Node",
+            cluster.Nodes(),
+            namespaced=False,
+            short_names=("no",),
+            subresources=(Subresource("proxy", "NodeProxyOptions", ("create", "delete", "get", "patch", "update")), _status("Node")),
+        ),
         make(
             "persistentvolumeclaims",
             "PersistentVolumeClaim",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import orjson
 
 from elastic.local.apiserver import selectors
 from elastic.local.apiserver.calls import Call
-from elastic.local.apiserver.errors import Json, bad_request, expired, forbidden_field, invalid, unsupported
+from elastic.local.apiserver.errors import Json, StatusError, bad_request, expired, forbidden_field, invalid, unsupported
 from elastic.local.apiserver.objects import whole
 from elastic.local.apiserver.resources import ResourceType
 from elastic.local.apiserver.store import Entry, Store
@@ -47,6 +48,7 @@ class Page:
 
 def page(store: Store, call: Call) -> Page:
     check_version_options(call)
+    version_number(call)
     limit = call.integer("limit") or 0
     token, version = call.query.get("continue", ""), call.query.get("resourceVersion", "")
     after: tuple[str, str] | None = None
@@ -100,8 +102,6 @@ def check_version_options(call: Call) -> None:
     """resourceVersion and resourceVersionMatch of a list, whose combinations are restricted."""
     version, match = call.query.get("resourceVersion", ""), call.query.get("resourceVersionMatch", "")
     causes = []
-    if version and not version.isdigit():
-        raise bad_request(f'Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax')
     if match:
         if not version:
             causes.append(forbidden_field("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"))
@@ -113,6 +113,44 @@ def check_version_options(call: Call) -> None:
             causes.append(forbidden_field("resourceVersionMatch", 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
     if call.flag("sendInitialEvents") or "sendInitialEvents" in call.query:
         causes.append(forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    if causes:
+        raise invalid("meta.k8s.io", "ListOptions", "", causes)
+
+
+def version_number(call: Call) -> int:
+    """The resourceVersion asked for; 0 when none."""
+    text = call.query.get("resourceVersion", "")
+    if text and not text.isdigit():
+        if call.verb == "list":
+            raise bad_request(f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+        raise StatusError(500, "", f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+    return int(text or 0)
+
+
+async def wait_for(store: Store, call: Call) -> None:
+    """A version that is still to come is waited for, though not long."""
+    wanted = version_number(call)
+    for _ in range(30):
+        if store.revision >= wanted:
+            return
+        await asyncio.sleep(0.1)
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    message = f"Timeout: Too large resource version: {wanted}, current: {store.revision}"
+    raise StatusError(504, "Timeout", message, details={"causes": [cause], "retryAfterSeconds": 1}, headers={"Retry-After": "1"})
+
+
+def check_watch_options(call: Call) -> None:
+    match, streaming = call.query.get("resourceVersionMatch", ""), call.query.get("sendInitialEvents")
+    causes = []
+    if streaming is None:
+        if match:
+            causes.append(
+                forbidden_field("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+            )
+    elif match != "NotOlderThan":
+        causes.append(forbidden_field("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"))
+        if match:
+            causes.append(unsupported("resourceVersionMatch", match, ["NotOlderThan"]))
     if causes:
         raise invalid("meta.k8s.io", "ListOptions", "", causes)
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
+
 from elastic.local.apiserver import fieldsets
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom
@@ -17,6 +19,7 @@ from elastic.local.apiserver.errors import Json, StatusError, bad_request
 from elastic.local.apiserver.fieldsets import Path, Shape
 from elastic.local.apiserver.resources import ResourceType
 
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 UPDATE, APPLY = "Update", "Apply"
 _SYSTEM = {
     ("f:apiVersion",),
@@ -189,8 +192,17 @@ def apply(call: Call, live: Json | None, config: Json) -> Json:
     same_as_before = last is not None and last.fields == mine and not changed and not change.removed
     time = last.time if same_as_before and last is not None else _now()
     new = {**new, "metadata": dict(new["metadata"])}
+    _note_last_applied(call, new, config)
     write(new, [*left, Owned(manager, time, mine)])
     return new
+
+
+def _note_last_applied(call: Call, new: Json, config: Json) -> None:
+    """Keeps the annotation of client-side apply true while kubectl applies on the server."""
+    annotations = new["metadata"].get("annotations") or {}
+    if call.manager == "kubectl" and not call.subresource and LAST_APPLIED in annotations:
+        text = orjson.dumps(config, option=orjson.OPT_SORT_KEYS).decode() + "\n"
+        new["metadata"]["annotations"] = {**annotations, LAST_APPLIED: text}
 
 
 def _settable(config: Json) -> Json:

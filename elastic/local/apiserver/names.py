@@ -100,15 +100,28 @@ def metadata_causes(meta: Json) -> list[Cause]:
         out += [bad("metadata.annotations", key, e) for e in qualified_errors(key.lower())]
     if sum(len(k.encode()) + len(v.encode()) for k, v in annotations.items()) > 256 << 10:
         out.append(Cause("metadata.annotations", "FieldValueTooLong", "Too long: may not be more than 262144 bytes"))
-    for i, ref in enumerate(meta.get("ownerReferences") or ()):
+    out += _owner_causes(meta.get("ownerReferences") or [])
+    for i, f in enumerate(meta.get("finalizers") or ()):
+        wrong = qualified_errors(f)
+        out += [bad("metadata.finalizers", f, e) for e in wrong]
+        if wrong or ("/" not in f and f not in ("orphan", "foregroundDeletion", "kubernetes")):
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            out.append(bad(f"metadata.finalizers[{i}]", f, why))
+    return out
+
+
+def _owner_causes(references: list[Json]) -> list[Cause]:
+    out = []
+    for ref in references:
         for key in ("apiVersion", "kind", "name", "uid"):
             if not ref.get(key):
-                path = f"metadata.ownerReferences[{i}].{key}" if key != "apiVersion" else f"metadata.ownerReferences[{i}].apiVersion"
-                out.append(bad(path, ref.get(key, ""), f"{key if key != 'apiVersion' else 'version'} must not be empty"))
-    for f in meta.get("finalizers") or ():
-        out += [bad("metadata.finalizers", f, e) for e in qualified_errors(f)]
-        if not qualified_errors(f) and "/" not in f and f not in ("orphan", "foregroundDeletion", "kubernetes"):
-            out.append(bad("metadata.finalizers", f, "name is neither a standard finalizer name nor is it fully qualified"))
+                out.append(
+                    bad(f"metadata.ownerReferences.{key}", "", "version must not be empty" if key == "apiVersion" else "must not be empty")
+                )
+    controllers = [f"{r.get('kind')}/{r.get('name')}" for r in references if r.get("controller")]
+    if len(controllers) > 1:
+        why = f'Only one reference can have Controller set to true. Found "true" in references for {controllers[0]} and {controllers[1]}'
+        out.append(bad("metadata.ownerReferences", references, why))
     return out
 
 

@@ -79,6 +79,7 @@ class Objects:
             meta.pop("managedFields", None)
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = meta["generateName"][: 63 - 5] + _suffix()
+        call.name = meta.get("name", "")
         meta["uid"] = str(uuid4())
         meta["creationTimestamp"] = now_text()
         strategy.default(obj)
@@ -89,7 +90,9 @@ class Objects:
         await self._admission.admit(call, obj, None)
         causes = names.identity_causes(meta)
         if not causes:
-            causes = strategy.name_causes(meta["name"], "metadata.name") + names.metadata_causes(meta)
+            if meta.get("generateName"):
+                causes += strategy.name_causes(meta["generateName"].rstrip("-.") or "a", "metadata.generateName")
+            causes += strategy.name_causes(meta["name"], "metadata.name") + names.metadata_causes(meta)
         causes += strategy.validate(obj)
         if causes:
             raise invalid(kind.group, kind.kind, meta.get("name", ""), causes)
@@ -100,7 +103,6 @@ class Objects:
             raise already_exists(kind.group, kind.plural, meta["name"], being_deleted=dying)
         if call.dry_run:
             return obj
-        call.name = meta["name"]
         self._put(call, obj, None)
         return obj
 
@@ -156,7 +158,12 @@ class Objects:
         call.warnings += strategy.warnings(new)
         if managed.same(new, old):
             return old
-        if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
+        if (
+            meta.get("deletionTimestamp")
+            and not meta.get("finalizers")
+            and not meta.get("deletionGracePeriodSeconds")
+            and not strategy.held(new)
+        ):
             if not call.dry_run:
                 last = dict(old, metadata=dict(before))  # watchers are told the state that was stored
                 self._remove(call, last, entry)
@@ -173,14 +180,20 @@ class Objects:
             given = meta.setdefault("namespace", call.namespace)
             if given != call.namespace:
                 raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        if meta["name"] != call.name:
+            raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({call.name})")
         version = meta.get("resourceVersion") or ""
+        if version and not version.isdigit():
+            raise StatusError(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
         if not version and call.verb == "update" and kind.strategy.needs_version:
             cause = bad("metadata.resourceVersion", 0, "must be specified for an update")
-            raise invalid(kind.group, kind.plural if kind.custom else kind.plural, call.name, [cause])
+            raise invalid(kind.group, kind.plural, call.name, [cause])
         if version and version != old["metadata"]["resourceVersion"]:
             raise conflict(kind.group, kind.plural, call.name, MODIFIED)
         uid = meta.get("uid")
         if uid and uid != old["metadata"]["uid"]:
+            if call.verb == "patch":
+                raise invalid(kind.group, kind.kind, call.name, [bad("metadata.uid", uid, names.IMMUTABLE)])
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['metadata']['uid']}"
             raise conflict(kind.group, kind.plural, call.name, why)
 
@@ -231,7 +244,8 @@ class Objects:
                 base = datetime.fromisoformat(meta["deletionTimestamp"]).timestamp() - left
                 meta["deletionTimestamp"] = now_text(datetime.fromtimestamp(max(base + grace, 0), UTC))
                 meta["deletionGracePeriodSeconds"] = grace
-        if not finalizers and grace == 0:
+        held = kind.strategy.held(obj)
+        if not finalizers and grace == 0 and not held:
             if kind.strategy.graceful:
                 meta.setdefault("deletionTimestamp", now_text())
                 meta.setdefault("deletionGracePeriodSeconds", 0)
@@ -242,7 +256,8 @@ class Objects:
             return obj, True
         if not marked:
             meta["deletionTimestamp"] = now_text(datetime.fromtimestamp(datetime.now(UTC).timestamp() + grace, UTC))
-            meta["deletionGracePeriodSeconds"] = grace
+            if not held:
+                meta["deletionGracePeriodSeconds"] = grace
             if meta.get("generation"):
                 meta["generation"] += 1
             changed = True
@@ -271,16 +286,14 @@ def _spec(obj: Json) -> Json:
 
 
 def check_preconditions(call: Call, obj: Json, options: Json) -> None:
-    wanted, meta = options.get("preconditions") or {}, obj["metadata"]
-    for key, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+    wanted, meta, kind = options.get("preconditions") or {}, obj["metadata"], call.kind
+    for key, label, guess in (
+        ("uid", "UID", "deleted and then recreated"),
+        ("resourceVersion", "ResourceVersion", "modified"),
+    ):
         if wanted.get(key) and wanted[key] != meta[key]:
-            why = f"Precondition failed: {label} in precondition: {wanted[key]}, {label} in object meta: {meta[key]}"
-            raise StatusError(
-                409,
-                "Conflict",
-                conflict(call.kind.group, call.kind.plural, call.name, why).message,
-                details={"name": call.name, **({"group": call.kind.group} if call.kind.group else {}), "kind": call.kind.plural},
-            )
+            why = f"the {label} in the precondition ({wanted[key]}) does not match the {label} in record ({meta[key]}). The object might have been {guess}"
+            raise conflict(kind.group, kind.kind, call.name, why)
 
 
 def _deletion_finalizers(present: list[str], options: Json) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jsonpatch
 import orjson
-from jsonpointer import JsonPointerException
+from jsonpointer import JsonPointerException, resolve_pointer
 
 from elastic.local.apiserver import schemas
 from elastic.local.apiserver.errors import Json, StatusError, bad_request
@@ -33,25 +33,30 @@ def json_patch(target: Json, operations: Any) -> Any:
         raise StatusError(413, "RequestEntityTooLarge", f"The allowed maximum operations in a JSON patch is 10000, got {len(operations)}")
     for i, op in enumerate(operations):
         try:
-            target = jsonpatch.apply_patch(target, [op])
+            target = jsonpatch.apply_patch(target, [_lenient(target, op)])
         except (jsonpatch.JsonPatchException, JsonPointerException, TypeError, KeyError, IndexError) as e:
             raise _unfit(op, i, e) from None
     return target
 
 
+def _lenient(target: Any, op: Any) -> Any:
+    """Replacing a key that is not there adds it, as the real server's library has it."""
+    if not isinstance(op, dict) or op.get("op") != "replace":
+        return op
+    way, _, last = str(op.get("path", "")).rpartition("/")
+    holder = resolve_pointer(target, way, None)
+    return {**op, "op": "add"} if isinstance(holder, dict) and last.replace("~1", "/").replace("~0", "~") not in holder else op
+
+
 def _unfit(op: Any, index: int, error: Exception) -> StatusError:
-    name = op.get("op") if isinstance(op, dict) else None
-    path = op.get("path") if isinstance(op, dict) else None
+    name, path = (op.get("op"), op.get("path")) if isinstance(op, dict) else (None, None)
     if name == "test":
         why = f"testing value {path} failed: test failed"
-    elif name == "remove":
-        why = f"remove operation does not apply: doc is missing path: {orjson.dumps(path).decode()}: missing value"
-    elif name in ("add", "replace"):
+    elif name in ("add", "replace", "remove"):
         why = f"{name} operation does not apply: doc is missing path: {orjson.dumps(path).decode()}: missing value"
     else:
         why = f"operation {index} does not apply: {error}"
-    message = "the server rejected our request due to an error in our request"
-    return StatusError(422, "Invalid", message, details={"causes": [{"message": why}]} if False else {})
+    return StatusError(422, "Invalid", f"the server rejected our request due to an error in our request: {why}", details={})
 
 
 def strategic(target: Json, patch: Any, schema: Json) -> Json:
@@ -87,7 +92,7 @@ def _strategic_object(target: Any, patch: Json, schema: Json) -> Json:
     for key in (k for k in patch if k.startswith("$setElementOrder/")):
         field = key.partition("/")[2]
         if field not in patch and isinstance(out.get(field), list):
-            out[field] = _ordered(out[field], patch[key], _merge_key(schema.get("properties", {}).get(field, {})))
+            out[field] = _ordered(out[field], out[field], patch[key], _merge_key(schema.get("properties", {}).get(field, {})))
     return out
 
 
@@ -110,7 +115,8 @@ def _strategic_value(target: Any, patch: Any, field: Json, order: list[Any] | No
         merged: list[Any] = current + [v for v in patch if v not in current]
     else:
         merged = _merge_items(current, patch, key=key, schema=schemas.resolved(schema.get("items", {})))
-    return _ordered(merged, order, key) if order else merged
+    wanted = order if order is not None else [p for p in patch if not (isinstance(p, dict) and "$patch" in p)]
+    return _ordered(merged, current, wanted, key)
 
 
 def _merge_items(current: list[Any], patch: list[Any], *, key: str, schema: Json) -> list[Any]:
@@ -140,13 +146,18 @@ def _without_directives(value: Any) -> Any:
     return [v for v in value if not (isinstance(v, dict) and "$patch" in v)] if isinstance(value, list) else value
 
 
-def _ordered(items: list[Any], order: list[Any], key: str | None) -> list[Any]:
-    """Items named by the order come in that order; the others keep their place relative to what stands before them."""
-    identity = [(i.get(key) if key and isinstance(i, dict) else i) for i in items]
-    wanted = [(o.get(key) if key and isinstance(o, dict) else o) for o in order]
-    rank = {v: n for n, v in enumerate(wanted)}
-    placed, last = [], -1.0
-    for n, (item, name) in enumerate(zip(items, identity, strict=True)):
-        last = float(rank[name]) if name in rank else last
-        placed.append((last, name not in rank, n, item))
-    return [p[3] for p in sorted(placed, key=lambda p: p[:3])]
+def _ordered(items: list[Any], before: list[Any], order: list[Any], key: str | None) -> list[Any]:
+    """Items that the order names come in that order; each of the others keeps its place before what it stood before."""
+
+    def named(values: list[Any]) -> list[Any]:
+        return [v.get(key) if key and isinstance(v, dict) else v for v in values]
+
+    wanted, old = named(order), named(before)
+    mine = sorted((i for i, n in zip(items, named(items), strict=True) if n in wanted), key=lambda i: wanted.index(named([i])[0]))
+    others = [i for i, n in zip(items, named(items), strict=True) if n not in wanted]
+    out = []
+    while mine and others:
+        left, right = named([others[0]])[0], named([mine[0]])[0]
+        first = left in old and right in old and old.index(left) < old.index(right)
+        out.append(others.pop(0) if first else mine.pop(0))
+    return out + mine + others

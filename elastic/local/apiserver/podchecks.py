@@ -161,6 +161,9 @@ def update_causes(new: Json, old: Json) -> list[Cause]:
             out.append(bad("spec.activeDeadlineSeconds", None, "must not update from a positive integer to nil value"))
         elif later > old["activeDeadlineSeconds"]:
             out.append(bad("spec.activeDeadlineSeconds", later, "must be less than or equal to previous value"))
+    for key in ("containers", "initContainers"):
+        if len(new.get(key) or ()) != len(old.get(key) or ()):
+            out.append(forbidden_field(f"spec.{key}", "pod updates may not add or remove containers"))
     if out:
         return out
     changed = _frozen_changes(new, old)
@@ -171,8 +174,6 @@ def _frozen_changes(new: Json, old: Json) -> str:
     mine = copy.deepcopy(new)
     for key in ("containers", "initContainers"):
         theirs = old.get(key) or []
-        if len(mine.get(key) or []) != len(theirs):
-            return f" {key}: {len(theirs)} before, {len(mine.get(key) or [])} now"
         for a, b in zip(mine.get(key) or [], theirs, strict=True):
             a["image"] = b["image"]
     if old.get("terminationGracePeriodSeconds", 0) < 0 and mine.get("terminationGracePeriodSeconds") == 1:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from elastic.local.apiserver import crdchecks, definitions
-from elastic.local.apiserver.errors import Cause, Json, bad
+from elastic.local.apiserver import crdchecks, definitions, rows
+from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, required, unsupported
 from elastic.local.apiserver.resources import Strategy
 from elastic.local.apiserver.tables import column
 
@@ -28,7 +29,82 @@ class Budgets(Strategy):
                 "UnhealthyPodEvictionPolicy": None,
             }
             return [bad("spec", shape, "minAvailable and maxUnavailable cannot be both set")]
-        return []
+        out = [c for k in ("minAvailable", "maxUnavailable") if k in spec for c in _share_causes(spec[k], f"spec.{k}")]
+        for i, e in enumerate((spec.get("selector") or {}).get("matchExpressions") or ()):
+            if e.get("operator") not in ("In", "NotIn", "Exists", "DoesNotExist"):
+                out.append(bad(f"spec.selector.matchExpressions[{i}].operator", e.get("operator", ""), "not a valid selector operator"))
+        return out
+
+    def columns(self) -> list[Json]:
+        return rows.BUDGET
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.budget(obj)
+
+
+def _share_causes(value: Any, path: str) -> list[Cause]:
+    """A number of pods, or a percentage of them."""
+    if isinstance(value, int):
+        return [bad(path, value, "must be greater than or equal to 0")] if value < 0 else []
+    if not re.fullmatch(r"[0-9]+%", value):
+        return [
+            bad(
+                path,
+                value,
+                "a valid percent string must be a numeric value followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')",
+            )
+        ]
+    return [bad(path, value, "must not be greater than 100%")] if int(value[:-1]) > 100 else []
+
+
+_SCALE_UP = {
+    "stabilizationWindowSeconds": 0,
+    "selectPolicy": "Max",
+    "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, {"type": "Percent", "value": 100, "periodSeconds": 15}],
+}
+_SCALE_DOWN = {"selectPolicy": "Max", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
+_METRICS = {"ContainerResource": "containerResource", "External": "external", "Object": "object", "Pods": "pods", "Resource": "resource"}
+
+
+def _cpu_metric(percent: int) -> Json:
+    return {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}}}
+
+
+def _autoscaler_causes(spec: Json) -> list[Cause]:
+    out: list[Cause] = []
+    most, least, target = spec.get("maxReplicas", 0), spec.get("minReplicas", 1), spec.get("scaleTargetRef") or {}
+    if most < 1:
+        out.append(required("spec.maxReplicas", "must be set and greater than 0"))
+    if least < 1:
+        out.append(bad("spec.minReplicas", least, "must be greater than or equal to 1"))
+    if most < least:
+        out.append(bad("spec.maxReplicas", most, "must be greater than or equal to `minReplicas`"))
+    for key in ("kind", "name"):
+        if not target.get(key):
+            out.append(required(f"spec.scaleTargetRef.{key}"))
+    if not target.get("apiVersion"):
+        out.append(bad("spec.scaleTargetRef.apiVersion", "", "apiVersion must specify API group"))
+    for i, metric in enumerate(spec.get("metrics") or ()):
+        out += _metric_causes(metric, f"spec.metrics[{i}]")
+    return out
+
+
+def _metric_causes(metric: Json, path: str) -> list[Cause]:
+    kind = metric.get("type", "")
+    if kind not in _METRICS:
+        return [unsupported(f"{path}.type", kind, _METRICS)]
+    key = _METRICS[kind]
+    source = metric.get(key)
+    if source is None:
+        return [required(f"{path}.{key}", "must populate information for the given metric source")]
+    target = source.get("target") or {}
+    if kind in ("Resource", "ContainerResource") and not target.get("averageUtilization") and not target.get("averageValue"):
+        return [required(f"{path}.{key}.target.averageUtilization", "must set either a target raw value or a target utilization")]
+    if kind in ("Pods",) and not target.get("averageValue"):
+        return [required(f"{path}.{key}.target.averageValue", "must specify a positive target averageValue")]
+    if kind in ("Object", "External") and not target.get("value") and not target.get("averageValue"):
+        return [required(f"{path}.{key}.target.averageValue", "must set either a target value for metric or a per-pod target")]
+    return []
 
 
 class Autoscalers(Strategy):
@@ -38,16 +114,47 @@ class Autoscalers(Strategy):
         spec = obj.setdefault("spec", {})
         spec.setdefault("minReplicas", 1)
         if not spec.get("metrics"):
-            spec["metrics"] = [
-                {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
-            ]
+            spec["metrics"] = [_cpu_metric(80)]
+        behavior = spec.get("behavior")
+        if behavior is not None:
+            behavior["scaleUp"] = {**_SCALE_UP, **(behavior.get("scaleUp") or {})}
+            behavior["scaleDown"] = {**_SCALE_DOWN, **(behavior.get("scaleDown") or {})}
+
+    def validate(self, obj: Json, /) -> list[Cause]:
+        return _autoscaler_causes(obj["spec"])
 
     def prepare_create(self, obj: Json, /) -> None:
         obj["status"] = {"desiredReplicas": 0, "currentMetrics": None}
 
+    def columns(self) -> list[Json]:
+        return rows.AUTOSCALER
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.autoscaler(obj)
+
 
 class AutoscalersV1(Autoscalers):
-    """autoscaling/v1: one metric, cpu, in a field of its own."""
+    """autoscaling/v1: the same objects, with the cpu metric in a field of its own; other metrics are not shown."""
+
+    def same_form(self) -> bool:
+        return False
+
+    def default(self, obj: Json, /) -> None:
+        obj.setdefault("spec", {}).setdefault("minReplicas", 1)
+
+    def to_storage(self, obj: Json, /) -> Json:
+        spec = dict(obj["spec"])
+        spec.setdefault("metrics", [_cpu_metric(spec.pop("targetCPUUtilizationPercentage", 80))])
+        return {**obj, "spec": spec}
+
+    def from_storage(self, obj: Json, /) -> Json:
+        spec = dict(obj["spec"])
+        for metric in spec.pop("metrics", None) or ():
+            target = (metric.get("resource") or {}).get("target") or {}
+            if (metric.get("resource") or {}).get("name") == "cpu" and "averageUtilization" in target:
+                spec["targetCPUUtilizationPercentage"] = target["averageUtilization"]
+        status = {k: v for k, v in (obj.get("status") or {}).items() if k in ("currentReplicas", "desiredReplicas", "lastScaleTime")}
+        return {**obj, "spec": spec, "status": {"currentReplicas": 0, "desiredReplicas": 0, **status}}
 
 
 class Leases(Strategy):
@@ -63,12 +170,41 @@ class Leases(Strategy):
             out.append(bad("spec.leaseTransitions", spec["leaseTransitions"], "must be greater than or equal to 0"))
         return out
 
+    def columns(self) -> list[Json]:
+        return rows.LEASE
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.lease(obj)
+
+
+SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
 
 class PriorityClasses(Strategy):
     generation = True
 
     def default(self, obj: Json, /) -> None:
         obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+    def validate(self, obj: Json, /) -> list[Cause]:
+        name, value = obj["metadata"].get("name", ""), obj.get("value", 0)
+        out = []
+        if name.startswith("system-") and name not in SYSTEM_PRIORITIES:
+            why = f"priority class names with 'system-' prefix are reserved for system use only. error: {name} is not a known system priority class"
+            out.append(forbidden_field("metadata.name", why))
+        elif name not in SYSTEM_PRIORITIES and value > 1_000_000_000:
+            out.append(forbidden_field("value", "maximum allowed value of a user defined priority is 1000000000"))
+        return out
+
+    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+        changed = [k for k in ("value", "preemptionPolicy") if new.get(k) != old.get(k)]
+        return [forbidden_field(k, "may not be changed in an update.") for k in changed]
+
+    def columns(self) -> list[Json]:
+        return rows.PRIORITY
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.priority(obj)
 
 
 class Webhooks(Strategy):

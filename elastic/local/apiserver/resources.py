@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from elastic.local.apiserver import schemas
+from elastic.local.apiserver import names, schemas, tables
 from elastic.local.apiserver.errors import Cause, Json
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -78,14 +78,16 @@ class Strategy:
     def warnings(self, obj: Json, /) -> list[str]:
         return []
 
+    def held(self, obj: Json, /) -> bool:
+        """Whether something besides metadata.finalizers holds an object that is marked for deletion."""
+        return False
+
     def grace(self, obj: Json, asked: int | None, /) -> int:
         """Seconds between the deletion mark and the end; only pods have any."""
         return 0
 
     def name_causes(self, name: str, path: str) -> list[Cause]:
-        from elastic.local.apiserver.names import subdomain_causes
-
-        return subdomain_causes(name, path)
+        return names.subdomain_causes(name, path)
 
     def to_storage(self, obj: Json, /) -> Json:
         """From the form of this version into the stored one."""
@@ -99,15 +101,10 @@ class Strategy:
         return True
 
     def columns(self) -> list[Json]:
-        return [
-            {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0},
-            {"name": "Age", "type": "date", "format": "", "description": "", "priority": 0},
-        ]
+        return [tables.column("Name", format="name"), tables.column("Age")]
 
     def cells(self, obj: Json, /) -> list[Any]:
-        from elastic.local.apiserver.tables import age
-
-        return [obj["metadata"]["name"], age(obj["metadata"].get("creationTimestamp"))]
+        return [obj["metadata"]["name"], tables.age(obj["metadata"].get("creationTimestamp"))]
 
 
 def _keep(new: Json, old: Json, key: str) -> None:

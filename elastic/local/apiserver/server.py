@@ -11,12 +11,13 @@ from aiohttp import web
 from elastic.local.apiserver import kinds
 from elastic.local.apiserver.admission import BuiltInAdmission
 from elastic.local.apiserver.auth import Tokens
-from elastic.local.apiserver.datadir import DataDir
+from elastic.local.apiserver.datadir import SERVICE_ADDRESS, DataDir
 from elastic.local.apiserver.definitions import STORAGE, Definitions
 from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.http import Edge
 from elastic.local.apiserver.kubelet import Kubelets
 from elastic.local.apiserver.objects import Objects, now_text
+from elastic.local.apiserver.policies import SYSTEM_PRIORITIES
 from elastic.local.apiserver.rbac import Rbac
 from elastic.local.apiserver.resources import Registry
 from elastic.local.apiserver.reviews import Reviews
@@ -67,11 +68,35 @@ class ApiServer:
         present = [entry for resource, entry in self.store.load() if resource == STORAGE]
         self._definitions.start(present)
         for name in NAMESPACES:
-            if self.store.get("namespaces", "", name) is None:
-                meta = {"name": name, "uid": str(uuid4()), "creationTimestamp": now_text(), "labels": {"kubernetes.io/metadata.name": name}}
-                obj = {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
-                self.store.put("namespaces", "", name, obj=obj, expected=None)
+            labels = {"kubernetes.io/metadata.name": name}
+            self._ensure("namespaces", "", name, labels=labels, spec={"finalizers": ["kubernetes"]}, status={"phase": "Active"})
+        for name, value in SYSTEM_PRIORITIES.items():
+            self._ensure("priorityclasses.scheduling.k8s.io", "", name, value=value, preemptionPolicy="PreemptLowerPriority")
         self.store.forget_history()
+
+    def _ensure(self, resource: str, namespace: str, name: str, *, labels: dict[str, str] | None = None, **rest: object) -> None:
+        """Makes an object that belongs to every cluster, unless it is there."""
+        if self.store.get(resource, namespace, name) is not None:
+            return
+        meta: Json = {"name": name, "uid": str(uuid4()), "creationTimestamp": now_text()}
+        meta |= ({"namespace": namespace} if namespace else {}) | ({"labels": labels} if labels else {})
+        self.store.put(resource, namespace, name, obj={"metadata": meta, **rest}, expected=None)
+
+    def publish(self, port: int) -> None:
+        """The service under which pods find this server."""
+        ports = [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}]
+        spec = {
+            "type": "ClusterIP",
+            "clusterIP": SERVICE_ADDRESS,
+            "clusterIPs": [SERVICE_ADDRESS],
+            "ports": ports,
+            "sessionAffinity": "None",
+            "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack",
+            "internalTrafficPolicy": "Cluster",
+        }
+        labels = {"component": "apiserver", "provider": "kubernetes"}
+        self._ensure("services", "default", "kubernetes", labels=labels, spec=spec, status={"loadBalancer": {}})
 
     async def start(self, sockets: list[socket.socket]) -> None:
         runner = web.AppRunner(self._edge.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)

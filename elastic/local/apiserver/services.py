@@ -2,9 +2,47 @@
 
 from __future__ import annotations
 
-from elastic.local.apiserver import names
-from elastic.local.apiserver.errors import Cause, Json
+from typing import Any
+
+from elastic.local.apiserver import names, rows
+from elastic.local.apiserver.errors import Cause, Json, bad, duplicate, required, unsupported
 from elastic.local.apiserver.resources import Strategy
+
+_RANGE = "must be between 1 and 65535, inclusive"
+
+
+def _causes(spec: Json) -> list[Cause]:
+    out: list[Cause] = []
+    kind, ports = spec["type"], spec.get("ports") or []
+    if kind not in ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"):
+        out.append(unsupported("spec.type", kind, ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")))
+    if kind == "ExternalName":
+        return out if spec.get("externalName") else [*out, required("spec.externalName")]
+    if not ports and spec.get("clusterIP") != "None":
+        out.append(required("spec.ports"))
+    seen: set[str] = set()
+    for i, port in enumerate(ports):
+        out += _port_causes(port, f"spec.ports[{i}]", alone=len(ports) == 1, seen=seen)
+    return out
+
+
+def _port_causes(port: Json, path: str, *, alone: bool, seen: set[str]) -> list[Cause]:
+    out: list[Cause] = []
+    name = port.get("name", "")
+    if not name and not alone:
+        out.append(required(f"{path}.name"))
+    elif name:
+        out += names.label_causes(name, f"{path}.name")
+        if name in seen:
+            out.append(duplicate(f"{path}.name", name))
+        seen.add(name)
+    for key in ("port", "targetPort"):
+        number = port.get(key, 0)
+        if isinstance(number, int) and not 1 <= number <= 65535:
+            out.append(bad(f"{path}.{key}", number, _RANGE))
+    if port.get("protocol") not in ("SCTP", "TCP", "UDP"):
+        out.append(unsupported(f"{path}.protocol", port.get("protocol"), ("SCTP", "TCP", "UDP")))
+    return out
 
 
 class Services(Strategy):
@@ -18,11 +56,9 @@ class Services(Strategy):
         for port in spec.get("ports") or ():
             port.setdefault("protocol", "TCP")
             if port.get("targetPort") in (None, "", 0):
-                port["targetPort"] = port.get("port")
+                port["targetPort"] = port.get("port", 0)
         if kind != "ExternalName":
             spec.setdefault("internalTrafficPolicy", "Cluster")
-            spec.setdefault("ipFamilyPolicy", "SingleStack")
-            spec.setdefault("ipFamilies", ["IPv4"])
         if kind in ("NodePort", "LoadBalancer"):
             spec.setdefault("externalTrafficPolicy", "Cluster")
         if kind == "LoadBalancer":
@@ -32,7 +68,16 @@ class Services(Strategy):
         obj["status"] = {"loadBalancer": {}}
 
     def name_causes(self, name: str, path: str) -> list[Cause]:
-        return [Cause(path, "FieldValueInvalid", f'Invalid value: "{name}": {e}') for e in names.dns1035_errors(name)]
+        return names.label_causes(name, path)
+
+    def validate(self, obj: Json, /) -> list[Cause]:
+        return _causes(obj["spec"])
+
+    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+        before, after = old["spec"], new["spec"]
+        if "ExternalName" in (before["type"], after["type"]) or before.get("clusterIP") == after.get("clusterIP"):
+            return []
+        return [bad("spec.clusterIPs[0]", after.get("clusterIPs"), "may not change once set")]
 
     def fields(self, obj: Json, /) -> dict[str, str]:
         spec = obj.get("spec") or {}
@@ -40,3 +85,9 @@ class Services(Strategy):
 
     def selectable(self) -> tuple[str, ...]:
         return ("spec.clusterIP", "spec.type")
+
+    def columns(self) -> list[Json]:
+        return rows.SERVICE
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return rows.service(obj)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from elastic.local.apiserver import decoding, selectors
-from elastic.local.apiserver.auth import Tokens
+from elastic.local.apiserver.auth import ISSUER, Tokens
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom, path_value
 from elastic.local.apiserver.errors import (
@@ -113,9 +113,9 @@ class Subresources:
         name = call.name or (body.get("metadata") or {}).get("name", "")
         node = target.get("name", "")
         if not node:
-            raise invalid("", "Binding", name, [_required("target.name")])
+            raise StatusError(500, "", "target.name: Required value")
         if target.get("kind") not in (None, "", "Node"):
-            raise invalid("", "Binding", name, [_unsupported("target.kind", target["kind"], ["Node", "<empty>"])])
+            raise StatusError(500, "", f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
         pods = self._registry.find("", "v1", "pods")
         assert pods is not None
         inner = Call("update", pods, call.namespace, name, "binding", call.query, call.user, agent=call.agent)
@@ -124,7 +124,7 @@ class Subresources:
         def mutate(pod: Json) -> Json:
             if uid and uid != pod["metadata"]["uid"]:
                 why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {pod['metadata']['uid']}"
-                raise conflict("", "pods/binding", name, why)
+                raise conflict("", "pods", name, why)
             if pod["metadata"].get("deletionTimestamp"):
                 raise conflict("", "pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
             if pod["spec"].get("nodeName"):
@@ -217,10 +217,10 @@ class Subresources:
         token, expires = self._tokens.account_token(
             call.namespace, call.name, meta["uid"], seconds=seconds, audiences=spec.get("audiences") or (), bound=bound
         )
-        spec.setdefault("audiences", ["https://kubernetes.default.svc.cluster.local"])
+        spec.setdefault("audiences", [ISSUER])
         spec.setdefault("boundObjectRef", None)
         status = {"token": token, "expirationTimestamp": now_text(datetime.fromtimestamp(expires, UTC))}
-        answer_meta = {"name": call.name, "namespace": call.namespace, "creationTimestamp": now_text()}
+        answer_meta = {"name": call.name, "namespace": call.namespace, "uid": meta["uid"], "creationTimestamp": now_text()}
         return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": answer_meta, "spec": spec, "status": status}
 
     def _bound(self, call: Call, ref: Any) -> Json | None:
@@ -287,15 +287,3 @@ def _set(obj: Json, path: str, value: Any) -> None:
 
 def _selector_text(selector: Json | None) -> str:
     return ",".join(f"{k}={v}" for k, v in sorted((selector or {}).get("matchLabels", {}).items()))
-
-
-def _required(path: str) -> Any:
-    from elastic.local.apiserver.errors import required
-
-    return required(path)
-
-
-def _unsupported(path: str, value: object, allowed: list[str]) -> Any:
-    from elastic.local.apiserver.errors import unsupported
-
-    return unsupported(path, value, allowed)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic.local.apiserver.errors import Json
+from elastic.local.apiserver.errors import Json, bad_request
 
 
 def column(name: str, type_: str = "string", *, format: str = "", description: str = "", priority: int = 0) -> Json:
@@ -48,14 +48,21 @@ def duration(seconds: int) -> str:
 
 def table(columns: list[Json], rows: Iterable[tuple[list[Any], Json]], *, include: str, list_meta: Json) -> Json:
     """`rows` are cells and objects; `include` is Metadata (the default), Object or None."""
+    if include not in ("", "Metadata", "Object", "None"):
+        why = f"includeObject: Invalid value: \"{include}\": must be 'Metadata', 'Object', 'None', or empty"
+        raise bad_request(f"Unable to convert to Table as requested: {why}")
     out = []
     for cells, obj in rows:
         row: Json = {"cells": cells}
         if include == "Object":
             row["object"] = obj
         elif include != "None":
-            row["object"] = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+            row["object"] = partial(obj)
         else:
             row["object"] = None
         out.append(row)
     return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": list_meta, "columnDefinitions": columns, "rows": out}
+
+
+def partial(obj: Json) -> Json:
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}

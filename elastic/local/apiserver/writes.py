@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from elastic.local.apiserver import decoding, lists, managed, patches
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom
-from elastic.local.apiserver.errors import Json, StatusError, bad_request, conflict, forbidden_field, invalid, not_found, unsupported
+from elastic.local.apiserver.errors import Json, StatusError, bad, bad_request, conflict, invalid, not_found, unsupported
 from elastic.local.apiserver.objects import Mutate, Objects, Part
 from elastic.local.apiserver.store import Store
 
@@ -51,7 +53,7 @@ class Writes:
         given = obj["metadata"].get("name", "")
         if given != call.name:
             if not given:
-                raise bad_request("name is required" if False else "resource name may not be empty")
+                raise bad_request("resource name may not be empty")
             raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({call.name})")
         exists = self._store.get(call.kind.stored_in, call.namespace, call.name) is not None
         if not exists and call.kind.strategy.creates_on_update:
@@ -77,9 +79,14 @@ class Writes:
     def _patching(self, call: Call, patch: Any) -> Mutate:
         def mutate(current: Json) -> Json:
             policy = decoding.FieldPolicy(call.query.get("fieldValidation", ""))
-            obj, unknown = self._shaped(call, patched(call, current, patch))
-            policy.note(unknown, [])
-            call.warnings[:] = policy.settle("")
+            raw = patched(call, current, patch)
+            try:
+                obj, unknown = self._shaped(call, raw)
+                policy.note(unknown, [])
+                call.warnings[:] = policy.settle("")
+            except StatusError as e:
+                shown = patch if call.media == STRATEGIC else raw
+                raise invalid("", "", "", [bad("patch", orjson.dumps(shown).decode(), e.message)]) from None
             obj.setdefault("metadata", {})
             return obj
 
@@ -122,6 +129,8 @@ class Writes:
             read = decoding.parse(call.body, media)
             if not isinstance(read, dict):
                 raise bad_request("DeleteOptions must be an object")
+            if read.get("kind") not in (None, "", "DeleteOptions"):
+                raise bad_request(f'no kind "{read["kind"]}" is registered for version "{read.get("apiVersion", "")}"')
             options = read
         for key in ("propagationPolicy",):
             if call.query.get(key):
@@ -137,7 +146,7 @@ class Writes:
         if policy is not None and policy not in ("Orphan", "Background", "Foreground"):
             causes.append(unsupported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"]))
         if policy is not None and options.get("orphanDependents") is not None:
-            causes.append(forbidden_field("propagationPolicy", "orphanDependents and deletionPropagation cannot be both set"))
+            causes.append(bad("propagationPolicy", policy, "orphanDependents and deletionPropagation cannot be both set"))
         if causes:
             raise invalid("meta.k8s.io", "DeleteOptions", "", causes)
         return options
