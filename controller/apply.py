@@ -3,6 +3,7 @@ What is already so counts as done; what fails is reported, and the next round st
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -38,6 +39,9 @@ class Outcome:
     written: dict[Resource, str] = field(default_factory=dict)
     news: list[News] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
+    status: JobStatus | None = None
+    """The status that was written, if one was."""
+    job_is_gone: bool = False
 
     def wrote(self, resource: Resource, item: Object) -> None:
         version = str((item.get("metadata") or {}).get("resourceVersion", ""))
@@ -66,6 +70,12 @@ class Applier:
         if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors:
             await self._act(gate, key, job, DeleteJob(), outcome)
         return outcome
+
+    async def forget(self, job_uid: str) -> None:
+        """The job is gone for good; that the server cannot be told now does no harm, for nobody joins any more."""
+        if self._membership is not None:
+            with contextlib.suppress(OSError):
+                await self._membership.forget(job_uid)
 
     async def _speak(self, job: Object, actions: Iterable[Action], outcome: Outcome) -> bool:
         """Tells the rendezvous server what it must know before pods go; False if it could not be told."""
@@ -96,6 +106,7 @@ class Applier:
                     case DeleteJob():
                         uid = job["metadata"]["uid"]
                         await self._kube.delete(JOBS[key.kind], key.name, namespace=key.namespace, uid=uid, propagation="Background")
+                        outcome.job_is_gone = True
                     case Tell() | Forget():
                         pass
             except KubeError as error:
@@ -144,6 +155,7 @@ class Applier:
         resource = JOBS[key.kind]
         try:
             outcome.wrote(resource, await self._kube.patch(resource, key.name, body, namespace=key.namespace, subresource="status"))
+            outcome.status = status
         except KubeError as error:
             if error.code != 404:
                 outcome.errors.append(error)

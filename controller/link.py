@@ -33,21 +33,18 @@ class RendezvousLink:
         self._errors = errors
         self._clock = clock
         self._told: dict[str, Tell] = {}
-        self._forgotten: set[str] = set()
 
     async def tell(self, job_uid: str, told: Tell) -> None:
         """Only what is new goes over the wire."""
         if self._told.get(job_uid) != told:
             await self._say(job_uid, told)
             self._told[job_uid] = told
-            self._forgotten.discard(job_uid)
 
     async def forget(self, job_uid: str) -> None:
-        if job_uid in self._told or job_uid not in self._forgotten:
+        if job_uid in self._told or job_uid in self.worlds:
             await self._guarded(self._server.forget(job_uid))
             self._told.pop(job_uid, None)
             self.worlds.pop(job_uid, None)
-            self._forgotten.add(job_uid)
 
     async def run(self, changed: Callable[[str], None]) -> None:
         """Listens until cancelled; `changed` hears the uid of each job whose world is another."""

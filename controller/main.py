@@ -4,8 +4,9 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ class Options:
     health_port: int
     metrics_port: int
     ready_file: Path | None
+    leader_elect: bool
+    lease_namespace: str
+    identity: str
 
 
 @click.command()
@@ -51,6 +55,8 @@ class Options:
 @click.option("--metrics-port", default=0, show_default=True, help="Prometheus metrics; 0: none.")
 @click.option("--health-port", default=0, show_default=True, help="/healthz and /readyz; 0: none.")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Written once the controller works.")
+@click.option("--leader-elect/--no-leader-elect", default=False, show_default=True, help="Let only the holder of a Lease work.")
+@click.option("--lease-namespace", default="", help="Where the Lease is. Default: the namespace of the account or kubeconfig.")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
 def main(*, log_level: str, kinds: str, **flags: Any) -> None:
     """Keeps training jobs of group kubeflow.org/v1 as their specs say."""
@@ -63,11 +69,11 @@ def main(*, log_level: str, kinds: str, **flags: Any) -> None:
         raise click.BadParameter(f"{unknown[0]} is no kind of ours; choose from {', '.join(KINDS)}", param_hint="--enable-kinds")
     if flags["rendezvous_url"] and not (flags["installation"] and flags["rendezvous_endpoint"]):
         raise click.UsageError("--rendezvous-url needs --installation and --rendezvous-endpoint as well")
-    sys.exit(asyncio.run(_run(Options(kinds=chosen, **flags))))
+    sys.exit(asyncio.run(_run(Options(kinds=chosen, identity=f"{socket.gethostname()}_{os.getpid()}", **flags))))
 
 
 async def _run(options: Options) -> int:
-    from controller.process import Process
+    from controller.process import LeaseLost, Process
     from elastic.kube import connect
     from elastic.kube.access import AccessError
 
@@ -85,7 +91,12 @@ async def _run(options: Options) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with kube:
-        await Process(kube, options).run(stop)
+        options = replace(options, lease_namespace=options.lease_namespace or kube.access.namespace)
+        try:
+            await Process(kube, options).run(stop)
+        except LeaseLost as error:
+            log.error("%s", error)
+            return 1
     return 0
 
 

@@ -91,7 +91,7 @@ class Observer:
         return True if cache is None else await cache.reached(version, timeout_s=timeout_s)
 
     def snapshot(
-        self, key: Key, job: Object, *, now: datetime, settings: Settings, world: World | None = None, token: str = ""
+        self, key: Key, job: Object, *, now: datetime, settings: Settings, world: World | None = None, token: str = "", term: int = 0
     ) -> Snapshot:
         uid = job["metadata"]["uid"]
 
@@ -108,6 +108,7 @@ class Observer:
             owned=tuple(owned for cache in self._others.values() for owned in mine(cache)),
             world=world,
             token=token,
+            term=term,
         )
 
     def _node_of(self, pod: Pod) -> Node | None:

@@ -6,14 +6,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry
+
 from controller.apply import Applier
 from controller.edge import Edge
+from controller.election import Election
 from controller.keys import Key
 from controller.link import RendezvousLink
+from controller.metrics import Metrics
 from controller.observe import OTHER_RESOURCES, Observer
 from controller.reconcile import Reconciler
 from controller.settings import Rendezvous, Settings
 from controller.tell import Teller
+from controller.web import serving
 from controller.workqueue import WorkQueue
 from elastic.kube.client import Kube
 from elastic.kube.resources import PLUGIN_POD_GROUPS, VOLCANO_POD_GROUPS, Resource
@@ -24,6 +29,11 @@ if TYPE_CHECKING:
     from controller.main import Options
 
 log = logging.getLogger(__name__)
+LEASE = "elastic-controller"
+
+
+class LeaseLost(RuntimeError):
+    """Two must not work at the same time."""
 
 
 class Process:
@@ -32,12 +42,36 @@ class Process:
         self._options = options
         self._queue: WorkQueue[Key] = WorkQueue(clock=time.monotonic)
         self._observer = Observer(kube, kinds=options.kinds, resources=_watched(options.gang_scheduler), namespace=options.namespace)
+        self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__)
+        self._is_ready = asyncio.Event()
         self._key = load_keys(options.installation)[0] if options.installation else b""
         self._ca = (options.installation / "ca.crt").read_text() if options.installation else ""
 
     async def run(self, stop: asyncio.Event) -> None:
+        """Works until told to stop; raises when a part ends by itself, because without it nothing can be right."""
+        options = self._options
         client = self._client()
         link = RendezvousLink(client, errors=(RendezvousError,)) if client is not None else None
+        edge = Edge(self._kube.access, kinds=options.kinds, namespace=options.namespace)
+        parts = [self._observer.run(self._queue.add), edge.run(self._queue.add), self._reconcile(link), self._say_ready(), _set(stop)]
+        if link is not None:
+            parts.append(link.run(self._world_changed))
+        async with serving(
+            health_port=options.health_port,
+            metrics_port=options.metrics_port,
+            is_ready=self._is_ready.is_set,
+            registry=self._metrics.registry,
+        ):
+            tasks = [asyncio.create_task(part) for part in parts]
+            try:
+                await _first_end(tasks)
+            finally:
+                await _cancelled(tasks)
+                if client is not None:
+                    await client.close()
+
+    async def _reconcile(self, link: RendezvousLink | None) -> None:
+        """Every replica keeps its view; only the one that holds the Lease acts on it."""
         reconciler = Reconciler(
             self._observer,
             Applier(self._kube, Teller(self._kube), link),
@@ -45,26 +79,25 @@ class Process:
             settings=self._settings(),
             worlds=link.worlds if link is not None else {},
             token_for=lambda uid: job_token(self._key, uid) if self._key else "",
+            metrics=self._metrics,
         )
-        tasks = [
-            asyncio.create_task(self._observer.run(self._queue.add)),
-            asyncio.create_task(reconciler.run(self._options.workers)),
-            asyncio.create_task(self._say_ready()),
-        ]
-        if link is not None:
-            tasks.append(asyncio.create_task(link.run(self._world_changed)))
-        options = self._options
-        edge = Edge(self._kube.access, kinds=options.kinds, namespace=options.namespace)
-        tasks.append(asyncio.create_task(edge.run(self._queue.add)))
-        stopped = asyncio.create_task(_set(stop))
+        if not self._options.leader_elect:
+            await reconciler.run(self._options.workers)
+            return
+        election = Election(
+            self._kube, namespace=self._options.lease_namespace, name=LEASE, me=self._options.identity, clock=time.monotonic
+        )
         try:
-            await _first_end([*tasks, stopped])
+            await election.win()
+            reconciler.term = election.term
+            tasks = [asyncio.create_task(reconciler.run(self._options.workers)), asyncio.create_task(election.hold())]
+            try:
+                await _first_end(tasks)
+                raise LeaseLost(f"another controller may hold the lease {LEASE}; this one stops")
+            finally:
+                await _cancelled(tasks)
         finally:
-            for task in (*tasks, stopped):
-                task.cancel()
-            await asyncio.gather(*tasks, stopped, return_exceptions=True)
-            if client is not None:
-                await client.close()
+            await election.give_back()
 
     def _client(self) -> RendezvousClient | None:
         if not self._options.rendezvous_url:
@@ -94,6 +127,7 @@ class Process:
     async def _say_ready(self) -> None:
         await self._observer.wait_synced()
         log.info("every view is whole; %d jobs", len(self._observer.keys()))
+        self._is_ready.set()
         if self._options.ready_file is not None:
             _write_whole(self._options.ready_file)
         await asyncio.Event().wait()
@@ -111,6 +145,12 @@ async def _first_end(tasks: list[asyncio.Task[None]]) -> None:
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _write_whole(path: Path) -> None:

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 import msgspec
 
 from controller.actions import Plan
-from controller.apply import Applier
+from controller.apply import Applier, Outcome
 from controller.invalid import plan_for_invalid
 from controller.keys import Key
+from controller.metrics import Metrics
 from controller.observe import Observer
 from controller.plan import plan
 from controller.settings import Settings
@@ -39,13 +40,17 @@ class Reconciler:
         settings: Settings,
         worlds: Mapping[str, World],
         token_for: Callable[[str], str],
+        metrics: Metrics,
     ) -> None:
+        self.term = 0
         self._observer = observer
         self._applier = applier
         self._queue = queue
         self._settings = settings
         self._worlds = worlds
         self._token_for = token_for
+        self._metrics = metrics
+        self._uids: dict[Key, str] = {}
 
     async def run(self, workers: int) -> None:
         """Works until cancelled; nothing is decided before the whole view is there."""
@@ -56,24 +61,27 @@ class Reconciler:
 
     async def _work(self) -> None:
         while True:
-            key, _ = await self._queue.take()
-            failed = True
+            key, since = await self._queue.take()
+            began, failed = time.monotonic(), True
             try:
                 failed = not await self.round(key)
             except Exception:
                 log.exception("round for %s %s/%s broke off", *key)
             finally:
                 self._queue.done(key, failed=failed)
+                self._metrics.round(seconds=time.monotonic() - began, waited=began - since, failed=failed)
 
     async def round(self, key: Key) -> bool:
         """One look and what follows from it; False if it must be repeated soon."""
         job = self._observer.job(key)
+        await self._let_go(key, job)
         if job is None:
             self._queue.forget(key)
             return True
         now = datetime.now(UTC).replace(microsecond=0)
         old, planned = self._planned(key, job, now)
         outcome = await self._applier.carry_out(key, job, planned, old=old, now=now)
+        self._count(key, old, outcome)
         for error in outcome.errors:
             log.log(_level(error), "round for %s %s/%s: %s", *key, error)
         for resource, version in outcome.written.items():
@@ -81,6 +89,24 @@ class Reconciler:
         if planned.look_again_at is not None:
             self._queue.add_at(key, time.monotonic() + (planned.look_again_at - datetime.now(UTC)).total_seconds())
         return not outcome.errors
+
+    async def _let_go(self, key: Key, job: Object | None) -> None:
+        """A job that is gone, or made anew under its name, is nobody's concern at the rendezvous server any more."""
+        uid = job["metadata"]["uid"] if job is not None else None
+        known = self._uids.get(key)
+        if known is not None and known != uid:
+            await self._applier.forget(known)
+        if uid is None:
+            self._uids.pop(key, None)
+        else:
+            self._uids[key] = uid
+
+    def _count(self, key: Key, old: JobStatus, outcome: Outcome) -> None:
+        framework = KINDS[key.kind].framework
+        if outcome.status is not None:
+            self._metrics.changed(namespace=key.namespace, framework=framework, old=old, new=outcome.status)
+        if outcome.job_is_gone:
+            self._metrics.deleted(namespace=key.namespace, framework=framework)
 
     def _planned(self, key: Key, job: Object, now: datetime) -> tuple[JobStatus, Plan]:
         try:
@@ -90,7 +116,7 @@ class Reconciler:
             return status, plan_for_invalid(KINDS[key.kind], key.name, status=status, problems=error.problems, now=now)
         uid = parsed.metadata.uid
         snapshot = self._observer.snapshot(
-            key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid)
+            key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid), term=self.term
         )
         return parsed.status, plan(parsed, snapshot)
 
