@@ -16,15 +16,19 @@ from elastic.kube import connect
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
+from elastic.local.agent import control
 from elastic.local.agent.endpoint import Endpoint
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.fleet import Fleet, Place, pods_cache
+from elastic.local.agent.images import ImageError, Images, parse_images, write_programs
 from elastic.local.agent.launch import Settings
-from elastic.local.agent.node import NodeFacts, machine_capacity
+from elastic.local.agent.nodes import Nodes
+from elastic.local.agent.roster import Member
 from elastic.local.controllers.accounts import DefaultAccounts
 from elastic.local.controllers.budgets import DisruptionBudgets
 from elastic.local.controllers.garbage import GarbageCollector
 from elastic.local.controllers.namespaces import NamespaceDeletion
+from elastic.local.controllers.nodes import NodeLifecycle
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import Channel
 from elastic.local.scheduler.loop import Scheduler
@@ -42,7 +46,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, required=True, help="where the sandbox's holder listens and pods have their folders")
     parser.add_argument("--nodes", type=int, default=1, help="nodes to start; 0 starts no scheduler either")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs of each node")
+    parser.add_argument("--node-grace-s", type=float, default=50.0, help="a node that is silent for so long is unreachable")
     parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
+    parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
     parser.add_argument("--ready-file", type=Path, help="written when all nodes are in the API")
     return parser.parse_args()
 
@@ -68,6 +74,8 @@ async def _work(kube: Kube, args: argparse.Namespace, base_env: dict[str, str]) 
         group.create_task(GarbageCollector(kube).run())
         group.create_task(DisruptionBudgets(kube, pods).run())
         if args.nodes:
+            group.create_task(NodeLifecycle(kube, pods, grace_s=args.node_grace_s).run())
+        if args.nodes:
             await _start_nodes(group, kube, pods, args, base_env)
         await pods.wait_synced()
         if args.ready_file:
@@ -81,8 +89,19 @@ async def _start_nodes(
     described = await channel.describe()
     mode, gateway = Mode(described["mode"]), described["gateway"]
     env = {**base_env, "KUBERNETES_SERVICE_HOST": gateway, "KUBERNETES_SERVICE_PORT": str(urlsplit(kube.access.server).port or 443)}
-    capacity = machine_capacity(args.gpus)
-    settings = Settings(mode=mode, base_env=env, cwd=str(args.cwd), claims=args.data_dir / "claims", host_ip=HOST_IP, capacity=capacity)
+    programs = args.data_dir / "programs"
+    write_programs(programs)
+    ours, rest = env["PATH"].split(os.pathsep, 1)
+    env["PATH"] = os.pathsep.join([ours, str(programs), rest])
+    settings = Settings(
+        mode=mode,
+        base_env=env,
+        cwd=str(args.cwd),
+        claims=args.data_dir / "claims",
+        host_ip=HOST_IP,
+        capacity={},
+        images=args.images,
+    )
     place = Place(args.data_dir / "nodes", {("kubernetes", "default"): gateway, RENDEZVOUS: gateway})
     fleet = Fleet(kube, channel, settings=settings, place=place, pods=pods)
     group.create_task(fleet.run())
@@ -92,13 +111,9 @@ async def _start_nodes(
     group.create_task(events.run())
     group.create_task(Scheduler(kube, pods, events).run())
     group.create_task(_follow(channel))
-    for index in range(args.nodes):
-        name = f"node-{index}"
-        facts = NodeFacts(name=name, capacity=capacity, host_ip=HOST_IP, port=port, labels={}, sandbox=mode.value)
-        recorder = Recorder(kube, component="kubelet", host=name)
-        group.create_task(recorder.run())
-        group.create_task(fleet.run_node(facts, recorder))
-    await fleet.wait_for(args.nodes)
+    nodes = Nodes(group, fleet, port=port, folder=args.data_dir, holder=described["holder"])
+    await nodes.start(tuple(Member(name=f"node-{index}", gpus=args.gpus) for index in range(args.nodes)))
+    group.create_task(control.serve(args.data_dir, nodes.add, nodes.kill))
 
 
 async def _follow(channel: Channel) -> None:
@@ -124,7 +139,12 @@ def base_environment(environ: dict[str, str]) -> dict[str, str]:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    asyncio.run(run(arguments(), base_environment(dict(os.environ))))
+    args = arguments()
+    try:
+        args.images = Images(parse_images(args.image))
+    except ImageError as error:
+        sys.exit(str(error))
+    asyncio.run(run(args, base_environment(dict(os.environ))))
 
 
 if __name__ == "__main__":

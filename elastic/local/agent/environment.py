@@ -4,7 +4,7 @@ fetched config maps and secrets, and a missing one is a ConfigError in the words
 
 import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +40,10 @@ def expand(text: str, values: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replace, text)
 
 
-def command_line(container: Object, env: Mapping[str, str]) -> list[str]:
-    """command and args; there is no image here that could bring a command of its own."""
-    command = [expand(word, env) for word in [*(container.get("command") or ()), *(container.get("args") or ())]]
-    if not container.get("command"):
+def command_line(container: Object, env: Mapping[str, str], *, default: Sequence[str] = ()) -> list[str]:
+    """command and args; the default is what stands for the image's own command, where something does."""
+    command = [expand(word, env) for word in [*(container.get("command") or default), *(container.get("args") or ())]]
+    if not container.get("command") and not default:
         raise ConfigError(
             f'container "{container["name"]}" has no command; images are not pulled here, so their entrypoint is unknown: '
             "set command in the container"

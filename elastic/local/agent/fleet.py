@@ -4,19 +4,20 @@ and exec. A node is added by starting it here, and found again by its folder aft
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
-from elastic.kube.resources import PODS, SERVICES
+from elastic.kube.resources import NODES, PODS, SERVICES
 from elastic.local.agent.environment import Object
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.launch import Settings
 from elastic.local.agent.names import Directory, NamedPod, NamedService, named_pod, named_service
-from elastic.local.agent.node import NodeAgent, NodeFacts, hosts_text
+from elastic.local.agent.node import LOCAL_LABEL, NodeAgent, NodeFacts, hosts_text
 from elastic.local.agent.pod import PodRunner, Surroundings
+from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import Channel
 
 log = logging.getLogger(__name__)
@@ -81,11 +82,21 @@ class Fleet:
             for agent in self._agents.values():
                 agent.rewrite_hosts()
 
-    async def wait_for(self, count: int) -> None:
-        """Returns when so many nodes are in the API."""
-        while sum(agent.registered for agent in self._agents.values()) < count:
+    @property
+    def mode(self) -> Mode:
+        return self._settings.mode
+
+    async def wait_for(self, names: Collection[str]) -> None:
+        """Returns when these nodes are in the API, and ready there."""
+        while not all(name in self._agents and self._agents[name].registered for name in names):
             self._registered.clear()
             await self._registered.wait()
+
+    async def retire_others(self, names: Collection[str]) -> None:
+        """Takes nodes out of the API that an earlier cluster of this data folder played, and this one does not."""
+        for node in (await self._kube.list(NODES, labels=f"{LOCAL_LABEL}=true")).items:
+            if node["metadata"]["name"] not in names:
+                await self._kube.delete(NODES, node["metadata"]["name"])
 
     def agent(self, name: str) -> NodeAgent | None:
         return self._agents.get(name)
@@ -93,8 +104,9 @@ class Fleet:
     def runner(self, namespace: str, pod: str) -> PodRunner | None:
         return next((runner for agent in self._agents.values() if (runner := agent.runner(namespace, pod)) is not None), None)
 
-    async def run_node(self, facts: NodeFacts, events: Recorder) -> None:
+    async def run_node(self, facts: NodeFacts) -> None:
         """Runs one node of this process until cancelled."""
+        events = Recorder(self._kube, component="kubelet", host=facts.name)
         around = Surroundings(
             kube=self._kube,
             channel=self._channel,
@@ -105,7 +117,9 @@ class Fleet:
         )
         agent = NodeAgent(facts, around=around, pods=self._pods, folder=self._place.folder / facts.name)
         self._agents[facts.name] = agent
+        recording = asyncio.create_task(events.run())
         try:
             await agent.run()
         finally:
+            recording.cancel()
             self._agents.pop(facts.name, None)

@@ -1,5 +1,5 @@
 """Turns a container's spec into a launch for the sandbox: fetches what the spec refers to, makes volumes and puts the environment together.
-`image` is not pulled: the process runs on this machine, in the environment that the settings name.
+`image` is not pulled: the process runs on this machine, with the programs that stand for the image.
 """
 
 import time
@@ -12,6 +12,7 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
 from elastic.local.agent import volumes
 from elastic.local.agent.environment import ConfigError, Object, Sources, command_line, environment
+from elastic.local.agent.images import Images
 from elastic.local.agent.names import hostname_of
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.runs import BackOff
@@ -33,6 +34,7 @@ class Settings:
     claims: Path
     host_ip: str
     capacity: Mapping[str, str]
+    images: Images = field(default_factory=Images)
     back_off: BackOff = field(default_factory=BackOff)
 
 
@@ -76,7 +78,8 @@ class Preparation:
 
     async def launch(self, pod: Object, container: Object, *, run_id: str, attempt: int) -> Launch:
         sources = await self._sources(pod)
-        env = environment(container, sources, base=self._base(pod))
+        image = container.get("image") or ""
+        env = environment(container, sources, base=self._base(pod, image))
         name = container["name"]
         self._folder.container(name).mkdir(parents=True, exist_ok=True)
         message = self._folder.message(name, attempt)
@@ -90,7 +93,7 @@ class Preparation:
         return Launch(
             id=run_id,
             pod=pod["metadata"]["uid"],
-            argv=command_line(container, env),
+            argv=command_line(container, env, default=self._settings.images.find(image).command),
             env=env,
             cwd=container.get("workingDir") or self._settings.cwd,
             log=str(self._folder.log(name, attempt)),
@@ -99,8 +102,9 @@ class Preparation:
             hosts=str(self._folder.hosts),
         )
 
-    def _base(self, pod: Object) -> dict[str, str]:
-        return {**self._settings.base_env, "HOSTNAME": hostname_of(pod), "TMPDIR": str(self._folder.scratch)}
+    def _base(self, pod: Object, image: str) -> dict[str, str]:
+        inside = self._settings.images.environment(image, self._settings.base_env)
+        return {**inside, "HOSTNAME": hostname_of(pod), "TMPDIR": str(self._folder.scratch)}
 
     async def _sources(self, pod: Object) -> Sources:
         maps, secrets = volumes.referenced(pod)

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import platform
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_S = 40
+LOCAL_LABEL = "elastic-training/local-node"
+"""On every node that this package plays, so that one which is not played any more can be told from others."""
 HEARTBEAT_S = 10.0
 NODE_STATUS_S = 240.0
 
@@ -102,7 +105,7 @@ class NodeAgent:
         uid = folder.path.name
         for run in running:
             if run.startswith(f"{uid}/"):
-                await self._around.channel.signal(run, 9)
+                await self._around.channel.signal(run, signal.SIGKILL)
         await self._around.channel.destroy(uid)
         folder.remove()
 
@@ -151,11 +154,14 @@ class NodeAgent:
     async def vanish(self) -> None:
         """Plays the loss of the machine: every process ends at once, and nobody is told."""
         self._gone = True
-        for task in [*self._tasks.values()]:
+        uids = set(self._runners)
+        for task in list(self._tasks.values()):
             task.cancel()
         for run in (await self._around.channel.describe())["running"]:
-            if run.split("/")[0] in self._runners:
-                await self._around.channel.signal(run, 9)
+            if run.split("/")[0] in uids:
+                await self._around.channel.signal(run, signal.SIGKILL)
+        for uid in uids:
+            await self._around.channel.destroy(uid)
 
     async def _register(self) -> None:
         facts = self._facts
@@ -163,6 +169,7 @@ class NodeAgent:
             "kubernetes.io/hostname": facts.name,
             "kubernetes.io/os": "linux",
             "kubernetes.io/arch": _architecture(),
+            LOCAL_LABEL: "true",
             **facts.labels,
         }
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": facts.name, "labels": labels}}

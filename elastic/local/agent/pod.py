@@ -126,7 +126,10 @@ class PodRunner:
             return await self._advance()
         except (KubeError, HolderGone, aiohttp.ClientError, TimeoutError, OSError) as error:
             log.warning("pod %s: %s; trying again", self._pod["metadata"]["name"], error)
-            return time.time() + RETRY_S
+        except Exception:
+            # One pod that we do not understand must not take its node's attention away from it for good.
+            log.exception("pod %s: trying again", self._pod["metadata"]["name"])
+        return time.time() + RETRY_S
 
     async def _advance(self) -> float | None:
         if lifecycle.phase_in_object(self._pod).final and not self._folder.path.exists():

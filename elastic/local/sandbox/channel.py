@@ -21,11 +21,11 @@ class HolderGone(Exception):
 
 
 @contextlib.contextmanager
-def address_in(folder: Path) -> Iterator[str]:
-    """The socket's address by way of a descriptor of its folder, for the path itself may be longer than an address can be."""
+def address_in(folder: Path, name: str = SOCKET) -> Iterator[str]:
+    """A socket's address by way of a descriptor of its folder, for the path itself may be longer than an address can be."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+        yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)
 

@@ -62,6 +62,7 @@ class Holder:
         self._joined: dict[int, _Joined] = {}
         self._clients: list[_Client] = []
         self._stopping = False
+        self._name = f"{os.getpid()}-{time.time_ns()}"
 
     def serve(self) -> None:
         """Runs until it is told to stop; then everything it started ends first."""
@@ -128,7 +129,12 @@ class Holder:
     def _do(self, client: _Client, request: dict[str, Any], handed: list[int]) -> dict[str, Any]:
         match request["op"]:
             case "describe":
-                return {"mode": self._sandbox.mode.value, "gateway": self._sandbox.gateway, "running": self._running()}
+                return {
+                    "mode": self._sandbox.mode.value,
+                    "gateway": self._sandbox.gateway,
+                    "running": self._running(),
+                    "holder": self._name,
+                }
             case "create":
                 known = self._sandbox.adopt_address(request["pod"])
                 return {"ip": known or self._sandbox.create(request["pod"], hostname=request["hostname"])}

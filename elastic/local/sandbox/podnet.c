@@ -4,6 +4,8 @@
  *   ELASTIC_POD_HOSTS     a file of names, written like /etc/hosts and read anew at each look-up
  *   ELASTIC_POD_HOSTNAME  the pod's host name
  *
+ *   ELASTIC_POD_MESSAGE_PATH, ELASTIC_POD_MESSAGE_FILE   the path at which the container writes its termination message, and the file meant
+ *
  * What listens on every address, or on 127.0.0.1 at a chosen port, listens on the pod's address instead, so that pods do not meet on a port.
  * What connects does so from the pod's address; 127.0.0.1 means the pod itself where the pod listens on that port.
  * Programs that are linked statically or make system calls themselves are not reached.
@@ -12,10 +14,12 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -260,3 +264,37 @@ void freeifaddrs(struct ifaddrs *first) {
   if (pod_address() == INADDR_NONE) NEXT(freeifaddrs)(first);
   else free(first);
 }
+
+/* The termination message is a file of the pod's own, although every pod opens it under the same name. */
+static const char *own_path(const char *path) {
+  const char *meant = getenv("ELASTIC_POD_MESSAGE_PATH"), *file = getenv("ELASTIC_POD_MESSAGE_FILE");
+  return path && meant && file && !strcmp(path, meant) ? file : path;
+}
+
+#define OPEN_WITH_MODE(name)                                   \
+  int name(const char *path, int flags, ...) {                 \
+    mode_t mode = 0;                                           \
+    va_list rest;                                              \
+    va_start(rest, flags);                                     \
+    if (flags & (O_CREAT | O_TMPFILE)) mode = va_arg(rest, mode_t); \
+    va_end(rest);                                              \
+    return NEXT(name)(own_path(path), flags, mode);            \
+  }
+
+#define OPEN_BELOW_WITH_MODE(name)                             \
+  int name(int folder, const char *path, int flags, ...) {     \
+    mode_t mode = 0;                                           \
+    va_list rest;                                              \
+    va_start(rest, flags);                                     \
+    if (flags & (O_CREAT | O_TMPFILE)) mode = va_arg(rest, mode_t); \
+    va_end(rest);                                              \
+    return NEXT(name)(folder, own_path(path), flags, mode);    \
+  }
+
+OPEN_WITH_MODE(open)
+OPEN_WITH_MODE(open64)
+OPEN_BELOW_WITH_MODE(openat)
+OPEN_BELOW_WITH_MODE(openat64)
+
+FILE *fopen(const char *path, const char *mode) { return NEXT(fopen)(own_path(path), mode); }
+FILE *fopen64(const char *path, const char *mode) { return NEXT(fopen64)(own_path(path), mode); }

@@ -1,0 +1,64 @@
+"""A socket in the data folder by which a node is added to the running cluster, or made to vanish: one line of JSON each way."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from elastic.local.agent.roster import Member
+from elastic.local.sandbox.channel import address_in
+
+log = logging.getLogger(__name__)
+
+SOCKET = "agents.sock"
+MOST_REQUEST = 64 * 1024
+REQUEST_S = 5.0
+
+
+class Refused(Exception):
+    """What was asked for cannot be done, in words for whoever asked."""
+
+
+class Add(Member, frozen=True, tag_field="do", tag="add"):
+    """A node more."""
+
+
+class Kill(msgspec.Struct, frozen=True, tag_field="do", tag="kill"):
+    """A node less, without a word to anybody."""
+
+    name: str
+
+
+async def serve(folder: Path, add: Callable[[Member], Awaitable[None]], kill: Callable[[str], Awaitable[None]]) -> None:
+    """Answers until cancelled."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                line = await reader.readline()
+            request = msgspec.json.decode(line, type=Add | Kill)
+            match request:
+                case Add():
+                    await add(request)
+                case Kill():
+                    await kill(request.name)
+            reply: dict[str, object] = {"ok": True}
+        except (Refused, msgspec.DecodeError, TimeoutError, ValueError) as error:
+            reply = {"error": str(error) or "no request came"}
+        with contextlib.suppress(ConnectionError):
+            writer.write(msgspec.json.encode(reply) + b"\n")
+            await writer.drain()
+            writer.close()
+
+    path = folder / SOCKET
+    path.unlink(missing_ok=True)
+    with address_in(folder, SOCKET) as address, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        path.chmod(0o600)
+        server = await asyncio.start_unix_server(answer, sock=listening, limit=MOST_REQUEST)
+        async with server:
+            await server.serve_forever()

@@ -1,0 +1,75 @@
+"""Starts, adds and kills the nodes that one process plays, and keeps the roster of them current."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from elastic.local.agent import roster
+from elastic.local.agent.control import Refused
+from elastic.local.agent.fleet import Fleet
+from elastic.local.agent.node import NodeFacts, machine_capacity
+from elastic.local.agent.roster import Member
+
+FILE = "nodes.json"
+HOST_IP = "127.0.0.1"
+READY_S = 20.0
+
+
+class Nodes:
+    """The nodes of a fleet, by name."""
+
+    def __init__(self, group: asyncio.TaskGroup, fleet: Fleet, *, port: int, folder: Path, holder: str) -> None:
+        self._group = group
+        self._fleet = fleet
+        self._port = port
+        self._file = folder / FILE
+        self._roster = roster.read(self._file).for_holder(holder)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def start(self, first: tuple[Member, ...]) -> None:
+        """Those that the process was told to play, as far as they have not been killed, and those that were added earlier."""
+        self._keep(self._roster)
+        members = self._roster.members(first)
+        for member in members:
+            self._run(member)
+        names = [member.name for member in members]
+        await self._fleet.retire_others([*names, *self._roster.killed])
+        await self._fleet.wait_for(names)
+
+    async def add(self, member: Member) -> None:
+        if member.name in self._tasks:
+            raise Refused(f"node {member.name} already runs")
+        self._keep(self._roster.with_member(Member(member.name, member.gpus, member.labels)))
+        self._run(member)
+        try:
+            async with asyncio.timeout(READY_S):
+                await self._fleet.wait_for([member.name])
+        except TimeoutError:
+            raise Refused(f"node {member.name} is not ready after {READY_S:.0f} s; see agents.log") from None
+
+    async def kill(self, name: str) -> None:
+        task = self._tasks.pop(name, None)
+        agent = self._fleet.agent(name)
+        if task is None or agent is None:
+            known = ", ".join(sorted(self._tasks)) or "none"
+            raise Refused(f"no node {name} runs here; nodes: {known}")
+        self._keep(self._roster.without(name))
+        await agent.vanish()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    def _run(self, member: Member) -> None:
+        facts = NodeFacts(
+            name=member.name,
+            capacity=machine_capacity(member.gpus),
+            host_ip=HOST_IP,
+            port=self._port,
+            labels=member.labels,
+            sandbox=self._fleet.mode.value,
+        )
+        self._tasks[member.name] = self._group.create_task(self._fleet.run_node(facts), name=f"node {member.name}")
+
+    def _keep(self, changed: roster.Roster) -> None:
+        self._roster = changed
+        roster.write(self._file, changed)

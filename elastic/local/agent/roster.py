@@ -1,0 +1,52 @@
+"""Remembers which nodes one process plays: those it was started with, those added since, and those that have been killed.
+Additions last as long as the data folder. A kill lasts as long as the sandbox's holder: a cluster that is started anew has all its nodes.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A node as whoever adds it describes it."""
+
+    name: str
+    gpus: int = 0
+    labels: dict[str, str] = {}
+
+
+class Roster(msgspec.Struct, frozen=True):
+    """A value; with_... and without_... return the next one."""
+
+    holder: str = ""
+    added: tuple[Member, ...] = ()
+    killed: tuple[str, ...] = ()
+
+    def for_holder(self, holder: str) -> "Roster":
+        return self if holder == self.holder else Roster(holder=holder, added=self.added)
+
+    def with_member(self, member: Member) -> "Roster":
+        others = tuple(other for other in self.added if other.name != member.name)
+        killed = tuple(name for name in self.killed if name != member.name)
+        return Roster(self.holder, (*others, member), killed)
+
+    def without(self, name: str) -> "Roster":
+        return Roster(self.holder, self.added, tuple(sorted({*self.killed, name})))
+
+    def members(self, first: tuple[Member, ...]) -> list[Member]:
+        """Who is to run, given those that the process was started with; an added node replaces a namesake."""
+        named = {member.name: member for member in (*first, *self.added)}
+        return [member for name, member in named.items() if name not in self.killed]
+
+
+def read(path: Path) -> Roster:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Roster)
+    except FileNotFoundError:
+        return Roster()
+
+
+def write(path: Path, roster: Roster) -> None:
+    unfinished = path.with_suffix(".new")
+    unfinished.write_bytes(msgspec.json.encode(roster))
+    unfinished.rename(path)

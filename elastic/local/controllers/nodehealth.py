@@ -1,0 +1,87 @@
+"""Decides what a node's silence or word means: conditions and taints of the node, and which of its pods have to go, and when. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from elastic.local.scheduler.place import tolerates
+
+Object = dict[str, Any]
+UNREACHABLE = "node.kubernetes.io/unreachable"
+NOT_READY = "node.kubernetes.io/not-ready"
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+OURS = (UNREACHABLE, NOT_READY, UNSCHEDULABLE)
+CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A pod that a taint drives out, and when; `at` is None when it may stay for good."""
+
+    at: float | None
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def silent(node: Object, lease: Object | None, *, now: float, grace_s: float) -> bool:
+    """Whether nothing has been heard of the node for too long; a node that never had a lease counts from its making."""
+    renewed = ((lease or {}).get("spec") or {}).get("renewTime")
+    heard = seconds(renewed) if renewed else seconds(node["metadata"]["creationTimestamp"])
+    return now - heard > grace_s
+
+
+def unknown_conditions(node: Object, *, now: float) -> list[Object]:
+    """What a silent node's conditions become; nothing if they say so already."""
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    said = {entry["type"]: entry for entry in (node.get("status") or {}).get("conditions") or ()}
+    return [
+        {
+            "type": kind,
+            "status": "Unknown",
+            "reason": "NodeStatusUnknown",
+            "message": "Kubelet stopped posting node status.",
+            "lastHeartbeatTime": said.get(kind, {}).get("lastHeartbeatTime", stamp),
+            "lastTransitionTime": stamp,
+        }
+        for kind in CONDITIONS
+        if said.get(kind, {}).get("status") != "Unknown"
+    ]
+
+
+def taints(node: Object, *, now: float) -> list[Object] | None:
+    """The taints the node should have, or None if it has them."""
+    present = list((node.get("spec") or {}).get("taints") or ())
+    ready = next((e["status"] for e in (node.get("status") or {}).get("conditions") or () if e["type"] == "Ready"), "Unknown")
+    wanted: list[tuple[str, str]] = []
+    if ready == "Unknown":
+        wanted = [(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]
+    elif ready == "False":
+        wanted = [(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]
+    if (node.get("spec") or {}).get("unschedulable"):
+        wanted.append((UNSCHEDULABLE, "NoSchedule"))
+    ours = {(taint["key"], taint["effect"]): taint for taint in present if taint["key"] in OURS}
+    if ours.keys() == set(wanted):
+        return None
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kept = [taint for taint in present if taint["key"] not in OURS]
+    return kept + [ours.get(key, {"key": key[0], "effect": key[1], "timeAdded": stamp}) for key in wanted]
+
+
+def eviction(pod: Object, of_node: Iterable[Object], *, now: float) -> Eviction:
+    """When a pod has to leave because of NoExecute taints: at once, after the shortest toleration, or never."""
+    at: float | None = None
+    for taint in of_node:
+        if taint.get("effect") != "NoExecute":
+            continue
+        tolerations = [entry for entry in pod["spec"].get("tolerations") or () if tolerates(entry, taint)]
+        if not tolerations:
+            return Eviction(now)
+        limits = [float(entry["tolerationSeconds"]) for entry in tolerations if entry.get("tolerationSeconds") is not None]
+        if limits:
+            since = seconds(taint["timeAdded"]) if taint.get("timeAdded") else now
+            due = since + max(0.0, min(limits))
+            at = due if at is None else min(at, due)
+    return Eviction(at)
