@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from control_plane import ControlPlane
+from real_servers import ControlPlane
 
 from elastic.api import API_VERSION, KINDS, Kind
 from elastic.api.crd import crd

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from arbitrary_json import places, planted
 from click.testing import CliRunner
 from written_jobs import Mistake, job, job_names, mistakes
 
-from elastic.api import API_VERSION, KINDS, Kind
+from elastic.api import API_VERSION, KINDS, Kind, SpecError, parse
 from elastic.api.crd import crd
 from elastic.cli import main
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 
+ODD_VALUES = [None, True, False, 0, 1, 2, -1, 1.5, 10**20, "", "1", "None", "Worker", [], [None], ["a"], {}, {"a": 1}, {"a": None}]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 STRICT = {"fieldValidation": "Strict", "fieldManager": "test"}
 DRY = STRICT | {"dryRun": "All"}
@@ -74,6 +77,23 @@ async def test_the_server_does_with_each_mistake_what_the_table_says(kube: Kube,
     assert error is not None
     if mistake.server == "rule":
         assert mistake.rule in error.message
+
+
+async def test_whatever_parse_takes_the_server_takes(kube: Kube, served: str):
+    chance = random.Random(7)
+    taken = 0
+    for _ in range(300):
+        good = placed(job(chance.choice(job_names())), served)
+        at = chance.choice([at for at in places(good) if at[:1] == ("spec",)])
+        changed = planted(good, at, chance.choice(ODD_VALUES))
+        try:
+            parse(changed)
+        except SpecError:
+            continue
+        error = await refused(kube, collection(KINDS[good["kind"]], served), changed, {"dryRun": "All"})
+        assert error is None, f"{at}: {error}"
+        taken += 1
+    assert taken > 30
 
 
 async def test_the_rules_guard_scale_and_a_maximum_that_falls_below(kube: Kube, served: str):
