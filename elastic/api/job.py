@@ -320,7 +320,8 @@ def bounds(elastic: ElasticPolicy | None, workers: int) -> tuple[int, int]:
         return workers, workers
     least, most = elastic.min_replicas, elastic.max_replicas
     if least is None:
-        least = most if most is not None else workers
+        asked = most if most is not None else workers
+        least = elastic.largest_allowed(asked) or asked
     if most is None:
         most = max(least, workers)
     return least, most

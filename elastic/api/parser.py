@@ -91,15 +91,19 @@ def _read_kind(obj: dict[Any, Any], findings: Findings) -> Kind | None:
 
 
 def _read_metadata(value: object, findings: Findings) -> Metadata:
-    """Only what a job needs of it: metadata has many more fields, and they are the API server's."""
+    """Only what a job needs of it; the other fields are the API server's."""
     if not isinstance(value, dict):
         findings.problem(("metadata",), f"metadata is {shown(value)}; an object with a name is needed")
         return Metadata()
+    for key in value:
+        if key not in _METADATA_FIELDS and key not in _SERVERS_METADATA:
+            findings.unknown(("metadata",), key, _METADATA_FIELDS)
     known = {key: value[key] for key in _METADATA_FIELDS if value.get(key) is not None}
     return read(known, Metadata, at=("metadata",), findings=findings) or Metadata()
 
 
 _METADATA_FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(Metadata))
+_SERVERS_METADATA = ("deletionGracePeriodSeconds", "managedFields", "ownerReferences", "selfLink")
 _OPTION_FIELDS = {field.name: field.encode_name for field in msgspec.structs.fields(Options)}
 
 
@@ -170,6 +174,10 @@ def _read_replicas(value: object, kind: Kind, findings: Findings) -> dict[str, _
         elif name in replicas:
             findings.problem((*at, word), f"{name} is there twice, in different case; keep one")
         else:
+            if word != name:
+                findings.warning(
+                    (*at, word), f"{word} is taken as {name}; write {name}, the only word that kubectl scale and other tools know"
+                )
             replicas[name] = _Replica(word, _read_replica(item, kind, name, at=(*at, word), findings=findings))
     return replicas
 

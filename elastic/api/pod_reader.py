@@ -13,7 +13,7 @@ import msgspec
 
 from elastic.api.errors import Path, shown
 from elastic.api.pod_schema import Node, definitions, fast_type, resolved
-from elastic.api.reader import Findings, did_you_mean, one_of
+from elastic.api.reader import Findings, did_you_mean, no_string, one_of
 
 _KEY_DEFAULTS = {"protocol": "TCP"}
 _MANY_PROBLEMS = 50
@@ -42,7 +42,7 @@ def _walk(value: Any, node: Node, at: Path, findings: Findings) -> None:
         _walk_object(value, node, at, findings)
     elif node["type"] == "array":
         if not isinstance(value, list | tuple):
-            _wrong(at, findings, f"is {shown(value)}; a list is needed")
+            findings.wrong(at, f"is {shown(value)}; a list is needed")
             return
         for i, item in enumerate(value):
             _walk(item, node["items"], (*at, i), findings)
@@ -52,7 +52,7 @@ def _walk(value: Any, node: Node, at: Path, findings: Findings) -> None:
 
 def _walk_object(value: Any, node: Node, at: Path, findings: Findings) -> None:
     if not isinstance(value, dict):
-        _wrong(at, findings, f"is {shown(value)}; an object is needed")
+        findings.wrong(at, f"is {shown(value)}; an object is needed")
         return
     properties, others = node.get("properties"), node.get("additionalProperties")
     for key, item in value.items():
@@ -73,40 +73,32 @@ def _walk_object(value: Any, node: Node, at: Path, findings: Findings) -> None:
 
 def _walk_scalar(value: Any, node: Node, at: Path, findings: Findings) -> None:
     match node["type"]:
-        case "string" if isinstance(value, bool | int | float):
-            what = "a boolean" if isinstance(value, bool) else "a number"
-            _wrong(at, findings, f'is {shown(value)}, {what}; write it in quotes: "{shown(value)}"')
         case "string" if not isinstance(value, str):
-            _wrong(at, findings, f"is {shown(value)}; a string is needed")
+            findings.wrong(at, no_string(value))
         case "string" if "enum" in node and value not in node["enum"] and value:
             hint = did_you_mean(value, node["enum"])
             findings.warning(at, f"{at[-1]} is {shown(value)}; Kubernetes knows {one_of(node['enum'])}{hint}")
         case "integer" if not _is_whole(value):
-            _wrong(at, findings, f"is {shown(value)}; a whole number is needed")
+            findings.wrong(at, f"is {shown(value)}; a whole number is needed")
         case "number" if isinstance(value, bool) or not isinstance(value, int | float):
-            _wrong(at, findings, f"is {shown(value)}; a number is needed")
+            findings.wrong(at, f"is {shown(value)}; a number is needed")
         case "boolean" if not isinstance(value, bool):
-            _wrong(at, findings, f"is {shown(value)}; write true or false")
+            findings.wrong(at, f"is {shown(value)}; write true or false")
 
 
 def _walk_int_or_string(value: Any, node: Node, at: Path, findings: Findings) -> None:
     if _is_whole(value):
         return
     if isinstance(value, float):
-        _wrong(at, findings, f'is {shown(value)}, a number with a fraction; write it in quotes: "{shown(value)}"')
+        findings.wrong(at, f'is {shown(value)}, a number with a fraction; write it in quotes: "{shown(value)}"')
     elif not isinstance(value, str):
-        _wrong(at, findings, f"is {shown(value)}; write a whole number, or a string in quotes")
+        findings.wrong(at, f"is {shown(value)}; write a whole number, or a string in quotes")
     elif "pattern" in node and not re.search(node["pattern"], value):
-        _wrong(at, findings, f"is {shown(value)}; write a quantity such as 2, 500m or 16Gi")
+        findings.wrong(at, f"is {shown(value)}; write a quantity such as 2, 500m or 16Gi")
 
 
 def _is_whole(value: Any) -> bool:
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
-
-
-def _wrong(at: Path, findings: Findings, rest: str) -> None:
-    name = at[-1] if at and isinstance(at[-1], str) else "this"
-    findings.problem(at, f"{name} {rest}")
 
 
 @functools.cache

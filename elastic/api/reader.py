@@ -11,7 +11,7 @@ import enum
 import functools
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -21,6 +21,7 @@ from elastic.api.errors import Path, Problem, Warning, shown
 T = TypeVar("T", bound=msgspec.Struct)
 
 _INVALID = object()
+_AWARE: Any = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Findings:
@@ -34,6 +35,10 @@ class Findings:
 
     def problem(self, at: Path, message: str) -> None:
         self.problems.append(Problem(at, message))
+
+    def wrong(self, at: Path, rest: str) -> None:
+        """A problem that begins with the name of the field."""
+        self.problem(at, f"{at[-1] if at and isinstance(at[-1], str) else 'this'} {rest}")
 
     def warning(self, at: Path, message: str) -> None:
         self.warnings.append(Warning(at, message))
@@ -62,6 +67,14 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=0.7)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def no_string(value: Any) -> str:
+    """What is wrong with a value where a string belongs; YAML makes booleans and numbers of words without quotes."""
+    if not isinstance(value, bool | int | float):
+        return f"is {shown(value)}; a string is needed"
+    what = "a boolean" if isinstance(value, bool) else "a number"
+    return f'is {shown(value)}, {what}; write it in quotes: "{shown(value)}"'
 
 
 def shown_key(key: Any) -> str:
@@ -109,8 +122,7 @@ def _walk(value: Any, node: inspect.Type, at: Path, findings: Findings) -> Any:
 
 
 def _wrong(at: Path, findings: Findings, rest: str) -> Any:
-    name = at[-1] if at and isinstance(at[-1], str) else "this"
-    findings.problem(at, f"{name} {rest}")
+    findings.wrong(at, rest)
     return _INVALID
 
 
@@ -181,11 +193,8 @@ def _walk_enum(value: Any, cls: type[enum.Enum], at: Path, findings: Findings) -
 
 
 def _walk_str(value: Any, node: inspect.StrType, at: Path, findings: Findings) -> Any:
-    if isinstance(value, bool | int | float):
-        what = "a boolean" if isinstance(value, bool) else "a number"
-        return _wrong(at, findings, f'is {shown(value)}, {what}; write it in quotes: "{shown(value)}"')
     if not isinstance(value, str):
-        return _wrong(at, findings, f"is {shown(value)}; a string is needed")
+        return _wrong(at, findings, no_string(value))
     if node.max_length is not None and len(value) > node.max_length:
         return _wrong(at, findings, f"has {len(value)} characters; the most is {node.max_length}")
     if node.min_length is not None and len(value) < node.min_length:
@@ -209,6 +218,6 @@ def _walk_int(value: Any, node: inspect.IntType, at: Path, findings: Findings) -
 
 def _walk_time(value: Any, at: Path, findings: Findings) -> Any:
     try:
-        return msgspec.convert(value, datetime)
+        return msgspec.convert(value, _AWARE)
     except msgspec.ValidationError:
         return _wrong(at, findings, f"is {shown(value)}; a time such as 2026-01-31T12:00:00Z is needed")

@@ -43,10 +43,10 @@ def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
             _check_containers(draft, name, findings)
     if job.elastic is not None:
         _check_elastic(job.elastic, job, findings)
-        _check_sizes(draft, job.elastic, findings)
+        _check_sizes(draft, job.elastic, stored=stored, findings=findings)
     if not findings.blames(draft.at(WORKER)[:-1]) or WORKER in job.replicas:
         job = _check_counts(draft, stored=stored, findings=findings)
-    _check_names(job, findings)
+    _check_names(job, stored=stored, findings=findings)
     return job
 
 
@@ -69,16 +69,16 @@ def _check_containers(draft: Draft, name: str, findings: Findings) -> None:
     kind, template = draft.job.kind, draft.job.replicas[name].template
     at = draft.at(name, "template", "spec", "containers")
     if not (template.get("spec") or {}).get("containers"):
-        findings.problem(at, f"containers is missing or empty; a container named {kind.container} is needed")
+        needed = f"a container named {kind.container}" if kind.container_required else "at least one"
+        findings.problem(at, f"containers is missing or empty; {needed} is needed")
         return
     listed = [container["name"] for container in containers(template)]
     if len(listed) > MOST_CONTAINERS:
         findings.problem(at, f"there are {len(listed)} containers; the most is {MOST_CONTAINERS}")
         return
     if kind.container_required and kind.container not in listed:
-        have = (
-            f"the only container is {shown(listed[0])}" if len(listed) == 1 else f"the containers are {', '.join(map(shown, listed[:5]))}"
-        )
+        first = ", ".join(map(shown, listed[:5]))
+        have = f"the only container is {first}" if len(listed) == 1 else f"the containers are {first}"
         findings.problem(at, f'{have}; {kind.a_job} trains in the container named "{kind.container}", rename the one that trains')
     for i, container in enumerate(containers(template)):
         if not container.get("image"):
@@ -121,7 +121,7 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
         findings.problem((*ELASTIC, "workerLibrary"), message)
 
 
-def _check_sizes(draft: Draft, elastic: ElasticPolicy, findings: Findings) -> None:
+def _check_sizes(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings: Findings) -> None:
     if elastic.allowed_sizes and elastic.size_step is not None:
         findings.problem((*ELASTIC, "sizeStep"), "allowedSizes and sizeStep are both set; remove one")
         return
@@ -129,7 +129,8 @@ def _check_sizes(draft: Draft, elastic: ElasticPolicy, findings: Findings) -> No
     job, (least, most) = draft.job, draft.job.bounds
     if not elastic.is_allowed(least) and least <= most:
         name = "minReplicas" if elastic.min_replicas is not None else "the least number of workers"
-        findings.problem(at, f"{name} is {least}, which {at[-1]} does not allow; the job could wait for ever, so choose an allowed size")
+        message = f"{name} is {least}, which {at[-1]} does not allow; the job could wait for ever, so choose an allowed size"
+        (findings.warning if stored else findings.problem)(at, message)
     elif not elastic.is_allowed(job.workers) and least <= job.workers <= most:
         message = f"Worker.replicas is {job.workers}, which {at[-1]} does not allow; {elastic.largest_allowed(job.workers)} train together"
         findings.warning(draft.at(WORKER, "replicas"), message)
@@ -176,7 +177,7 @@ def _with_workers(job: Job, count: int) -> Job:
     return msgspec.structs.replace(job, replicas={**job.replicas, WORKER: worker})
 
 
-def _check_names(job: Job, findings: Findings) -> None:
+def _check_names(job: Job, *, stored: bool, findings: Findings) -> None:
     meta, kind = job.metadata, job.kind
     name, field = (meta.name, "name") if meta.name or not meta.generate_name else (meta.generate_name + "x" * 5, "generateName")
     at: Path = ("metadata", field)
@@ -191,13 +192,15 @@ def _check_names(job: Job, findings: Findings) -> None:
         message = f"{field} is {shown(name)}; use lower-case letters, digits and -, {start} and end with a letter or digit"
         findings.problem(at, message)
         return
-    longest = max((_longest_pod_name(job, type, name) for type in job.replicas), key=len, default=name)
+    longest = max((_longest_pod_name(job, type, name, stored=stored) for type in job.replicas), key=len, default=name)
     over = len(longest) - names.LONGEST
     if over > 0:
         message = f"{field} has {len(name)} characters and makes the pod name {shown(longest)} {len(longest)} long; shorten it by {over}"
         findings.problem(at, message)
 
 
-def _longest_pod_name(job: Job, type: str, name: str) -> str:
-    count = max(job.replicas[type].replicas, job.most_workers if type == WORKER else 0, 1)
+def _longest_pod_name(job: Job, type: str, name: str, *, stored: bool) -> str:
+    """Of the pods there may ever be; of a stored job, whose name cannot be changed any more, of those there are now."""
+    may_grow = type == WORKER and not stored
+    count = max(job.replicas[type].replicas, job.most_workers if may_grow else 0, 1)
     return names.pod_name(job.kind, name, type, count - 1)

@@ -7,7 +7,7 @@ import copy
 import pytest
 from written_jobs import job, job_names
 
-from elastic.api import KINDS, parse
+from elastic.api import KINDS, SpecError, parse
 from elastic.api.job import ElasticPolicy
 from elastic.api.words import Cause, CleanPodPolicy, ManagedBy, RestartPolicy, SuccessPolicy
 
@@ -181,3 +181,35 @@ def test_a_broken_status_is_ignored_part_by_part():
 
 def test_only_what_the_job_did_itself_is_charged():
     assert {cause for cause in Cause if cause.is_charged} == {Cause.OUT_OF_MEMORY, Cause.HANG, Cause.USER}
+
+
+def test_another_case_and_a_slip_in_metadata_are_warned_about():
+    obj = job("gang", {"metadata": {"label": {"a": "b"}}})
+    assert warned(obj) == [
+        "metadata.label: unknown field, it has no effect; did you mean labels?",
+        "spec.pytorchReplicaSpecs.master: master is taken as Master; write Master, the only word that kubectl scale and other tools know",
+        "spec.pytorchReplicaSpecs.WORKER: WORKER is taken as Worker; write Worker, the only word that kubectl scale and other tools know",
+    ]
+
+
+def test_scaling_a_job_without_bounds_to_a_size_it_may_not_have_rounds_down_and_fails_nothing():
+    obj = job("pytorch-elastic-etcd")
+    obj["spec"]["elasticPolicy"] = {"sizeStep": 2}
+    obj["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 5
+    read = parse(obj, stored=True)[0]
+    assert read.bounds == (4, 5)
+
+
+def test_a_stored_job_stays_valid_when_its_sizes_or_its_maximum_change():
+    sizes = job("pytorch-elastic", {"spec": {"elasticPolicy": {"allowedSizes": [2, 4, 8]}}})
+    assert "minReplicas is 1, which allowedSizes does not allow" in warned(sizes, stored=True)[0]
+    grown = job("pytorch-elastic", {"metadata": {"name": "x" * 53}, "spec": {"elasticPolicy": {"maxReplicas": 2000}}})
+    assert parse(grown, stored=True)[0].workers == 2
+    with pytest.raises(SpecError, match="shorten it by 2"):
+        parse(grown)
+
+
+def test_a_time_without_a_zone_is_not_taken():
+    read = parse(job("pytorch-elastic") | {"status": {"startTime": "2026-01-31T12:00:00", "completionTime": "2026-01-31T12:00:00Z"}})[0]
+    assert read.status.start_time is None
+    assert read.status.completion_time is not None

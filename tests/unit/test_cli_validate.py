@@ -207,7 +207,7 @@ def test_items_of_a_list_are_jobs_with_lines_of_their_own():
 
 
 def test_crds_prints_all_or_one():
-    everything = list(yaml.safe_load_all(elastic("crds", "--output", "yaml").stdout))
+    everything = values(elastic("crds", "--output", "yaml").stdout)
     assert [crd["spec"]["names"]["kind"] for crd in everything] == list(KINDS)
     (one,) = json.loads(elastic("crds", "tfjob", "-o", "json").stdout)["items"]
     assert one["metadata"]["name"] == "tfjobs.kubeflow.org"
