@@ -86,7 +86,7 @@ def _check_depth(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MOST_DEPTH:
-                raise Unreadable(f"this is nested more than {MOST_DEPTH} deep", event.start_mark.line + 1)
+                raise Unreadable(f"this is nested more than {MOST_DEPTH} deep", event.start_mark.line + 1 if event.start_mark else None)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -174,28 +174,23 @@ def _is_plain(node: Any) -> bool:
 
 
 def _number(text: str) -> Any:
-    digits = text.replace("_", "")
     if _INT.match(text):
-        base = (
-            0
-            if digits.lstrip("+-")[:2].lower() in ("0b", "0x", "0o")
-            else 8
-            if digits.lstrip("+-")[:1] == "0" and len(digits.lstrip("+-")) > 1
-            else 10
-        )
-        return int(digits, base) if len(digits) < 400 else float("inf")
+        return _integer(text)
     if _FLOAT.match(text):
         return float(text)
     return float(_NO_NUMBER[text.lower()]) if text.lower() in _NO_NUMBER else text
 
 
-def _integer(digits: str) -> Any:
-    bare = digits.lstrip("+-").lower()
+def _integer(text: str) -> Any:
+    """Also octal 0777 and digits with _ between them, as YAML 1.1 has it."""
+    bare = text.replace("_", "").lstrip("+-").lower()
     if len(bare) > MOST_DIGITS:
-        return float("-inf" if digits.startswith("-") else "inf")
-    if bare.startswith(("0b", "0x", "0o")):
-        return int(digits, 0)
-    return int(digits, 8 if bare.startswith("0") and bare.isdigit() and not set(bare) & {"8", "9"} else 10)
+        return float("inf")
+    sign = -1 if text.startswith("-") else 1
+    try:
+        return sign * (int(bare, 0) if bare.startswith(("0b", "0x", "0o")) else int(bare, 8 if bare.startswith("0") else 10))
+    except ValueError:
+        return text  # 089 or 0b: digits, but of no number
 
 
 def _line(node: Any, at: Path) -> int:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 from written_jobs import FIXTURES, job
 
 from elastic.api import KINDS
@@ -196,6 +198,21 @@ def test_words_and_numbers_mean_what_they_mean_to_kubectl():
         "m": "1.5.0",
         "n": float("inf"),
     }
+
+
+def test_digits_that_make_no_number_stay_text():
+    assert values("{a: 089, b: 0b_, c: 0x_f, d: -0x10, e: +5, f: -017, g: 0}") == [
+        {"a": "089", "b": "0b_", "c": 15, "d": -16, "e": 5, "f": -15, "g": 0}
+    ]
+
+
+@given(st.one_of(st.text(), st.text(alphabet="a: -[]{}&*<!|>'\"\n#?,0x_.e~", max_size=60)))
+def test_any_text_is_read_or_refused_as_unreadable(text):
+    try:
+        found = list(documents(text))
+    except Unreadable:
+        return
+    assert all(document.line(("spec", "x", 0)) >= 1 for document in found)
 
 
 def test_items_of_a_list_are_jobs_with_lines_of_their_own():
