@@ -95,13 +95,13 @@ class Child:
             if self.stopping:
                 return
             pause = FIRST_PAUSE_S if loop.time() - since > CALM_S else min(pause * 2, LONGEST_PAUSE_S)
-            log.warning("process ended, starting it again", extra={"process": self.name, "status": status, "pause_s": pause})
+            log.warning("process ended, starting it again", extra={"child": self.name, "status": status, "pause_s": pause})
             await asyncio.sleep(pause)
             since = loop.time()
             try:
                 await self.start()
             except ChildFailed as error:
-                log.warning("process did not start", extra={"process": self.name, "error": str(error)})
+                log.warning("process did not start", extra={"child": self.name, "error": str(error)})
 
     async def stop(self) -> None:
         self.stopping = True
