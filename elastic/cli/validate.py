@@ -52,7 +52,7 @@ def _text_at(value: Any, key: str) -> str | None:
 class Report:
     verdicts: list[Verdict] = field(default_factory=list)
     unreadable: list[tuple[str, Unreadable]] = field(default_factory=list)
-    others: int = 0
+    others: list[Document] = field(default_factory=list)
     """Objects that are no jobs."""
 
     @property
@@ -71,12 +71,18 @@ def validate(sources: tuple[str, ...], output: str) -> None:
     FILE is YAML or JSON with any number of documents; a DIR is searched for such files; - is standard input. Objects that are no jobs are
     passed over. Exit code: 0 all jobs are valid, 1 a job is invalid, 2 a file could not be read.
     """
+    report = examine(sources)
+    click.echo(as_json(_as_data(report)) if output == "json" else "\n".join(as_lines(report)))
+    sys.exit(report.exit_code)
+
+
+def examine(sources: tuple[str, ...]) -> Report:
+    """Reads every file, once, and judges every job in it."""
     report = Report()
     for source in sources:
         for file in _files(source):
             _look_at(file, report)
-    click.echo(as_json(_as_data(report)) if output == "json" else "\n".join(_as_lines(report)))
-    sys.exit(report.exit_code)
+    return report
 
 
 def _files(source: str) -> Iterator[str]:
@@ -96,7 +102,7 @@ def _look_at(file: str, report: Report) -> None:
             if _is_meant_as_job(document.value):
                 report.verdicts.append(_judge(file, document))
             else:
-                report.others += 1
+                report.others.append(document)
     except Unreadable as error:
         report.unreadable.append((file, error))
 
@@ -132,7 +138,7 @@ def _judge(file: str, document: Document) -> Verdict:
         return Verdict(file, document, (*doubled, *error.problems), error.warnings)
 
 
-def _as_lines(report: Report) -> Iterator[str]:
+def as_lines(report: Report) -> Iterator[str]:
     for verdict in report.verdicts:
         line = verdict.document.line
         for found in sorted(verdict.found, key=lambda found: line(found.at)):
@@ -147,7 +153,7 @@ def _as_lines(report: Report) -> Iterator[str]:
     if report.unreadable:
         parts.append(f"{len(report.unreadable)} unreadable")
     if report.others:
-        parts.append(f"{_counted(report.others, 'other object')} passed over")
+        parts.append(f"{_counted(len(report.others), 'other object')} passed over")
     yield f"{_counted(len(report.verdicts), 'job')}: {', '.join(parts)}"
 
 
@@ -160,7 +166,7 @@ def _as_data(report: Report) -> dict[str, Any]:
         "valid": report.exit_code == 0,
         "jobs": [_verdict_data(verdict) for verdict in report.verdicts],
         "unreadable": [{"file": file, "line": error.line, "message": str(error)} for file, error in report.unreadable],
-        "others": report.others,
+        "others": len(report.others),
     }
 
 

@@ -1,0 +1,229 @@
+"""Follows one job from its making to its end: its conditions, its events and those of its pods, and what its containers print.
+
+Each happening is told once, over broken connections and restarts of the server too. It knows the kinds' names and containers, and neither
+judges what happens nor prints it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import aiohttp
+
+from elastic.api.kinds import GROUP, VERSION, Kind
+from elastic.api.names import JOB_NAME
+from elastic.api.template import default_container
+from elastic.api.words import ConditionType
+from elastic.kube.cache import Cache, Change
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import EVENTS, PODS, Object, Resource
+
+LAST_LINES_S = 10.0
+"""How long the containers of a job that is over may go on printing."""
+SETTLE_S = 1.0
+"""A log ends a moment before the pod's status says that its container ended."""
+
+
+class Outcome(StrEnum):
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    DELETED = "Deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def resource(self) -> Resource:
+        return resource_of(self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of the job became true, or stayed true with another message."""
+
+    type: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a component reports of the job or of one of its pods."""
+
+    kind: str
+    about: str
+    is_warning: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that the training container of a pod printed."""
+
+    pod: str
+    text: str
+
+
+Happening = Condition | Event | Line
+
+
+def resource_of(kind: Kind) -> Resource:
+    return Resource(GROUP, VERSION, kind.plural, kind=kind.name)
+
+
+async def follow(kube: Kube, job: JobKey, tell: Callable[[Happening], None]) -> Outcome:
+    """Tells all that has happened to the job and all that happens, until it is over. Its own steps fail only with what `tell` raises."""
+    async with asyncio.TaskGroup() as tasks:
+        logs = _Logs(kube, job, tell=tell, tasks=tasks)
+        following = _Following(kube, job, tell=tell, logs=logs)
+        watches = [tasks.create_task(cache.run()) for cache in following.caches]
+        outcome = await following.over
+        await logs.drain(LAST_LINES_S)
+        for watch in watches:
+            watch.cancel()
+        logs.stop()
+    return outcome
+
+
+class _Following:
+    """Turns changes of the job, its events and its pods into happenings."""
+
+    def __init__(self, kube: Kube, job: JobKey, *, tell: Callable[[Happening], None], logs: _Logs) -> None:
+        self._job, self._tell, self._logs = job, tell, logs
+        self.over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._conditions: dict[str, tuple[str, str]] = {}
+        self._pods: set[str] = set()
+        jobs: Cache[Object] = Cache(kube, job.resource, project=_raw, namespace=job.namespace, fields=f"metadata.name={job.name}")
+        pods: Cache[Object] = Cache(kube, PODS, project=_raw, namespace=job.namespace, labels=f"{JOB_NAME}={job.name}")
+        events: Cache[Object] = Cache(kube, EVENTS, project=_raw, namespace=job.namespace)
+        jobs.subscribe(self._job_changed)
+        pods.subscribe(self._pod_changed)
+        events.subscribe(self._event_changed)
+        self.caches = (jobs, pods, events)
+
+    def _job_changed(self, change: Change[Object]) -> None:
+        current = change.new
+        if current is None or current["metadata"]["uid"] != self._job.uid:
+            self._end(Outcome.DELETED)
+            return
+        for condition in (current.get("status") or {}).get("conditions") or ():
+            self._look_at(condition)
+
+    def _look_at(self, condition: Object) -> None:
+        type, message = condition["type"], condition.get("message", "")
+        fact = (condition["status"], message)
+        if condition["status"] == "True" and self._conditions.get(type) != fact:
+            self._tell(Condition(type, condition.get("reason", ""), message))
+        self._conditions[type] = fact
+        if condition["status"] == "True" and type in (ConditionType.SUCCEEDED, ConditionType.FAILED):
+            self._end(Outcome(type))
+
+    def _end(self, outcome: Outcome) -> None:
+        if not self.over.done():
+            self.over.set_result(outcome)
+
+    def _pod_changed(self, change: Change[Object]) -> None:
+        pod = change.new if change.new is not None else change.old
+        if pod is None or not _is_of(pod, self._job):
+            return
+        self._pods.add(pod["metadata"]["uid"])
+        self._logs.see(pod, is_there=change.new is not None)
+
+    def _event_changed(self, change: Change[Object]) -> None:
+        event = change.new
+        if event is None or change.old is not None:
+            return
+        about = event.get("involvedObject") or {}
+        is_warning = event.get("type") == "Warning"
+        if about.get("uid") == self._job.uid or (is_warning and about.get("uid") in self._pods):
+            told = Event(about.get("kind", ""), about.get("name", ""), is_warning, event.get("reason", ""), event.get("message", ""))
+            self._tell(told)
+
+
+Run = tuple[str, int]
+"""One run of a pod's training container: the pod's uid and how often the container was restarted before."""
+
+
+class _Logs:
+    """Reads the output of every run of the training containers."""
+
+    def __init__(self, kube: Kube, job: JobKey, *, tell: Callable[[Happening], None], tasks: asyncio.TaskGroup) -> None:
+        self._kube, self._job, self._tell, self._tasks = kube, job, tell, tasks
+        self._readers: dict[Run, asyncio.Task[None]] = {}
+        self._running: set[Run] = set()
+
+    async def drain(self, within_s: float) -> None:
+        readers = [reader for reader in self._readers.values() if not reader.done()]
+        if readers:
+            await asyncio.wait(readers, timeout=within_s)
+
+    def stop(self) -> None:
+        for reader in self._readers.values():
+            reader.cancel()
+
+    def see(self, pod: Object, *, is_there: bool) -> None:
+        container = default_container(pod, self._job.kind)["name"]
+        status = _container_status(pod, container)
+        state = (status.get("state") or {}) if is_there else {}
+        run = (pod["metadata"]["uid"], int(status.get("restartCount", 0)))
+        self._running -= {other for other in self._running if other[0] == run[0]}
+        if "running" in state:
+            self._running.add(run)
+        if run not in self._readers and ("running" in state or "terminated" in state):
+            reading = self._read(run, pod["metadata"]["name"], container=container)
+            self._readers[run] = self._tasks.create_task(reading)
+
+    async def _read(self, run: Run, pod: str, *, container: str) -> None:
+        """Prints each line once; a log that broke off is read again from its beginning, without the lines that were told."""
+        told = 0
+        while True:
+            number = 0
+            try:
+                async for line in _lines(self._kube.logs(pod, namespace=self._job.namespace, container=container, follow=True)):
+                    number += 1
+                    if number > told:
+                        told = number
+                        self._tell(Line(pod, line))
+            except KubeError as error:
+                if error.code in (400, 404):  # the pod is gone, or the next run has not begun: this one has no more to say
+                    return
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                pass  # the server went away; whether it comes back, the watch knows
+            await asyncio.sleep(SETTLE_S)
+            if run not in self._running:
+                return
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+def _raw(item: Object) -> Object:
+    return item
+
+
+def _is_of(pod: Object, job: JobKey) -> bool:
+    """A pod of an earlier job of the same name carries the same labels."""
+    return any(owner.get("uid") == job.uid for owner in pod["metadata"].get("ownerReferences") or ())
+
+
+def _container_status(pod: Object, container: str) -> dict[str, Any]:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((status for status in statuses if status.get("name") == container), {})

@@ -1,0 +1,160 @@
+"""Puts the documents of a file into a cluster, remembers what it made there, and takes that out again when asked.
+
+A job is created, because it is run once; everything else is applied, because it may be there already. What it finds it never deletes,
+unless it is told to replace a job. It does not judge documents: the server does, and its refusal is passed on in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from elastic.api.kinds import KINDS
+from elastic.api.names import JOB_NAME
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.following import JobKey, resource_of
+from elastic.kube.resources import PODS, Object, Resource
+
+FIELD_MANAGER = "elastic-run"
+GONE_S = 90.0
+LOOK_EVERY_S = 0.2
+
+
+class Refused(Exception):
+    """The cluster did not take a document; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    resource: Resource
+    namespace: str | None
+    name: str
+    uid: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.resource.kind} {self.name}"
+
+
+class Submission:
+    def __init__(self, kube: Kube, *, namespace: str, replace: bool = False) -> None:
+        self._kube, self._namespace, self._replace = kube, namespace, replace
+        self._made: list[_Made] = []
+        self._resources: dict[str, dict[str, Resource]] = {}
+
+    async def apply(self, document: Object) -> None:
+        """Server-side apply of an object that is no job."""
+        metadata = document.get("metadata") or {}
+        name = metadata.get("name")
+        if not name:
+            raise Refused(f"{document.get('kind', 'an object')} has no metadata.name; give it one")
+        resource = await self._resource(str(document.get("apiVersion", "")), str(document.get("kind", "")))
+        namespace = (metadata.get("namespace") or self._namespace) if resource.namespaced else None
+        try:
+            was_there = await self._find(resource, name, namespace=namespace)
+            made = await self._kube.patch(
+                resource, name, document, namespace=namespace, kind=Patch.APPLY, field_manager=FIELD_MANAGER, force=True
+            )
+        except KubeError as error:
+            raise Refused(f"{resource.kind} {name}: {error.message}") from error
+        if was_there is None:
+            self._made.append(_Made(resource, namespace, name, made["metadata"]["uid"]))
+
+    async def create(self, document: Object) -> JobKey:
+        """Makes a job. One that has the name already is in the way, unless it is to be replaced."""
+        kind = KINDS[document["kind"]]
+        resource = resource_of(kind)
+        metadata = document["metadata"]
+        namespace = metadata.get("namespace") or self._namespace
+        try:
+            if "name" in metadata:
+                await self._clear(resource, metadata["name"], namespace=namespace)
+            made = (await self._kube.create(resource, document, namespace=namespace))["metadata"]
+        except KubeError as error:
+            raise Refused(f"{kind.name} {metadata.get('name', '')}: {error.message}{_remedy(error, kind.name)}") from error
+        self._made.append(_Made(resource, namespace, made["name"], made["uid"]))
+        return JobKey(kind, namespace, made["name"], made["uid"])
+
+    async def undo(self) -> list[str]:
+        """Deletes what was made here, the newest first, and waits until it is gone with its pods; returns what is not gone in time."""
+        left: list[str] = []
+        for made in reversed(self._made):
+            try:
+                async with asyncio.timeout(GONE_S):
+                    await self._delete(made)
+            except TimeoutError:
+                left.append(f"{made.title}: not gone after {GONE_S:.0f} s")
+            except KubeError as error:
+                left.append(f"{made.title}: {error.message}")
+        return left
+
+    async def _clear(self, resource: Resource, name: str, *, namespace: str) -> None:
+        found = await self._find(resource, name, namespace=namespace)
+        if found is None:
+            return
+        if not self._replace:
+            raise Refused(
+                f"{resource.kind} {name} is there already in namespace {namespace}; give the job another name, "
+                "or delete the one that is there first with --replace"
+            )
+        try:
+            async with asyncio.timeout(GONE_S):
+                await self._delete(_Made(resource, namespace, name, found["metadata"]["uid"]))
+        except TimeoutError:
+            raise Refused(f"{resource.kind} {name} was to be replaced, but is not gone after {GONE_S:.0f} s") from None
+
+    async def _delete(self, made: _Made) -> None:
+        try:
+            await self._kube.delete(made.resource, made.name, namespace=made.namespace, propagation="Background", uid=made.uid)
+        except KubeError as error:
+            if error.code not in (404, 409):  # gone, or another object has the name by now
+                raise
+        while True:  # the callers' time-outs bound it
+            if not await self._is_there(made):
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _is_there(self, made: _Made) -> bool:
+        found = await self._find(made.resource, made.name, namespace=made.namespace)
+        if found is not None and found["metadata"]["uid"] == made.uid:
+            return True
+        if made.resource.kind not in KINDS:
+            return False
+        pods = await self._kube.list(PODS, namespace=made.namespace, labels=f"{JOB_NAME}={made.name}")
+        return any(owner.get("uid") == made.uid for pod in pods.items for owner in pod["metadata"].get("ownerReferences") or ())
+
+    async def _find(self, resource: Resource, name: str, *, namespace: str | None) -> Object | None:
+        try:
+            return await self._kube.get(resource, name, namespace=namespace)
+        except KubeError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    async def _resource(self, api_version: str, kind: str) -> Resource:
+        """Under which path the server keeps objects of a kind."""
+        if api_version not in self._resources:
+            self._resources[api_version] = await self._discover(api_version)
+        found = self._resources[api_version].get(kind)
+        if found is None:
+            raise Refused(f"the server knows no kind {kind or '(none given)'} in apiVersion {api_version or '(none given)'}")
+        return found
+
+    async def _discover(self, api_version: str) -> dict[str, Resource]:
+        group, _, version = api_version.rpartition("/")
+        try:
+            answer = await self._kube.request("GET", f"/apis/{group}/{version}" if group else f"/api/{version}")
+        except KubeError as error:
+            if error.code == 404:
+                return {}
+            raise Refused(f"apiVersion {api_version}: {error.message}") from error
+        known = [entry for entry in answer.get("resources") or () if "/" not in entry["name"]]
+        return {entry["kind"]: Resource(group, version, entry["name"], entry["namespaced"], entry["kind"]) for entry in known}
+
+
+def _remedy(error: KubeError, kind: str) -> str:
+    if error.code != 404 or error.body.get("details", {}).get("kind"):
+        return ""
+    how = "apply the definitions (`elastic crds | kubectl apply --server-side -f -`) and run the controller"
+    return f"; the cluster does not know {kind}: {how}"
