@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
+import msgspec
+
 from controller.actions import Tell
 from controller.snapshot import World
+from elastic.api.job import Rescale
 from rendezvous import wire
 
 log = logging.getLogger(__name__)
@@ -108,4 +111,5 @@ def _world(heard: wire.World) -> World:
         reason=heard.reason,
         closed=heard.closed,
         restarts=dict(heard.restarts),
+        rescale=None if heard.rescale is None else Rescale(**msgspec.structs.asdict(heard.rescale)),
     )

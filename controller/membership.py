@@ -153,12 +153,24 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
 
 
 def shown(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:
-    """What the job's status tells of its group."""
+    """What the job's status tells of its group: who leaves, and of the newest world its number, size and how it came to be."""
     world = snapshot.world
     status = replace(status, backend=RdzvBackend.ELASTIC.value, leaving=tuple(leaving))
-    if world is None or world.generation <= status.generation:
+    if world is None:
         return status
-    return replace(status, generation=world.generation, world_size=len(world.members))
+    # Both sides see a worker end; each cause stands at what the one who saw more of it has seen, and never falls.
+    causes = status.restarts.keys() | world.restarts.keys()
+    restarts = {cause: max(status.restarts.get(cause, 0), world.restarts.get(cause, 0)) for cause in sorted(causes)}
+    status = replace(status, restarts=restarts)
+    last = status.last_rescale
+    if world.rescale is not None and last is not None and world.rescale.id == last.id:
+        return replace(status, last_rescale=replace(last, phases=world.rescale.phases))
+    if world.phase != FORMED or world.generation <= status.generation:
+        return status
+    size = len(world.members)
+    if world.rescale is not None:
+        status = replace(status, last_rescale=replace(world.rescale, at=snapshot.now, from_size=status.world_size, to_size=size))
+    return replace(status, generation=world.generation, world_size=size)
 
 
 def next_deadline(leaving: Sequence[Leaving]) -> datetime | None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from controller.settings import Settings
+from elastic.api.job import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 
 LAUNCHER_INDEX = 0
@@ -104,6 +105,7 @@ class World:
     reason: str = ""
     closed: str = ""
     restarts: Mapping[str, int] = field(default_factory=dict)
+    rescale: Rescale | None = None
 
 
 @dataclass(frozen=True, slots=True)

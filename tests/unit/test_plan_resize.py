@@ -10,6 +10,7 @@ from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod
 from controller import resize
 from controller.actions import Create, Tell
 from controller.snapshot import Phase, World
+from elastic.api.job import Rescale
 from elastic.kube.resources import PODS
 
 
@@ -156,3 +157,30 @@ def test_fixed_places_are_filled_once_and_beyond_them_nobody_stays(pods: list, c
     staff = resize.in_places(count, pods)
     assert {one.index for one in staff.present} | set(staff.missing) <= set(range(count))
     assert all(one.index >= count for one in staff.surplus)
+
+
+def test_the_status_tells_how_the_newest_world_came_to_be_and_where_its_time_went() -> None:
+    cluster = running(2)
+    members = frozenset(cluster.pods)
+    first = Rescale(id="r7", cause="user", reason="worker 1 failed", phases={"detect": 12})
+    cluster.world = World(generation=7, members=members, phase="running", rescale=first, restarts={"user": 1})
+    cluster.settle()
+    cluster.world = replace(
+        cluster.world, rescale=Rescale(id="r7", cause="user", reason="worker 1 failed", phases={"detect": 12, "start": 900})
+    )
+    cluster.settle()
+    elastic = cluster.job.status.elastic
+    assert elastic is not None
+    assert elastic.last_rescale is not None
+    assert (elastic.generation, elastic.world_size, elastic.restarts) == (7, 2, {"user": 1})
+    assert elastic.last_rescale.phases == {"detect": 12, "start": 900}
+    assert (elastic.last_rescale.at, elastic.last_rescale.to_size) == (NOW, 2)
+
+
+def test_a_world_that_is_closed_ends_the_job_with_its_reason() -> None:
+    cluster = running(2)
+    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed="maxRestarts is 0 and the training program failed")
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    assert "maxRestarts is 0" in cluster.job.status.conditions[-1].message
+    assert cluster.names() == []

@@ -1,0 +1,101 @@
+"""Of several controllers one works: by a Lease in an API server that is kept here as a dict with versions."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from test_kube_client import refusal, served
+
+from controller.election import Election, Seen, Terms, is_free
+from elastic.kube.client import Kube
+from elastic.kube.resources import Object
+
+
+class OneLease:
+    """A collection that holds one object and refuses stale versions."""
+
+    def __init__(self) -> None:
+        self.object: Object | None = None
+        self.version = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if request.method == "GET":
+            return web.json_response(self.object) if self.object else refusal(404, "NotFound")
+        body = await request.json()
+        if request.method == "POST" and self.object is not None:
+            return refusal(409, "AlreadyExists")
+        if self.object is not None and body["metadata"]["resourceVersion"] != self.object["metadata"]["resourceVersion"]:
+            return refusal(409, "Conflict")
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self.object = body
+        return web.json_response(body)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+QUICK = Terms(duration_s=10, renew_s=1, poll_s=0.01)
+
+
+def candidate(kube: Kube, me: str, clock: Clock) -> Election:
+    return Election(kube, namespace="n", name="lease", me=me, clock=clock, terms=QUICK)
+
+
+@pytest.mark.parametrize(("holder", "age", "free"), [("", 0, True), ("me", 0, True), ("other", 9.9, False), ("other", 10, True)])
+def test_a_lease_is_free_when_it_is_ours_or_nobodys_or_has_run_out(holder: str, age: float, free: bool) -> None:
+    assert is_free(Seen(holder, "t", 10, at=0), me="me", now=age) is free
+
+
+async def test_the_second_waits_until_the_first_has_been_silent_for_the_time_it_said() -> None:
+    lease, clock = OneLease(), Clock()
+    async with served(lease.answer) as kube:
+        first, second = candidate(kube, "first", clock), candidate(kube, "second", clock)
+        await first.win()
+        waiting = asyncio.create_task(second.win())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        clock.now = 10.0
+        await waiting
+        assert (first.term, second.term) == (1, 2)
+        assert lease.object is not None
+        assert lease.object["spec"]["holderIdentity"] == "second"
+
+
+async def test_after_a_clean_stop_the_next_one_need_not_wait() -> None:
+    lease, clock = OneLease(), Clock()
+    async with served(lease.answer) as kube:
+        first, second = candidate(kube, "first", clock), candidate(kube, "second", clock)
+        await first.win()
+        await first.give_back()
+        await second.win()
+        assert second.term == 2
+
+
+async def test_of_two_that_find_it_free_at_the_same_moment_one_gets_it() -> None:
+    lease, clock = OneLease(), Clock()
+    async with served(lease.answer) as kube:
+        candidates = [candidate(kube, f"c{i}", clock) for i in range(4)]
+        won = [asyncio.create_task(c.win()) for c in candidates]
+        done, pending = await asyncio.wait(won, timeout=0.5)
+        assert len(done) == 1
+        for task in pending:
+            task.cancel()
+
+
+async def test_who_finds_another_in_the_lease_stops_holding() -> None:
+    lease, clock = OneLease(), Clock()
+    async with served(lease.answer) as kube:
+        first, second = candidate(kube, "first", clock), candidate(kube, "second", clock)
+        await first.win()
+        clock.now = 0.5
+        holding = asyncio.create_task(first.hold())
+        assert lease.object is not None
+        lease.object["spec"]["holderIdentity"] = ""
+        await second.win()
+        async with asyncio.timeout(10):
+            await holding
