@@ -9,6 +9,7 @@ from __future__ import annotations
 from elastic.api.job import MOST_REPLICAS
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import LONGEST
+from elastic.api.reader import one_of
 
 Rule = dict[str, str]
 
@@ -71,14 +72,17 @@ def job_rules(kind: Kind) -> list[Rule]:
     start = "start with a letter" if kind.has_services else "start with a letter or digit"
     first = "a-z" if kind.has_services else "a-z0-9"
     replicas = f"self.spec.{kind.replica_key}"
-    index = f"(has({replicas}[t].replicas) && {replicas}[t].replicas > 0 ? {replicas}[t].replicas - 1 : 0)"
+    last = f"(has({replicas}[t].replicas) && {replicas}[t].replicas > 0 ? {replicas}[t].replicas - 1 : 0)"
+    index = f"1 + size(string({last}))"
+    if kind.name == "MPIJob":
+        index = f"(t == 'Launcher' ? 0 : {index})"  # the only pod without one
     return [
         _rule(
             f"self.metadata.name.matches('^[{first}]([-a-z0-9]*[a-z0-9])?$')",
             f"name has the wrong form; use lower-case letters, digits and -, {start} and end with a letter or digit",
         ),
         _rule(
-            f"{replicas}.all(t, size(self.metadata.name) + size(t) + size(string({index})) + 2 <= {LONGEST})",
+            f"{replicas}.all(t, size(self.metadata.name) + 1 + size(t) + {index} <= {LONGEST})",
             f"name makes the name of a pod longer than {LONGEST}; shorten it",
         ),
     ]
@@ -123,7 +127,7 @@ def _worker_rules(kind: Kind) -> list[Rule]:
 
 def _type_rules(kind: Kind) -> list[Rule]:
     specs = f"self.{kind.replica_key}"
-    known = f"{', '.join(kind.types[:-1])} or {kind.types[-1]}" if len(kind.types) > 1 else kind.types[0]
+    known = one_of(kind.types)
     rules = [
         _rule(f"size({specs}) > 0", f"{kind.replica_key} is empty; an object with {known} is needed"),
         _rule(f"{specs}.all(k, k.matches({_pattern(kind, *kind.types)}))", f"unknown replica type of {kind.a_job}; use {known}"),
@@ -142,7 +146,7 @@ def _type_rules(kind: Kind) -> list[Rule]:
         counts = (
             f"('{name}' in {specs} ? (has({specs}.{name}.replicas) ? {specs}.{name}.replicas : 1) : 0)" for name in kind.at_most_one_of
         )
-        heads = " or ".join(kind.at_most_one_of)
+        heads = one_of(kind.at_most_one_of)
         rules.append(
             _rule(f"{' + '.join(counts)} <= 1", f"there are several replicas of {heads}; {kind.a_job} has at most one, lower replicas")
         )

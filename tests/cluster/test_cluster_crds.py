@@ -96,6 +96,18 @@ async def test_whatever_parse_takes_the_server_takes(kube: Kube, served: str):
     assert taken > 30
 
 
+@pytest.mark.parametrize(("name", "longest"), [("pytorch-elastic-etcd", 54), ("mpi-static", 54), ("tf-multi-worker", 54), ("xgboost", 54)])
+async def test_the_longest_name_is_the_same_for_parse_and_server(kube: Kube, served: str, name: str, longest: int):
+    for length, is_good in ((longest, True), (longest + 1, False)):
+        obj = placed(job(name, {"metadata": {"name": "n" * length}}), served)
+        assert (await refused(kube, collection(KINDS[obj["kind"]], served), obj) is None) == is_good
+        if is_good:
+            parse(obj)
+        else:
+            with pytest.raises(SpecError, match="shorten it by 1"):
+                parse(obj)
+
+
 async def test_the_rules_guard_scale_and_a_maximum_that_falls_below(kube: Kube, served: str):
     kind = KINDS["PyTorchJob"]
     path = collection(kind, served)
