@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from elastic.local.apiserver import names as naming
-from elastic.local.apiserver import structural
-from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, required, unsupported, wrong_type
+from elastic.local.apiserver import rules, structural
+from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, required, unsupported
 
 APPROVED = "api-approved.kubernetes.io"
 _TYPES = ("object", "array", "string", "integer", "number", "boolean")
@@ -96,6 +96,7 @@ def _schema(schema: Json, path: str, *, root: bool = False) -> list[Cause]:
         out.append(bad(f"{path}.pattern", schema["pattern"], "must be a valid regular expression"))
     if "default" in schema:
         out += _default(schema, path)
+    out += _rules(schema, path)
     for name, field in (schema.get("properties") or {}).items():
         out += _schema(field, f"{path}.properties[{name}]")
     if isinstance(schema.get("items"), dict):
@@ -117,20 +118,55 @@ def _default(schema: Json, path: str) -> list[Cause]:
     value: Any = schema["default"]
     found = structural.causes(structural.validator({k: v for k, v in schema.items() if k != "default"}), value)
     where = f"{path}.default"
+    return [Cause(where if c.field in ("<nil>", "") else f"{where}.{c.field}", c.reason, c.message) for c in found]
+
+
+def _rules(schema: Json, path: str) -> list[Cause]:
     out = []
-    for c in found:
-        inner = where if c.field in ("<nil>", "") else f"{where}.{c.field}"
-        if c.reason == "FieldValueTypeInvalid":
-            out.append(
-                wrong_type(
-                    inner,
-                    *[p.strip('"') for p in [c.message.partition(": ")[2].partition(": ")[0]]],
-                    c.message.partition(": ")[2].partition(": ")[2],
-                )
-            )
-        else:
-            out.append(Cause(inner, c.reason, c.message))
+    for i, rule in enumerate(schema.get("x-kubernetes-validations") or ()):
+        where = f"{path}.x-kubernetes-validations[{i}]"
+        if not rule.get("rule"):
+            out.append(required(f"{where}.rule"))
+            continue
+        problem = rules.problem(rule["rule"]) or _undeclared(rule["rule"], schema)
+        if problem:
+            out.append(bad(f"{where}.rule", rule, problem))
+        elif _nesting(rule["rule"]) > 1 and _unbounded(schema):
+            why = "estimated rule cost exceeds budget (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
+            out.append(forbidden_field(f"{where}.rule", why))
     return out
+
+
+def _undeclared(text: str, schema: Json) -> str:
+    """A first step from self that the schema does not declare."""
+    if schema.get("type") != "object" or schema.get("additionalProperties") or schema.get("x-kubernetes-preserve-unknown-fields"):
+        return ""
+    known = {*schema.get("properties", ()), "apiVersion", "kind", "metadata"}
+    plain = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)
+    for name in re.findall(r"\bself\.(\w+)(?!\w*\()", plain):
+        if name not in known and not name.startswith("__"):
+            return f"compilation failed: ERROR: undefined field '{name}'"
+    return ""
+
+
+def _nesting(text: str) -> int:
+    """How deep loops over collections are nested in a rule."""
+    depth = deepest = 0
+    opened: list[bool] = []
+    for m in re.finditer(r"\.(?:all|exists|exists_one|map|filter)\(|\(|\)", text):
+        if m[0] == ")":
+            depth -= opened.pop() if opened else 0
+        else:
+            opened.append(m[0] != "(")
+            depth += opened[-1]
+            deepest = max(deepest, depth)
+    return deepest
+
+
+def _unbounded(schema: Json) -> bool:
+    """Whether a collection right below has no declared limit."""
+    fields = (schema.get("properties") or {}).values()
+    return any(f.get("type") == "array" and "maxItems" not in f for f in fields)
 
 
 def update_causes(new: Json, old: Json) -> list[Cause]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from elastic.local.apiserver import fieldsets, schemas, structural, typed
+from elastic.local.apiserver import fieldsets, rules, schemas, structural, typed
 from elastic.local.apiserver.errors import Cause, Json, bad_request
 from elastic.local.apiserver.resources import Strategy
 from elastic.local.apiserver.tables import age, column
@@ -19,22 +19,40 @@ _IMPLIED = {
 }
 
 
+_STEP = re.compile(
+    r"""\.?((?:[\w-]|\\.)+)|\[(-?\d+|\*)\]|\[(-?\d*):(-?\d*)\]|\[\?\(@\.([\w.]+)\s*==\s*["']([^"']*)["']\)\]|\[["']([^"']+)["']\]"""
+)
+
+
 def path_value(obj: Any, path: str) -> Any:
-    """What lies at a simple JSON path such as .spec.replicas or .status.conditions[?(@.type=="Ready")].status."""
+    """What lies at a simple JSON path such as .spec.replicas, .status.conditions[-1:].type or [?(@.type=="Ready")].status."""
     current = [obj]
-    for name, index, key, wanted in re.findall(
-        r"\.?([\w-]+)|\[(\d+|\*)\]|\[\?\(@\.([\w.]+)\s*==\s*[\"']([^\"']*)[\"']\)\]", path.replace("\\.", ".")
-    ):
+    for name, index, first, last, key, wanted, quoted in _STEP.findall(path):
+        name = name.replace("\\.", ".") or quoted
         following: list[Any] = []
         for c in current:
-            if name and isinstance(c, dict) and name in c:
-                following.append(c[name])
-            elif index and isinstance(c, list):
-                following += c if index == "*" else c[int(index) : int(index) + 1]
-            elif key and isinstance(c, list):
+            if name:
+                following += [c[name]] if isinstance(c, dict) and name in c else []
+            elif not isinstance(c, list):
+                continue
+            elif index:
+                following += c if index == "*" else c[int(index) :][:1]
+            elif key:
                 following += [x for x in c if isinstance(x, dict) and str(path_value(x, key)) == wanted]
+            else:
+                following += c[int(first) if first else None : int(last) if last else None]
         current = following
     return current[0] if current else None
+
+
+_STOPS_RULES = (
+    "FieldValueNotSupported",
+    "FieldValueTypeInvalid",
+    "FieldValueTooLong",
+    "FieldValueTooMany",
+    "FieldValueRequired",
+    "FieldValueDuplicate",
+)
 
 
 class Custom(Strategy):
@@ -51,6 +69,7 @@ class Custom(Strategy):
             "x-kubernetes-preserve-unknown-fields": True,
         }
         self.schema: Json = {**self.declared, "properties": {**self.declared.get("properties", {}), **_IMPLIED}}
+        self._has_rules = rules.declared(self.declared)
         self._check: Any = None
         self._tree: fieldsets.Shape | None = None
         self._selectable = tuple(f["jsonPath"].removeprefix(".") for f in version.get("selectableFields") or ())
@@ -77,12 +96,23 @@ class Custom(Strategy):
         structural.default(obj, self.schema)
 
     def validate(self, obj: Json, /) -> list[Cause]:
-        if self._check is None:
-            self._check = structural.validator(self.schema)
-        return structural.causes(self._check, obj)
+        return self._causes(obj, None)
+
+    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+        return self._causes(new, old)
 
     def validate_status(self, new: Json, old: Json, /) -> list[Cause]:
-        return self.validate(new)
+        return self._causes(new, old)
+
+    def _causes(self, new: Json, old: Json | None) -> list[Cause]:
+        if self._check is None:
+            self._check = structural.validator(self.schema)
+        out = structural.causes(self._check, new) + structural.list_causes(new, self.schema, "")
+        if not self._has_rules:
+            return out
+        if any(c.reason in _STOPS_RULES for c in out):
+            return [*out, rules.UNCHECKED]
+        return out + rules.check(self.schema, new, old)
 
     def prepare_status(self, new: Json, old: Json, /) -> Json:
         out = {k: v for k, v in old.items() if k != "status"}

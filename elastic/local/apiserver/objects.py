@@ -152,7 +152,8 @@ class Objects:
         if part is Part.STATUS:
             causes += strategy.validate_status(new, old)
         elif part is Part.MAIN:
-            causes += strategy.validate(new) + strategy.validate_update(new, old)
+            causes += [] if kind.custom else strategy.validate(new)
+            causes += strategy.validate_update(new, old)
         if causes:
             raise invalid(kind.group, kind.kind, call.name, causes)
         call.warnings += strategy.warnings(new)

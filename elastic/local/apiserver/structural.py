@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from elastic.local.apiserver.errors import Cause, Json, bad, required, too_long, unsupported, wrong_type
+from elastic.local.apiserver.errors import Cause, Json, bad, duplicate, required, too_long, unsupported, wrong_type
 
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _EMBEDDED = "x-kubernetes-embedded-resource"
@@ -47,6 +47,8 @@ def default(value: Any, schema: Json) -> None:
         for key, field in properties.items():
             if "default" in field and (key not in value or (value[key] is None and not field.get("nullable"))):
                 value[key] = copy.deepcopy(field["default"])
+            if key in value and value[key] is None and not field.get("nullable"):
+                del value[key]
             if key in value:
                 default(value[key], field)
         if isinstance(extra, dict):
@@ -63,13 +65,26 @@ def default(value: Any, schema: Json) -> None:
             default(value[i], schema["items"])
 
 
-def drop_nulls(value: Any, schema: Json) -> None:
-    """A null for a field that may not be null and has no default is taken as not given."""
+def list_causes(value: Any, schema: Json, path: str) -> list[Cause]:
+    """Items of a list by keys, or of a set, that are there twice."""
+    out: list[Cause] = []
     if isinstance(value, dict):
-        properties = schema.get("properties", {})
-        for key in [k for k, v in value.items() if v is None and k in properties]:
-            if not properties[key].get("nullable") and "default" in properties[key]:
-                del value[key]
+        properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
+        for key, item in value.items():
+            inner = properties.get(key) or (extra if isinstance(extra, dict) else None)
+            if inner and isinstance(item, dict | list):
+                out += list_causes(item, inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys") or ()
+        seen: list[Any] = []
+        for i, item in enumerate(value):
+            identity = {k: item.get(k) for k in keys} if kind == "map" and isinstance(item, dict) else item
+            if kind in ("map", "set") and identity in seen:
+                out.append(duplicate(f"{path}[{i}]", identity))
+            seen.append(identity)
+            if isinstance(schema.get("items"), dict):
+                out += list_causes(item, schema["items"], f"{path}[{i}]")
+    return out
 
 
 def json_schema(schema: Any) -> Any:
@@ -91,6 +106,8 @@ def json_schema(schema: Any) -> Any:
             out[exclusive] = out.pop(bound)
     if schema.get("format") in ("date-time", "email", "ipv4", "ipv6", "uri", "uuid", "date"):
         out["format"] = schema["format"]
+    if schema.get(_EMBEDDED):
+        out["required"] = sorted({*out.get("required", ()), "apiVersion", "kind"})
     if schema.get(_INT_OR_STRING):
         out["type"] = ["integer", "string"]
         out.pop("anyOf", None)
@@ -133,7 +150,6 @@ _TYPE_WORDS = {
 def _cause(error: Any) -> list[Cause]:
     path, value, word = field_path(list(error.instance_path)), error.instance, error.kind.name
     where = path or "<nil>"
-    limit = error.kind.value if hasattr(error.kind, "value") else None
     if word == "required":
         name = error.kind.property
         return [required(f"{path}.{name}" if path else name)]
@@ -169,7 +185,7 @@ def _bound(error: Any, where: str, path: str, value: Any, word: str) -> list[Cau
     if word == "pattern":
         return [bad(where, value, f"{path} in body should match '{error.kind.pattern}'")]
     if word == "format":
-        return [bad(where, value, f"{path} in body must be of type {error.kind.format}: {value!r}".replace("'", '"'))]
+        return [wrong_type(where, value, f'{path} in body must be of type {error.kind.format}: "{value}"')]
     if word == "multipleOf":
         return [bad(where, value, f"{path} in body should be a multiple of {error.kind.multiple_of}")]
     if word == "maxLength":
