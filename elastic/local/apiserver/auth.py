@@ -6,7 +6,7 @@ import base64
 import hmac
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from uuid import uuid4
 
 import orjson
 from cryptography.exceptions import InvalidSignature
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.errors import Json
 
-ISSUER = "https://kubernetes.default.svc.cluster.local"
+ISSUER = "https://kubernetes.default.svc"
 ADMIN = User("kubernetes-admin", ("system:masters", "system:authenticated"))
 
 
@@ -54,6 +54,7 @@ class Tokens:
             "sub": f"system:serviceaccount:{namespace}:{name}",
             "aud": list(audiences) or [ISSUER],
             "exp": now + seconds,
+            "jti": str(uuid4()),
             "iat": now,
             "nbf": now,
             "kubernetes.io": inner,
@@ -92,7 +93,7 @@ class Tokens:
         inner = claims["kubernetes.io"]
         if not met or not self._is_alive(inner):
             return None
-        return _account_user(inner), met
+        return _account_user(inner, claims["jti"]), met
 
     def _is_alive(self, inner: Json) -> bool:
         namespace, account = inner["namespace"], inner["serviceaccount"]
@@ -105,9 +106,9 @@ class Tokens:
         return True
 
 
-def _account_user(inner: Json) -> User:
+def _account_user(inner: Json, token_id: str) -> User:
     namespace, account = inner["namespace"], inner["serviceaccount"]
-    extra: dict[str, Any] = {}
+    extra: dict[str, tuple[str, ...]] = {"authentication.kubernetes.io/credential-id": (f"JTI={token_id}",)}
     if "pod" in inner:
         extra["authentication.kubernetes.io/pod-name"] = (inner["pod"]["name"],)
         extra["authentication.kubernetes.io/pod-uid"] = (inner["pod"]["uid"],)

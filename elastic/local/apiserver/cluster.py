@@ -50,6 +50,12 @@ def _immutable_causes(new: Json, old: Json, keys: tuple[str, ...]) -> list[Cause
 
 
 class Secrets(Strategy):
+    def fields(self, obj: Json, /) -> dict[str, str]:
+        return {"type": obj.get("type", "")}
+
+    def selectable(self) -> tuple[str, ...]:
+        return ("type",)
+
     def prepare_create(self, obj: Json, /) -> None:
         _fold(obj)
 

@@ -86,8 +86,6 @@ class Edge:
         user = self._authenticate(request)
         if path.rstrip("/") in OPEN_PATHS or path.startswith(("/readyz/", "/livez/", "/healthz/")):
             return self._open(path.rstrip("/"))
-        if user is None:
-            raise self._refuse(request)
         target = paths.parse(path)
         if target is None:
             return await self._document(request, path.rstrip("/") or "/", user)
@@ -109,16 +107,15 @@ class Edge:
         across = kind.namespaced and not target.name and method == "GET"
         return bool(target.namespace) == kind.namespaced or across
 
-    def _authenticate(self, request: web.Request) -> User | None:
+    def _authenticate(self, request: web.Request) -> User:
+        """A wrong token is refused; no token makes a user without rights."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token:
-            return None
+            return ANONYMOUS
         found = self._tokens.user(token.strip())
-        return found[0] if found else None
-
-    @staticmethod
-    def _refuse(request: web.Request) -> StatusError:
-        return unauthorized()
+        if found is None:
+            raise unauthorized()
+        return found[0]
 
     @staticmethod
     def _open(path: str) -> web.Response:
@@ -300,6 +297,9 @@ class Edge:
 
     # ------------------------------------------------------------------ documents
     async def _document(self, request: web.Request, path: str, user: User) -> web.StreamResponse:
+        if not self._rbac.allows(user, {"verb": verb_of(request), "path": path})[0]:
+            why = f'forbidden: User "{user.name}" cannot {verb_of(request)} path "{path}"'
+            raise StatusError(403, "Forbidden", why, details={})
         parts = path.strip("/").split("/")
         registry = self._registry
         if path in ("/api", "/apis") and negotiation.wants_aggregated(request.headers.get("Accept", "")):
@@ -309,6 +309,9 @@ class Edge:
             return json_response(made, headers={"ETag": etag, "Vary": "Accept"}, content_type=kind)
         if parts[0] == "openapi":
             return self._openapi(request, parts[1:])
+        if path == "/metrics":
+            kind = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
+            return web.Response(body=self._metrics().encode(), headers={"Content-Type": kind})
         found: Json | None = None
         if path == "/":
             found = {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}
@@ -327,6 +330,11 @@ class Edge:
                 raise no_such_resource()
         return json_response(found) if found is not None else not_served()
 
+    def _metrics(self) -> str:
+        lines = [f"apiserver_storage_revision {self._store.revision}", f"apiserver_watchers {len(self._watchers)}"]
+        lines += [f'apiserver_storage_objects{{resource="{r}"}} {len(self._store.list(r))}' for r in self._store.resources()]
+        return "\n".join(lines) + "\n"
+
     def _openapi(self, request: web.Request, parts: list[str]) -> web.Response:
         if parts == ["v3"]:
             return json_response(openapi.index(self._registry), content_type="text/plain; charset=utf-8")
@@ -342,6 +350,10 @@ class Edge:
         if asked and asked != current:
             return web.Response(status=301, headers={"Location": f"/openapi/v3/{openapi.base(group, version)}?hash={current}"})
         return json_response(made, headers={"ETag": f'"{current}"'})
+
+
+def verb_of(request: web.Request) -> str:
+    return {"GET": "get", "HEAD": "head", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}.get(request.method, "post")
 
 
 def form_of(request: web.Request) -> Form:
@@ -365,6 +377,3 @@ def not_served() -> web.Response:
 def success(call: Call, obj: Json) -> Json:
     details = {"name": obj["metadata"]["name"], "group": call.kind.group, "kind": call.kind.plural, "uid": obj["metadata"]["uid"]}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": {k: v for k, v in details.items() if v}}
-
-
-__all__ = ["ANONYMOUS", "Edge"]

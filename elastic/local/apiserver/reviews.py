@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.calls import Call, User
-from elastic.local.apiserver.errors import Json, bad_request
+from elastic.local.apiserver.errors import Json, bad, invalid
 
 
 class Authorizer(Protocol):
@@ -32,7 +32,7 @@ class Reviews:
         audiences = spec.get("audiences") or []
         found = self._tokens.user(spec.get("token", ""), audiences)
         if found is None or not found[1]:
-            return {"user": {}, "error": "[invalid bearer token, Token has been invalidated]"}
+            return {"user": {}, "error": "invalid bearer token"}
         user, met = found
         return {"authenticated": True, "user": user_info(user), "audiences": met}
 
@@ -54,7 +54,8 @@ class Reviews:
             user = User(spec.get("user", ""), tuple(spec.get("groups") or ()))
         resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
         if (resource is None) == (path is None):
-            raise bad_request("exactly one of nonResourceAttributes or resourceAttributes must be specified")
+            why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+            raise invalid("authorization.k8s.io", "", "", [bad("spec.resourceAttributes", None, why)])
         allowed, reason = self._authorizer.allows(user, resource or path or {})
         return {"allowed": allowed, **({"reason": reason} if reason else {})}
 

@@ -18,7 +18,7 @@ from elastic.local.apiserver.http import Edge
 from elastic.local.apiserver.kubelet import Kubelets
 from elastic.local.apiserver.objects import Objects, now_text
 from elastic.local.apiserver.policies import SYSTEM_PRIORITIES
-from elastic.local.apiserver.rbac import Rbac
+from elastic.local.apiserver.rbac import BOOTSTRAP_BINDINGS, BOOTSTRAP_ROLES, GROUP, Rbac
 from elastic.local.apiserver.resources import Registry
 from elastic.local.apiserver.reviews import Reviews
 from elastic.local.apiserver.store import Store
@@ -36,10 +36,10 @@ class ApiServer:
         self.registry.add(*kinds.built_in())
         self.store = Store(data.database, self._fields)
         self.tokens = Tokens(data.signing_key, data.admin_token, self._alive)
-        admission = BuiltInAdmission(self.store)
+        rbac = Rbac(self.store)
+        admission = BuiltInAdmission(self.store, rbac)
         objects = Objects(self.store, admission)
         writes = Writes(objects, self.store)
-        rbac = Rbac(self.store)
         self._kubelets = Kubelets(self.store, data.kubelet_context)
         self._edge = Edge(
             store=self.store,
@@ -72,6 +72,12 @@ class ApiServer:
             self._ensure("namespaces", "", name, labels=labels, spec={"finalizers": ["kubernetes"]}, status={"phase": "Active"})
         for name, value in SYSTEM_PRIORITIES.items():
             self._ensure("priorityclasses.scheduling.k8s.io", "", name, value=value, preemptionPolicy="PreemptLowerPriority")
+        for name, rules in BOOTSTRAP_ROLES.items():
+            self._ensure(f"clusterroles.{GROUP}", "", name, rules=rules)
+        for name, group in BOOTSTRAP_BINDINGS.items():
+            subjects = [{"kind": "Group", "apiGroup": GROUP, "name": group}]
+            reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}
+            self._ensure(f"clusterrolebindings.{GROUP}", "", name, subjects=subjects, roleRef=reference)
         self.store.forget_history()
 
     def _ensure(self, resource: str, namespace: str, name: str, *, labels: dict[str, str] | None = None, **rest: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic.local.apiserver import decoding, selectors
+from elastic.local.apiserver import decoding, protobuf, selectors
 from elastic.local.apiserver.auth import ISSUER, Tokens
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom, path_value
@@ -43,6 +43,16 @@ class Subresources:
         if (kind, sub) == ("namespaces", "finalize"):
             return 200, await self._finalize(call)
         raise no_such_resource()
+
+    @staticmethod
+    def _body(call: Call) -> Json:
+        """The object in the body; an empty body is an empty object."""
+        if call.media == protobuf.MEDIA:
+            return protobuf.decode(call.body, call.subresource)
+        read = decoding.parse(call.body, call.media) if call.body.strip() else {}
+        if not isinstance(read, dict):
+            raise bad_request(f"the body must be an object, not {type(read).__name__}")
+        return read
 
     # ------------------------------------------------------------------ scale
     def _scale_paths(self, call: Call) -> tuple[str, str, str]:
@@ -143,9 +153,10 @@ class Subresources:
 
     async def _evict(self, call: Call) -> Json:
         """Deletes the pod if every budget that covers it allows one more disruption, and takes that from the budget."""
-        body = decoding.parse(call.body, call.media) if call.body.strip() else {}
-        if not isinstance(body, dict):
-            raise bad_request("the body must be an Eviction")
+        body = self._body(call)
+        given = (body.get("metadata") or {}).get("name")
+        if given and given != call.name:
+            raise bad_request("name in URL does not match name in Eviction object")
         options = dict(body.get("deleteOptions") or {})
         if "All" in (options.get("dryRun") or ()):
             call.query = {**call.query, "dryRun": "All"}
@@ -206,8 +217,7 @@ class Subresources:
 
     def _token(self, call: Call) -> Json:
         account = self._objects.find(call).load()
-        body = decoding.parse(call.body, call.media) if call.body.strip() else {}
-        spec = dict(body.get("spec") or {}) if isinstance(body, dict) else {}
+        spec = dict(self._body(call).get("spec") or {})
         seconds = spec.setdefault("expirationSeconds", 3600)
         if not isinstance(seconds, int) or seconds < 600:
             cause = bad("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")

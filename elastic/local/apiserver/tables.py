@@ -61,7 +61,7 @@ def table(columns: list[Json], rows: Iterable[tuple[list[Any], Json]], *, includ
         else:
             row["object"] = None
         out.append(row)
-    return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": list_meta, "columnDefinitions": columns, "rows": out}
+    return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": list_meta, "columnDefinitions": columns or None, "rows": out}
 
 
 def partial(obj: Json) -> Json:

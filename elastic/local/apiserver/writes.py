@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from elastic.local.apiserver import decoding, lists, managed, patches
+from elastic.local.apiserver import decoding, lists, managed, patches, protobuf
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom
 from elastic.local.apiserver.errors import Json, StatusError, bad, bad_request, conflict, invalid, not_found, unsupported
@@ -24,6 +24,9 @@ class Writes:
 
     def read(self, call: Call) -> Json:
         """The object in a request's body."""
+        if call.media == protobuf.MEDIA:
+            obj, unknown = self._shaped(call, decoding.expect_kind(protobuf.decode(call.body, call.kind.kind), call.kind, body=b""))
+            return obj
         if call.media not in (*decoding.JSON_TYPES, *decoding.YAML_TYPES):
             message = f"the body of the request was in an unknown format - accepted media types include: {decoding.SUPPORTED}"
             raise StatusError(415, "UnsupportedMediaType", message)
@@ -125,8 +128,10 @@ class Writes:
     def delete_options(self, call: Call) -> Json:
         options: Json = {}
         if call.body.strip():
-            media = call.media if call.media in decoding.YAML_TYPES else ""
-            read = decoding.parse(call.body, media)
+            if call.media == protobuf.MEDIA:
+                read = protobuf.decode(call.body, "DeleteOptions")
+            else:
+                read = decoding.parse(call.body, call.media if call.media in decoding.YAML_TYPES else "")
             if not isinstance(read, dict):
                 raise bad_request("DeleteOptions must be an object")
             if read.get("kind") not in (None, "", "DeleteOptions"):
