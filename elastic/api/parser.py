@@ -178,18 +178,26 @@ def _read_replicas(value: object, kind: Kind, findings: Findings) -> dict[str, _
                 findings.warning(
                     (*at, word), f"{word} is taken as {name}; write {name}, the only word that kubectl scale and other tools know"
                 )
-            replicas[name] = _Replica(word, _read_replica(item, kind, name, at=(*at, word), findings=findings))
+            replica = _read_replica(item, kind, name, at=(*at, word), findings=findings)
+            if replica is not None:
+                replicas[name] = _Replica(word, replica)
     return replicas
 
 
-def _read_replica(value: object, kind: Kind, name: str, *, at: Path, findings: Findings) -> ReplicaSpec:
+def _read_replica(value: object, kind: Kind, name: str, *, at: Path, findings: Findings) -> ReplicaSpec | None:
+    """None if there is nothing to go by; with a template that is malformed the rest can still be judged."""
     defaults = {"replicas": kind.default_replicas.get(name, 1), "restartPolicy": kind.restart_policy.value}
-    if isinstance(value, dict):
-        value = defaults | {key: item for key, item in value.items() if item is not None}
-    replica = read(value, ReplicaSpec, at=at, findings=findings) or ReplicaSpec(template={})
+    if not isinstance(value, dict):
+        return read(value, ReplicaSpec, at=at, findings=findings)
+    written = defaults | {key: item for key, item in value.items() if item is not None}
+    replica = read(written, ReplicaSpec, at=at, findings=findings) or _without_template(written)
     if not findings.blames((*at, "template")):
         check_schema(replica.template, POD_TEMPLATE, at=(*at, "template"), findings=findings)
     return replica
+
+
+def _without_template(written: dict[Any, Any]) -> ReplicaSpec:
+    return read(written | {"template": {}}, ReplicaSpec, at=(), findings=Findings()) or ReplicaSpec(template={})
 
 
 def _read_status(value: object, findings: Findings) -> JobStatus:

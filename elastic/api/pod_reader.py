@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -20,16 +21,13 @@ _MANY_PROBLEMS = 50
 """After so many in one template the rest is not looked at."""
 
 
-def check_schema(value: Any, name: str, *, at: Path, findings: Findings) -> bool:
-    """Is it a well-formed object of that definition? Problems and warnings are noted."""
-    before = len(findings.problems)
+def check_schema(value: Any, name: str, *, at: Path, findings: Findings) -> None:
+    """Notes where it is no well-formed object of that definition."""
     try:
         msgspec.convert(value, fast_type(name))
     except (msgspec.ValidationError, OverflowError, RecursionError):
         _walk(value, {"$ref": name}, at, findings)
-    if len(findings.problems) == before:
-        _check_list_keys(value, _keyed(name), at, findings)
-    return len(findings.problems) == before
+    _check_list_keys(value, _keyed(name), at, findings)
 
 
 def _walk(value: Any, node: Node, at: Path, findings: Findings) -> None:
@@ -120,25 +118,28 @@ def _keyed_part(node: Node) -> Node | None:
 
 
 def _check_list_keys(value: Any, part: Node | None, at: Path, findings: Findings) -> None:
-    """The API server refuses two entries with the same keys, and server-side apply could not tell them apart."""
-    if part is None or value is None:
+    """The API server refuses two entries with the same keys; server-side apply could not tell them apart. Passes over what is malformed."""
+    if part is None:
         return
     if isinstance(value, dict):
         for key, child in part["fields"].items():
             if key in value:
                 _check_list_keys(value[key], child, (*at, key), findings)
-        return
-    if part["keys"]:
-        _check_entries_differ(value, part["keys"], at, findings)
-    if part["items"]:
-        for i, item in enumerate(value):
-            _check_list_keys(item, part["items"], (*at, i), findings)
+    elif isinstance(value, list | tuple):
+        if part["keys"]:
+            _check_entries_differ(value, part["keys"], at, findings)
+        if part["items"]:
+            for i, item in enumerate(value):
+                _check_list_keys(item, part["items"], (*at, i), findings)
 
 
-def _check_entries_differ(entries: list[Node], keys: list[str], at: Path, findings: Findings) -> None:
-    identities = [tuple([entry.get(key) or _KEY_DEFAULTS.get(key) for key in keys]) for entry in entries]
-    if len(set(identities)) == len(identities):
-        return
+def _check_entries_differ(entries: Sequence[Any], keys: list[str], at: Path, findings: Findings) -> None:
+    try:
+        identities = [tuple([entry.get(key) or _KEY_DEFAULTS.get(key) for key in keys]) for entry in entries]
+        if len(set(identities)) == len(identities):
+            return
+    except (AttributeError, TypeError):
+        return  # an entry is no object, or a key is none that can be compared; that was noted
     seen = set()
     for i, identity in enumerate(identities):
         if identity in seen and len(findings.problems) <= _MANY_PROBLEMS:

@@ -47,6 +47,10 @@ class Findings:
         """Is there a problem there or below? Then rules about it would only repeat it."""
         return any(problem.at[: len(at)] == at for problem in self.problems)
 
+    def names(self, at: Path) -> bool:
+        """Is there a problem at exactly that place?"""
+        return any(problem.at == at for problem in self.problems)
+
     def unknown(self, at: Path, name: Any, known: Iterable[str]) -> None:
         self.warning((*at, str(shown_key(name))), f"unknown field, it has no effect{did_you_mean(name, known)}")
 

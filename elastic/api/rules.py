@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from elastic.api import names
 from elastic.api.errors import Path, shown
-from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Object
+from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
-from elastic.api.template import containers, default_container_index
 from elastic.api.words import RdzvBackend, WorkerLibrary
 
 ELASTIC: Path = ("spec", "elasticPolicy")
@@ -39,8 +39,7 @@ def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
     job = draft.job
     _check_types(draft, findings)
     for name in job.replicas:
-        if not findings.blames(draft.at(name, "template")):
-            _check_containers(draft, name, findings)
+        _check_containers(draft, name, findings)
     if job.elastic is not None:
         _check_elastic(job.elastic, job, findings)
         _check_sizes(draft, job.elastic, stored=stored, findings=findings)
@@ -66,31 +65,36 @@ def _check_types(draft: Draft, findings: Findings) -> None:
 
 
 def _check_containers(draft: Draft, name: str, findings: Findings) -> None:
-    kind, template = draft.job.kind, draft.job.replicas[name].template
+    """What is malformed was noted already; the rules speak about the rest."""
+    kind, spec = draft.job.kind, draft.job.replicas[name].template.get("spec") or {}
     at = draft.at(name, "template", "spec", "containers")
-    if not (template.get("spec") or {}).get("containers"):
+    found = spec.get("containers") if isinstance(spec, dict) else None
+    if not found and not findings.blames(at[:-1]) and not findings.names(at[:-2]):
         needed = f"a container named {kind.container}" if kind.container_required else "at least one"
         findings.problem(at, f"containers is missing or empty; {needed} is needed")
+    if not isinstance(found, list) or not all(isinstance(container, dict) for container in found) or not found:
         return
-    listed = [container["name"] for container in containers(template)]
-    if len(listed) > MOST_CONTAINERS:
-        findings.problem(at, f"there are {len(listed)} containers; the most is {MOST_CONTAINERS}")
+    if len(found) > MOST_CONTAINERS:
+        findings.problem(at, f"there are {len(found)} containers; the most is {MOST_CONTAINERS}")
         return
-    if kind.container_required and kind.container not in listed:
-        first = ", ".join(map(shown, listed[:5]))
-        have = f"the only container is {first}" if len(listed) == 1 else f"the containers are {first}"
+    names_found = [container.get("name") for container in found]
+    if kind.container_required and kind.container not in names_found and all(isinstance(name, str) for name in names_found):
+        first = ", ".join(map(shown, names_found[:5]))
+        have = f"the only container is {first}" if len(found) == 1 else f"the containers are {first}"
         findings.problem(at, f'{have}; {kind.a_job} trains in the container named "{kind.container}", rename the one that trains')
-    for i, container in enumerate(containers(template)):
-        if not container.get("image"):
+    for i, container in enumerate(found):
+        if not container.get("image") and not findings.blames((*at, i, "image")):
             findings.problem((*at, i, "image"), "image is missing; name the image of this container")
-    index = default_container_index(template, kind)
-    _check_ports(containers(template)[index], draft, at=(*at, index, "ports"), findings=findings)
+    index = names_found.index(kind.container) if kind.container in names_found else 0
+    _check_ports(found[index].get("ports"), draft, at=(*at, index, "ports"), findings=findings)
 
 
-def _check_ports(container: Object, draft: Draft, *, at: Path, findings: Findings) -> None:
+def _check_ports(ports: Any, draft: Draft, *, at: Path, findings: Findings) -> None:
     """The service opens these ports by name, and cannot open one name or one number twice."""
     kind, seen = draft.job.kind, {}
-    for i, port in enumerate(container.get("ports") or ()):
+    for i, port in enumerate(ports if isinstance(ports, list) else ()):
+        if findings.blames((*at, i)):
+            continue
         name, number = port.get("name"), port["containerPort"]
         if not 1 <= number <= 65535:
             findings.problem((*at, i, "containerPort"), f"containerPort is {shown(number)}; a port is between 1 and 65535")
