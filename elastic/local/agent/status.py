@@ -109,9 +109,9 @@ def _terminated(run: Run) -> Object:
 
 
 def _conditions(pod: Object, phase: Phase, inits: list[Object], mains: list[Object], seen: Seen, *, now: float) -> list[Object]:
-    incomplete = [entry["name"] for entry in inits if not (entry["ready"] or entry["started"])]
-    initialised = not incomplete or any("running" in entry["state"] or entry["lastState"] for entry in mains)
     sidecars = {container["name"] for container in init_containers(pod) if is_sidecar(container)}
+    incomplete = [entry["name"] for entry in inits if not entry["started" if entry["name"] in sidecars else "ready"]]
+    initialised = not incomplete or any("running" in entry["state"] or entry["lastState"] for entry in mains)
     unready = [entry["name"] for entry in [*inits, *mains] if not entry["ready"] and (entry in mains or entry["name"] in sidecars)]
     if phase is Phase.SUCCEEDED:
         ready: tuple[bool, str, str] = (False, "PodCompleted", "")

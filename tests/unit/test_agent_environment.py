@@ -1,0 +1,125 @@
+"""Environment, command line and volumes of a container."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from pod_builder import container, pod
+
+from elastic.local.agent import volumes
+from elastic.local.agent.environment import ConfigError, Sources, command_line, environment, expand
+
+CONFIG = {"data": {"greeting": "hello", "PLAIN": "1"}}
+SECRET = {"data": {"token": base64.b64encode(b"s3cret").decode()}}
+
+
+def sources(subject=None, **fields):
+    given = {"config_maps": {"conf": CONFIG}, "secrets": {"sec": SECRET}, "node_capacity": {"cpu": "8", "memory": "16Gi"}}
+    return Sources(pod=subject or pod(), **{**given, **fields})
+
+
+def env_of(*entries, subject=None, **fields):
+    made = container(env=list(entries), **fields)
+    return environment(made, sources(subject), base={"PATH": "/bin"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("$(A)", "1"), ("x$(A)y$(B)", "x1y2"), ("$(MISSING)", "$(MISSING)"), ("$$(A)", "$(A)"), ("$A", "$A"), ("$(A", "$(A"), ("$$", "$")],
+)
+def test_references_are_replaced_where_they_have_a_value(text, expected):
+    assert expand(text, {"A": "1", "B": "2"}) == expected
+
+
+def test_later_entries_may_refer_to_earlier_ones():
+    env = env_of(
+        {"name": "A", "value": "1"}, {"name": "B", "value": "$(A)$(A)"}, {"name": "C", "value": "$(D)"}, {"name": "D", "value": "4"}
+    )
+    assert (env["B"], env["C"], env["PATH"]) == ("11", "$(D)", "/bin")
+
+
+def test_values_come_from_secrets_config_maps_and_fields():
+    subject = pod(status={"phase": "Pending", "podIP": "10.0.0.7"}, metadata={"labels": {"rank": "3"}})
+    env = env_of(
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "sec", "key": "token"}}},
+        {"name": "HI", "valueFrom": {"configMapKeyRef": {"name": "conf", "key": "greeting"}}},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['rank']"}}},
+        subject=subject,
+    )
+    assert (env["TOKEN"], env["HI"], env["IP"], env["RANK"]) == ("s3cret", "hello", "10.0.0.7", "3")
+
+
+def test_whole_config_maps_come_before_single_values():
+    env = env_of(
+        {"name": "greeting", "value": "mine"}, envFrom=[{"configMapRef": {"name": "conf"}}, {"prefix": "S_", "secretRef": {"name": "sec"}}]
+    )
+    assert (env["greeting"], env["PLAIN"], env["S_token"]) == ("mine", "1", "s3cret")
+
+
+def test_a_missing_secret_or_key_says_what_is_missing():
+    with pytest.raises(ConfigError, match='secret "gone" not found'):
+        env_of({"name": "A", "valueFrom": {"secretKeyRef": {"name": "gone", "key": "k"}}})
+    with pytest.raises(ConfigError, match="couldn't find key nope in ConfigMap default/conf"):
+        env_of({"name": "A", "valueFrom": {"configMapKeyRef": {"name": "conf", "key": "nope"}}})
+
+
+def test_an_optional_reference_that_is_missing_sets_nothing():
+    assert "A" not in env_of({"name": "A", "valueFrom": {"secretKeyRef": {"name": "gone", "key": "k", "optional": True}}})
+
+
+def test_resource_fields_are_in_units_of_their_divisor_and_rounded_up():
+    limits = {"limits": {"memory": "1.5Gi", "cpu": "1500m"}}
+    env = env_of(
+        {"name": "MEM", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
+        {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        subject=pod(container(resources=limits)),
+        resources=limits,
+    )
+    assert (env["MEM"], env["CPU"]) == ("1536", "2")
+
+
+def test_a_command_line_is_command_then_args_with_values_in_place():
+    assert command_line(container(command=["run", "$(A)"], args=["--n", "$(B)"]), {"A": "x", "B": "2"}) == ["run", "x", "--n", "2"]
+
+
+def test_files_of_a_volume_are_swapped_in_one_step(tmp_path):
+    volume = {"name": "v", "configMap": {"name": "conf", "items": [{"key": "greeting", "path": "deep/hi"}]}}
+    volumes.write(tmp_path / "v", volumes.files_of(volume, sources(), {}))
+    assert (tmp_path / "v/deep/hi").read_text() == "hello"
+    changed = sources(config_maps={"conf": {"data": {"greeting": "bye"}}})
+    volumes.write(tmp_path / "v", volumes.files_of(volume, changed, {}))
+    assert (tmp_path / "v/deep/hi").read_text() == "bye"
+    assert len(list((tmp_path / "v").glob("..[0-9]*"))) == 1
+
+
+def test_a_key_that_goes_takes_its_file_along(tmp_path):
+    volume = {"name": "v", "configMap": {"name": "conf"}}
+    volumes.write(tmp_path / "v", volumes.files_of(volume, sources(), {}))
+    volumes.write(tmp_path / "v", volumes.files_of(volume, sources(config_maps={"conf": {"data": {"PLAIN": "2"}}}), {}))
+    assert sorted(path.name for path in (tmp_path / "v").iterdir() if not path.name.startswith("..")) == ["PLAIN"]
+
+
+def test_a_projected_volume_joins_token_config_map_and_fields():
+    projected = {
+        "sources": [
+            {"serviceAccountToken": {"path": "token", "audience": "elastic-rendezvous", "expirationSeconds": 600}},
+            {"configMap": {"name": "conf", "items": [{"key": "greeting", "path": "hi"}]}},
+            {"downwardAPI": {"items": [{"path": "ns", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+        ]
+    }
+    volume = {"name": "v", "projected": projected}
+    assert volumes.token_requests(volume) == {("elastic-rendezvous", 600)}
+    files = volumes.files_of(volume, sources(), {("elastic-rendezvous", 600): "abc"})
+    assert {path: file.content for path, file in files.items()} == {"token": b"abc", "hi": b"hello", "ns": b"default"}
+
+
+def test_a_pod_names_everything_it_refers_to():
+    subject = pod(
+        container(
+            env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k"}}}], envFrom=[{"configMapRef": {"name": "c1"}}]
+        ),
+        volumes=[{"name": "v", "secret": {"secretName": "s2"}}, {"name": "w", "projected": {"sources": [{"configMap": {"name": "c2"}}]}}],
+    )
+    assert volumes.referenced(subject) == ({"c1", "c2"}, {"s1", "s2"})

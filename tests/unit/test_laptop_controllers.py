@@ -1,0 +1,123 @@
+"""What the laptop cluster's controllers decide: ownership, disruption budgets, the health of nodes."""
+
+from __future__ import annotations
+
+from elastic.kube.resources import PODS
+from elastic.local.agent.roster import Member, Roster
+from elastic.local.controllers.budget import Guarded, budget_status
+from elastic.local.controllers.nodehealth import NOT_READY, UNREACHABLE, UNSCHEDULABLE, eviction, silent, taints, unknown_conditions
+from elastic.local.controllers.ownership import Delete, DeleteDependents, Disown, Item, OrphanDependents, Owner, Release, State, judge
+
+
+def an_item(uid="child", owners=("parent",), deleting=False, finalizers=(), blocks=True):
+    named = tuple(Owner(owner, "", "Pod", owner, blocks) for owner in owners)
+    return Item(PODS, "default", uid, uid, named, deleting, finalizers)
+
+
+def test_an_object_goes_with_its_last_owner():
+    assert judge(an_item(), {"parent": State.ABSENT}, ()) == Delete("Background")
+    assert judge(an_item(), {"parent": State.PRESENT}, ()) is None
+
+
+def test_an_object_that_others_still_own_only_forgets_the_one_that_went():
+    states = {"parent": State.ABSENT, "other": State.PRESENT}
+    assert judge(an_item(owners=("parent", "other")), states, ()) == Disown(("parent",))
+
+
+def test_an_owner_that_waits_for_its_dependents_takes_them_along():
+    assert judge(an_item(), {"parent": State.WAITING}, ()) == Delete("Background")
+    assert judge(an_item(), {"parent": State.WAITING}, (an_item("grandchild", ("child",)),)) == Delete("Foreground")
+
+
+def test_a_foreground_deletion_ends_when_nothing_blocks_it():
+    parent = an_item("parent", (), deleting=True, finalizers=("foregroundDeletion",))
+    assert judge(parent, {}, (an_item(),)) == DeleteDependents()
+    assert judge(parent, {}, (an_item(blocks=False),)) == Release("foregroundDeletion")
+    assert judge(parent, {}, ()) == Release("foregroundDeletion")
+
+
+def test_an_orphaning_deletion_lets_the_dependents_go_first():
+    parent = an_item("parent", (), deleting=True, finalizers=("orphan",))
+    assert judge(parent, {}, (an_item(),)) == OrphanDependents()
+    assert judge(parent, {}, ()) == Release("orphan")
+
+
+def a_budget(**spec):
+    return {"metadata": {"generation": 2}, "spec": {"selector": {}, **spec}}
+
+
+def guarded(count, **fields):
+    return [Guarded(**{"name": f"w-{index}", "healthy": True, "leaving": False, **fields}) for index in range(count)]
+
+
+def test_a_budget_spares_what_is_above_its_minimum():
+    status = budget_status(a_budget(minAvailable=2), guarded(3), replicas=None, now=0.0)
+    assert (status["disruptionsAllowed"], status["currentHealthy"], status["desiredHealthy"], status["expectedPods"]) == (1, 3, 2, 3)
+    assert status["conditions"][0]["reason"] == "SufficientPods"
+    assert budget_status(a_budget(minAvailable=2), guarded(3, leaving=True), replicas=None, now=0.0)["disruptionsAllowed"] == 0
+
+
+def test_shares_are_of_the_wanted_replicas_and_rounded_up():
+    assert budget_status(a_budget(minAvailable="50%"), guarded(3), replicas=5, now=0.0)["desiredHealthy"] == 3
+    assert budget_status(a_budget(maxUnavailable="50%"), guarded(5), replicas=5, now=0.0)["desiredHealthy"] == 2
+    assert budget_status(a_budget(maxUnavailable=1), guarded(5), replicas=5, now=0.0)["disruptionsAllowed"] == 1
+
+
+def test_a_granted_eviction_counts_until_it_is_seen_or_forgiven():
+    budget = a_budget(minAvailable=1) | {"status": {"disruptedPods": {"w-0": "1970-01-01T00:00:00Z", "gone": "1970-01-01T00:00:00Z"}}}
+    soon = budget_status(budget, guarded(2), replicas=None, now=10.0)
+    assert (soon["currentHealthy"], set(soon["disruptedPods"])) == (1, {"w-0"})
+    late = budget_status(budget, guarded(2), replicas=None, now=200.0)
+    assert (late["currentHealthy"], late["disruptedPods"]) == (2, None)
+
+
+def a_node(ready="True", **spec):
+    conditions = [{"type": "Ready", "status": ready}]
+    return {"metadata": {"name": "n", "creationTimestamp": "1970-01-01T00:00:00Z"}, "spec": spec, "status": {"conditions": conditions}}
+
+
+def keys(found):
+    return sorted((taint["key"], taint["effect"]) for taint in found)
+
+
+def test_a_node_is_silent_when_its_lease_is_old():
+    lease = {"spec": {"renewTime": "1970-01-01T00:01:40.000000Z"}}
+    assert not silent(a_node(), lease, now=140.0, grace_s=50.0)
+    assert silent(a_node(), lease, now=151.0, grace_s=50.0)
+    assert silent(a_node(), None, now=51.0, grace_s=50.0)
+
+
+def test_a_silent_nodes_conditions_become_unknown_once():
+    conditions = unknown_conditions(a_node(), now=10.0)
+    assert {entry["status"] for entry in conditions} == {"Unknown"}
+    told = a_node()
+    told["status"]["conditions"] = conditions
+    assert unknown_conditions(told, now=20.0) == []
+
+
+def test_taints_follow_what_the_node_says_and_leave_others_alone():
+    theirs = {"key": "spot", "effect": "NoSchedule"}
+    gone = taints(a_node("Unknown", taints=[theirs]), now=0.0)
+    assert keys(gone) == [(UNREACHABLE, "NoExecute"), (UNREACHABLE, "NoSchedule"), ("spot", "NoSchedule")]
+    assert keys(taints(a_node("False"), now=0.0)) == [(NOT_READY, "NoExecute"), (NOT_READY, "NoSchedule")]
+    assert taints(a_node("True", taints=gone), now=0.0) == [theirs]
+    assert taints(a_node("Unknown", taints=gone), now=9.0) is None
+    assert keys(taints(a_node(unschedulable=True), now=0.0)) == [(UNSCHEDULABLE, "NoSchedule")]
+
+
+def test_a_pod_leaves_a_tainted_node_at_once_later_or_never():
+    taint = {"key": UNREACHABLE, "effect": "NoExecute", "timeAdded": "1970-01-01T00:00:10Z"}
+    toleration = {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute"}
+    assert eviction({"spec": {}}, [taint], now=20.0).at == 20.0
+    assert eviction({"spec": {"tolerations": [{**toleration, "tolerationSeconds": 300}]}}, [taint], now=20.0).at == 310.0
+    assert eviction({"spec": {"tolerations": [toleration]}}, [taint], now=20.0).at is None
+    assert eviction({"spec": {}}, [{"key": "spot", "effect": "NoSchedule"}], now=20.0).at is None
+
+
+def test_a_killed_node_stays_away_until_the_cluster_starts_anew_or_it_is_added_again():
+    first = (Member("node-0"), Member("node-1"))
+    killed = Roster("holder-1").without("node-0")
+    assert [member.name for member in killed.members(first)] == ["node-1"]
+    assert [member.name for member in killed.for_holder("holder-1").members(first)] == ["node-1"]
+    assert [member.name for member in killed.for_holder("holder-2").members(first)] == ["node-0", "node-1"]
+    assert [member.name for member in killed.with_member(Member("node-0")).members(first)] == ["node-0", "node-1"]
