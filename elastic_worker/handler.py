@@ -52,6 +52,7 @@ class ElasticHandler(RendezvousHandler):
         self._away_s = away_s
         self._presence = Presence(told, on_signal=self._heard_signal)
         self._is_started = False
+        self._has_wake_fd = False
         self._is_terminating = threading.Event()
         self._generation = 0
         self._store = None  # type: typing.Optional[AgentStore]
@@ -113,6 +114,9 @@ class ElasticHandler(RendezvousHandler):
             self._store.close()
         if self._is_started:
             self._presence.leave("finished" if self._work is not None and self._work.has_finished else "torchrun ended")
+        if self._has_wake_fd:
+            signal.set_wakeup_fd(-1)
+        self._presence.close()
         return True
 
     # --- the barrier ---
@@ -126,6 +130,7 @@ class ElasticHandler(RendezvousHandler):
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, _end_on_signal)
             signal.set_wakeup_fd(self._presence.wake_fd, warn_on_full_buffer=False)
+            self._has_wake_fd = True
         self._presence.start()
 
     def _leave_world(self) -> str:
@@ -185,6 +190,7 @@ class ElasticHandler(RendezvousHandler):
         self._work = Work(self._presence, generation=generation, is_terminating=self._is_terminating)
         self._work.begin()
         host, _, port = view.store.rpartition(":")
+        os.environ[settings.GENERATION] = str(generation)  # torch gives its own environment to the workers
         log.info("generation %s: rank %s of %s, store at %s", generation, view.rank, view.size, view.store)
         return RendezvousInfo(self._store, view.rank, view.size, RendezvousStoreInfo(host, int(port)))  # type: ignore[arg-type]
 

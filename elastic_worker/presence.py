@@ -142,8 +142,15 @@ class Presence:
             self._is_ending = True
             self._outbox.append({"t": "leave", "reason": reason})
         self._wake()
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self._thread and self._thread.is_alive():
             self._thread.join(LEAVE_S)
+
+    def close(self) -> None:
+        """Let go of what is left. No signal may be written to `wake_fd` any more."""
+        self.leave("closed")
+        if not self._thread.is_alive():
+            self._wake_in.close()
+            self._wake_out.close()
 
     # --- the thread ---
 

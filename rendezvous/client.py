@@ -21,6 +21,7 @@ REQUEST_TIMEOUT_S = 10.0
 SILENCE_S = 25.0
 FIRST_BACK_OFF_S = 0.05
 LONGEST_BACK_OFF_S = 2.0
+CLOSING_ROUNDS = 5
 LONGEST_LINE = 4 * 1024 * 1024
 
 _worlds = msgspec.json.Decoder(World)
@@ -54,6 +55,8 @@ class RendezvousClient:
         if self._session is not None:
             await self._session.close()
             self._session = None
+            for _ in range(CLOSING_ROUNDS):  # TLS transports close themselves in the next rounds of the loop, not at once
+                await asyncio.sleep(0)
 
     async def expect(self, job_uid: str, expectation: Expectation) -> None:
         """Say who should be in the job's world. The full truth each time; saying it twice changes nothing."""

@@ -69,7 +69,11 @@ class Seat(Wire, frozen=True):
 
 
 class Rescale(Wire, frozen=True):
-    """How the newest world came to be: one id through events, logs and status, its cause, and where the milliseconds went."""
+    """How the newest world came to be: one id through events, logs and status, its cause, and where the milliseconds went.
+
+    Phases: detect (first sign until certain), notice (until members were told to come), drain (until they stood at the barrier), round
+    (until the world was sealed), start (until all workers ran), firstStep (until training reported a step).
+    """
 
     id: str
     cause: str
@@ -203,8 +207,27 @@ class Refused(Wire, frozen=True):
 
 
 class Report(Wire, frozen=True):
-    """A training signal of one worker, newest only."""
+    """Training signals of one worker. Only its newest report is kept."""
 
     member: Name
-    step: Count | None = None
-    values: Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=64)] = {}
+    generation: Generation = 0
+    step: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    values: Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=32)] = {}
+
+
+class Answer(Wire, frozen=True, omit_defaults=False):
+    """What a worker should do after its report. stop: at the next step. checkpoint_s: checkpoint now, this many seconds are left."""
+
+    stop: bool = False
+    reason: str = ""
+    checkpoint_s: float | None = None
+
+
+class Signal(Wire, frozen=True):
+    """A report as read by the autoscaler, with its age."""
+
+    member: str
+    age_s: float
+    generation: int = 0
+    step: int | None = None
+    values: dict[str, float] = {}

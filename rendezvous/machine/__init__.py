@@ -4,7 +4,8 @@
 connections (rendezvous.server, or a test) feeds it.
 """
 
-from rendezvous.machine.events import Event, Expected, Lost, Said, Tick
+from rendezvous.machine.choose import leaving
+from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
 from rendezvous.machine.state import Cause, Job, Limits, Member, Phase
 from rendezvous.machine.step import Cut, Effect, Publish, Refuse, Tell, Wake, begin, step
 from rendezvous.machine.views import summary, view
@@ -23,10 +24,12 @@ __all__ = [
     "Publish",
     "Refuse",
     "Said",
+    "Stepped",
     "Tell",
     "Tick",
     "Wake",
     "begin",
+    "leaving",
     "step",
     "summary",
     "view",

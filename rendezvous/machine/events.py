@@ -30,8 +30,15 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
+class Stepped:
+    """Training made a step in this generation."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing happened but time."""
 
 
-Event = Said | Lost | Expected | Tick
+Event = Said | Lost | Expected | Stepped | Tick

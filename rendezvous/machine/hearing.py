@@ -164,6 +164,14 @@ def _started(job: Job, member: Member, generation: int) -> Job:
     return job
 
 
+def stepped(job: Job, generation: int) -> Job:
+    """Training reported a step: the first one of a world ends its rescale."""
+    phases = job.phases
+    if job.standing is None or phases is None or phases.stepped is not None or generation != job.standing.generation:
+        return job
+    return replace(job, phases=replace(phases, started=phases.started or job.now, stepped=job.now))
+
+
 def expect(job: Job, expectation: Expectation) -> Job:
     """The job after the controller said who should be there. An older leader's word is not heard."""
     if job.expectation is not None and expectation.term < job.expectation.term:

@@ -34,6 +34,8 @@ def _drop_absent(job: Job) -> Job:
             else f"{member.name} was silent for {limits.silence_s:g} s"
         )
         told = leaving(job, member.name)
+        sign = member.broken_at if member.broken_at is not None else member.heard_at
+        job = replace(job, sign=min(sign, job.sign) if job.sign is not None else sign)
         job = gone(job, member.name, cause=told[1] if told is not None else Cause.DISRUPTION.value, words=words)
     return job
 
@@ -170,9 +172,14 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
     members = dict(job.members)
     for name in by_rank:
         members[name] = replace(members[name], phase=Phase.RUNNING, world=world.id, generation=generation, at=job.now)
-    drain_began = job.round.ready_at if job.round.ready_at is not None else job.now
-    drained = job.min_reached_at if job.min_reached_at is not None else job.now
-    phases = Phases(noticed=job.round.began, detected=drain_began, drained=drained, sealed=job.now)
+    certain = job.round.began
+    phases = Phases(
+        sign=min(job.sign, certain) if job.sign is not None else certain,
+        certain=certain,
+        told=job.round.told_at if job.round.told_at is not None else certain,
+        drained=job.min_reached_at if job.min_reached_at is not None else job.now,
+        sealed=job.now,
+    )
     return replace(
         job,
         members=members,
@@ -183,6 +190,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         trouble=None,
         failures=(),
         disrupted=(),
+        sign=None,
         started=frozenset(),
         phases=phases,
     )

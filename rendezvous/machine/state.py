@@ -112,7 +112,8 @@ class Round:
     draining: bool
     until: float
     """when it stops waiting: gathering for expected newcomers, draining for members that do not come"""
-    ready_at: float | None = None
+    told_at: float | None = None
+    """when its members were told to come"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,10 @@ class Failure:
 class Phases:
     """When the steps of the newest rescale happened, on the machine's clock."""
 
-    noticed: float
-    detected: float
+    sign: float
+    """the first sign of it: a connection broke, a member fell silent, a newcomer arrived, the controller spoke"""
+    certain: float
+    told: float
     drained: float
     sealed: float
     started: float | None = None
@@ -166,6 +169,8 @@ class Job:
     trouble: tuple[str, str] | None = None
     """the first thing that broke the current world: words and cause"""
     restarts: Mapping[str, int] = field(default_factory=dict)
+    sign: float | None = None
+    """when the first sign of the next change was there"""
     started: frozenset[str] = frozenset()
     phases: Phases | None = None
     reason: str = ""
@@ -181,7 +186,14 @@ class Job:
 
     @property
     def is_settled(self) -> bool:
-        """Whether silence may count as absence: the server has been up long enough for everybody to have come back."""
+        """Whether silence may count as absence.
+
+        It may not while members of a world that an earlier server sealed may still be on their way back to this one.
+        """
+        if self.standing is not None and not self.standing.adopted:
+            return True
+        if self.standing is None and self.expectation is not None and self.generation == 0:
+            return True  # the job never had a world
         return self.now >= self.up_since + self.limits.settle_s
 
     def with_member(self, member: Member) -> "Job":

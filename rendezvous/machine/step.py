@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rendezvous.machine import hearing, rounds
-from rendezvous.machine.events import Event, Expected, Lost, Said, Tick
+from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
 from rendezvous.machine.state import Job, Limits, Phase
 from rendezvous.machine.views import view
 from rendezvous.wire import Beat, Join, Ready, View
@@ -82,6 +82,8 @@ def step(job: Job, event: Event, now: float) -> tuple[Job, tuple[Effect, ...]]:
                 job = job.change(name, broken_at=job.now)
         case Expected(expectation=expectation):
             job = hearing.expect(job, expectation)
+        case Stepped(generation=generation):
+            job = hearing.stepped(job, generation)
         case Tick():
             pass
     after = rounds.settle(job)

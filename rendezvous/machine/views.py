@@ -18,8 +18,9 @@ def view(job: Job, name: str) -> View:
         return View(closed=job.closed, grace_s=grace_s, done=True, leaving=why_leaving)
     if standing is None or member.world != standing.id or member.phase in (Phase.READY, Phase.BOOTING):
         astray = member.phase in (Phase.BOOTING, Phase.RUNNING) and member.generation > 0
+        why = f"{name} is leaving ({why_leaving})" if why_leaving else "the world went on without this member"
         return View(
-            reform="the world went on without this member" if astray else "",
+            reform=why if astray else "",
             waiting=waiting(job, member),
             leaving=why_leaving,
             grace_s=grace_s,
@@ -110,8 +111,9 @@ def _rescale(job: Job) -> Rescale | None:
     if standing is None or at is None:
         return None
     marks = {
-        "notice": at.detected - at.noticed,
-        "drain": at.drained - at.detected,
+        "detect": at.certain - at.sign,
+        "notice": at.told - at.certain,
+        "drain": at.drained - at.told,
         "round": at.sealed - at.drained,
     }
     if at.started is not None:

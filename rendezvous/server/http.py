@@ -7,21 +7,24 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import WSCloseCode, web
 
+from elastic.kube.errors import KubeError
 from rendezvous.server.access import Gate
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.members import serve_member
-from rendezvous.wire import Expectation
+from rendezvous.wire import Expectation, Report
 
 log = logging.getLogger(__name__)
 
 LONGEST_BODY = 4 * 1024 * 1024
 LONGEST_NAME = 253
+LONGEST_REPORT = 8 * 1024
 KEEP_ALIVE_S = 10.0
 LEAST_GAP_S = 0.01
 MAX_STREAMS = 64
 
 _encode = msgspec.json.encode
 _expectations = msgspec.json.Decoder(Expectation)
+_reports = msgspec.json.Decoder(Report)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -44,6 +47,8 @@ class Face:
         app.router.add_get("/v1/jobs/{uid}/members/{member}", self._member)
         app.router.add_put("/v1/jobs/{uid}/expectation", self._expect)
         app.router.add_get("/v1/jobs/{uid}/world", self._world)
+        app.router.add_post("/v1/jobs/{uid}/report", self._report)
+        app.router.add_get("/v1/jobs/{uid}/signals", self._signals)
         app.router.add_delete("/v1/jobs/{uid}", self._forget)
         app.router.add_get("/v1/worlds", self._worlds)
         return app
@@ -96,6 +101,26 @@ class Face:
         world = self._hub.world(uid)
         return _refusal(404, "no such job here") if world is None else web.Response(body=_encode(world), content_type="application/json")
 
+    async def _report(self, request: web.Request) -> web.StreamResponse:
+        uid = request.match_info["uid"]
+        if not self._gate.is_agent(_bearer(request), uid):
+            return _refusal(401, "this token is not one of this job's")
+        if (request.content_length or LONGEST_REPORT + 1) > LONGEST_REPORT:
+            return _refusal(413, f"a report has a Content-Length of at most {LONGEST_REPORT} bytes")
+        try:
+            report = _reports.decode(await request.read())
+            answer = self._hub.report(uid, report)
+        except msgspec.MsgspecError as error:
+            return _refusal(400, f"report: {error}")
+        except Full as error:
+            return _refusal(429, str(error))
+        return web.Response(body=_encode(answer), content_type="application/json")
+
+    async def _signals(self, request: web.Request) -> web.StreamResponse:
+        if (refusal := await self._refuse_others(request)) is not None:
+            return refusal
+        return web.Response(body=_encode(self._hub.signals(request.match_info["uid"])), content_type="application/json")
+
     async def _worlds(self, request: web.Request) -> web.StreamResponse:
         """Every job's world, then every change, one JSON object a line; an empty line now and then shows that the stream is alive."""
         if (refusal := await self._refuse_others(request)) is not None:
@@ -127,9 +152,12 @@ class Face:
         token = _bearer(request)
         if not token:
             return _refusal(401, "a bearer token is needed")
-        if not await self._gate.is_control(token):
-            return _refusal(403, "only the controller may do this")
-        return None
+        try:
+            is_control = await self._gate.is_control(token)
+        except KubeError as error:
+            log.warning("the API server could not review a token: %s", error)
+            return _refusal(503, "the API server could not be asked whose token this is; try again")
+        return None if is_control else _refusal(403, "only the control plane may do this")
 
 
 def _bearer(request: web.Request) -> str:

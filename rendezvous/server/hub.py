@@ -9,8 +9,27 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from rendezvous.machine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, Tell, Tick, Wake, begin, step, summary
-from rendezvous.wire import Expectation, FromMember, Join, View, World
+from rendezvous.machine import (
+    Cut,
+    Event,
+    Expected,
+    Job,
+    Limits,
+    Lost,
+    Publish,
+    Refuse,
+    Said,
+    Stepped,
+    Tell,
+    Tick,
+    Wake,
+    begin,
+    leaving,
+    step,
+    summary,
+    view,
+)
+from rendezvous.wire import MAX_MEMBERS, Answer, Expectation, FromMember, Join, Report, Signal, View, World
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +57,12 @@ class Link(Protocol):
 class Course:
     """A job under way: its state, its members' connections, its timer."""
 
-    __slots__ = ("job", "links", "timer", "touched", "version")
+    __slots__ = ("job", "links", "reports", "timer", "touched", "version")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.links: dict[str, tuple[str, Link]] = {}
+        self.reports: dict[str, tuple[Report, float]] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.version = 0
         self.touched = job.now
@@ -142,6 +162,34 @@ class Hub:
             await changed.wait()
         return self._version
 
+    # --- training signals ---
+
+    def report(self, uid: str, report: Report) -> Answer:
+        """Keep a worker's newest report, and tell it what the rendezvous wants of it."""
+        course = self._course(uid)
+        reports = course.reports
+        reports.pop(report.member, None)
+        reports[report.member] = (report, self._clock())
+        while len(reports) > MAX_MEMBERS:
+            del reports[next(iter(reports))]
+        if report.generation and report.step is not None:
+            self._step_reported(course, report.generation)
+        return _answer(course.job, report.member, self._clock())
+
+    def signals(self, uid: str) -> list[Signal]:
+        """The newest report of each worker of a job."""
+        course = self._jobs.get(uid)
+        now = self._clock()
+        return [
+            Signal(member=name, age_s=round(now - at, 3), generation=report.generation, step=report.step, values=report.values)
+            for name, (report, at) in (course.reports.items() if course is not None else ())
+        ]
+
+    def _step_reported(self, course: Course, generation: int) -> None:
+        phases = course.job.phases
+        if phases is not None and phases.stepped is None:
+            self._apply(course, Stepped(generation))
+
     # --- inside ---
 
     def _course(self, uid: str) -> Course:
@@ -208,6 +256,16 @@ class Hub:
     def _announce(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _answer(job: Job, name: str, now: float) -> Answer:
+    member = job.members.get(name)
+    if member is None:
+        return Answer()
+    seen = view(job, name)
+    told = leaving(job, name)
+    left_s = max(0.0, round(told[0] - now, 3)) if told is not None else None
+    return Answer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)
 
 
 def _tell_log(before: Job, after: Job) -> None:

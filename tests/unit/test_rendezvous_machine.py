@@ -2,7 +2,7 @@
 
 from rendezvous_group import Group, group_of
 
-from rendezvous.machine import Limits, Said, Tick, step, summary
+from rendezvous.machine import Limits, Said, Stepped, Tick, step, summary
 from rendezvous.wire import Ended, Leaving, Notice, Ready
 
 
@@ -367,6 +367,19 @@ def test_a_leave_is_acted_on_at_once_even_by_a_young_server() -> None:
     assert group.world() == {"w0": 0, "w1": 1}
 
 
+def test_a_young_server_need_not_wait_for_a_job_that_is_as_young() -> None:
+    group = Group(up_for_s=0)
+    group.expect("w0", "w1", "w2")
+    group.start("w0")
+    group.start("w1")
+    group.advance(5.1)
+    assert group.world() == {"w0": 0, "w1": 1}
+    group.kill("w1")
+    group.advance(1.1)
+    group.come_all()
+    assert group.world() == {"w0": 0}
+
+
 def test_the_floor_keeps_generations_from_falling_when_everybody_is_new() -> None:
     group = Group(up_for_s=0)
     group.expect("w0", floor=41)
@@ -415,5 +428,23 @@ def test_phases_of_a_rescale_add_up() -> None:
     group.started("w0")
     rescale = summary(group.job).rescale
     assert rescale is not None
-    assert rescale.phases == {"notice": 0, "drain": 500, "round": 0, "start": 700}
+    assert rescale.phases == {"detect": 0, "notice": 0, "drain": 500, "round": 0, "start": 700}
     assert rescale.cause == "disruption"
+    group.now += 0.2
+    group.apply(Stepped(generation=2))
+    group.now += 9
+    group.apply(Stepped(generation=2))
+    rescale = summary(group.job).rescale
+    assert rescale is not None
+    assert rescale.phases["firstStep"] == 200
+    assert rescale.id == group.job.standing.id  # type: ignore[union-attr]
+
+
+def test_the_time_until_a_lost_connection_was_certain_is_told_apart() -> None:
+    group = group_of(2)
+    group.kill("w1")
+    group.advance(1.1)
+    group.come_all()
+    rescale = summary(group.job).rescale
+    assert rescale is not None
+    assert rescale.phases["detect"] == 1000

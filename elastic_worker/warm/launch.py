@@ -1,0 +1,120 @@
+"""Run before torchrun's agent: starts the fork server beside it, and prints what the shell shall export so that torchrun uses it.
+
+It is run by path with the options -I -S, imports the standard library only, and prints nothing where workers are to start plainly; why
+that is so goes to stderr, in one line. It never fails the container.
+"""
+
+import os
+import shlex
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+import typing
+
+SWITCH = "ELASTIC_WARM_START"
+PYTHON_EXEC = "PYTHON_EXEC"
+FOLDER = "ELASTIC_WARM"
+OFF = ("off", "no", "false", "0")
+REFUSED = ("PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONDUMPREFS")
+LONGEST_INTERPRETER = 120
+BACKLOG = 256
+TITLE_ROOM = " " * 2048
+"""Room in the server's command line for the command line of a worker, which `ps` is to show."""
+BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from elastic_worker.warm.server import main; main()"
+
+Environment = typing.Mapping[str, str]
+
+
+def obstacle(environment: Environment, executable: str) -> str:
+    """Why workers are not to start warm in this environment; empty where they may."""
+    if environment.get(SWITCH, "").strip().lower() in OFF:
+        return "{} is {}".format(SWITCH, environment[SWITCH])
+    if environment.get(PYTHON_EXEC):
+        return "PYTHON_EXEC is set to {}".format(environment[PYTHON_EXEC])
+    unusual = [name for name in REFUSED if environment.get(name)]
+    if unusual:
+        return "{} is set".format(unusual[0])
+    if not hasattr(os, "pidfd_open"):
+        return "this system has no process file descriptors"
+    if not executable or len(executable) > LONGEST_INTERPRETER or any(letter.isspace() for letter in executable):
+        return "the interpreter's path {!r} cannot stand in the first line of a script".format(executable)
+    return ""
+
+
+def workers_per_agent(command: typing.Sequence[str], environment: Environment) -> int:
+    """How many workers torchrun will start, as far as that can be seen from here; a wrong guess costs one plain start."""
+    asked = environment.get("PET_NPROC_PER_NODE", "1")
+    for index, word in enumerate(command):
+        name, equals, value = word.replace("_", "-").partition("=")
+        if name == "--nproc-per-node":
+            asked = value if equals else "".join(command[index + 1 : index + 2])
+    if asked.isdigit():
+        return int(asked)
+    devices = 0 if asked == "cpu" else len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
+    return devices or os.cpu_count() or 1
+
+
+def environment_of_workers(command: typing.Sequence[str], environment: Environment) -> typing.Dict[str, str]:
+    """What is set when workers import torch: torchrun limits the threads of several workers on one machine."""
+    wanted = dict(environment)
+    if workers_per_agent(command, environment) > 1:
+        wanted.setdefault("OMP_NUM_THREADS", "1")
+    return wanted
+
+
+def make_folder(executable: str) -> str:
+    """A folder of our own with the stub as an executable file."""
+    folder = tempfile.mkdtemp(prefix="elastic-warm-")
+    try:
+        path = os.path.join(folder, "python")
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "stub.py")) as source, open(path, "w") as file:
+            file.write("#!{} -IS\n{}".format(executable, source.read()))
+        os.chmod(path, stat.S_IRWXU)
+        if not os.access(path, os.X_OK):
+            raise PermissionError("nothing in {} can be executed".format(tempfile.gettempdir()))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def start_server(folder: str, *, agent: int, environment: Environment) -> None:
+    """Start the fork server as a process that is nobody's; it ends with the agent."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(os.path.join(folder, "socket"))
+    listener.listen(BACKLOG)
+    arguments = [sys.executable, "-u", "-c", BOOT, root, folder, str(listener.fileno()), str(agent), "0", TITLE_ROOM]
+    if os.fork() == 0:
+        try:
+            os.setsid()
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            os.dup2(2, 1)
+            os.set_inheritable(listener.fileno(), True)
+            os.execve(sys.executable, arguments, dict(environment))
+        finally:
+            os._exit(127)
+    listener.close()
+
+
+def main(arguments: typing.Sequence[str]) -> int:
+    """`launch.py PID COMMAND...`: PID is the process that will become torchrun's agent."""
+    agent, command = int(arguments[0]), arguments[1:]
+    why = obstacle(os.environ, sys.executable)
+    if not why:
+        try:
+            folder = make_folder(sys.executable)
+            start_server(folder, agent=agent, environment=environment_of_workers(command, os.environ))
+        except OSError as error:
+            why = str(error)
+    if why:
+        print("elastic_worker: workers start plainly: {}".format(why), file=sys.stderr)
+        return 0
+    print("export PYTHON_EXEC={} ELASTIC_WARM={}".format(shlex.quote(os.path.join(folder, "python")), shlex.quote(folder)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,406 @@
+"""The real server process and real presences of agents, without torch: who may do what, what it bounds, and what outlives it."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import pytest
+from torch_agents import Server, serving, wait_until
+
+from elastic_worker import settings
+from elastic_worker.presence import Presence
+from elastic_worker.report import Reporter
+from rendezvous.client import RendezvousClient, RendezvousError
+from rendezvous.tokens import control_token, job_token
+from rendezvous.wire import Expectation, Leaving, World
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path) as running:
+        yield running
+
+
+class Member:
+    """An agent's presence that behaves as the handler does, without torch."""
+
+    def __init__(self, server: Server, *, job: str, name: str, port: int = 0, token: str = "") -> None:
+        told = settings.Settings(
+            host="127.0.0.1",
+            port=port or server.port,
+            job=job,
+            member=name,
+            pod_uid=f"uid-{name}",
+            address="127.0.0.1",
+            token=token or job_token(server.key, job),
+            ca=server.ca,
+        )
+        self.settings = told
+        self.presence = Presence(told, on_signal=lambda number: None)
+        self.generation = 0
+        self.presence.stand_at_barrier(after=0, store="127.0.0.1:1")
+        self.presence.start()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        presence = self.presence
+        while not self._is_over:
+            with presence.changed:
+                presence.changed.wait(0.05)
+            view = presence.view
+            if view.generation > self.generation and not view.reform:
+                self.generation = view.generation
+                presence.enter(view)
+                presence.state("started", generation=view.generation)
+            elif view.reform and self.generation:
+                presence.stand_at_barrier(after=self.generation, store="127.0.0.1:1")
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._thread.join(5)
+        self.presence.close()
+
+
+@contextlib.contextmanager
+def members(server: Server, job: str, count: int) -> Iterator[list[Member]]:
+    group = [Member(server, job=job, name=f"w{index}") for index in range(count)]
+    try:
+        yield group
+    finally:
+        for member in group:
+            member.stop()
+
+
+def expecting(count: int, **fields: object) -> Expectation:
+    return Expectation(members=tuple(f"w{index}" for index in range(count)), **{"min": 1, "max": count, **fields})  # type: ignore[arg-type]
+
+
+def call(server: Server, method: str, path: str, *, token: str = "", body: bytes = b"") -> tuple[int, bytes]:
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=ssl.create_default_context(cadata=server.ca), timeout=10)
+    try:
+        connection.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def test_one_job_can_neither_read_nor_join_nor_steer_another(server: Server) -> None:
+    server.expect("mine", expecting(1))
+    server.expect("theirs", expecting(1))
+    mine, control = job_token(server.key, "mine"), control_token(server.key)
+    assert call(server, "GET", "/v1/jobs/mine/world", token=mine)[0] == 200
+    assert call(server, "GET", "/v1/jobs/theirs/world", token=mine)[0] == 403
+    assert call(server, "GET", "/v1/jobs/theirs/world")[0] == 401
+    assert call(server, "PUT", "/v1/jobs/mine/expectation", token=mine, body=b"{}")[0] == 403
+    assert call(server, "DELETE", "/v1/jobs/theirs", token=mine)[0] == 403
+    assert call(server, "GET", "/v1/worlds", token=mine)[0] == 403
+    assert call(server, "POST", "/v1/jobs/theirs/report", token=mine, body=b'{"member":"w0"}')[0] == 401
+    assert call(server, "GET", "/v1/jobs/theirs/signals", token=control)[0] == 200
+    intruder = Member(server, job="theirs", name="w0", token=mine)
+    try:
+        wait_until(lambda: bool(intruder.presence.denied), what="the intruder is denied")
+        assert "401" in intruder.presence.denied
+        world = server.world("theirs")
+        assert world is not None
+        assert world.phase == "empty"
+    finally:
+        intruder.stop()
+
+
+def test_what_comes_in_is_bounded_and_refused_in_words(server: Server) -> None:
+    control, agent = control_token(server.key), job_token(server.key, "job")
+    status, text = call(server, "PUT", "/v1/jobs/job/expectation", token=control, body=b'{"min": 0}')
+    assert status == 400
+    assert b"$.min" in text
+    assert call(server, "PUT", "/v1/jobs/job/expectation", token=control, body=b" " * (5 << 20))[0] == 413
+    assert call(server, "POST", "/v1/jobs/job/report", token=agent, body=b" " * 9000)[0] == 413
+    assert call(server, "POST", "/v1/jobs/job/report", token=agent, body=b"[]")[0] == 400
+    assert call(server, "GET", f"/v1/jobs/{'j' * 300}/members/w0", token=agent)[0] == 400
+
+
+async def test_a_connection_that_talks_nonsense_or_too_much_is_closed(server: Server) -> None:
+    tls = ssl.create_default_context(cadata=server.ca)
+    headers = {"Authorization": f"Bearer {job_token(server.key, 'job')}"}
+    url = f"https://127.0.0.1:{server.port}/v1/jobs/job/members/w0"
+    async with aiohttp.ClientSession() as session:
+        for first in ("nonsense", '{"t":"beat"}', '{"t":"join","incarnation":""}'):
+            async with session.ws_connect(url, headers=headers, ssl=tls) as ws:
+                await ws.send_str(first)
+                message = await ws.receive(10)
+                assert message.type is aiohttp.WSMsgType.CLOSE
+        async with session.ws_connect(url, headers=headers, ssl=tls) as ws:
+            await ws.send_str('{"t":"join","incarnation":"a/1"}')
+            assert (await ws.receive(10)).type is aiohttp.WSMsgType.TEXT
+            with contextlib.suppress(ConnectionError):
+                for _ in range(1000):
+                    await ws.send_str('{"t":"beat"}')
+            while (message := await ws.receive(10)).type is aiohttp.WSMsgType.TEXT:
+                pass
+            assert message.data == aiohttp.WSCloseCode.POLICY_VIOLATION
+
+
+def test_an_older_leaders_expectation_is_refused(server: Server) -> None:
+    server.expect("job", expecting(2, term=5))
+    with pytest.raises(RendezvousError, match="term 4 is older") as refusal:
+        server.expect("job", expecting(1, term=4))
+    assert refusal.value.code == 409
+
+
+def test_the_controller_hears_of_every_world_over_a_restart_of_the_server(server: Server) -> None:
+    heard: list[World] = []
+    opened: list[float] = []
+    stop = threading.Event()
+
+    async def listen() -> None:
+        async with server.client() as client:
+            stream = client.worlds(on_open=lambda: opened.append(time.monotonic()))
+
+            async def take() -> None:
+                async for world in stream:
+                    heard.append(world)
+
+            task = asyncio.create_task(take())
+            await asyncio.to_thread(stop.wait)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    listener = threading.Thread(target=lambda: asyncio.run(listen()))
+    listener.start()
+    try:
+        server.expect("job", expecting(2))
+        with members(server, "job", 2):
+            wait_until(lambda: any(w.phase == "running" and len(w.members) == 2 for w in heard), what=lambda: f"a world of 2: {heard}")
+            server.kill()
+            server.start()
+            wait_until(lambda: len(opened) >= 2, what="the stream opens again")
+            heard.clear()
+            server.expect("job", expecting(2, floor=1))
+            wait_until(
+                lambda: any(w.phase == "running" and len(w.members) == 2 and w.generation == 1 for w in heard),
+                what=lambda: f"the same world is found again: {heard}",
+            )
+        asyncio.run(_forget(server, "job"))
+        wait_until(lambda: any(w.forgotten for w in heard), what="the end of the job is heard")
+    finally:
+        stop.set()
+        listener.join(10)
+
+
+async def _forget(server: Server, job: str) -> None:
+    async with server.client() as client:
+        await client.forget(job)
+
+
+def test_training_signals_are_answered_and_readable(server: Server) -> None:
+    server.expect("job", expecting(2))
+    with members(server, "job", 2) as (first, second):
+        wait_until(lambda: first.generation == 1 and second.generation == 1, what="a world of 2")
+        reporter = Reporter(first.settings, generation=1, least_gap_s=0)
+        assert reporter.send(10, loss=0.5) == (False, "", None)
+        reporter.send(11, loss=0.4)
+        status, text = call(server, "GET", "/v1/jobs/job/signals", token=control_token(server.key))
+        assert status == 200
+        (signal,) = json.loads(text)
+        assert (signal["member"], signal["step"], signal["values"]) == ("w0", 11, {"loss": 0.4})
+        world = server.world("job")
+        assert world is not None
+        assert world.rescale is not None
+        assert {"detect", "notice", "drain", "round", "start", "firstStep"} == set(world.rescale.phases)
+        first._is_over = True  # keeps working, so that it can be told to stop
+        first._thread.join()
+        server.expect("job", Expectation(members=("w1",), min=1, max=2, leaving=(Leaving(member="w0", by_s=40, cause="disruption"),)))
+        wait_until(lambda: bool(first.presence.view.reform), what="the leaver is told")
+        answer = reporter.send(12)
+        assert answer.stop
+        assert answer.reason == "w0 is leaving (disruption)"
+        assert 30 < (answer.checkpoint_s or 0) <= 40
+        reporter.close()
+
+
+def test_reports_never_disturb_training_when_the_server_is_gone(server: Server) -> None:
+    told = settings.Settings(host="127.0.0.1", port=1, job="job", member="w0", pod_uid="u", address="127.0.0.1", token="t", ca=server.ca)
+    assert Reporter(told).send(1) == (False, "", None)
+
+
+def test_health_and_metrics_are_open_and_name_no_job(server: Server) -> None:
+    server.expect("secret-job", expecting(1))
+    with members(server, "secret-job", 1) as (member,):
+        wait_until(lambda: member.generation == 1, what="a world of 1")
+        assert call(server, "GET", "/healthz") == (200, b"ok\n")
+        status, text = call(server, "GET", "/metrics")
+        assert status == 200
+        assert b'elastic_rendezvous_members{phase="running"} 1.0' in text
+        assert b"secret-job" not in text
+
+
+def test_a_listening_socket_can_be_handed_in(server: Server, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        port = opened.getsockname()[1]
+        ready = tmp_path / "second"
+        arguments = [
+            "--installation",
+            str(server.installation),
+            "--listen-fd",
+            str(opened.fileno()),
+            "--listen",
+            "127.0.0.1:0",
+            "--ready-file",
+            str(ready),
+        ]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rendezvous.main", *arguments], pass_fds=[opened.fileno()], stderr=subprocess.DEVNULL
+        )
+    try:
+        wait_until(ready.exists, what="the second server serves")
+        addresses = json.loads(ready.read_text())["listen"]
+        assert f"127.0.0.1:{port}" in addresses
+        for address in addresses:
+            with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=5):
+                pass
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_a_missing_key_is_one_clear_error(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "rendezvous.main", "--installation", str(tmp_path), "--listen", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert result.stderr == f"Error: {tmp_path} holds no server.key; point --installation at the installation's folder\n"
+
+
+def stands(server: Server, job: str, least: int) -> bool:
+    world = server.world(job)
+    return world is not None and world.phase == "running" and len(world.members) == 3 and world.generation >= least
+
+
+def test_many_worlds_survive_kill_9_of_the_server_in_the_middle_of_rounds(server: Server) -> None:
+    """Three times, while members come and go: worlds are found again, generations never fall, and nobody ends."""
+    jobs = [f"job-{index}" for index in range(8)]
+    with contextlib.ExitStack() as stack:
+        groups = {}
+        for job in jobs:
+            server.expect(job, expecting(3))
+            groups[job] = stack.enter_context(members(server, job, 3))
+        highest = dict.fromkeys(jobs, 0)
+        for attempt in range(3):
+            wait_until(lambda: all(m.generation for group in groups.values() for m in group), what="all worlds stand")
+            for job in jobs:  # a round under way in each job when the server dies
+                server.expect(job, expecting(2, floor=highest[job]))
+            server.kill()
+            highest = {job: max(highest[job], *(m.generation for m in group)) for job, group in groups.items()}
+            server.start()
+            for job in jobs:
+                server.expect(job, expecting(3, floor=highest[job]))
+
+            for job in jobs:
+                wait_until(partial(stands, server, job, highest[job]), what=partial(str, f"{job} stands again, attempt {attempt}"))
+            for group in groups.values():
+                assert not any(m.presence.refused or m.presence.view.closed for m in group)
+
+
+def test_a_member_whose_network_was_cut_is_replaced_at_once_and_welcomed_back(server: Server) -> None:
+    proxy = Proxy(server.port)
+    server.expect("job", expecting(2))
+    near, far = Member(server, job="job", name="w0"), Member(server, job="job", name="w1", port=proxy.port)
+    try:
+        wait_until(lambda: near.generation == 1 and far.generation == 1, what="a world of 2")
+        proxy.cut()
+        took = wait_until(lambda: near.generation == 2, what="the other goes on alone")
+        assert took < 10
+        assert far.generation == 1
+        proxy.mend()
+        wait_until(lambda: near.generation == 3 and far.generation == 3, what="both are in one world again")
+    finally:
+        near.stop()
+        far.stop()
+        proxy.close()
+
+
+class Proxy:
+    """A network in between that can be cut: established connections break, new ones are refused."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._is_cut = threading.Event()
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._is_cut.set()
+        for held in self._sockets:
+            with contextlib.suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self._is_cut.clear()
+
+    def close(self) -> None:
+        self.cut()
+        self._listener.close()
+        for held in self._sockets:
+            held.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._is_cut.is_set():
+                near.close()
+                continue
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._sockets += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+def test_without_a_url_nobody_answers_and_the_client_says_so() -> None:
+    async def token() -> str:
+        return "t"
+
+    async def ask() -> None:
+        async with RendezvousClient("https://127.0.0.1:1", token, _any_ca()) as client:
+            await client.expect("job", Expectation())
+
+    with pytest.raises(RendezvousError, match="PUT /v1/jobs/job/expectation") as refusal:
+        asyncio.run(ask())
+    assert refusal.value.code == 0
+
+
+def _any_ca() -> str:
+    import tempfile
+
+    from torch_agents import make_installation
+
+    with tempfile.TemporaryDirectory() as folder:
+        return (make_installation(Path(folder) / "i") / "ca.crt").read_text()
