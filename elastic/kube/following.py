@@ -17,7 +17,6 @@ import aiohttp
 from elastic.api.kinds import GROUP, VERSION, Kind
 from elastic.api.names import JOB_NAME
 from elastic.api.template import default_container
-from elastic.api.words import ConditionType
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -126,7 +125,7 @@ class _Following:
         if condition["status"] == "True" and self._conditions.get(type) != fact:
             self._tell(Condition(type, condition.get("reason", ""), message))
         self._conditions[type] = fact
-        if condition["status"] == "True" and type in (ConditionType.SUCCEEDED, ConditionType.FAILED):
+        if condition["status"] == "True" and type in (Outcome.SUCCEEDED, Outcome.FAILED):
             self._end(Outcome(type))
 
     def _end(self, outcome: Outcome) -> None:

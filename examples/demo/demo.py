@@ -15,19 +15,19 @@ import sys
 import tempfile
 
 import yaml
-from story import MissingStep, Story, Training, follow_events, follow_job, follow_logs
+from story import MissingStep, Story, Training
 
 from elastic.api.kinds import KINDS
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
-from elastic.kube.resources import Resource
+from elastic.kube.following import JobKey, Outcome, follow, resource_of
 from elastic.local import LocalCluster
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOB_FILE = ROOT / "examples/pytorch-elastic/job.yaml"
 NAMESPACE = "default"
 PYTORCH = KINDS["PyTorchJob"]
-JOBS = Resource("kubeflow.org", "v1", PYTORCH.plural)
+JOBS = resource_of(PYTORCH)
 
 
 async def scale(kube: Kube, name: str, replicas: int) -> None:
@@ -35,18 +35,19 @@ async def scale(kube: Kube, name: str, replicas: int) -> None:
     await kube.patch(JOBS, name, {"spec": {"replicas": replicas}}, namespace=NAMESPACE, kind=Patch.MERGE, subresource="scale")
 
 
+async def watch(kube: Kube, job: JobKey, training: Training) -> None:
+    training.end(await follow(kube, job, training.hear))
+
+
 async def play(cluster: LocalCluster, story: Story) -> None:
     job = yaml.safe_load(JOB_FILE.read_text())
     name = job["metadata"]["name"]
     training = Training(story)
     async with connect(cluster.kubeconfig) as kube, asyncio.TaskGroup() as tasks:
-        followers = [
-            tasks.create_task(follow_job(kube, JOBS, training, namespace=NAMESPACE, name=name)),
-            tasks.create_task(follow_events(kube, story, namespace=NAMESPACE, name=name)),
-            tasks.create_task(follow_logs(kube, training, namespace=NAMESPACE, labels=f"training.kubeflow.org/job-name={name}")),
-        ]
         began = story.tell(f"apply {JOB_FILE.relative_to(ROOT)}")
-        await kube.create(JOBS, job, namespace=NAMESPACE)
+        made = await kube.create(JOBS, job, namespace=NAMESPACE)
+        key = JobKey(PYTORCH, NAMESPACE, name, made["metadata"]["uid"])
+        tasks.create_task(watch(kube, key, training))
         await training.until("the first steps with one worker", lambda t: t.world == 1 and t.step >= 5)
         story.figure("job applied -> first steps, world of 1", began)
 
@@ -67,14 +68,12 @@ async def play(cluster: LocalCluster, story: Story) -> None:
         await training.until("a step in a world of 3 again", lambda t: t.worlds > worlds and t.world == 3)
         story.figure("SIGKILL -> first step, world of 3 again", began)
 
-        await training.until("the end of the training", lambda t: t.ended == "Succeeded", within_s=120)
+        await training.until("the end of the training", lambda t: t.ended is Outcome.SUCCEEDED, within_s=120)
         if training.loss >= training.first_loss / 100:
             raise MissingStep(f"a falling loss: it was {training.first_loss} at first and {training.loss} at last")
         story.tell(
             f"trained {training.step} steps, {training.repeated} of them twice; loss {training.first_loss:.4f} -> {training.loss:.6f}"
         )
-        for follower in followers:
-            follower.cancel()
 
 
 def perform(cluster: LocalCluster, story: Story) -> bool:
