@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -44,11 +44,13 @@ class LocalCluster:
         gpus: int = 0,
         port: int = 0,
         sandbox: str = "auto",
+        images: Mapping[str, Path] | None = None,
         control_plane: bool = True,
     ) -> None:
         self._own_folder = TemporaryDirectory(prefix="elastic-") if data_dir is None else None
         self._layout = Layout(Path(self._own_folder.name if self._own_folder else data_dir or "").resolve())
         self._arguments = ["--nodes", str(nodes), "--gpus", str(gpus), "--port", str(port), "--sandbox", sandbox]
+        self._arguments += [word for image, folder in (images or {}).items() for word in ("--image", f"{image}={folder}")]
         self._arguments += [] if control_plane else ["--cluster-only"]
         self._supervisor: subprocess.Popen[bytes] | None = None
 

@@ -34,6 +34,8 @@ from elastic.local.sandbox.channel import ask, listen_inside
 log = logging.getLogger("elastic.local.supervisor")
 
 NODES_READY_S = 30.0
+HOST = "127.0.0.1"
+"""Where our servers listen; pods have another way to them only where they live in a network of their own."""
 
 
 class AlreadyRunning(Exception):
@@ -87,6 +89,7 @@ class Supervisor:
         await self._start("apiserver", "elastic.local.apiserver", ["--data-dir", str(layout.root), *names], port=options.port)
         self._state = msgspec.structs.replace(self._state, server=f"https://127.0.0.1:{self._ports['apiserver']}")
         agents = ["--data-dir", str(layout.root), "--nodes", str(options.nodes), "--gpus", str(options.gpus), "--cwd", str(options.cwd)]
+        agents += [word for image in options.image for word in ("--image", image)]
         await self._begin(self._child("agents", "elastic.local.agents", ["--kubeconfig", str(layout.kubeconfig), *agents]))
         async with connect(layout.kubeconfig) as kube:
             if not options.cluster_only:
@@ -132,7 +135,8 @@ class Supervisor:
         outside = _listen(port or self._ports.get(name, 0), is_wish=not port)
         self._ports[name] = outside.getsockname()[1]
         write_private(self._layout.ports, json.dumps(self._ports).encode())
-        sockets = [outside, *([listen_inside(self._layout.root, self._ports[name])] if self._gateway else [])]
+        inside = [listen_inside(self._layout.root, self._ports[name])] if self._gateway not in ("", HOST) else []
+        sockets = [outside, *inside]
         self._sockets += sockets
         child = self._child(name, module, arguments)
         child.fds = [server.fileno() for server in sockets]
@@ -184,7 +188,7 @@ def _answers(folder: Path) -> bool:
 
 def _listen(port: int, *, is_wish: bool) -> socket.socket:
     try:
-        return socket.create_server(("127.0.0.1", port), backlog=1024)
+        return socket.create_server((HOST, port), backlog=1024)
     except OSError as error:
         if is_wish and port:
             return _listen(0, is_wish=True)
@@ -240,6 +244,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sandbox", default="auto", choices=["auto", *(mode.value for mode in Mode)])
     parser.add_argument("--cluster-only", action="store_true")
     parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
+    parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
     parser.add_argument("--lifeline", action="store_true", help="stop when standard input ends")
     return parser.parse_args()
 

@@ -1,0 +1,100 @@
+"""Runs a job of examples/ on a laptop cluster to its end, with the environments that scripts/frameworks makes standing for images."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from elastic.api.kinds import KINDS
+from elastic.kube import connect
+from elastic.kube.client import Kube
+from elastic.kube.resources import EVENTS, PODS, Resource
+from elastic.local import LocalCluster
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENTS = ROOT / ".cache" / "frameworks"
+NAMESPACE = "default"
+LOOK_EVERY_S = 0.2
+OVER = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    state: str
+    """Succeeded or Failed; empty where the job did not end in time."""
+    logs: Mapping[str, str]
+    """Of the training container of each pod that still exists."""
+    story: str
+    """Everything that helps to understand a failure."""
+
+    def log_of_any(self, text: str) -> str:
+        return next((log for log in self.logs.values() if text in log), "")
+
+
+def environment(name: str) -> Path:
+    """The folder of a framework's environment; skips the test where it has not been made from the present pins."""
+    folder, pins = ENVIRONMENTS / name, ROOT / "examples" / "requirements" / f"{name}.txt"
+    made_from = folder / "made-from.txt"
+    if not made_from.exists() or made_from.read_text() != pins.read_text():
+        pytest.skip(f"no environment with {name}; make it with: scripts/frameworks {name}")
+    return folder
+
+
+@contextlib.contextmanager
+def laptop(sandbox: str, *frameworks: str) -> Iterator[LocalCluster]:
+    """A laptop cluster in which the environments of these frameworks stand for the images that the examples name."""
+    images = {f"example.com/{name}": environment(name) for name in frameworks}
+    with contextlib.chdir(ROOT), LocalCluster(sandbox=sandbox, images=images) as cluster:
+        # Examples name their files from the repository's root, where their reader stands.
+        yield cluster
+
+
+def read(example: str) -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "examples" / example / "job.yaml").read_text())
+
+
+def resource(job: Mapping[str, Any]) -> Resource:
+    return Resource("kubeflow.org", "v1", KINDS[job["kind"]].plural, kind=job["kind"])
+
+
+def run_to_end(cluster: LocalCluster, job: Mapping[str, Any], *, within_s: float) -> Outcome:
+    """Creates the job, waits until it is over, and gathers what its pods said."""
+    return asyncio.run(_run_to_end(cluster, dict(job), within_s=within_s))
+
+
+async def _run_to_end(cluster: LocalCluster, job: dict[str, Any], *, within_s: float) -> Outcome:
+    name = job["metadata"]["name"]
+    async with connect(cluster.kubeconfig) as kube:
+        await kube.create(resource(job), job, namespace=NAMESPACE)
+        deadline = time.monotonic() + within_s
+        while not (state := _state(seen := await kube.get(resource(job), name, namespace=NAMESPACE))):
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(LOOK_EVERY_S)
+        pods = (await kube.list(PODS, namespace=NAMESPACE, labels=f"training.kubeflow.org/job-name={name}")).items
+        logs = {pod["metadata"]["name"]: await _log(kube, pod) for pod in pods}
+        events = [event for event in (await kube.list(EVENTS, namespace=NAMESPACE)).items if name in event["involvedObject"]["name"]]
+        story = [f"{name}: {seen.get('status')}", *(f"{event['reason']}: {event['message']}" for event in events)]
+        story += [f"--- {pod['metadata']['name']} {pod['status'].get('phase')}\n{logs[pod['metadata']['name']][-3000:]}" for pod in pods]
+        return Outcome(state, logs, "\n".join(story))
+
+
+def _state(job: Mapping[str, Any]) -> str:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return next((entry["type"] for entry in conditions if entry["type"] in OVER and entry["status"] == "True"), "")
+
+
+async def _log(kube: Kube, pod: Mapping[str, Any]) -> str:
+    """Of a pod that has run at all; one that has not has no log, which is no error here."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    if not statuses or "waiting" in statuses[0].get("state", {}):
+        return ""
+    name, container = pod["metadata"]["name"], statuses[0]["name"]
+    chunks = [chunk async for chunk in kube.logs(name, namespace=NAMESPACE, container=container)]
+    return b"".join(chunks).decode(errors="replace")

@@ -1,0 +1,46 @@
+"""The examples whose frameworks are quick to install train for real on the laptop cluster, in each sandbox."""
+
+import re
+
+import pytest
+from example_jobs import laptop, read, run_to_end
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(400),
+    pytest.mark.parametrize("sandbox", ["netns", "loopback"]),
+]
+WITHIN_S = 300.0
+
+
+@pytest.mark.torch
+def test_a_static_pytorchjob_trains_over_master_and_workers(sandbox: str) -> None:
+    with laptop(sandbox) as cluster:
+        outcome = run_to_end(cluster, read("pytorch-static"), within_s=WITHIN_S)
+    assert outcome.state == "Succeeded", outcome.story
+    assert sorted(outcome.logs) == ["pytorch-static-master-0", "pytorch-static-worker-0", "pytorch-static-worker-1"]
+    for log in outcome.logs.values():
+        assert float(re.search(r"accuracy ([\d.]+) over 3 ranks", log)[1]) > 0.9, outcome.story
+
+
+def test_an_xgboostjob_boosts_on_the_rows_of_all_replicas(sandbox: str) -> None:
+    with laptop(sandbox, "xgboost") as cluster:
+        outcome = run_to_end(cluster, read("xgboost"), within_s=WITHIN_S)
+    assert outcome.state == "Succeeded", outcome.story
+    trained = re.search(r"trained 20 rounds on 6000 rows: error ([\d.]+) -> ([\d.]+)", outcome.logs["xgboost-master-0"])
+    assert trained, outcome.story
+    assert float(trained[1]) > 0.2 > float(trained[2])
+    ranks = {name: re.search(r"rank (\d) of 3", log)[1] for name, log in outcome.logs.items() if "rank" in log}
+    assert ranks.items() >= {("xgboost-master-0", "0")}
+
+
+def test_a_jaxjob_trains_on_one_array_spread_over_its_workers(sandbox: str) -> None:
+    with laptop(sandbox, "jax") as cluster:
+        outcome = run_to_end(cluster, read("jax"), within_s=WITHIN_S)
+    assert outcome.state == "Succeeded", outcome.story
+    for index in range(3):
+        log = outcome.logs[f"jax-worker-{index}"]
+        assert f"process {index} of 3" in log
+        trained = re.search(r"trained 200 steps on 3 devices: loss ([\d.]+) -> ([\d.]+)", log)
+        assert trained, outcome.story
+        assert float(trained[2]) < float(trained[1]) / 10
