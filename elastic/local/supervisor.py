@@ -63,13 +63,16 @@ class Supervisor:
                 await self._stop_all()
 
     async def _until(self, stop: asyncio.Event) -> None:
-        waits: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait())]
+        """Until told to stop, or the holder ends; the keepers end only by a defect of ours, which is not to be passed over."""
         holder = self._children[0].process if self._options.nodes else None
-        if holder is not None:
-            waits.append(asyncio.create_task(holder.wait()))
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
+        own: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait())]
+        own += [asyncio.create_task(holder.wait())] if holder is not None else []
+        await asyncio.wait([*own, *self._keepers], return_when=asyncio.FIRST_COMPLETED)
+        for wait in own:
             wait.cancel()
+        for keeper in self._keepers:
+            if keeper.done():
+                keeper.result()
         if not stop.is_set():
             log.warning("the sandbox holder ended; starting the cluster anew")
 
