@@ -101,27 +101,31 @@ class Departures:
     waiting: tuple[Leaving, ...]
 
 
-def departures(job: Job, snapshot: Snapshot, known: Sequence[Leaving], *, surplus: Sequence[Pod]) -> Departures:
+def still_leaving(snapshot: Snapshot, known: Sequence[Leaving]) -> list[Leaving]:
+    """Of those told to leave: the ones whose very pod is there, and whose notice, where that was the cause, still stands."""
+    uids, noticed = {pod.name: pod.uid for pod in snapshot.pods if not pod.is_over}, notices(snapshot)
+    return [e for e in known if uids.get(e.member) == e.uid and (e.cause == Cause.PLAN.value or e.member in noticed)]
+
+
+def departures(job: Job, snapshot: Snapshot, leaving: Sequence[Leaving], *, surplus: Sequence[Pod]) -> Departures:
     """A worker goes once it has left the world, was never in it, or its time is up; until then it is only told."""
     assert job.elastic is not None
     by = snapshot.now + timedelta(seconds=job.elastic.scale_in_grace_seconds)
-    leaving = {entry.member: entry for entry in known}
-    for pod in surplus:
-        leaving.setdefault(pod.name, Leaving(member=pod.name, cause=Cause.PLAN.value, by=by))
-    for name, notice in notices(snapshot).items():
-        leaving.setdefault(name, Leaving(member=name, cause=Cause.DISRUPTION.value, by=notice.by))
     pods = {pod.name: pod for pod in snapshot.pods if not pod.is_over}
-    waiting = [entry for entry in leaving.values() if entry.member in pods]
-    told = {entry.member for entry in known}
-    may_go = [
-        pods[entry.member]
-        for entry in waiting
-        if entry.cause == Cause.PLAN.value
-        and not pods[entry.member].is_deleting
-        and _has_left(pods[entry.member], entry, snapshot, was_told=entry.member in told)
-    ]
-    going = {pod.name for pod in may_go}
-    return Departures(tuple(may_go), tuple(entry for entry in waiting if entry.member not in going))
+    told = {entry.member: entry for entry in leaving}
+    new = [Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=by) for pod in surplus if pod.name not in told]
+    for name, notice in notices(snapshot).items():
+        if name not in told:
+            new.append(Leaving(member=name, uid=pods[name].uid, cause=Cause.DISRUPTION.value, by=notice.by))
+    waiting, may_go = [], []
+    for entry in (*leaving, *new):
+        pod = pods[entry.member]
+        is_ours_to_delete = entry.cause == Cause.PLAN.value and not pod.is_deleting
+        if is_ours_to_delete and _has_left(pod, entry, snapshot, was_told=entry.member in told):
+            may_go.append(pod)
+        else:
+            waiting.append(entry)
+    return Departures(tuple(may_go), tuple(waiting))
 
 
 def _has_left(pod: Pod, entry: Leaving, snapshot: Snapshot, *, was_told: bool) -> bool:

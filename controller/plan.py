@@ -217,9 +217,10 @@ def _crew(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> _Crew:
     for type, spec in job.replicas.items():
         pods = [pod for pod in snapshot.pods if pod.type == type.lower()]
         if type == WORKER and membership.is_ours(job, snapshot):
-            gone = {entry.member for entry in known} | set(disruption.notices(snapshot))
+            still = membership.still_leaving(snapshot, known)
+            gone = {entry.member for entry in still} | set(disruption.notices(snapshot))
             staff = resize.by_count(spec.replicas + disruption.to_be_moved(job, snapshot), pods, leaving=gone)
-            departures = membership.departures(job, snapshot, known, surplus=staff.surplus)
+            departures = membership.departures(job, snapshot, still, surplus=staff.surplus)
             leaving = departures.waiting
             coming = [replica_name(job, type, index) for index in staff.missing]
             told = (membership.tell(job, snapshot, staying=staff.present, coming=coming, leaving=leaving),)

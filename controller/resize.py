@@ -28,23 +28,15 @@ def in_places(count: int, pods: Sequence[Pod]) -> Staff:
 
 
 def by_count(count: int, pods: Sequence[Pod], *, leaving: Collection[str]) -> Staff:
-    """Any `count` pods that stay; a worker on its way out is replaced at once, under another index.
-
-    The name of one that left is not given to another while it still stands among the leaving: the new one would be taken for it.
-    """
+    """Any `count` pods that stay; a worker on its way out is replaced at once, under another index."""
     staying = [pod for pod in pods if not pod.is_deleting and pod.name not in leaving and pod.phase is not Phase.FAILED]
     if len(staying) > count:
         victims = sorted(staying, key=_last_to_go_first, reverse=True)[: len(staying) - count]
         gone = {pod.name for pod in victims}
         return Staff(tuple(pod for pod in staying if pod.name not in gone), (), tuple(victims))
-    taken = {pod.index for pod in pods} | {index_in(name) for name in leaving}
+    taken = {pod.index for pod in pods}
     free = (index for index in range(count + len(taken)) if index not in taken)
     return Staff(tuple(staying), tuple(index for index, _ in zip(free, range(count - len(staying)), strict=False)))
-
-
-def index_in(name: str) -> int:
-    """The index at the end of a replica's name."""
-    return int(name.rpartition("-")[2])
 
 
 def _last_to_go_first(pod: Pod) -> tuple[bool, bool, int]:

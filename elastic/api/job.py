@@ -229,6 +229,7 @@ class Leaving(_Wire, frozen=True, kw_only=True):
     member: str
     cause: str
     by: Time | None = None
+    uid: Annotated[str, Meta(description="Uid of its pod: a later pod of the same name is not meant.")] = ""
 
 
 class Rescale(_Wire, frozen=True, kw_only=True):
