@@ -17,8 +17,10 @@ API_VERSION = f"{GROUP}/{VERSION}"
 WORKER = "Worker"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Kind:
+    """There is one object for each kind, and it is equal to itself only."""
+
     name: str
     """`PyTorchJob`: the word under `kind:`."""
     plural: str

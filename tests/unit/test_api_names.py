@@ -66,3 +66,7 @@ def test_an_mpi_pod_opens_nothing_and_trains_in_its_first_container():
     assert template.default_container(launcher, kind)["name"] == "launch"
     assert template.ports(launcher, kind) == {}
     assert template.with_default_port(launcher, kind) is launcher
+
+
+def test_a_kind_can_be_a_key():
+    assert {kind: kind.name for kind in KINDS.values()}[KINDS["JAXJob"]] == "JAXJob"
