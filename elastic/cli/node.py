@@ -1,0 +1,136 @@
+"""`elastic node`: what happens to machines, played on the laptop cluster. Reads the wish and says what was done; others do it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from elastic.cli.up import DATA_DIR
+from elastic.kube import connect
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.nodes import NodeProblem, TaintError, drain, parse_taint, set_taint
+from elastic.kube.resources import NODES
+from elastic.local.agent.asking import NotDone, ask_agents
+from elastic.local.agent.control import Add, Kill
+from elastic.local.files import Layout
+from elastic.local.reclaim import NOTICES
+
+
+@click.group()
+def node() -> None:
+    """Add, drain, taint, reclaim or kill a node of the laptop cluster."""
+
+
+@node.command()
+@click.argument("name")
+@click.option("--gpus", type=click.IntRange(0, 64), default=0, show_default=True, help="GPUs of the node.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the node. Repeatable.")
+@DATA_DIR
+def add(name: str, gpus: int, labels: tuple[str, ...], data_dir: Path) -> None:
+    """Add a node, or bring a killed one back, empty."""
+    _ask(data_dir, Add(name=name, gpus=gpus, labels=dict(map(_label, labels))))
+    click.echo(f"node {name} is ready")
+
+
+@node.command()
+@click.argument("name")
+@DATA_DIR
+def kill(name: str, data_dir: Path) -> None:
+    """Make a node vanish: its processes end at once, and nobody is told."""
+    _ask(data_dir, Kill(name=name))
+    click.echo(f"node {name} has vanished")
+
+
+@node.command("taint")
+@click.argument("name")
+@click.argument("taints", nargs=-1, required=True, metavar="KEY[=VALUE]:EFFECT|KEY[:EFFECT]-...")
+@DATA_DIR
+def taint_node(name: str, taints: tuple[str, ...], data_dir: Path) -> None:
+    """Set taints of a node, or take them away (with a minus at the end)."""
+    try:
+        wanted = [parse_taint(text) for text in taints]
+    except TaintError as error:
+        raise click.BadParameter(str(error)) from error
+
+    async def write(kube: Kube) -> None:
+        for taint in wanted:
+            await set_taint(kube, name, taint)
+            click.echo(f"node {name}: taint {taint} {'taken away' if taint.is_removed else 'set'}")
+
+    _with_cluster(data_dir, write)
+
+
+@node.command("drain")
+@click.argument("name")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=600, show_default=True, help="Seconds until it gives up.")
+@DATA_DIR
+def drain_node(name: str, timeout_s: float, data_dir: Path) -> None:
+    """Cordon a node and evict its pods, as kubectl drain does."""
+    _with_cluster(data_dir, partial(drain, name=name, tell=click.echo, within_s=timeout_s))
+
+
+@node.command()
+@click.argument("name")
+@click.option("--as", "cloud", type=click.Choice(list(NOTICES)), default="aws", show_default=True, help="Whose spot notice it is.")
+@click.option("--seconds", type=click.IntRange(min=0), help="From the notice to the loss.  [default: as the cloud has it]")
+@DATA_DIR
+def reclaim(name: str, cloud: str, seconds: int | None, data_dir: Path) -> None:
+    """Play a spot notice: the cloud's taint, then the loss of the machine.
+
+    When the seconds are over the node's processes end at once and the node's object goes, as a cloud removes the node of a machine that it
+    took back.
+    """
+    notice = NOTICES[cloud]
+    left_s = notice.seconds if seconds is None else seconds
+
+    async def play(kube: Kube) -> None:
+        await set_taint(kube, name, notice.taint, labels=dict(notice.labels))
+        click.echo(f"node {name}: notice given by taint {notice.taint}; lost in {left_s} s")
+        await asyncio.sleep(left_s)
+        await asyncio.to_thread(_ask, data_dir, Kill(name=name))
+        await kube.delete(NODES, name)
+        click.echo(f"node {name} has been taken back")
+
+    _with_cluster(data_dir, play)
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise click.BadParameter(f"{text!r} is no label; write KEY=VALUE", param_hint="--label")
+    return key, value
+
+
+def _ask(data_dir: Path, request: Add | Kill) -> None:
+    try:
+        ask_agents(_running(data_dir).root, request)
+    except NotDone as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _with_cluster(data_dir: Path, act: Callable[[Kube], Awaitable[None]]) -> None:
+    layout = _running(data_dir)
+
+    async def within() -> None:
+        async with connect(layout.kubeconfig) as kube:
+            await act(kube)
+
+    try:
+        asyncio.run(within())
+    except (KubeError, NodeProblem) as error:
+        raise click.ClickException(error.message if isinstance(error, KubeError) else str(error)) from error
+    except ExceptionGroup as group:
+        raise click.ClickException("; ".join(str(error) for error in group.exceptions)) from group
+
+
+def _running(data_dir: Path) -> Layout:
+    layout = Layout(data_dir.resolve())
+    state = layout.read_state()
+    if state is None or not Path(f"/proc/{state.supervisor}").exists():
+        raise click.ClickException(f"no cluster runs in {data_dir}; start one with `elastic up`")
+    return layout

@@ -1,0 +1,156 @@
+"""What is done to a node through the API alone: taints, cordon and drain, as kubectl does them. Knows nothing of how a node is run."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import NODES, PODS, Object
+
+EVICT_AGAIN_S = 5.0
+LOOK_EVERY_S = 0.5
+TRIES = 10
+
+_TAINT = re.compile(r"(?P<key>[^=:]+?)(?:=(?P<value>[^:]*))?(?::(?P<effect>\w+))?(?P<gone>-)?\Z")
+
+
+class Effect(StrEnum):
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    key: str
+    value: str = ""
+    effect: Effect | None = Effect.NO_SCHEDULE
+    """None stands for every effect, and only where a taint is taken away."""
+    is_removed: bool = False
+
+    def __str__(self) -> str:
+        value = f"={self.value}" if self.value else ""
+        return f"{self.key}{value}" + (f":{self.effect.value}" if self.effect else "")
+
+
+class TaintError(ValueError):
+    """A taint that cannot be read; the text says how one is written."""
+
+
+class NodeProblem(Exception):
+    """What was to be done to the node could not be done; the text says why."""
+
+
+def parse_taint(text: str) -> Taint:
+    """KEY[=VALUE]:EFFECT sets a taint, KEY[:EFFECT]- takes it away, as with kubectl."""
+    found = _TAINT.match(text)
+    effects = ", ".join(effect.value for effect in Effect)
+    if found is None or (found["effect"] is None and not found["gone"]):
+        raise TaintError(
+            f"{text!r} is no taint; write KEY=VALUE:EFFECT or KEY:EFFECT to set one, KEY- to take one away (effects: {effects})"
+        )
+    if found["effect"] and found["effect"] not in list(Effect):
+        raise TaintError(f"{found['effect']!r} is no effect of a taint; use one of {effects}")
+    effect = Effect(found["effect"]) if found["effect"] else None
+    return Taint(found["key"], found["value"] or "", effect, is_removed=bool(found["gone"]))
+
+
+def with_taint(taints: list[Object], taint: Taint) -> list[Object]:
+    """The list with this taint set or taken away; one of the same key and effect is replaced."""
+    kept = [old for old in taints if old["key"] != taint.key or (taint.effect is not None and old.get("effect") != taint.effect)]
+    if taint.is_removed or taint.effect is None:
+        return kept
+    return [*kept, {"key": taint.key, "effect": taint.effect.value} | ({"value": taint.value} if taint.value else {})]
+
+
+async def set_taint(kube: Kube, name: str, taint: Taint, *, labels: dict[str, str] | None = None) -> None:
+    """Writes the whole list, and again if somebody else wrote in between."""
+    for attempt in range(TRIES):
+        node = await kube.get(NODES, name)
+        taints = with_taint(node["spec"].get("taints") or [], taint)
+        metadata: Object = {"resourceVersion": node["metadata"]["resourceVersion"]} | ({"labels": labels} if labels else {})
+        try:
+            await kube.patch(NODES, name, {"metadata": metadata, "spec": {"taints": taints}}, kind=Patch.MERGE)
+            return
+        except KubeError as error:
+            if error.code != 409 or attempt == TRIES - 1:
+                raise
+
+
+async def cordon(kube: Kube, name: str, *, is_cordoned: bool = True) -> None:
+    await kube.patch(NODES, name, {"spec": {"unschedulable": is_cordoned or None}}, kind=Patch.MERGE)
+
+
+async def drain(kube: Kube, name: str, *, tell: Callable[[str], None], within_s: float) -> None:
+    """Cordons the node and evicts its pods, each as often as its disruption budget makes necessary, until none is left."""
+    await cordon(kube, name)
+    tell(f"node {name} cordoned")
+    try:
+        async with asyncio.timeout(within_s):
+            await _empty(kube, name, tell)
+    except TimeoutError:
+        left = ", ".join(_title(pod) for pod in await _pods(kube, name))
+        raise NodeProblem(f"node {name} is not empty after {within_s:.0f} s; still there: {left}") from None
+    tell(f"node {name} drained")
+
+
+async def _empty(kube: Kube, name: str, tell: Callable[[str], None]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for pod in await _pods(kube, name):
+            tasks.create_task(_evict(kube, pod, tell))
+
+
+async def _evict(kube: Kube, pod: Object, tell: Callable[[str], None]) -> None:
+    metadata = pod["metadata"]
+    where = {"namespace": metadata["namespace"], "name": metadata["name"]}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": where, "deleteOptions": {"preconditions": {"uid": metadata["uid"]}}}
+    refused = ""
+    while True:  # the caller's time-out bounds it
+        try:
+            await kube.create(PODS, body, namespace=metadata["namespace"], name=metadata["name"], subresource="eviction")
+            break
+        except KubeError as error:
+            if error.code in (404, 409):  # gone, or another pod has the name by now
+                return
+            if error.code != 429:
+                raise NodeProblem(f"{_title(pod)} cannot be evicted: {error.message}") from error
+            if error.message != refused:
+                refused = error.message
+                tell(f"{_title(pod)} cannot go yet: {error.message}")
+        await asyncio.sleep(EVICT_AGAIN_S)
+    tell(f"{_title(pod)} evicted")
+    while True:
+        if not await _is_there(kube, metadata):
+            break
+        await asyncio.sleep(LOOK_EVERY_S)
+    tell(f"{_title(pod)} gone")
+
+
+async def _is_there(kube: Kube, metadata: Object) -> bool:
+    try:
+        found = await kube.get(PODS, metadata["name"], namespace=metadata["namespace"])
+    except KubeError as error:
+        if error.code == 404:
+            return False
+        raise
+    return bool(found["metadata"]["uid"] == metadata["uid"])
+
+
+async def _pods(kube: Kube, name: str) -> list[Object]:
+    """What a drain has to move: not what belongs to the node itself."""
+    listing = await kube.list(PODS, fields=f"spec.nodeName={name}")
+    return [pod for pod in listing.items if not _stays(pod["metadata"])]
+
+
+def _stays(metadata: Object) -> bool:
+    owners = metadata.get("ownerReferences") or ()
+    return "kubernetes.io/config.mirror" in (metadata.get("annotations") or {}) or any(owner["kind"] == "DaemonSet" for owner in owners)
+
+
+def _title(pod: Object) -> str:
+    return f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"

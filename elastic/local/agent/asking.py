@@ -1,0 +1,33 @@
+"""The other end of the node agents' control socket: asks the running cluster to add a node, or to let one vanish."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import msgspec
+
+from elastic.local.agent.control import SOCKET, Add, Kill
+from elastic.local.sandbox.channel import address_in
+
+ANSWER_S = 60.0
+
+
+class NotDone(Exception):
+    """The node agents refused, or there are none; the text says why."""
+
+
+def ask_agents(data_dir: Path, request: Add | Kill) -> None:
+    """Returns when it is done."""
+    try:
+        with address_in(data_dir, SOCKET) as address, socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_S)
+            connection.connect(address)
+            connection.sendall(msgspec.json.encode(request) + b"\n")
+            answer = msgspec.json.decode(connection.makefile("rb").readline(), type=dict[str, object])
+    except TimeoutError:
+        raise NotDone(f"no answer from the node agents within {ANSWER_S:.0f} s") from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise NotDone(f"the node agents in {data_dir} do not answer: {error}") from error
+    if "error" in answer:
+        raise NotDone(str(answer["error"]))
