@@ -1,0 +1,94 @@
+"""Helpers for tests on a running laptop cluster: short manifests, and waiting for what a test expects."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import PODS, Resource
+from elastic.local import LocalCluster
+
+PATIENCE_S = 60.0
+NAMESPACE = "default"
+Object = dict[str, Any]
+
+
+def container(*command: str, name: str = "main", **fields: Any) -> Object:
+    return {"name": name, "image": "any", "command": list(command), **fields}
+
+
+def shell(script: str, **fields: Any) -> Object:
+    return container("sh", "-c", script, **fields)
+
+
+def pod(name: str, *containers: Object, labels: dict[str, str] | None = None, metadata: Object | None = None, **spec: Any) -> Object:
+    given = {"restartPolicy": "Never", "containers": list(containers), "terminationGracePeriodSeconds": 2, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels or {}, **(metadata or {})}, "spec": given}
+
+
+def service(name: str, selector: dict[str, str], port: int) -> Object:
+    spec = {"clusterIP": "None", "selector": selector, "ports": [{"port": port}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
+async def until(found: Callable[[], Any], what: str, *, within_s: float = PATIENCE_S) -> Any:
+    """Asks again and again until the answer (or what it awaits) is true; fails with the last one."""
+    end = time.monotonic() + within_s
+    while True:
+        answer = found()
+        if asyncio.iscoroutine(answer):
+            answer = await answer
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {within_s:.0f} s: {what}; last: {answer!r}")
+        await asyncio.sleep(0.05)
+
+
+async def get(kube: Kube, name: str, *, resource: Resource = PODS, namespace: str | None = NAMESPACE) -> Object | None:
+    try:
+        return await kube.get(resource, name, namespace=namespace)
+    except KubeError as error:
+        if error.code == 404:
+            return None
+        raise
+
+
+async def phase(kube: Kube, name: str, *wanted: str) -> Object:
+    """The pod, once it is in one of these phases."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        found = await get(kube, name)
+        if found and found["status"].get("phase") in wanted:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"pod {name} is not {' or '.join(wanted)}: {found and found['status']}")
+        await asyncio.sleep(0.05)
+
+
+async def log_of(kube: Kube, name: str, **options: Any) -> str:
+    return b"".join([chunk async for chunk in kube.logs(name, namespace=NAMESPACE, **options)]).decode()
+
+
+async def gone(kube: Kube, name: str, **where: Any) -> None:
+    async def absent() -> bool:
+        return await get(kube, name, **where) is None
+
+    await until(absent, f"{name} is gone")
+
+
+async def kill(cluster: LocalCluster, name: str) -> None:
+    """SIGKILL to a process of the cluster, and back when another has taken its place."""
+    before = cluster.processes()[name]
+    cluster.kill(name)
+    await until(lambda: cluster.processes()[name] != before, f"{name} runs again")
+
+
+def alive(pids: list[int]) -> list[int]:
+    """A zombie that nobody has asked about yet is as dead as can be."""
+    return [pid for pid in pids if Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()]

@@ -1,0 +1,324 @@
+"""Pods of the laptop cluster are real processes, in both sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from laptop import NAMESPACE, alive, container, get, gone, kill, log_of, phase, pod, service, shell, until
+
+from elastic.kube import connect
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
+from elastic.local import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module", params=["netns", "loopback"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(data_dir=tmp_path_factory.mktemp(request.param), sandbox=request.param, nodes=2, control_plane=False) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def kube(cluster: LocalCluster) -> AsyncIterator[Kube]:
+    async with connect(cluster.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+def unique() -> str:
+    return uuid.uuid4().hex[:8]
+
+
+async def make(kube: Kube, *objects: dict) -> None:
+    kinds = {"Pod": PODS, "Service": SERVICES, "Secret": SECRETS, "ConfigMap": CONFIG_MAPS, "PodDisruptionBudget": POD_DISRUPTION_BUDGETS}
+    for body in objects:
+        await kube.create(kinds[body["kind"]], body, namespace=NAMESPACE)
+
+
+async def test_a_pod_runs_its_init_container_and_sees_secrets_config_maps_and_volumes(kube: Kube, unique: str) -> None:
+    name, work, conf = f"one-{unique}", f"/elastic-test-{unique}-w", f"/elastic-test-{unique}-c"
+    token = base64.b64encode(b"s3cret").decode()
+    volumes = [{"name": "w", "emptyDir": {}}, {"name": "c", "configMap": {"name": name}}]
+    wanted = [{"name": "w", "mountPath": work}, {"name": "c", "mountPath": conf}]
+    await make(
+        kube,
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"token": token}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"greeting": "hello"}},
+        pod(
+            name,
+            shell(
+                f"cat {work}/prepared {conf}/greeting; echo $TOKEN $(TOKEN) $POD_IP; hostname; echo 'all well' > /dev/termination-log",
+                env=[
+                    {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": name, "key": "token"}}},
+                    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                ],
+                volumeMounts=wanted,
+            ),
+            initContainers=[shell(f"echo prepared > {work}/prepared", name="prepare", volumeMounts=wanted[:1])],
+            volumes=volumes,
+        ),
+    )
+    done = await phase(kube, name, "Succeeded", "Failed")
+    text = await log_of(kube, name)
+    assert done["status"]["phase"] == "Succeeded", done["status"]
+    assert text.splitlines() == ["prepared", f"hellos3cret s3cret {done['status']['podIP']}", name]
+    ended = done["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (0, "Completed", "all well\n")
+    await kube.delete(PODS, name, namespace=NAMESPACE)
+    await gone(kube, name)
+    assert not Path(work).exists()
+
+
+async def test_two_pods_serve_the_same_port_and_find_each_other_by_the_names_of_their_services(kube: Kube, unique: str) -> None:
+    first, second = f"a-{unique}", f"b-{unique}"
+    for name in (first, second):
+        labels = {"app": name}
+        script = f"echo {name} > index; exec python -m http.server 8765"
+        await make(kube, service(name, labels, 8765), pod(name, shell(f'cd "$TMPDIR"; {script}'), labels=labels))
+    ask = (
+        "import sys, time, urllib.request\n"
+        "for url in sys.argv[1:]:\n"
+        "    for attempt in range(200):\n"
+        "        try: print(urllib.request.urlopen(url, timeout=5).read().decode().strip()); break\n"
+        "        except OSError: time.sleep(0.1)\n"
+    )
+    urls = [f"http://{first}:8765/index", f"http://{second}.{NAMESPACE}.svc.cluster.local:8765/index"]
+    await make(kube, pod(f"c-{unique}", container("python", "-c", ask, *urls)))
+    await phase(kube, f"c-{unique}", "Succeeded")
+    assert (await log_of(kube, f"c-{unique}")).split() == [first, second]
+    for name in (first, second, f"c-{unique}"):
+        await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
+
+
+async def test_no_process_outlives_its_pod_whatever_session_it_made_for_itself(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    name = f"tree-{unique}"
+    stubborn = "trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 1000 & sleep 1000') & while true; do sleep 1000; done"
+    await make(kube, pod(name, shell(stubborn)))
+    await phase(kube, name, "Running")
+    pids = await until(lambda: len(found := cluster.pids(NAMESPACE, name)) >= 4 and found, "the whole tree")
+    await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=1)
+    await gone(kube, name)
+    assert alive(pids) == []
+
+
+async def test_a_container_that_fails_runs_again_and_tells_how_it_ended(kube: Kube, unique: str) -> None:
+    name = f"again-{unique}"
+    await make(kube, pod(name, shell("exit 7"), restartPolicy="OnFailure"))
+
+    async def second_failure() -> dict | None:
+        found = await get(kube, name)
+        main = (found or {}).get("status", {}).get("containerStatuses", [{}])[0]
+        return main if main.get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff" else None
+
+    main = await until(second_failure, "a back-off")
+    assert main["restartCount"] == 1
+    assert main["lastState"]["terminated"]["exitCode"] == 7
+    await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
+
+
+async def test_a_killed_container_ends_with_137(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    name = f"killed-{unique}"
+    await make(kube, pod(name, container("sleep", "1000")))
+    await phase(kube, name, "Running")
+    pids = await until(lambda: cluster.pids(NAMESPACE, name), "its process")
+    os.kill(pids[0], signal.SIGKILL)
+    done = await phase(kube, name, "Failed")
+    assert done["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
+
+
+async def test_a_container_without_a_command_says_why_it_does_not_start(kube: Kube, unique: str) -> None:
+    name = f"bare-{unique}"
+    await make(kube, pod(name, {"name": "main", "image": "any"}))
+
+    async def waiting() -> dict | None:
+        found = await get(kube, name)
+        statuses = (found or {}).get("status", {}).get("containerStatuses") or [{}]
+        state = statuses[0].get("state", {}).get("waiting", {})
+        return state if state.get("reason") == "CreateContainerConfigError" else None
+
+    assert "images are not pulled" in (await until(waiting, "a reason"))["message"]
+    await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
+
+
+async def test_a_pod_waits_for_a_secret_that_comes_later(kube: Kube, unique: str) -> None:
+    name = f"late-{unique}"
+    env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": name, "key": "a"}}}]
+    await make(kube, pod(name, shell("echo $A", env=env)))
+
+    async def complains() -> bool:
+        found = await get(kube, name)
+        return "not found" in json.dumps((found or {}).get("status"))
+
+    await until(complains, "a complaint about the secret")
+    await make(kube, {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"a": "there"}})
+    await phase(kube, name, "Succeeded")
+    assert await log_of(kube, name) == "there\n"
+
+
+async def test_a_config_map_in_a_volume_follows_its_object(kube: Kube, unique: str) -> None:
+    name, path = f"live-{unique}", f"/elastic-test-{unique}-live"
+    await make(
+        kube,
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"value": "old"}},
+        pod(
+            name,
+            shell(f"until grep -q new {path}/value; do sleep 0.1; done; echo seen", volumeMounts=[{"name": "v", "mountPath": path}]),
+            volumes=[{"name": "v", "configMap": {"name": name}}],
+        ),
+    )
+    await phase(kube, name, "Running")
+    await kube.patch(CONFIG_MAPS, name, {"data": {"value": "new"}}, namespace=NAMESPACE)
+    await phase(kube, name, "Succeeded")
+
+
+async def test_logs_are_followed_to_the_end_and_read_from_their_tail(kube: Kube, unique: str) -> None:
+    name = f"talk-{unique}"
+    await make(kube, pod(name, shell("for i in 1 2 3 4 5; do echo line $i; sleep 0.1; done")))
+    await phase(kube, name, "Running", "Succeeded")
+    assert await log_of(kube, name, follow=True) == "".join(f"line {index}\n" for index in range(1, 6))
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/log"
+    assert (await kube.request("GET", path, params={"tailLines": "2"}))["text"] == "line 4\nline 5\n"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+async def test_kubectl_exec_runs_beside_the_container(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    name = f"beside-{unique}"
+    await make(kube, pod(name, container("sleep", "1000", env=[{"name": "MINE", "value": "42"}])))
+    await phase(kube, name, "Running")
+    command = [
+        "kubectl",
+        "--kubeconfig",
+        str(cluster.kubeconfig),
+        "exec",
+        "-i",
+        name,
+        "--",
+        "sh",
+        "-c",
+        "hostname; echo $MINE; cat; exit 3",
+    ]
+    done = await asyncio.to_thread(subprocess.run, command, input="typed", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (3, f"{name}\n42\ntyped"), done.stderr
+    await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
+
+
+async def test_pods_outlive_the_agent_and_their_exit_codes_are_not_lost(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    steady, brief = f"steady-{unique}", f"brief-{unique}"
+    await make(kube, pod(steady, container("sleep", "1000")), pod(brief, shell('until [ -e "$TMPDIR/go" ]; do sleep 0.05; done; exit 9')))
+    for name in (steady, brief):
+        await phase(kube, name, "Running")
+    before = await until(lambda: cluster.pids(NAMESPACE, steady), "its process")
+    agents = cluster.processes()["agents"]
+    os.kill(agents, signal.SIGSTOP)
+    for scratch in cluster.data_dir.glob("nodes/*/*/scratch"):
+        (scratch / "go").touch()
+    await until(lambda: not cluster.pids(NAMESPACE, brief), "the brief one has ended unseen")
+    await kill(cluster, "agents")
+    done = await phase(kube, brief, "Failed")
+    assert done["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 9
+    assert cluster.pids(NAMESPACE, steady) == before
+    # Without grace the object goes at once, and the processes right after it.
+    await kube.delete(PODS, steady, namespace=NAMESPACE, grace_s=0)
+    await until(lambda: not alive(before), "its process has ended")
+
+
+async def test_pods_outlive_the_api_server(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    name = f"survivor-{unique}"
+    await make(kube, pod(name, shell('until [ -e "$TMPDIR/go" ]; do sleep 0.05; done')))
+    await phase(kube, name, "Running")
+    await kill(cluster, "apiserver")
+    for scratch in cluster.data_dir.glob("nodes/*/*/scratch"):
+        (scratch / "go").touch()
+    await phase(kube, name, "Succeeded")
+
+
+async def test_what_an_owner_leaves_behind_is_collected(kube: Kube, unique: str) -> None:
+    owner, owned = f"owner-{unique}", f"owned-{unique}"
+    await make(kube, pod(owner, container("sleep", "1000")))
+    made = await phase(kube, owner, "Running")
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": made["metadata"]["uid"], "controller": True}
+    metadata = {"name": owned, "ownerReferences": [reference]}
+    await make(kube, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    await kube.delete(PODS, owner, namespace=NAMESPACE)
+    await gone(kube, owned, resource=CONFIG_MAPS)
+
+
+async def test_a_namespace_is_emptied_and_then_goes(kube: Kube, unique: str) -> None:
+    await kube.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unique}})
+    await kube.create(PODS, pod("p", container("sleep", "1000")), namespace=unique)
+    await kube.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}, namespace=unique)
+    await kube.delete(NAMESPACES, unique)
+    await gone(kube, unique, resource=NAMESPACES, namespace=None)
+
+
+async def test_an_eviction_waits_for_its_budget(kube: Kube, unique: str) -> None:
+    labels = {"app": unique}
+    budget = {"minAvailable": 1, "selector": {"matchLabels": labels}}
+    await make(
+        kube,
+        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": unique}, "spec": budget},
+        pod(f"a-{unique}", container("sleep", "1000"), labels=labels),
+    )
+    await phase(kube, f"a-{unique}", "Running")
+
+    async def allowed(count: int) -> bool:
+        found = await kube.get(POD_DISRUPTION_BUDGETS, unique, namespace=NAMESPACE)
+        return (found.get("status") or {}).get("currentHealthy") == count
+
+    await until(lambda: allowed(1), "the budget has counted one")
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": f"a-{unique}"}}
+    with pytest.raises(KubeError) as refused:
+        await kube.create(PODS, body, namespace=NAMESPACE, name=f"a-{unique}", subresource="eviction")
+    assert refused.value.code == 429
+    await make(kube, pod(f"b-{unique}", container("sleep", "1000"), labels=labels))
+    await until(lambda: allowed(2), "the budget has counted two")
+    await kube.create(PODS, body, namespace=NAMESPACE, name=f"a-{unique}", subresource="eviction")
+    await gone(kube, f"a-{unique}")
+    await kube.delete(PODS, f"b-{unique}", namespace=NAMESPACE, grace_s=0)
+
+
+async def test_a_cordoned_node_gets_no_pods(kube: Kube, unique: str) -> None:
+    for node in ("node-0", "node-1"):
+        await kube.patch(NODES, node, {"spec": {"unschedulable": True}}, kind=Patch.MERGE)
+    await make(kube, pod(unique, container("true")))
+
+    async def unschedulable() -> bool:
+        found = await get(kube, unique) or {}
+        conditions = {entry["type"]: entry for entry in found.get("status", {}).get("conditions") or ()}
+        return "0/2 nodes are available" in conditions.get("PodScheduled", {}).get("message", "")
+
+    await until(unschedulable, "the scheduler says why")
+    for node in ("node-0", "node-1"):
+        await kube.patch(NODES, node, {"spec": {"unschedulable": None}}, kind=Patch.MERGE)
+    await phase(kube, unique, "Succeeded")
+
+
+async def test_a_path_that_cannot_be_a_link_is_refused_without_namespaces(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    name = f"path-{unique}"
+    wanted = [{"name": "v", "mountPath": "/usr/share"}]
+    script = shell("ls /usr/share | wc -l", volumeMounts=wanted)
+    await make(kube, pod(name, script, volumes=[{"name": "v", "emptyDir": {}}]))
+    if cluster.sandbox == "netns":
+        await phase(kube, name, "Succeeded")
+        assert (await log_of(kube, name)).strip() == "0"
+        return
+
+    async def refused() -> bool:
+        return "mountPath /usr/share exists on this machine" in json.dumps((await get(kube, name) or {}).get("status"))
+
+    await until(refused, "the reason")
+    await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
