@@ -88,7 +88,8 @@ class Kube:
         path = resource.path(namespace=namespace)
         while True:
             page = await self.request("GET", path, params=params)
-            items += page.get("items") or ()
+            kind = _kind_of_items(page)
+            items += [kind | item for item in page.get("items") or ()]
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
                 return Listing(items, metadata.get("resourceVersion", ""))
@@ -251,6 +252,12 @@ class Kube:
                 headers={"User-Agent": self._user_agent},
             )
         return self._session
+
+
+def _kind_of_items(page: Object) -> Object:
+    """A server leaves kind and apiVersion out of the items of a list and not out of a watch; here both are the same objects."""
+    kind = str(page.get("kind", ""))
+    return {"apiVersion": page["apiVersion"], "kind": kind.removesuffix("List")} if kind.endswith("List") and "apiVersion" in page else {}
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:

@@ -56,6 +56,17 @@ async def test_a_list_is_read_page_by_page() -> None:
     assert listing.resource_version == "7"
 
 
+async def test_a_listed_object_says_its_kind_as_a_watched_one_does() -> None:
+    """A controller that read `kind` worked while it watched, and broke when it was started beside objects that were there already."""
+
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response({"apiVersion": "v1", "kind": "PodList", "items": [pod("a", 1)], "metadata": {"resourceVersion": "7"}})
+
+    async with served(handler) as kube:
+        listing = await kube.list(PODS)
+    assert (listing.items[0]["apiVersion"], listing.items[0]["kind"]) == ("v1", "Pod")
+
+
 async def test_a_busy_server_is_asked_again_and_an_eviction_that_is_refused_is_not() -> None:
     calls: list[str] = []
 
