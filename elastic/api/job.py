@@ -229,7 +229,8 @@ class Leaving(_Wire, frozen=True, kw_only=True):
     member: str
     cause: str
     by: Time | None = None
-    uid: Annotated[str, Meta(description="Uid of its pod: a later pod of the same name is not meant.")] = ""
+    uid: str = ""
+    """Uid of its pod: a later pod of the same name is not meant."""
 
 
 class Rescale(_Wire, frozen=True, kw_only=True):
