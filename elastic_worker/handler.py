@@ -161,9 +161,9 @@ class ElasticHandler(RendezvousHandler):
                 raise RendezvousClosedError(view.closed)
             if view.generation > self._generation:
                 return view
-            if presence.denied and presence.silent_s > DENIED_S:
+            if presence.denied and presence.away_s > DENIED_S:
                 raise RendezvousConnectionError(presence.denied)
-            if presence.silent_s > self._away_s and presence.denied:
+            if presence.away_s > self._away_s:
                 raise RendezvousConnectionError("the rendezvous server could not be reached for {:.0f} s".format(self._away_s))
             if view.waiting and view.waiting != told_why:
                 told_why = view.waiting

@@ -60,7 +60,7 @@ class Presence:
         self._view = View({})
         self._refused = ""
         self._denied = ""
-        self._contact_at = time.monotonic()
+        self._away_since = time.monotonic()  # type: typing.Optional[float]
         self._held = None  # type: typing.Optional[Message]
         self._is_ready = False
         self._store = ""
@@ -100,10 +100,10 @@ class Presence:
             return self._denied
 
     @property
-    def silent_s(self) -> float:
-        """For how long the server could not be reached."""
+    def away_s(self) -> float:
+        """For how long there has been no connection."""
         with self.changed:
-            return time.monotonic() - self._contact_at
+            return time.monotonic() - self._away_since if self._away_since is not None else 0.0
 
     def stand_at_barrier(self, *, after: int, store: str, trouble: str = "") -> None:
         """Say that we left the world `after` and wait for the next one."""
@@ -182,12 +182,14 @@ class Presence:
                     return
             except (OSError, ValueError):
                 channel.drop()
+                with self.changed:
+                    self._away_since = time.monotonic()
                 if self._ends_while_waiting(back_off_s * random.random()):
                     return
 
     def _note_denial(self, error: Exception) -> None:
         with self.changed:
-            self._denied = str(error)
+            self._denied = str(error) if isinstance(error, Denied) else ""
             self.changed.notify_all()
 
     def _ends_while_waiting(self, seconds: float) -> bool:
@@ -206,6 +208,7 @@ class Presence:
             self._outbox.extend(self._facts.values())
             self._outbox.extend(leaving)
             self._denied = ""
+            self._away_since = None
         beat_at = time.monotonic() + BEAT_S
         while True:
             self._send_all(channel)
@@ -243,7 +246,6 @@ class Presence:
         for text in texts:
             fields = json.loads(text)
             with self.changed:
-                self._contact_at = time.monotonic()
                 if "refused" in fields:
                     self._refused = str(fields["refused"])
                 else:

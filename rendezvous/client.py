@@ -21,7 +21,7 @@ REQUEST_TIMEOUT_S = 10.0
 SILENCE_S = 25.0
 FIRST_BACK_OFF_S = 0.05
 LONGEST_BACK_OFF_S = 2.0
-CLOSING_ROUNDS = 5
+GOOD_BYE_S = 0.1
 LONGEST_LINE = 4 * 1024 * 1024
 
 _worlds = msgspec.json.Decoder(World)
@@ -55,8 +55,7 @@ class RendezvousClient:
         if self._session is not None:
             await self._session.close()
             self._session = None
-            for _ in range(CLOSING_ROUNDS):  # TLS transports close themselves in the next rounds of the loop, not at once
-                await asyncio.sleep(0)
+            await asyncio.sleep(GOOD_BYE_S)  # TLS connections close when the other side has answered, and aiohttp does not wait for that
 
     async def expect(self, job_uid: str, expectation: Expectation) -> None:
         """Say who should be in the job's world. The full truth each time; saying it twice changes nothing."""

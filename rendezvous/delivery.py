@@ -1,8 +1,9 @@
 """How elastic_worker gets into a container of an unmodified image: pure changes to a pod, and the signs by which it says that it cannot.
 
 An init container copies the library into a volume of its own; a short shell wrapper before the container's command checks the
-interpreter that torchrun will run under and appends the folder to PYTHONPATH. Where it will not do, the container ends with a reserved
-status and a message that names the job, and whoever sees both together makes the group anew with another backend.
+interpreter that torchrun will run under, appends the folder to PYTHONPATH, and starts the fork server that gives torchrun warm workers.
+Where the interpreter will not do, the container ends with a reserved status and a message that names the job, and whoever sees both
+together makes the group anew with another backend.
 """
 
 import copy
@@ -47,6 +48,7 @@ esac
 [ -n "$python" ] || python=$(command -v python3) || python=$(command -v python) || give_up 'no Python was found on PATH'
 verdict=$("$python" "$ELASTIC_LIBRARY/elastic_worker/check.py" 2>&1) || give_up "${{verdict:-$python could not be run}}"
 [ "$verdict" = own ] || export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$ELASTIC_LIBRARY"
+warm=$("$python" -IS "$ELASTIC_LIBRARY/elastic_worker/warm/launch.py" $$ "$@") && eval "$warm"
 exec "$@"
 """
 

@@ -11,7 +11,7 @@ import typing
 
 LARGEST_SOURCE = 16 * 1024 * 1024
 READ_AT_IMPORT = re.compile(
-    rb"""["'](OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|NUMEXPR|GOTO|VECLIB|LD|MALLOC|GLIBC|PYTHON|PYTORCH|ATEN|C10|DNNL|ONEDNN"""
+    rb"""["'](OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|NUMEXPR|GOTO|VECLIB|PYTORCH|ATEN|C10|DNNL|ONEDNN"""
     rb"""|TORCH|TORCHINDUCTOR|TORCHDYNAMO)_(?!NCCL_)[A-Z]"""
 )
 """Variables that take effect when torch or numpy is loaded: a script that sets one does so before its own import of torch."""
@@ -54,7 +54,9 @@ def obstacle(program: Program, *, folder: str, loaded: typing.Iterable[str]) -> 
         path = program.script(folder)
         if not os.path.isfile(path) or path.endswith((".pyc", ".pyz", ".zip")):
             return "{} is not a Python source file".format(program.name)
-    return (_of_source(path) if path else "") or _of_folder(program.import_folder(folder), frozenset(name.partition(".")[0] for name in loaded))
+    return (_of_source(path) if path else "") or _of_folder(
+        program.import_folder(folder), frozenset(name.partition(".")[0] for name in loaded)
+    )
 
 
 def _module_file(name: str, folder: str) -> str:

@@ -43,7 +43,7 @@ def ask(folder: str, environment: typing.Dict[str, str]) -> socket.socket:
         os.fstat(descriptor)
     umask = os.umask(0o077)
     os.umask(umask)
-    here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY)
     request = json.dumps({"arguments": sys.argv[1:], "environment": environment, "umask": umask}).encode()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(PATIENCE_S)

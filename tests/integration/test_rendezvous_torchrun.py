@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_agents import TRAINING, Agents, Server, serving, wait_until
+from torch_agents import TRAINING, Agents, Proxy, Server, serving, wait_until
 
 from rendezvous.wire import Expectation
 
@@ -187,3 +190,45 @@ def test_training_survives_kill_9_of_the_server(server: Server, agents: Agents) 
     world = server.world(agents.job)
     assert world is not None
     assert world.generation == 2
+
+
+def test_an_agent_that_was_cut_off_comes_back_and_nobody_is_charged(server: Server, tmp_path: Path) -> None:
+    proxy = Proxy(server.port)
+    agents = Agents(tmp_path / "cut", server, job="cut", steps=100_000)
+    try:
+        server.expect(agents.job, Expectation(members=names(2), min=1, max=2, max_restarts=0))
+        agents.start("train-worker-0")
+        agents.start("train-worker-1", PET_RDZV_ENDPOINT=f"127.0.0.1:{proxy.port}")
+        agents.wait_for_world(2)
+        cut = time.time()
+        proxy.cut()
+        agents.wait_for_world(1, after=cut)
+        mended = time.time()
+        proxy.mend()
+        agents.wait_for_world(2, after=mended)
+        world = server.world(agents.job)
+        assert world is not None
+        assert world.restarts.keys() <= {"disruption", "collateral"}, agents.describe()
+    finally:
+        agents.stop()
+        proxy.close()
+
+
+def test_a_static_job_runs_beside_an_elastic_one(server: Server, agents: Agents, tmp_path: Path) -> None:
+    server.expect(agents.job, Expectation(members=names(1), min=1, max=1))
+    agents.start("train-worker-0")
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+    (tmp_path / "static").mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "ELASTIC_"))} | {
+        "ELASTIC_MEMBER": "static"
+    }
+    result = subprocess.run([*command, str(script), "3", "0", str(tmp_path / "static")], env=environment, capture_output=True, timeout=100)
+    assert result.returncode == 0, result.stderr
+    agents.wait_for_world(1)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

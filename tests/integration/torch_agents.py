@@ -1,21 +1,23 @@
 """A rendezvous server process and torchrun agents on loopback, for tests and benchmarks that need neither Kubernetes nor containers."""
 
-import asyncio
 import contextlib
 import datetime
+import http.client
 import ipaddress
-import json
 import os
 import re
 import secrets
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -133,19 +135,25 @@ class Server:
 
         return RendezvousClient(f"https://127.0.0.1:{self.port}", token, self.ca)
 
-    def expect(self, job: str, expectation: Expectation) -> None:
-        async def call() -> None:
-            async with self.client() as client:
-                await client.expect(job, expectation)
+    def call(self, method: str, path: str, *, token: str = "", body: bytes = b"") -> tuple[int, bytes]:
+        """One plain request."""
+        tls = ssl.create_default_context(cadata=self.ca)
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=tls, timeout=20)
+        try:
+            connection.request(method, path, body, {"Authorization": f"Bearer {token}"} if token else {})
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
 
-        asyncio.run(call())
+    def expect(self, job: str, expectation: Expectation) -> None:
+        body = msgspec.json.encode(expectation)
+        status, text = self.call("PUT", f"/v1/jobs/{job}/expectation", token=control_token(self.key), body=body)
+        assert status == 204, text
 
     def world(self, job: str) -> World | None:
-        async def call() -> World | None:
-            async with self.client() as client:
-                return await client.world(job)
-
-        return asyncio.run(call())
+        status, text = self.call("GET", f"/v1/jobs/{job}/world", token=control_token(self.key))
+        return msgspec.json.decode(text, type=World) if status == 200 else None
 
 
 class Agents:
@@ -242,6 +250,53 @@ class Agents:
             process.wait()
 
 
+class Proxy:
+    """A network in between that can be cut: established connections break, new ones are refused."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._is_cut = threading.Event()
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._is_cut.set()
+        for held in self._sockets:
+            with contextlib.suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self._is_cut.clear()
+
+    def close(self) -> None:
+        self.cut()
+        self._listener.close()
+        for held in self._sockets:
+            held.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._is_cut.is_set():
+                near.close()
+                continue
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._sockets += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+
+
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[Server]:
     """A server for a block of code."""
@@ -251,7 +306,3 @@ def serving(folder: Path) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
-
-
-def write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value))

@@ -1,0 +1,146 @@
+"""Makes a child of the fork server what a newly started interpreter would be, and runs the program in it.
+
+It works on this process alone and decides nothing: whether a worker may be warm was decided before the fork.
+"""
+
+import builtins
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import importlib.machinery
+import io
+import os
+import random
+import runpy
+import signal
+import sys
+import types
+import typing
+
+from elastic_worker.warm.program import Program
+from elastic_worker.warm.request import Request
+
+PR_SET_PDEATHSIG = 1
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+ARG_START, ARG_END = 48, 49
+PACKAGE = "elastic_worker"
+
+Hook = typing.Callable[[typing.Type[BaseException], BaseException, typing.Optional[types.TracebackType]], typing.Any]
+
+
+def die_with_parent(library: typing.Any, parent: int) -> None:
+    """Be killed when the fork server is: nobody could learn any more how this process ended."""
+    library.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+def become(request: Request, *, keep: typing.FrozenSet[int], signals: typing.Tuple[int, int]) -> None:
+    """Take over the stub's place: session, descriptors, folder, umask, environment, signals."""
+    os.setsid()
+    for target, descriptor in enumerate(request.descriptors[:3]):
+        os.dup2(descriptor, target)
+    os.fchdir(request.descriptors[3])
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            with contextlib.suppress(OSError):  # the listing's own descriptor is gone by now
+                os.close(int(name))
+    os.umask(request.umask)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    _set_signals(*signals)
+
+
+def _set_signals(blocked: int, ignored: int) -> None:
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        is_ignored = ignored >> (number - 1) & 1 or number in IGNORED_BY_PYTHON
+        signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    if not ignored >> (signal.SIGINT - 1) & 1:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if faulthandler.is_enabled():
+        faulthandler.disable()
+        faulthandler.enable()
+    signal.pthread_sigmask(signal.SIG_SETMASK, [number for number in signal.valid_signals() if blocked >> (number - 1) & 1])
+
+
+def seed() -> None:
+    """What took its seed at import takes another one: siblings must not draw the same numbers."""
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes.current_process().authkey = os.urandom(32)
+        processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+
+
+def run(program: Program, *, arguments: typing.Sequence[str]) -> None:
+    """Run the program as `__main__`; what it raises leaves this function without a trace of us."""
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = [sys.executable, *arguments]
+    folder = os.getcwd()
+    importlib.invalidate_caches()
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, program.import_folder(folder))
+    for name in [name for name in sys.modules if name == PACKAGE or name.startswith(PACKAGE + ".")]:
+        del sys.modules[name]  # the program may have a newer one
+    main = _main_module()
+    try:
+        if program.is_module:
+            sys.argv[:] = ["-m", *program.arguments]
+            runpy._run_module_as_main(program.name)  # type: ignore[attr-defined]
+        else:
+            sys.argv[:] = [program.name, *program.arguments]
+            _run_script(program.script(folder), main)
+    except SystemExit:
+        raise
+    except BaseException:
+        sys.excepthook = _without_our_frames(sys.excepthook)
+        raise
+
+
+def _main_module() -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:
+        sys.modules["__mp_main__"] = main
+    return main
+
+
+def _run_script(path: str, main: types.ModuleType) -> None:
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+    with io.open_code(path) as file:
+        source = file.read()
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+
+
+def _without_our_frames(hook: Hook) -> Hook:
+    def show(kind: typing.Type[BaseException], error: BaseException, trace: typing.Optional[types.TracebackType]) -> typing.Any:
+        while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+            trace = trace.tb_next
+        return hook(kind, error.with_traceback(trace), trace)
+
+    return show
+
+
+def _is_ours(filename: str) -> bool:
+    return filename == "<string>" or os.path.dirname(filename) == os.path.dirname(__file__)
+
+
+def retitle(words: typing.Sequence[str]) -> None:
+    """Let `ps` show these words as our command line, as far as there is room."""
+    with open("/proc/self/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    start, end = int(fields[ARG_START - 3]), int(fields[ARG_END - 3])
+    size = end - start
+    if start <= 0 or size < 2:
+        return
+    title = os.fsencode(" ".join(words))[: size - 2]
+    # A last byte that is not zero is how the kernel knows a title from a list of arguments.
+    ctypes.memmove(start, title + b"\0" * (size - 1 - len(title)) + b"\x01", size)

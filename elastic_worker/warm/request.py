@@ -1,0 +1,83 @@
+"""What a stub asks of the fork server, and the stub as the server sees it: the process at the other end of a connection."""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import typing
+
+LARGEST = 16 * 1024 * 1024
+PATIENCE_S = 5.0
+DESCRIPTORS = 4
+
+
+class Malformed(ValueError):
+    """The other end is no stub of ours."""
+
+
+class Request:
+    """A worker to be started: standard input, output and error, its folder, and what an interpreter would be given."""
+
+    def __init__(
+        self, connection: socket.socket, *, pid: int, descriptors: typing.List[int], fields: typing.Mapping[str, typing.Any]
+    ) -> None:
+        self.connection = connection
+        self.pid = pid
+        self.descriptors = descriptors
+        self.arguments = [str(word) for word in fields["arguments"]]
+        self.environment = {str(name): str(value) for name, value in fields["environment"].items()}
+        self.umask = int(fields["umask"])
+
+    @classmethod
+    def read(cls, connection: socket.socket) -> "Request":
+        """Read a request; the connection is left open whatever happens."""
+        connection.settimeout(PATIENCE_S)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid, uid, _ = struct.unpack("3i", credentials)
+        if uid != os.getuid() or pid <= 0:
+            raise Malformed("it runs as another user, or out of sight")
+        descriptors = []  # type: typing.List[int]
+        try:
+            head, descriptors, _, _ = socket.recv_fds(connection, 4, DESCRIPTORS)
+            if len(head) != 4 or len(descriptors) != DESCRIPTORS:
+                raise Malformed("the request has no descriptors")
+            size = struct.unpack("!I", head)[0]
+            if size > LARGEST:
+                raise Malformed("the request is longer than {} bytes".format(LARGEST))
+            return cls(connection, pid=pid, descriptors=descriptors, fields=json.loads(_read(connection, size)))
+        except BaseException as error:
+            close_all(descriptors)
+            if isinstance(error, (KeyError, TypeError, AttributeError)):
+                raise Malformed("the request lacks {}".format(error)) from error
+            raise
+
+    def folder(self) -> str:
+        """The working folder by its name."""
+        return os.readlink("/proc/{}/cwd".format(self.pid))
+
+    def signals(self) -> typing.Tuple[int, int]:
+        """The blocked and the ignored signals of the stub, as the kernel's bit masks."""
+        with open("/proc/{}/status".format(self.pid)) as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["SigBlk"], 16), int(lines["SigIgn"], 16)
+
+    def answer(self, text: str) -> None:
+        """Say `started`, or why not; a stub that has gone needs no answer."""
+        with contextlib.suppress(OSError):
+            self.connection.sendall(text.encode("utf-8", "replace")[:4096])
+
+
+def close_all(descriptors: typing.Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise Malformed("the request ended early")
+        data += part
+    return bytes(data)
