@@ -22,8 +22,7 @@ def group_of(job: Job, snapshot: Snapshot) -> str:
 
 def marked(pod: Object, group: str) -> Object:
     if group:
-        metadata = pod["metadata"]
-        metadata["annotations"] = {**(metadata.get("annotations") or {}), GROUP: group}
+        pod["metadata"]["labels"][GROUP] = group
     return pod
 
 

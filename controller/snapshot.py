@@ -14,7 +14,7 @@ from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 
 LAUNCHER_INDEX = 0
 GROUP = "elastic-training/group"
-"""Annotation of a pod that can work only with its like: where they meet, or how many they are."""
+"""Label of a pod that can work only with its like: where they meet, or how many they are."""
 
 
 class Phase(StrEnum):
@@ -155,7 +155,7 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
         disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
         unscheduled=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         containers=tuple(_container(c) for c in status.get("containerStatuses") or ()),
-        group=(metadata.get("annotations") or {}).get(GROUP, ""),
+        group=labels.get(GROUP, ""),
         gone_by=_time(metadata.get("deletionTimestamp")),
         init_restarts=sum(int(c.get("restartCount") or 0) for c in status.get("initContainerStatuses") or ()),
     )

@@ -163,7 +163,7 @@ class Cluster:
             uid=f"uid-{self.made}",
             type=labels["training.kubeflow.org/replica-type"],
             index=int(labels.get("training.kubeflow.org/replica-index", 0)),
-            group=(item["metadata"].get("annotations") or {}).get("elastic-training/group", ""),
+            group=labels.get("elastic-training/group", ""),
         )
 
 
