@@ -1,0 +1,132 @@
+"""When a worker may start warm, and when it would not be what a plain start makes of it."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic_worker.warm import launch, likeness, program
+
+NAMES = st.text("ABCDEFGHIJ_", min_size=1, max_size=12)
+ENVIRONMENTS = st.dictionaries(NAMES | st.sampled_from(sorted(likeness.PER_WORKER)), st.text("01", max_size=2), max_size=6)
+
+
+def test_a_workers_own_variables_may_differ() -> None:
+    before = {"HOME": "/root"}
+    asked = {"HOME": "/root", "RANK": "3", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "1", "CUDA_VISIBLE_DEVICES": "2"}
+    assert likeness.of_environment(before, before, asked) == ""
+
+
+@pytest.mark.parametrize("asked", [{"OMP_NUM_THREADS": "4"}, {}, {"OMP_NUM_THREADS": "1", "LD_PRELOAD": "libx.so"}])
+def test_anything_else_that_differs_is_named(asked: dict[str, str]) -> None:
+    before = {"OMP_NUM_THREADS": "1"}
+    assert "differs from what it was when torch was imported" in likeness.of_environment(before, before, asked)
+
+
+def test_what_the_imports_set_themselves_may_be_there_or_not() -> None:
+    before, after = {}, {"TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor_root"}
+    assert likeness.of_environment(before, after, after) == ""
+    assert likeness.of_environment(before, after, before) == ""
+
+
+@given(before=ENVIRONMENTS, asked=ENVIRONMENTS)
+def test_importing_anew_in_the_environment_for_a_worker_makes_it_like_one(before: dict[str, str], asked: dict[str, str]) -> None:
+    renewed = likeness.environment_for(before, asked)
+    assert likeness.of_environment(renewed, renewed, asked) == ""
+
+
+def test_a_process_is_like_itself_and_a_changed_limit_is_named() -> None:
+    own = likeness.standing(os.getpid())
+    assert likeness.of_standing(own, own) == ""
+    assert likeness.of_standing(own, own | {"limits": "none"}) == "its limits differs from the fork server's"
+
+
+def test_a_package_installed_after_the_imports_is_noticed(tmp_path: Path) -> None:
+    package = tmp_path / "thing"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    module = type(sys)("thing")
+    module.__file__ = str(package / "__init__.py")
+    then = likeness.package_folders({"thing": module, "thing.part": module, "os": os}, [str(tmp_path)])
+    assert set(then) == {str(tmp_path)}
+    assert likeness.of_packages(then) == ""
+    os.utime(tmp_path, ns=(1, 1))
+    assert likeness.of_packages(then) == f"{tmp_path} has changed since torch was imported"
+
+
+def test_only_the_two_forms_that_torchrun_writes_are_read() -> None:
+    assert program.read(["-u", "train.py", "-m", "x"]) == program.Program("train.py", False, ("-m", "x"))
+    assert program.read(["-u", "-m", "pkg.train", "--lr", "1"]) == program.Program("pkg.train", True, ("--lr", "1"))
+    for odd in ([], ["-u"], ["train.py"], ["-u", "-X", "dev", "train.py"], ["-u", "-m"], ["-u", ""]):
+        assert program.read(odd) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import os, torch\nprint(os.environ['RANK'], os.environ['TORCH_NCCL_BLOCKING_WAIT'])\n", ""),
+        ("import os\nos.environ['OMP_NUM_THREADS'] = '4'\nimport torch\n", "names OMP_N..., which is read when torch is imported"),
+        ("import os\nos.environ.setdefault('TORCH_LOGS', 'x')\n", "names TORCH_L..., which is read when torch is imported"),
+        ("print('OMP_NUM_THREADS')\n", ""),
+        ("PK\x03\x04", "is an archive"),
+    ],
+)
+def test_a_script_that_sets_what_torch_reads_at_import_starts_plainly(tmp_path: Path, source: str, why: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    found = program.obstacle(program.Program("train.py", False, ()), folder=str(tmp_path), loaded=["torch", "torch.nn"])
+    assert (why in found) if why else found == ""
+
+
+def test_a_folder_with_a_module_of_the_name_of_a_loaded_one_starts_plainly(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "random.txt").touch()
+    run = program.Program("train.py", False, ())
+    assert program.obstacle(run, folder=str(tmp_path), loaded=["numpy", "random"]) == ""
+    (tmp_path / "random.py").touch()
+    assert program.obstacle(run, folder=str(tmp_path), loaded=["random"]) == "the program's folder has a module random of its own"
+    (tmp_path / "numpy" / "__init__.py").touch()
+    assert program.obstacle(run, folder=str(tmp_path), loaded=["numpy.linalg"]) == "the program's folder has a module numpy of its own"
+
+
+def test_what_is_no_source_file_starts_plainly(tmp_path: Path) -> None:
+    for name in ("missing.py", "."):
+        assert "not a Python source file" in program.obstacle(program.Program(name, False, ()), folder=str(tmp_path), loaded=[])
+
+
+@pytest.mark.parametrize(
+    ("environment", "executable", "why"),
+    [
+        ({}, "/usr/bin/python3", ""),
+        ({"ELASTIC_WARM_START": "on"}, "/usr/bin/python3", ""),
+        ({"ELASTIC_WARM_START": "off"}, "/usr/bin/python3", "ELASTIC_WARM_START is off"),
+        ({"PYTHON_EXEC": "/opt/py"}, "/usr/bin/python3", "PYTHON_EXEC is set to /opt/py"),
+        ({"PYTHONINSPECT": "1"}, "/usr/bin/python3", "PYTHONINSPECT is set"),
+        (
+            {},
+            "/opt/my python/bin/python3",
+            "the interpreter's path '/opt/my python/bin/python3' cannot stand in the first line of a script",
+        ),
+    ],
+)
+def test_the_user_and_odd_interpreters_turn_it_off(environment: dict[str, str], executable: str, why: str) -> None:
+    assert launch.obstacle(environment, executable) == why
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "omp"),
+    [
+        (["torchrun", "train.py"], {}, None),
+        (["torchrun", "--nproc-per-node=4", "train.py"], {}, "1"),
+        (["torchrun", "--nproc_per_node", "2", "train.py"], {}, "1"),
+        (["torchrun", "train.py"], {"PET_NPROC_PER_NODE": "2"}, "1"),
+        (["torchrun", "train.py"], {"PET_NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "8"}, "8"),
+    ],
+)
+def test_the_server_imports_with_the_threads_that_torchrun_will_set(
+    command: list[str], environment: dict[str, str], omp: str | None
+) -> None:
+    assert launch.environment_of_workers(command, environment).get("OMP_NUM_THREADS") == omp
