@@ -1,4 +1,4 @@
-"""The command `elastic`. Each subcommand is a module of its own, imported only when it is called, so that `elastic validate` needs no HTTP client."""
+"""The command `elastic`. Each subcommand is a module, imported only when it is called: `elastic validate` needs no HTTP client."""
 
 from __future__ import annotations
 

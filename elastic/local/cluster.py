@@ -84,20 +84,13 @@ class LocalCluster:
         """Returns when the cluster is ready. Detached, it outlives this process."""
         self._layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = self._layout.log("supervisor")
+        command = [sys.executable, "-m", "elastic.local.supervisor", "--data-dir", str(self._layout.root), "--cwd", str(Path.cwd())]
         with log.open("ab") as sink:
             began = sink.tell()
             self._supervisor = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "elastic.local.supervisor",
-                    "--data-dir",
-                    str(self._layout.root),
-                    "--cwd",
-                    os.getcwd(),
-                    *self._arguments,
-                ],
-                stdin=subprocess.DEVNULL,
+                [*command, *self._arguments, *(() if detached else ("--lifeline",))],
+                # Held open by us: where we end, however we end, the supervisor reads its end and stops.
+                stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
                 start_new_session=True,

@@ -195,7 +195,7 @@ def _listen(port: int, *, is_wish: bool) -> socket.socket:
     except OSError as error:
         if is_wish and port:
             return _listen(0, is_wish=True)
-        raise ChildFailed(f"port {port} on 127.0.0.1: {error.strerror}; choose another with --port") from error
+        raise ChildFailed(f"port {port} on {HOST}: {os.strerror(error.errno or 0)}; choose another with --port") from error
 
 
 async def _apply_definitions(kube: Kube) -> None:
