@@ -10,6 +10,7 @@ from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Json, StatusError, bad, forbidden, invalid, not_found
 from elastic.local.apiserver.rbac import GROUP, Rbac
 from elastic.local.apiserver.store import Store
+from elastic.local.apiserver.webhooks import Webhooks
 
 SERVICES = ipaddress.ip_network("10.96.0.0/16")
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -18,8 +19,8 @@ _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 class BuiltInAdmission:
-    def __init__(self, store: Store, rbac: Rbac) -> None:
-        self._store, self._rbac = store, rbac
+    def __init__(self, store: Store, rbac: Rbac, webhooks: Webhooks) -> None:
+        self._store, self._rbac, self._webhooks = store, rbac, webhooks
 
     async def admit(self, call: Call, new: Json | None, old: Json | None, /) -> None:
         if new is not None and old is None:
@@ -29,12 +30,16 @@ class BuiltInAdmission:
             raise forbidden("", "namespaces", call.name, "this namespace may not be deleted")
         if new is None:
             return
+        await self._webhooks.mutate(call, new, old)
         if plural == "pods" and old is None:
             self._pod(call, new)
         elif plural == "services":
             self._service(call, new, old)
         elif call.kind.group == GROUP:
             self._escalation(call, new)
+
+    async def review(self, call: Call, new: Json | None, old: Json | None, /) -> None:
+        await self._webhooks.validate(call, new, old)
 
     def _namespace_is_open(self, call: Call) -> None:
         if not call.namespace:
@@ -116,14 +121,14 @@ class BuiltInAdmission:
                 raise forbidden("", "pods", pod["metadata"].get("name", ""), f"no PriorityClass with name {name} was found")
             chosen = entry.load()
         else:
-            defaults = [e.load() for e in self._store.list("priorityclasses.scheduling.k8s.io")]
+            defaults = [e.load() for e in self._store.entries("priorityclasses.scheduling.k8s.io")]
             marked = [d for d in defaults if d.get("globalDefault")]
             if marked:
                 chosen = min(marked, key=lambda d: d["value"])
                 spec["priorityClassName"] = chosen["metadata"]["name"]
         value = chosen["value"] if chosen else 0
         if spec.get("priority") not in (None, value):
-            why = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+            why = f"priority {spec['priority']} must not be set in the pod; its priority class gives {value}"
             raise forbidden("", "pods", pod["metadata"].get("name", ""), why)
         spec["priority"] = value
         spec.setdefault("preemptionPolicy", (chosen or {}).get("preemptionPolicy", "PreemptLowerPriority"))
@@ -149,7 +154,7 @@ class BuiltInAdmission:
                 port.setdefault("nodePort", 30000 + secrets.randbelow(2768))
 
     def _taken(self) -> set[str]:
-        return {e.fields.get("spec.clusterIP", "") for e in self._store.list("services")}
+        return {e.fields.get("spec.clusterIP", "") for e in self._store.entries("services")}
 
     def _free_address(self) -> str:
         taken = self._taken()
@@ -168,7 +173,7 @@ class BuiltInAdmission:
                 "", "Service", name, [bad("spec.clusterIPs[0]", address, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")]
             ) from None
         if not inside:
-            why = f"failed to allocate IP {address}: the provided IP ({address}) is not in the valid range. The range of valid IPs is {SERVICES}"
+            why = f"failed to allocate IP {address}: the provided IP is not in the valid range {SERVICES}"
             raise invalid("", "Service", name, [bad("spec.clusterIPs", [address], why)])
         if address in self._taken():
             raise invalid(

@@ -132,7 +132,7 @@ def _rules(schema: Json, path: str) -> list[Cause]:
         if problem:
             out.append(bad(f"{where}.rule", rule, problem))
         elif _nesting(rule["rule"]) > 1 and _unbounded(schema):
-            why = "estimated rule cost exceeds budget (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
+            why = "estimated rule cost exceeds budget: loops over a list without maxItems are nested"
             out.append(forbidden_field(f"{where}.rule", why))
     return out
 

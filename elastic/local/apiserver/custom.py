@@ -171,5 +171,5 @@ def _cell(value: Any, kind: str) -> Any:
         return age(value) if isinstance(value, str) else "<invalid>"
     if kind == "string":
         return value if isinstance(value, str) else orjson.dumps(value).decode()
-    wanted = {"integer": int, "number": (int, float), "boolean": bool}[kind]
-    return value if isinstance(value, wanted) and (kind == "boolean" or not isinstance(value, bool)) else None
+    wanted: dict[str, tuple[type, ...]] = {"integer": (int,), "number": (int, float), "boolean": (bool,)}
+    return value if isinstance(value, wanted[kind]) and (kind == "boolean" or not isinstance(value, bool)) else None

@@ -14,7 +14,7 @@ from elastic.local.apiserver.typed import Decoder, WrongType, go_name
 
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml")
 JSON_TYPES = ("", "application/json")
-SUPPORTED = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+SUPPORTED = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
 
 
 def parse(body: bytes, media: str) -> Any:

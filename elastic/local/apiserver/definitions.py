@@ -151,7 +151,7 @@ class Definitions:
         if FINALIZER not in finalizers:
             return
         left = 0
-        for held in self._store.list(storage) if established(obj) else ():
+        for held in self._store.entries(storage) if established(obj) else ():
             left += self._delete(storage, held)
         if left:
             if entry.name not in self._waiting:

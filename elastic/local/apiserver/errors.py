@@ -139,3 +139,8 @@ def expired(message: str) -> StatusError:
 
 def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
+
+
+def unsupported_media(accepted: Iterable[str]) -> StatusError:
+    message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
+    return StatusError(415, "UnsupportedMediaType", message)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import orjson
 import yaml
 from aiohttp import web
 
-from elastic.local.apiserver import discovery, lists, negotiation, openapi, paths, tables
+from elastic.local.apiserver import discovery, lists, negotiation, paths, tables
+from elastic.local.apiserver.answers import json_response, not_served, raw_response
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.calls import ANONYMOUS, Call, User
 from elastic.local.apiserver.custom import Custom
-from elastic.local.apiserver.errors import Json, StatusError, forbidden, method_not_allowed, no_such_resource, not_found, unauthorized
+from elastic.local.apiserver.documents import Documents
+from elastic.local.apiserver.errors import (
+    Json,
+    StatusError,
+    expired,
+    forbidden,
+    method_not_allowed,
+    no_such_resource,
+    not_found,
+    unauthorized,
+)
+from elastic.local.apiserver.faults import Fault, Faults
 from elastic.local.apiserver.kubelet import Kubelets
 from elastic.local.apiserver.negotiation import Form
 from elastic.local.apiserver.objects import Objects, whole
@@ -47,9 +57,12 @@ class Edge:
         writes: Writes,
         subresources: Subresources,
         kubelets: Kubelets,
+        faults: Faults | None,
     ) -> None:
         self._store, self._registry, self._objects, self._tokens, self._rbac = store, registry, objects, tokens, rbac
         self._reviews, self._writes, self._subresources, self._kubelets = reviews, writes, subresources, kubelets
+        self._faults = faults
+        self._documents = Documents(registry, store, rbac)
         self._watchers: set[tuple[str, Watcher]] = set()
 
     def end_watches(self, storage: str) -> None:
@@ -65,6 +78,8 @@ class Edge:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         warnings: list[str] = []
         try:
+            if self._faults is not None and (met := await self._fault(self._faults, request)) is not None:
+                return met
             answer = await self._answer(request, warnings)
         except StatusError as e:
             answer = json_response(e.status(), status=e.code, headers=e.headers)
@@ -81,6 +96,25 @@ class Edge:
                 answer.headers.add("Warning", f'299 - "{text}"')
         return answer
 
+    async def _fault(self, faults: Faults, request: web.Request) -> web.StreamResponse | None:
+        """Serves /faults, and lets requests meet what was asked for there."""
+        if request.path == "/faults":
+            if "system:masters" not in self._authenticate(request).groups:
+                raise StatusError(403, "Forbidden", "only an administrator may make faults", details={})
+            if request.method == "PUT":
+                faults.replace(await request.read())
+            return raw_response(faults.shown())
+        fault = faults.meet(request.method, request.path, request.headers.get("User-Agent", ""))
+        await asyncio.sleep(fault.latency_s)
+        if fault.drop:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError
+        if fault.error is not None:
+            raise fault.error
+        request["fault"] = fault
+        return None
+
     async def _answer(self, request: web.Request, warnings: list[str]) -> web.StreamResponse:
         path = request.path
         user = self._authenticate(request)
@@ -88,7 +122,7 @@ class Edge:
             return self._open(path.rstrip("/"))
         target = paths.parse(path)
         if target is None:
-            return await self._document(request, path.rstrip("/") or "/", user)
+            return self._documents.answer(request, path.rstrip("/") or "/", user)
         kind = self._registry.find(target.group, target.version, target.plural)
         if kind is None or (kind.custom and not self._in_scope(kind, target, request.method)):
             if target.group and target.group not in discovery.GROUP_ORDER:
@@ -115,7 +149,20 @@ class Edge:
         found = self._tokens.user(token.strip())
         if found is None:
             raise unauthorized()
-        return found[0]
+        return self._impersonated(request, found[0])
+
+    def _impersonated(self, request: web.Request, user: User) -> User:
+        """Whom the user wants to act as, if allowed to."""
+        name = request.headers.get("Impersonate-User")
+        if not name:
+            return user
+        groups = tuple(request.headers.getall("Impersonate-Group", ()))
+        for resource, value in (("users", name), *(("groups", g) for g in groups)):
+            attributes = {"verb": "impersonate", "group": "", "resource": resource, "name": value}
+            if not self._rbac.allows(user, attributes)[0]:
+                why = f'User "{user.name}" cannot impersonate resource "{resource}" in API group "" at the cluster scope'
+                raise forbidden("", resource, value, why)
+        return User(name, (*groups, "system:authenticated"))
 
     @staticmethod
     def _open(path: str) -> web.Response:
@@ -224,6 +271,13 @@ class Edge:
         return json_response(obj, status=status)
 
     def _list(self, request: web.Request, call: Call) -> web.Response:
+        fault: Fault | None = request.get("fault")
+        if fault is not None and fault.stale_by:
+            call.query = {
+                **call.query,
+                "resourceVersion": str(max(self._store.revision - fault.stale_by, 1)),
+                "resourceVersionMatch": "Exact",
+            }
         found, form = lists.page(self._store, call), form_of(request)
         if form in (Form.JSON, Form.YAML):
             return raw_response(lists.encode(found, call.kind))
@@ -256,9 +310,14 @@ class Edge:
         lists.version_number(call)
         lists.check_watch_options(call)
         lasting = duration_s(call)
+        fault: Fault | None = request.get("fault")
+        if fault is not None and fault.end_watch_after_s is not None:
+            lasting = min(lasting, fault.end_watch_after_s)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         try:
+            if fault is not None and fault.gone:
+                raise expired("too old resource version: a fault on purpose")
             watcher = Watcher(self._store, call, encode)
         except StatusError as e:
             if e.code != 410:
@@ -295,83 +354,9 @@ class Edge:
                 if watcher.bookmarks:
                     await response.write(watcher.bookmark())
 
-    # ------------------------------------------------------------------ documents
-    async def _document(self, request: web.Request, path: str, user: User) -> web.StreamResponse:
-        if not self._rbac.allows(user, {"verb": verb_of(request), "path": path})[0]:
-            why = f'forbidden: User "{user.name}" cannot {verb_of(request)} path "{path}"'
-            raise StatusError(403, "Forbidden", why, details={})
-        parts = path.strip("/").split("/")
-        registry = self._registry
-        if path in ("/api", "/apis") and negotiation.wants_aggregated(request.headers.get("Accept", "")):
-            made = discovery.aggregated(registry, core=path == "/api")
-            etag = f'"{hashlib.sha256(orjson.dumps(made)).hexdigest().upper()}"'
-            kind = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-            return json_response(made, headers={"ETag": etag, "Vary": "Accept"}, content_type=kind)
-        if parts[0] == "openapi":
-            return self._openapi(request, parts[1:])
-        if path == "/metrics":
-            kind = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
-            return web.Response(body=self._metrics().encode(), headers={"Content-Type": kind})
-        found: Json | None = None
-        if path == "/":
-            found = {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}
-        elif path == "/api":
-            address = {"clientCIDR": "0.0.0.0/0", "serverAddress": request.host}
-            found = {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]}
-        elif path == "/apis":
-            found = discovery.groups(registry)
-        elif parts[0] == "api" and len(parts) == 2:
-            found = discovery.resources(registry, "", parts[1])
-        elif parts[0] == "apis" and len(parts) == 2:
-            found = discovery.group(registry, parts[1])
-        elif parts[0] == "apis" and len(parts) == 3:
-            found = discovery.resources(registry, parts[1], parts[2])
-            if found is None and parts[1] in discovery.GROUP_ORDER:
-                raise no_such_resource()
-        return json_response(found) if found is not None else not_served()
-
-    def _metrics(self) -> str:
-        lines = [f"apiserver_storage_revision {self._store.revision}", f"apiserver_watchers {len(self._watchers)}"]
-        lines += [f'apiserver_storage_objects{{resource="{r}"}} {len(self._store.list(r))}' for r in self._store.resources()]
-        return "\n".join(lines) + "\n"
-
-    def _openapi(self, request: web.Request, parts: list[str]) -> web.Response:
-        if parts == ["v3"]:
-            return json_response(openapi.index(self._registry), content_type="text/plain; charset=utf-8")
-        if parts == ["v2"] and "json" in request.headers.get("Accept", "json"):
-            return raw_response(openapi.whole_v2(self._registry))
-        group, version = (
-            ("", parts[2]) if parts[1:2] == ["api"] and len(parts) == 3 else (parts[2], parts[3]) if len(parts) == 4 else ("", "")
-        )
-        made = openapi.document(self._registry, group, version) if parts[0] == "v3" and version else None
-        if made is None:
-            return web.Response(status=404)
-        current, asked = openapi.digest(self._registry, group, version), request.query.get("hash", "")
-        if asked and asked != current:
-            return web.Response(status=301, headers={"Location": f"/openapi/v3/{openapi.base(group, version)}?hash={current}"})
-        return json_response(made, headers={"ETag": f'"{current}"'})
-
-
-def verb_of(request: web.Request) -> str:
-    return {"GET": "get", "HEAD": "head", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}.get(request.method, "post")
-
 
 def form_of(request: web.Request) -> Form:
     return negotiation.chosen(request.headers.get("Accept", ""))
-
-
-def raw_response(body: bytes, *, status: int = 200) -> web.Response:
-    return web.Response(body=body, status=status, headers={"Content-Type": "application/json"})
-
-
-def json_response(
-    obj: Any, *, status: int = 200, headers: Mapping[str, str] | None = None, content_type: str = "application/json"
-) -> web.Response:
-    return web.Response(body=orjson.dumps(obj), status=status, headers={**(headers or {}), "Content-Type": content_type})
-
-
-def not_served() -> web.Response:
-    return web.Response(text="404 page not found\n", status=404, headers={"X-Content-Type-Options": "nosniff"})
 
 
 def success(call: Call, obj: Json) -> Json:

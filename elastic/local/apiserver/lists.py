@@ -23,7 +23,7 @@ def matcher(call: Call) -> Match | None:
     """What the selectors of a request let through; None is everything."""
     label = selectors.label_selector(call.query.get("labelSelector", ""))
     known = ("metadata.name", "metadata.namespace", *call.kind.strategy.selectable())
-    field, equal = selectors.field_selector(call.query.get("fieldSelector", ""), known)
+    field = selectors.field_selector(call.query.get("fieldSelector", ""), known)
     if call.name:
         name, inner = call.name, field
         field = lambda f: f["metadata.name"] == name and (inner is None or inner(f))  # noqa: E731
@@ -56,20 +56,18 @@ def page(store: Store, call: Call) -> Page:
         if version not in ("", "0"):
             raise bad_request("specifying resource version is not allowed when using continue")
         revision, after = read_token(token)
-        entries = store.list_at(call.kind.stored_in, revision, call.namespace)
+        entries = store.entries_at(call.kind.stored_in, revision, call.namespace)
         if entries is None:
-            raise expired(
-                "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list."
-            )
+            raise expired("The provided continue parameter is too old to display a consistent list result; start a new list without it.")
     elif version not in ("", "0") and (
         call.query.get("resourceVersionMatch") == "Exact" or (limit and not call.query.get("resourceVersionMatch"))
     ):
         revision = int(version)
-        entries = store.list_at(call.kind.stored_in, revision, call.namespace)
+        entries = store.entries_at(call.kind.stored_in, revision, call.namespace)
         if entries is None:
             raise expired("The resourceVersion for the provided list is too old.")
     else:
-        revision, entries = store.revision, store.list(call.kind.stored_in, call.namespace)
+        revision, entries = store.revision, store.entries(call.kind.stored_in, call.namespace)
     match = matcher(call)
     if after is not None:
         entries = [e for e in entries if e.key > after]

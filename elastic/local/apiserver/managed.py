@@ -168,11 +168,8 @@ def apply(call: Call, live: Json | None, config: Json) -> Json:
     missing = fieldsets.undeclared(shape, config)
     if missing and not kind.custom:
         name = config["metadata"].get("name", "")
-        raise StatusError(
-            500,
-            "",
-            f"failed to create typed patch object ({config['metadata'].get('namespace', '')}/{name}; {kind.api_version}, Kind={kind.kind}): {missing}: field not declared in schema",
-        )
+        where = f"{config['metadata'].get('namespace', '')}/{name}; {kind.api_version}, Kind={kind.kind}"
+        raise StatusError(500, "", f"failed to create typed patch object ({where}): {missing}: field not declared in schema")
     status = call.subresource == "status"
     owners = read(live)
     manager = Manager(call.manager, APPLY, kind.api_version, call.subresource)

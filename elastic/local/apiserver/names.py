@@ -140,12 +140,8 @@ def update_causes(new: Json, old: Json) -> list[Cause]:
     if old.get("deletionTimestamp"):
         added = [f for f in new.get("finalizers") or () if f not in (old.get("finalizers") or ())]
         if added:
-            text = " ".join(f'"{f}"' for f in added)
-            out.append(
-                forbidden_field(
-                    "metadata.finalizers",
-                    f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{text.replace(' ', ', ')}}}",
-                )
-            )
+            text = ", ".join(f'"{f}"' for f in added)
+            why = f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{text}}}"
+            out.append(forbidden_field("metadata.finalizers", why))
     out += [bad(f"metadata.{k}", new[k], IMMUTABLE) for k in ("name", "namespace", "uid") if new.get(k) != old.get(k) and k in new]
     return out

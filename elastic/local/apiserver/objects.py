@@ -43,7 +43,10 @@ class Part(Enum):
 
 class Admission(Protocol):
     async def admit(self, call: Call, new: Json | None, old: Json | None, /) -> None:
-        """May change `new`; raises StatusError to refuse."""
+        """Before validation; may change `new`, raises StatusError to refuse."""
+
+    async def review(self, call: Call, new: Json | None, old: Json | None, /) -> None:
+        """After validation; raises StatusError to refuse."""
 
 
 def now_text(at: datetime | None = None) -> str:
@@ -88,6 +91,7 @@ class Objects:
             meta["generation"] = 1
         managed.on_write(call, obj, None)
         await self._admission.admit(call, obj, None)
+        meta = obj["metadata"]
         causes = names.identity_causes(meta)
         if not causes:
             if meta.get("generateName"):
@@ -97,13 +101,17 @@ class Objects:
         if causes:
             raise invalid(kind.group, kind.kind, meta.get("name", ""), causes)
         call.warnings += strategy.warnings(obj)
+        await self._admission.review(call, obj, None)
         existing = self._store.get(kind.stored_in, call.namespace, meta["name"])
         if existing is not None:
             dying = bool(existing.load()["metadata"].get("deletionTimestamp"))
             raise already_exists(kind.group, kind.plural, meta["name"], being_deleted=dying)
         if call.dry_run:
             return obj
-        self._put(call, obj, None)
+        try:
+            self._put(call, obj, None)
+        except Stale:
+            raise already_exists(kind.group, kind.plural, call.name) from None
         return obj
 
     def _place(self, call: Call, meta: Json) -> None:
@@ -148,6 +156,7 @@ class Objects:
             meta["generation"] = before.get("generation", 0) + 1
         managed.on_write(call, new, old)
         await self._admission.admit(call, new, old)
+        meta = new["metadata"]
         causes = names.metadata_causes(meta) + names.update_causes(meta, before)
         if part is Part.STATUS:
             causes += strategy.validate_status(new, old)
@@ -157,6 +166,7 @@ class Objects:
         if causes:
             raise invalid(kind.group, kind.kind, call.name, causes)
         call.warnings += strategy.warnings(new)
+        await self._admission.review(call, new, old)
         if managed.same(new, old):
             return old
         if (
@@ -225,6 +235,7 @@ class Objects:
         obj = whole(kind, entry)
         check_preconditions(call, obj, options)
         await self._admission.admit(call, None, obj)
+        await self._admission.review(call, None, obj)
         meta = obj["metadata"]
         if "deletionTimestamp" not in meta:
             kind.strategy.prepare_delete(obj)
@@ -251,7 +262,7 @@ class Objects:
                 meta.setdefault("deletionTimestamp", now_text())
                 meta.setdefault("deletionGracePeriodSeconds", 0)
             if not call.dry_run:
-                last = dict(obj, metadata={k: v for k, v in meta.items()})
+                last = dict(obj, metadata=dict(meta))
                 self._remove(call, last, entry)
                 obj = last
             return obj, True
@@ -293,7 +304,8 @@ def check_preconditions(call: Call, obj: Json, options: Json) -> None:
         ("resourceVersion", "ResourceVersion", "modified"),
     ):
         if wanted.get(key) and wanted[key] != meta[key]:
-            why = f"the {label} in the precondition ({wanted[key]}) does not match the {label} in record ({meta[key]}). The object might have been {guess}"
+            differs = f"the {label} in the precondition ({wanted[key]}) does not match the {label} in record ({meta[key]})"
+            why = f"{differs}. The object might have been {guess}"
             raise conflict(kind.group, kind.kind, call.name, why)
 
 

@@ -51,7 +51,7 @@ def _share_causes(value: Any, path: str) -> list[Cause]:
             bad(
                 path,
                 value,
-                "a valid percent string must be a numeric value followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')",
+                "a percentage is a whole number followed by %, such as 25%",
             )
         ]
     return [bad(path, value, "must not be greater than 100%")] if int(value[:-1]) > 100 else []
@@ -190,7 +190,8 @@ class PriorityClasses(Strategy):
         name, value = obj["metadata"].get("name", ""), obj.get("value", 0)
         out = []
         if name.startswith("system-") and name not in SYSTEM_PRIORITIES:
-            why = f"priority class names with 'system-' prefix are reserved for system use only. error: {name} is not a known system priority class"
+            reserved = "priority class names with 'system-' prefix are reserved for system use only"
+            why = f"{reserved}. error: {name} is not a known system priority class"
             out.append(forbidden_field("metadata.name", why))
         elif name not in SYSTEM_PRIORITIES and value > 1_000_000_000:
             out.append(forbidden_field("value", "maximum allowed value of a user defined priority is 1000000000"))

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-from elastic.local.apiserver.errors import Json, StatusError, bad_request
+from elastic.local.apiserver.errors import Json, bad_request, unsupported_media
 
 MEDIA = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
@@ -30,7 +30,9 @@ _MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
     "Secret": {
         1: ("metadata", "ObjectMeta"), 2: ("data", "{}bytes"), 3: ("type", "str"), 4: ("stringData", "{}str"), 5: ("immutable", "bool"),
     },
-    "ServiceAccount": {1: ("metadata", "ObjectMeta"), 3: ("imagePullSecrets", "*LocalReference"), 4: ("automountServiceAccountToken", "bool")},
+    "ServiceAccount": {
+        1: ("metadata", "ObjectMeta"), 3: ("imagePullSecrets", "*LocalReference"), 4: ("automountServiceAccountToken", "bool"),
+    },
     "LocalReference": {1: ("name", "str")},
     "Namespace": {1: ("metadata", "ObjectMeta")},
     "TokenRequest": {1: ("metadata", "ObjectMeta"), 2: ("spec", "TokenRequestSpec")},
@@ -58,7 +60,17 @@ _MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
     },
     "Role": {1: ("metadata", "ObjectMeta"), 2: ("rules", "*PolicyRule")},
     "ClusterRole": {1: ("metadata", "ObjectMeta"), 2: ("rules", "*PolicyRule")},
-    "PolicyRule": {1: ("verbs", "*str"), 2: ("apiGroups", "*str"), 3: ("resources", "*str"), 4: ("resourceNames", "*str"), 5: ("nonResourceURLs", "*str")},
+    "PolicyRule": {
+        1: ("verbs", "*str"), 2: ("apiGroups", "*str"), 3: ("resources", "*str"), 4: ("resourceNames", "*str"),
+        5: ("nonResourceURLs", "*str"),
+    },
+    "Service": {1: ("metadata", "ObjectMeta"), 2: ("spec", "ServiceSpec")},
+    "ServiceSpec": {
+        1: ("ports", "*ServicePort"), 2: ("selector", "{}str"), 3: ("clusterIP", "str"), 4: ("type", "str"), 10: ("externalName", "str"),
+    },
+    "ServicePort": {
+        1: ("name", "str"), 2: ("protocol", "str"), 3: ("port", "int"), 4: ("targetPort", "IntOrString"), 5: ("nodePort", "int"),
+    },
     "RoleBinding": {1: ("metadata", "ObjectMeta"), 2: ("subjects", "*Subject"), 3: ("roleRef", "RoleRef")},
     "ClusterRoleBinding": {1: ("metadata", "ObjectMeta"), 2: ("subjects", "*Subject"), 3: ("roleRef", "RoleRef")},
     "Subject": {1: ("kind", "str"), 2: ("apiGroup", "str"), 3: ("name", "str"), 4: ("namespace", "str")},
@@ -83,8 +95,9 @@ def decode(body: bytes, expected: str) -> Json:
         meta = envelope.get("typeMeta") or {}
         kind = meta.get("kind", "")
         if kind not in _MESSAGES:
-            text = "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml"
-            raise StatusError(415, "UnsupportedMediaType", f"{text} (protobuf is not read for {kind or expected})")
+            raise unsupported_media(
+                ("application/json", "application/yaml", f"application/vnd.kubernetes.protobuf (not for {kind or expected})")
+            )
         return {**meta, **_message(envelope.get("raw", b""), kind)}
     except (IndexError, UnicodeDecodeError) as e:
         raise bad_request(f"the object provided is unrecognized (must be of type {expected}): {e}") from None

@@ -18,7 +18,7 @@ def parse(text: str) -> Decimal | None:
         return None
     number, suffix = Decimal(m[1]), m[2] or ""
     if suffix in _BINARY:
-        return number * 1024 ** _BINARY[suffix]
+        return number * Decimal(1024) ** _BINARY[suffix]
     if suffix in _DECIMAL:
         return number.scaleb(_DECIMAL[suffix])
     return number.scaleb(int(suffix[1:]))

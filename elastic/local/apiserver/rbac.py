@@ -16,11 +16,13 @@ GROUP = "rbac.authorization.k8s.io"
 MASTERS = "system:masters"
 _KINDS = ("clusterroles", "clusterrolebindings", "roles", "rolebindings")
 
+_DISCOVERY = ("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version", "/version/")
+
 BOOTSTRAP_ROLES: dict[str, list[Json]] = {
     "cluster-admin": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}, {"nonResourceURLs": ["*"], "verbs": ["*"]}],
     "system:discovery": [
         {
-            "nonResourceURLs": ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version", "/version/"],
+            "nonResourceURLs": [*_DISCOVERY],
             "verbs": ["get"],
         }
     ],
@@ -74,7 +76,7 @@ class Rbac:
     def _read(self) -> dict[str, list[Grant]]:
         out: dict[str, list[Grant]] = {}
         for plural in ("clusterrolebindings", "rolebindings"):
-            for entry in self._store.list(f"{plural}.{GROUP}"):
+            for entry in self._store.entries(f"{plural}.{GROUP}"):
                 binding = entry.load()
                 reference = binding["roleRef"]
                 kind = "ClusterRoleBinding" if plural == "clusterrolebindings" else "RoleBinding"

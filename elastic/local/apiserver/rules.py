@@ -15,7 +15,7 @@ from elastic.local.apiserver.errors import Cause, Json, bad, duplicate, forbidde
 UNCHECKED = Cause(
     "<nil>",
     "FieldValueInvalid",
-    "Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation",
+    "Invalid value: null: some validation rules were not checked because the object was invalid; correct the other errors first",
 )
 _MISSING = object()
 
@@ -128,6 +128,14 @@ def _environment() -> Any:
 def _program(text: str) -> Any:
     environment = _environment()
     return environment.program(environment.compile(text)).evaluate
+
+
+def holds(text: str, given: dict[str, Any]) -> bool:
+    """Whether an expression is true of plain values; one that cannot be evaluated is not."""
+    try:
+        return bool(_program(text)({k: _cel(v, {}) for k, v in given.items()}))
+    except Exception:  # as above
+        return False
 
 
 def problem(text: str) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from elastic.local.apiserver.errors import Json, bad_request
+from elastic.local.apiserver.names import VALUE_RULE
 
 Predicate = Callable[[Mapping[str, str]], bool]
 
@@ -14,10 +15,6 @@ _VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
 _SET = re.compile(rf"^({_KEY})\s+(in|notin)\s*\(([^()]*)\)$")
 _COMPARE = re.compile(rf"^({_KEY})\s*(==|!=|=|>|<)\s*(.*)$", re.S)
 _EXISTS = re.compile(rf"^(!?)\s*({_KEY})$")
-LABEL_RULE = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-    "alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
-)
 
 
 def _split(text: str) -> list[str]:
@@ -66,7 +63,7 @@ def _check_value(value: str) -> None:
         word = value.split()[1] if len(value.split()) > 1 else ""
         if word:
             raise bad_request(f"found '{word}', expected: ',' or 'end of string'")
-        raise bad_request(f'unable to parse requirement: values[0][]: Invalid value: "{value}": {LABEL_RULE}')
+        raise bad_request(f'unable to parse requirement: values[0][]: Invalid value: "{value}": {VALUE_RULE}')
 
 
 def _comparison(key: str, op: str, value: str) -> Predicate:
@@ -76,9 +73,7 @@ def _comparison(key: str, op: str, value: str) -> Predicate:
     if op == "!=":
         return lambda labels: labels.get(key) != value
     if not re.fullmatch(r"-?\d+", value):
-        raise bad_request(
-            f"unable to parse requirement: values[0][{key}]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, the value must be an integer"
-        )
+        raise bad_request(f'unable to parse requirement: values[0][{key}]: Invalid value: "{value}": the value must be an integer')
     bound, above = int(value), op == ">"
 
     def compare(labels: Mapping[str, str]) -> bool:
@@ -105,19 +100,16 @@ def field_terms(text: str) -> list[FieldTerm]:
     return terms
 
 
-def field_selector(text: str, known: Iterable[str]) -> tuple[Predicate | None, dict[str, str]]:
-    """A predicate over selectable fields, and the fields it demands equal (to look up a single name directly)."""
+def field_selector(text: str, known: Iterable[str]) -> Predicate | None:
+    """A predicate over selectable fields; None selects everything."""
     terms = field_terms(text)
     names = set(known)
     for name, _, _ in terms:
         if name not in names:
             raise bad_request(f"field label not supported: {name}")
     if not terms:
-        return None, {}
-    return (
-        lambda fields: all((fields.get(name, "") == value) == equal for name, value, equal in terms),
-        {name: value for name, value, equal in terms if equal},
-    )
+        return None
+    return lambda fields: all((fields.get(name, "") == value) == equal for name, value, equal in terms)
 
 
 def matches_label_selector(selector: Json | None, labels: Mapping[str, str]) -> bool:

@@ -14,6 +14,7 @@ from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.datadir import SERVICE_ADDRESS, DataDir
 from elastic.local.apiserver.definitions import STORAGE, Definitions
 from elastic.local.apiserver.errors import Json
+from elastic.local.apiserver.faults import Faults
 from elastic.local.apiserver.http import Edge
 from elastic.local.apiserver.kubelet import Kubelets
 from elastic.local.apiserver.objects import Objects, now_text
@@ -23,6 +24,7 @@ from elastic.local.apiserver.resources import Registry
 from elastic.local.apiserver.reviews import Reviews
 from elastic.local.apiserver.store import Store
 from elastic.local.apiserver.subresources import Subresources
+from elastic.local.apiserver.webhooks import Webhooks
 from elastic.local.apiserver.writes import Writes
 
 log = logging.getLogger("elastic.local.apiserver")
@@ -30,14 +32,15 @@ NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "elast
 
 
 class ApiServer:
-    def __init__(self, data: DataDir) -> None:
+    def __init__(self, data: DataDir, faults: Faults | None = None) -> None:
         self._data = data
         self.registry = Registry()
         self.registry.add(*kinds.built_in())
         self.store = Store(data.database, self._fields)
         self.tokens = Tokens(data.signing_key, data.admin_token, self._alive)
         rbac = Rbac(self.store)
-        admission = BuiltInAdmission(self.store, rbac)
+        self._webhooks = Webhooks(self.store, self.registry)
+        admission = BuiltInAdmission(self.store, rbac, self._webhooks)
         objects = Objects(self.store, admission)
         writes = Writes(objects, self.store)
         self._kubelets = Kubelets(self.store, data.kubelet_context)
@@ -51,6 +54,7 @@ class ApiServer:
             writes=writes,
             subresources=Subresources(objects, writes, self.store, self.registry, self.tokens),
             kubelets=self._kubelets,
+            faults=faults,
         )
         self._definitions = Definitions(self.store, self.registry, self._edge.end_watches)
         self._runner: web.AppRunner | None = None
@@ -116,4 +120,5 @@ class ApiServer:
         if self._runner is not None:
             await self._runner.cleanup()
         await self._kubelets.close()
+        await self._webhooks.close()
         self.store.close()

@@ -97,7 +97,7 @@ class Store:
     def get(self, resource: str, namespace: str, name: str) -> Entry | None:
         return self._objects.get(resource, {}).get((namespace, name))
 
-    def list(self, resource: str, namespace: str = "") -> list[Entry]:
+    def entries(self, resource: str, namespace: str = "") -> list[Entry]:
         """All objects of a resource, or those of one namespace, sorted by namespace and name."""
         objects = self._objects.get(resource)
         if not objects:
@@ -110,11 +110,11 @@ class Store:
     def resources(self) -> list[str]:
         return [r for r, objects in self._objects.items() if objects]
 
-    def list_at(self, resource: str, revision: int, namespace: str = "") -> list[Entry] | None:
+    def entries_at(self, resource: str, revision: int, namespace: str = "") -> list[Entry] | None:
         """The objects as they were at an earlier revision, or None when that is too long ago."""
         if revision < self.oldest:
             return None
-        then = {e.key: e for e in self.list(resource, namespace)}
+        then = {e.key: e for e in self.entries(resource, namespace)}
         for change in reversed(self._history):
             if change.revision <= revision:
                 break
@@ -171,6 +171,9 @@ class Store:
         listeners = self._listeners.setdefault(resource, set())
         listeners.add(listener)
         return lambda: listeners.discard(listener)
+
+    def listeners(self) -> int:
+        return sum(len(found) for found in self._listeners.values())
 
     def forget_history(self) -> None:
         """Every reader that resumes from an earlier version is told to list anew."""

@@ -19,6 +19,7 @@ from elastic.local.apiserver.errors import (
     invalid,
     no_such_resource,
     not_found,
+    unsupported_media,
 )
 from elastic.local.apiserver.objects import Objects, Part, now_text, whole
 from elastic.local.apiserver.resources import Registry
@@ -90,11 +91,7 @@ class Subresources:
             return self._as_scale(call, whole(call.kind, self._objects.find(call)))
         call.check_options("PatchOptions" if call.verb == "patch" else "UpdateOptions")
         if call.verb == "patch" and call.media not in PATCH_TYPES:
-            raise StatusError(
-                415,
-                "UnsupportedMediaType",
-                "the body of the request was in an unknown format - accepted media types include: " + ", ".join(PATCH_TYPES),
-            )
+            raise unsupported_media(PATCH_TYPES)
         body = decoding.parse(call.body, call.media)
 
         def mutate(obj: Json) -> Json:
@@ -189,7 +186,7 @@ class Subresources:
         assert kind is not None
         labels = pod["metadata"].get("labels") or {}
         covering = []
-        for entry in self._store.list(kind.stored_in, call.namespace):
+        for entry in self._store.entries(kind.stored_in, call.namespace):
             selector = (entry.load().get("spec") or {}).get("selector")
             if selectors.matches_label_selector(selector, labels):
                 covering.append(entry)
@@ -248,7 +245,7 @@ class Subresources:
                 "",
                 plural,
                 entry.name,
-                f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record. The object might have been deleted and then recreated",
+                f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record",
             )
         return {"kind": ref["kind"], "name": entry.name, "uid": uid}
 
@@ -266,7 +263,8 @@ def spend(budget: Json, pod: Json) -> None:
             403, "Forbidden", f'pods "{name}" is forbidden: pdb disruptions allowed is negative', details={"name": name, "kind": "pods"}
         )
     if allowed == 0:
-        why = f"The disruption budget {meta['name']} needs {status.get('desiredHealthy', 0)} healthy pods and has {status.get('currentHealthy', 0)} currently"
+        needed, present = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
+        why = f"The disruption budget {meta['name']} needs {needed} healthy pods and has {present} currently"
         raise _too_many(why, meta["name"])
     status["disruptionsAllowed"] = allowed - 1
     status.setdefault("disruptedPods", {})[name] = now_text()

@@ -49,7 +49,7 @@ class Watcher:
         streaming = self._call.flag("sendInitialEvents")
         initial = streaming or (version in ("", "0") and "sendInitialEvents" not in self._call.query)
         if initial:
-            for entry in self._store.list(self._call.kind.stored_in, self._call.namespace):
+            for entry in self._store.entries(self._call.kind.stored_in, self._call.namespace):
                 if self._match is None or self._match(entry):
                     self._lines.append(line(b"ADDED", self._encode(entry)))
             if streaming and self.bookmarks:

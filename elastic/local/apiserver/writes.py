@@ -9,7 +9,7 @@ import orjson
 from elastic.local.apiserver import decoding, lists, managed, patches, protobuf
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom
-from elastic.local.apiserver.errors import Json, StatusError, bad, bad_request, conflict, invalid, not_found, unsupported
+from elastic.local.apiserver.errors import Json, StatusError, bad, bad_request, conflict, invalid, not_found, unsupported, unsupported_media
 from elastic.local.apiserver.objects import Mutate, Objects, Part
 from elastic.local.apiserver.store import Store
 
@@ -28,8 +28,7 @@ class Writes:
             obj, unknown = self._shaped(call, decoding.expect_kind(protobuf.decode(call.body, call.kind.kind), call.kind, body=b""))
             return obj
         if call.media not in (*decoding.JSON_TYPES, *decoding.YAML_TYPES):
-            message = f"the body of the request was in an unknown format - accepted media types include: {decoding.SUPPORTED}"
-            raise StatusError(415, "UnsupportedMediaType", message)
+            raise unsupported_media(decoding.SUPPORTED)
         raw = decoding.parse(call.body, call.media)
         policy = decoding.FieldPolicy(call.query.get("fieldValidation", ""))
         repeated = decoding.repeated_keys(call.body) if policy.mode != "Ignore" and call.media in decoding.JSON_TYPES else []
@@ -66,16 +65,11 @@ class Writes:
     async def patch(self, call: Call) -> tuple[Json, bool]:
         call.check_options("PatchOptions")
         if call.media not in PATCH_TYPES:
-            message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(PATCH_TYPES)}"
-            raise StatusError(415, "UnsupportedMediaType", message)
+            raise unsupported_media(PATCH_TYPES)
         if call.media == APPLY:
             return await self._apply(call)
         if call.media == STRATEGIC and call.kind.custom:
-            raise StatusError(
-                415,
-                "UnsupportedMediaType",
-                "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-            )
+            raise unsupported_media((JSON_PATCH, MERGE, APPLY))
         operations = decoding.parse(call.body, call.media)
         return await self._objects.update(call, self._patching(call, operations), _part(call)), False
 
