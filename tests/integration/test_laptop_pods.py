@@ -322,3 +322,35 @@ async def test_a_path_that_cannot_be_a_link_is_refused_without_namespaces(cluste
 
     await until(refused, "the reason")
     await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
+
+
+async def test_probes_say_when_a_pod_is_ready_and_when_it_has_to_start_again(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    name = f"probed-{unique}"
+    serve = 'cd "$TMPDIR"; touch well; exec python -m http.server 8766'
+    ready = {"httpGet": {"path": "/well", "port": 8766}, "periodSeconds": 1}
+    alive_probe = {"exec": {"command": ["sh", "-c", 'test -e "$TMPDIR/well"']}, "periodSeconds": 1, "failureThreshold": 1}
+    started = {"tcpSocket": {"port": 8766}, "periodSeconds": 1, "failureThreshold": 60}
+    probed = shell(serve, readinessProbe=ready, livenessProbe=alive_probe, startupProbe=started)
+    await make(kube, pod(name, probed, restartPolicy="Always", terminationGracePeriodSeconds=1))
+
+    async def state(restarts: int) -> bool:
+        main = ((await get(kube, name) or {}).get("status", {}).get("containerStatuses") or [{}])[0]
+        return bool(main.get("ready") and main.get("restartCount") == restarts)
+
+    await until(lambda: state(0), "it is ready")
+    uid = (await kube.get(PODS, name, namespace=NAMESPACE))["metadata"]["uid"]
+    (well,) = cluster.data_dir.glob(f"nodes/*/{uid}/scratch/well")
+    well.unlink()
+    await until(lambda: state(1), "it was started again and is ready")
+    await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
+
+
+async def test_a_container_prepares_for_its_end_before_it_is_told(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    name, proof = f"polite-{unique}", cluster.data_dir / f"proof-{unique}"
+    hook = {"preStop": {"exec": {"command": ["sh", "-c", f"echo hook >> {proof}; sleep 0.5"]}}}
+    script = f"trap 'echo term >> {proof}; exit 0' TERM; echo ready >> {proof}; while true; do sleep 0.05; done"
+    await make(kube, pod(name, shell(script, lifecycle=hook), terminationGracePeriodSeconds=30))
+    await until(lambda: proof.exists(), "it listens")
+    await kube.delete(PODS, name, namespace=NAMESPACE)
+    await gone(kube, name)
+    assert proof.read_text().split() == ["ready", "hook", "term"]

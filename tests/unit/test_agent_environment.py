@@ -7,7 +7,8 @@ import base64
 import pytest
 from pod_builder import container, pod
 
-from elastic.local.agent import volumes
+from elastic.local.agent import probes, volumes
+from elastic.local.agent.devices import Devices
 from elastic.local.agent.environment import ConfigError, Sources, command_line, environment, expand
 
 CONFIG = {"data": {"greeting": "hello", "PLAIN": "1"}}
@@ -116,10 +117,43 @@ def test_a_projected_volume_joins_token_config_map_and_fields():
 
 
 def test_a_pod_names_everything_it_refers_to():
+    env = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k"}}}]
     subject = pod(
-        container(
-            env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k"}}}], envFrom=[{"configMapRef": {"name": "c1"}}]
-        ),
+        container(env=env, envFrom=[{"configMapRef": {"name": "c1"}}]),
         volumes=[{"name": "v", "secret": {"secretName": "s2"}}, {"name": "w", "projected": {"sources": [{"configMap": {"name": "c2"}}]}}],
     )
-    assert volumes.referenced(subject) == ({"c1", "c2"}, {"s1", "s2"})
+    assert volumes.in_volumes(subject) == ({"c2"}, {"s2"})
+    assert volumes.in_environment(subject["spec"]["containers"][0]) == ({"c1"}, {"s1"})
+
+
+def test_gpus_are_handed_out_once_and_the_same_container_keeps_its_own():
+    wants = container(resources={"limits": {"nvidia.com/gpu": "2"}})
+    devices = Devices(range(4, 8), {"old": {"main": [5]}})
+    assert devices.give("p", wants) == (4, 6)
+    assert devices.give("p", wants) == (4, 6)
+    assert devices.give("q", container()) == ()
+    with pytest.raises(ConfigError, match="2 GPUs asked for, and 1 of the node's 4 are free"):
+        devices.give("r", wants)
+    devices.take_back("old")
+    assert devices.give("r", wants) == (5, 7)
+
+
+def test_probes_decide_by_so_many_findings_in_a_row():
+    subject = container(readinessProbe={"httpGet": {"port": 1}, "failureThreshold": 2}, startupProbe={"exec": {"command": ["x"]}})
+    startup, readiness = probes.probes(subject)
+    health = probes.at_start(subject)
+    assert (health.started, health.ready) == (False, False)
+    health = probes.judge(health, startup, probes.Tally(good=1), subject, "")
+    assert (health.started, health.ready) == (True, False)
+    health = probes.judge(health, readiness, probes.Tally(good=1), subject, "")
+    assert health.ready
+    assert probes.judge(health, readiness, probes.Tally(bad=1), subject, "no").ready
+    assert not probes.judge(health, readiness, probes.Tally(bad=2), subject, "no").ready
+
+
+def test_a_liveness_probe_that_gives_up_says_why():
+    subject = container(livenessProbe={"tcpSocket": {"port": "web"}}, ports=[{"name": "web", "containerPort": 80}])
+    (liveness,) = probes.probes(subject)
+    sick = probes.judge(probes.at_start(subject), liveness, probes.Tally(bad=3), subject, "connection refused")
+    assert sick.unhealthy == "Container main failed liveness probe, will be restarted: connection refused"
+    assert probes.port_of(subject, "web") == 80

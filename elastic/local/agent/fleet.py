@@ -11,12 +11,14 @@ from pathlib import Path
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
 from elastic.kube.resources import NODES, PODS, SERVICES
+from elastic.local.agent.devices import Devices
 from elastic.local.agent.environment import Object
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.launch import Settings
 from elastic.local.agent.names import Directory, NamedPod, NamedService, named_pod, named_service
 from elastic.local.agent.node import LOCAL_LABEL, NodeAgent, NodeFacts, hosts_text
 from elastic.local.agent.pod import PodRunner, Surroundings
+from elastic.local.agent.records import PodFolder
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import Channel
 
@@ -51,6 +53,7 @@ class Fleet:
         self._agents: dict[str, NodeAgent] = {}
         self._directory = Directory((), (), fixed=place.fixed_names)
         self._stale = asyncio.Event()
+        self._named_once = asyncio.Event()
         self._registered = asyncio.Event()
 
     async def run(self) -> None:
@@ -73,12 +76,14 @@ class Fleet:
     async def _keep_names(self) -> None:
         await self._services.wait_synced()
         await self._pods.wait_synced()
+        self._stale.set()
         while True:
             await self._stale.wait()
             # Changes come in flocks; one directory for all that arrive together.
             await asyncio.sleep(GATHER_S)
             self._stale.clear()
             self._directory = Directory(self._services.list(), self._named.values(), fixed=self._place.fixed_names)
+            self._named_once.set()
             for agent in self._agents.values():
                 agent.rewrite_hosts()
 
@@ -106,6 +111,7 @@ class Fleet:
 
     async def run_node(self, facts: NodeFacts) -> None:
         """Runs one node of this process until cancelled."""
+        folder = self._place.folder / facts.name
         events = Recorder(self._kube, component="kubelet", host=facts.name)
         around = Surroundings(
             kube=self._kube,
@@ -113,13 +119,21 @@ class Fleet:
             settings=replace(self._settings, capacity=facts.capacity),
             events=events,
             hosts_of=lambda pod, ip: hosts_text(pod, ip, self._directory),
+            devices=_devices(facts, folder),
             registered=self._registered.set,
         )
-        agent = NodeAgent(facts, around=around, pods=self._pods, folder=self._place.folder / facts.name)
+        agent = NodeAgent(facts, around=around, pods=self._pods, folder=folder)
         self._agents[facts.name] = agent
         recording = asyncio.create_task(events.run())
         try:
+            # Pods that run already have a hosts file; an agent that does not know the names yet must not empty it.
+            await self._named_once.wait()
             await agent.run()
         finally:
             recording.cancel()
             self._agents.pop(facts.name, None)
+
+
+def _devices(facts: NodeFacts, folder: Path) -> Devices:
+    notes = [note for path in folder.glob("*") if (note := PodFolder(path).note()) is not None]
+    return Devices(facts.gpus, {note.uid: note.gpus for note in notes})

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
 from elastic.local.agent import volumes
+from elastic.local.agent.devices import Devices
 from elastic.local.agent.environment import ConfigError, Object, Sources, command_line, environment
 from elastic.local.agent.images import Images
 from elastic.local.agent.names import hostname_of
@@ -41,10 +44,11 @@ class Settings:
 class Preparation:
     """Everything for one pod that must be fetched or made before a container of it can start."""
 
-    def __init__(self, folder: PodFolder, kube: Kube, settings: Settings) -> None:
+    def __init__(self, folder: PodFolder, kube: Kube, settings: Settings, devices: Devices) -> None:
         self._folder = folder
         self._kube = kube
         self._settings = settings
+        self._devices = devices
         self._folders: dict[str, Path] = {}
         self._tokens: dict[volumes.TokenRequest, tuple[str, float]] = {}
         self._made_at = 0.0
@@ -57,7 +61,7 @@ class Preparation:
         """Makes the volumes, or brings them up to date if that was last done before the time given."""
         if self._made_at > not_before:
             return
-        sources = await self._sources(pod)
+        sources = await self._sources(pod, volumes.in_volumes(pod))
         tokens = await self._fresh_tokens(pod)
         namespace = pod["metadata"]["namespace"]
         self._folder.scratch.mkdir(parents=True, exist_ok=True)
@@ -77,9 +81,9 @@ class Preparation:
         return every
 
     async def launch(self, pod: Object, container: Object, *, run_id: str, attempt: int) -> Launch:
-        sources = await self._sources(pod)
+        sources = await self._sources(pod, volumes.in_environment(container))
         image = container.get("image") or ""
-        env = environment(container, sources, base=self._base(pod, image))
+        env = environment(container, sources, base=self._base(pod, container))
         name = container["name"]
         self._folder.container(name).mkdir(parents=True, exist_ok=True)
         message = self._folder.message(name, attempt)
@@ -102,12 +106,23 @@ class Preparation:
             hosts=str(self._folder.hosts),
         )
 
-    def _base(self, pod: Object, image: str) -> dict[str, str]:
-        inside = self._settings.images.environment(image, self._settings.base_env)
-        return {**inside, "HOSTNAME": hostname_of(pod), "TMPDIR": str(self._folder.scratch)}
+    def _base(self, pod: Object, container: Object) -> dict[str, str]:
+        inside = self._settings.images.environment(container.get("image") or "", self._settings.base_env)
+        return {**inside, "HOSTNAME": hostname_of(pod), "TMPDIR": str(self._folder.scratch), **self._gpus(pod, container)}
 
-    async def _sources(self, pod: Object) -> Sources:
-        maps, secrets = volumes.referenced(pod)
+    def _gpus(self, pod: Object, container: Object) -> dict[str, str]:
+        """On a node with GPUs a container sees those that it was granted, and no others."""
+        if not self._devices.any:
+            return {}
+        uid = pod["metadata"]["uid"]
+        numbers = ",".join(map(str, self._devices.give(uid, container)))
+        note = self._folder.note()
+        if note is not None:
+            self._folder.write_note(replace(note, gpus=self._devices.of(uid)))
+        return {"CUDA_VISIBLE_DEVICES": numbers, "NVIDIA_VISIBLE_DEVICES": numbers or "void"}
+
+    async def _sources(self, pod: Object, named: tuple[set[str], set[str]]) -> Sources:
+        maps, secrets = named
         namespace = pod["metadata"]["namespace"]
         return Sources(
             pod=pod,

@@ -32,6 +32,7 @@ LOCAL_LABEL = "elastic-training/local-node"
 """On every node that this package plays, so that one which is not played any more can be told from others."""
 HEARTBEAT_S = 10.0
 NODE_STATUS_S = 240.0
+GONE_S, GONE_POLL_S = 10.0, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class NodeFacts:
     port: int
     labels: Mapping[str, str]
     sandbox: str
+    gpus: tuple[int, ...] = ()
+    """The numbers that the node's GPUs have on this machine."""
 
 
 class NodeAgent:
@@ -157,9 +160,14 @@ class NodeAgent:
         uids = set(self._runners)
         for task in list(self._tasks.values()):
             task.cancel()
-        for run in (await self._around.channel.describe())["running"]:
-            if run.split("/")[0] in uids:
+        deadline = time.monotonic() + GONE_S
+        while time.monotonic() < deadline:
+            left = [run for run in (await self._around.channel.describe())["running"] if run.split("/")[0] in uids]
+            if not left:
+                break
+            for run in left:
                 await self._around.channel.signal(run, signal.SIGKILL)
+            await asyncio.sleep(GONE_POLL_S)
         for uid in uids:
             await self._around.channel.destroy(uid)
 

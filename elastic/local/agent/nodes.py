@@ -25,6 +25,7 @@ class Nodes:
         self._file = folder / FILE
         self._roster = roster.read(self._file).for_holder(holder)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._gpus = 0
 
     async def start(self, first: tuple[Member, ...]) -> None:
         """Those that the process was told to play, as far as they have not been killed, and those that were added earlier."""
@@ -67,8 +68,15 @@ class Nodes:
             port=self._port,
             labels=member.labels,
             sandbox=self._fleet.mode.value,
+            gpus=self._numbers(member.gpus),
         )
         self._tasks[member.name] = self._group.create_task(self._fleet.run_node(facts), name=f"node {member.name}")
+
+    def _numbers(self, count: int) -> tuple[int, ...]:
+        """Each node has GPUs of its own as long as there are nodes; what a killed one had is not given to another."""
+        first = self._gpus
+        self._gpus += count
+        return tuple(range(first, first + count))
 
     def _keep(self, changed: roster.Roster) -> None:
         self._roster = changed

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,13 +16,16 @@ import aiohttp
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS
-from elastic.local.agent import lifecycle
+from elastic.local.agent import handlers, lifecycle
+from elastic.local.agent.care import Care
+from elastic.local.agent.devices import Devices
 from elastic.local.agent.environment import ConfigError, Object
 from elastic.local.agent.events import Recorder
+from elastic.local.agent.handlers import Target
 from elastic.local.agent.launch import Preparation, Settings
 from elastic.local.agent.names import hostname_of
 from elastic.local.agent.records import PodFolder, PodNote
-from elastic.local.agent.runs import Ending, Seen
+from elastic.local.agent.runs import Ending, Run, Seen
 from elastic.local.agent.status import status
 from elastic.local.sandbox import Launch, SandboxError
 from elastic.local.sandbox.channel import Channel, HolderGone
@@ -44,6 +47,7 @@ class Surroundings:
     events: Recorder
     hosts_of: Callable[[Object, str], str]
     """The text of a pod's hosts file, from the pod and its address."""
+    devices: Devices
     registered: Callable[[], None]
     """Called when the node is in the API."""
 
@@ -63,7 +67,9 @@ class PodRunner:
         self._terminating: dict[str, float] = {}
         self._pushed: Object | None = None
         self._cleared = False
-        self._preparation = Preparation(folder, around.kube, around.settings)
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._care = Care(self._wake.set, self._unwell)
+        self._preparation = Preparation(folder, around.kube, around.settings, around.devices)
         note = folder.note()
         self._started_at = note.started_at if note else time.time()
 
@@ -110,15 +116,23 @@ class PodRunner:
 
     async def run(self) -> None:
         """Returns when nothing of the pod is left on this node."""
-        while True:
-            self._wake.clear()
-            look_again_at = await self._round()
-            if look_again_at is None:
-                return
-            timeout = None if look_again_at == NO_DEADLINE else max(0.0, look_again_at - time.time())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._wake.wait()
+        try:
+            while True:
+                self._wake.clear()
+                look_again_at = await self._round()
+                if look_again_at is None:
+                    return
+                timeout = None if look_again_at == NO_DEADLINE else max(0.0, look_again_at - time.time())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        await self._wake.wait()
+        finally:
+            self._care.close()
+            for task in self._stopping:
+                task.cancel()
+
+    def _unwell(self, name: str, words: str) -> None:
+        self._around.events.pod(self._pod, reason="Unhealthy", message=words, warning=True, container=name)
 
     async def _round(self) -> float | None:
         """One look and what follows from it; returns when to look again, or None when the pod has left this node."""
@@ -134,51 +148,60 @@ class PodRunner:
     async def _advance(self) -> float | None:
         if lifecycle.phase_in_object(self._pod).final and not self._folder.path.exists():
             # Ended before this agent knew it, and nothing of it is here.
-            if not (self._deleted or self._deleting()):
-                return NO_DEADLINE
-            await self._leave()
-            return None
+            return await self._leave() if self._deleted or self._deleting() else NO_DEADLINE
         now = time.time()
         seen = self._look(now)
-        again: list[float] = []
         if not self._ip and seen.ending is None and not lifecycle.phase_in_object(self._pod).final:
             await self._surround()
             seen = self._look(now)
-            if self._problem:
-                again.append(now + RETRY_S)
         decision = lifecycle.decide(self._pod, seen, now=now, back_off=self._around.settings.back_off)
         for stop in decision.stop:
             await self._stop(stop)
         if decision.start:
-            await self._tell(status(self._pod, decision, seen, now=now))
-            for name in decision.start:
-                await self._start(name)
-            if any(name in self._problems for name in decision.start):
-                again.append(now + RETRY_S)
-            # What has just begun is seen, and told, in a round of its own.
-            self._wake.set()
-            if not all(name in self._problems for name in decision.start):
+            begun = [await self._start(name) for name in decision.start]
+            if any(begun):
+                # What has begun is seen, watched and told in a round of its own.
                 return now
-            self._wake.clear()
             seen = self._look(now)
-        if not self._deleted:
-            await self._tell(status(self._pod, decision, seen, now=now))
+        await self._tell(status(self._pod, decision, seen, now=now))
         if decision.over:
             return await self._over()
+        return await self._next_look(decision, seen, now)
+
+    async def _next_look(self, decision: lifecycle.Decision, seen: Seen, now: float) -> float:
+        times = [NO_DEADLINE]
         if decision.look_again_at is not None:
-            again.append(decision.look_again_at)
+            times.append(decision.look_again_at)
+        if self._problem or self._problems:
+            times.append(now + RETRY_S)
         deadline = self._deadline()
         if deadline is not None and seen.ending is None:
-            again.append(deadline)
+            times.append(deadline)
         if await self._refresh(now):
-            again.append(now + VOLUME_REFRESH_S)
-        return min(again, default=NO_DEADLINE)
+            times.append(now + VOLUME_REFRESH_S)
+        return min(times)
+
+    def _watch(self, runs: Mapping[str, tuple[Run, ...]]) -> None:
+        """Probes follow the runs of their containers, so that a new run is never judged by what was found of the one before."""
+        for container in self._containers():
+            of_container = runs[container["name"]]
+            if of_container and of_container[-1].running and not self._deleting():
+                self._care.begin(of_container[-1].id, self._target(container, of_container[-1].id))
+            else:
+                self._care.end(container["name"])
+
+    def _target(self, container: Object, run_id: str) -> Target:
+        async def launch() -> Launch:
+            return await self.launch_beside(container, run_id=run_id)
+
+        return Target(self._around.channel, self._pod["metadata"]["uid"], self._ip, container, launch)
 
     def _look(self, now: float) -> Seen:
         runs = {container["name"]: self._folder.runs(container) for container in self._containers()}
         for name, of_container in runs.items():
             if not of_container or not of_container[-1].running:
                 self._terminating.pop(name, None)
+        self._watch(runs)
         return Seen(
             runs=runs,
             ip=self._ip,
@@ -186,6 +209,7 @@ class PodRunner:
             started_at=self._started_at,
             problem=self._problem,
             problems=dict(self._problems),
+            health=self._care.health(),
             terminating=dict(self._terminating),
             ending=self._ending(now),
         )
@@ -250,7 +274,8 @@ class PodRunner:
             await self._preparation.make_volumes(self._pod, not_before=now - VOLUME_REFRESH_S)
         return True
 
-    async def _start(self, name: str) -> None:
+    async def _start(self, name: str) -> bool:
+        """Whether a run of the container has begun; if not, its status will say why."""
         container = next(container for container in self._containers() if container["name"] == name)
         attempt = len(self._folder.runs(container))
         run_id = f"{self._pod['metadata']['uid']}/{name}/{attempt}"
@@ -261,50 +286,69 @@ class PodRunner:
             if self._problems.get(name) != str(error):
                 self._around.events.pod(self._pod, reason="Failed", message=f"Error: {error}", warning=True, container=name)
             self._problems[name] = str(error)
-            return
+            return False
         self._problems.pop(name, None)
         self._folder.forget_old_logs(name, attempt=attempt)
         self._around.events.pod(self._pod, reason="Started", message=f"Started container {name}", container=name)
+        return True
 
     async def _stop(self, stop: lifecycle.Stop) -> None:
         container = next(container for container in self._containers() if container["name"] == stop.container)
         run = self._folder.runs(container)[-1]
         if stop.kill_at is None:
-            alive = await self._around.channel.signal(run.id, signal.SIGKILL)
-        else:
-            if stop.container not in self._terminating:
-                self._around.events.pod(
-                    self._pod, reason="Killing", message=f"Stopping container {stop.container}", container=stop.container
-                )
-            self._terminating[stop.container] = stop.kill_at
-            alive = await self._around.channel.signal(run.id, signal.SIGTERM)
-        if not alive:
-            self.find_lost(set())
+            if not await self._around.channel.signal(run.id, signal.SIGKILL):
+                self._lose(container, run.id)
+            return
+        self._around.events.pod(self._pod, reason="Killing", message=f"Stopping container {stop.container}", container=stop.container)
+        self._terminating[stop.container] = stop.kill_at
+        task = asyncio.create_task(self._ask_to_end(container, run.id, stop.kill_at))
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+
+    async def _ask_to_end(self, container: Object, run_id: str, kill_at: float) -> None:
+        """The container's hook first, within its grace, and then the signal."""
+        hook = (container.get("lifecycle") or {}).get("preStop")
+        if hook:
+            words = await handlers.ask(self._target(container, run_id), hook, timeout_s=max(0.0, kill_at - time.time()))
+            if words:
+                message = f"PreStopHook failed: {words}"
+                self._around.events.pod(self._pod, reason="FailedPreStopHook", message=message, warning=True, container=container["name"])
+        try:
+            if not await self._around.channel.signal(run_id, signal.SIGTERM):
+                self._lose(container, run_id)
+        except HolderGone as error:
+            log.warning("pod %s: %s", self._pod["metadata"]["name"], error)
 
     def find_lost(self, running: set[str]) -> None:
         """Runs that go on according to their record but not according to the holder have ended with an earlier holder."""
         for container in self._containers():
             runs = self._folder.runs(container)
-            if runs and runs[-1].running and runs[-1].id not in running:
-                self._folder.lose(runs[-1], container["name"], now=time.time())
+            if runs and runs[-1].id not in running:
+                self._lose(container, runs[-1].id)
+
+    def _lose(self, container: Object, run_id: str) -> None:
+        """The holder writes the end of a run before it forgets it: a record that is still open then was never going to be closed."""
+        runs = self._folder.runs(container)
+        if runs and runs[-1].running and runs[-1].id == run_id:
+            self._folder.lose(runs[-1], container["name"], now=time.time())
         self._wake.set()
 
     async def _over(self) -> float | None:
+        self._care.close()
         if not self._cleared:
             await self._around.channel.destroy(self._pod["metadata"]["uid"])
+            self._around.devices.take_back(self._pod["metadata"]["uid"])
             self._folder.clear()
             self._cleared = True
-        if self._deleted or self._deleting():
-            await self._leave()
-            return None
-        return NO_DEADLINE
+        return await self._leave() if self._deleted or self._deleting() else NO_DEADLINE
 
-    async def _leave(self) -> None:
+    async def _leave(self) -> float | None:
         metadata = self._pod["metadata"]
         if not self._deleted:
             with contextlib.suppress(KubeError):
                 await self._around.kube.delete(PODS, metadata["name"], namespace=metadata["namespace"], grace_s=0, uid=metadata["uid"])
         self._folder.remove()
+        return None
 
     async def _tell(self, told: Object) -> None:
         if told == self._pushed or self._deleted:

@@ -23,6 +23,8 @@ class PodNote(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     started_at: float
+    gpus: dict[str, list[int]] = {}
+    """The numbers of the GPUs that its containers hold."""
 
 
 @dataclass(frozen=True, slots=True)

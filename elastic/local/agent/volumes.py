@@ -22,27 +22,27 @@ class File:
     mode: int
 
 
-def referenced(pod: Object) -> tuple[set[str], set[str]]:
-    """Names of the config maps and of the secrets that a pod refers to, in volumes and environment."""
+def in_volumes(pod: Object) -> tuple[set[str], set[str]]:
+    """Names of the config maps and of the secrets that a pod's volumes are made of."""
     maps: set[str] = set()
     secrets: set[str] = set()
-    spec = pod["spec"]
-    for volume in spec.get("volumes") or ():
+    for volume in pod["spec"].get("volumes") or ():
         for source in [volume, *((volume.get("projected") or {}).get("sources") or ())]:
             if "configMap" in source:
                 maps.add(source["configMap"].get("name", ""))
             if "secret" in source:
                 secrets.add(source["secret"].get("secretName") or source["secret"].get("name", ""))
-    for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
-        for source in [*(container.get("envFrom") or ()), *(entry.get("valueFrom") or {} for entry in container.get("env") or ())]:
-            for key, names in (
-                ("configMapRef", maps),
-                ("configMapKeyRef", maps),
-                ("secretRef", secrets),
-                ("secretKeyRef", secrets),
-            ):
-                if key in source:
-                    names.add(source[key].get("name", ""))
+    return maps, secrets
+
+
+def in_environment(container: Object) -> tuple[set[str], set[str]]:
+    """The same for a container's environment."""
+    maps: set[str] = set()
+    secrets: set[str] = set()
+    for source in [*(container.get("envFrom") or ()), *(entry.get("valueFrom") or {} for entry in container.get("env") or ())]:
+        for key, names in (("configMapRef", maps), ("configMapKeyRef", maps), ("secretRef", secrets), ("secretKeyRef", secrets)):
+            if key in source:
+                names.add(source[key].get("name", ""))
     return maps, secrets
 
 

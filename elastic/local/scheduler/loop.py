@@ -14,6 +14,7 @@ from elastic.local.agent.environment import Object
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.status import timestamp
 from elastic.local.scheduler.place import Candidate, Placement, candidate, place
+from elastic.local.scheduler.preempt import preempt, waits_for_victims
 
 log = logging.getLogger(__name__)
 
@@ -66,9 +67,12 @@ class Scheduler:
         if gates:
             # The API server has said so in the pod's status when it was made.
             return
-        placement = place(pod, self._candidates())
+        nodes = self._candidates()
+        placement = place(pod, nodes)
         if placement.node is None:
             await self._refuse(pod, placement)
+            if placement.full and not waits_for_victims(pod, nodes):
+                await self._displace(pod, nodes)
             return
         metadata = pod["metadata"]
         body = {
@@ -87,6 +91,32 @@ class Scheduler:
         self._events.pod(pod, reason="Scheduled", message=f"Successfully assigned {where} to {placement.node}")
         await self._see_bound(metadata["namespace"], metadata["name"])
 
+    async def _displace(self, pod: Object, nodes: list[Candidate]) -> None:
+        """The victims have their grace; the pod that displaces them takes the node when they have gone."""
+        chosen = preempt(pod, nodes)
+        if chosen is None:
+            return
+        await self._patch_status(pod, {"nominatedNodeName": chosen.node})
+        metadata = pod["metadata"]
+        for victim in chosen.victims:
+            condition = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "PreemptionByScheduler",
+                "message": f"{NAME}: preempting to accommodate a higher priority pod",
+                "lastTransitionTime": timestamp(time.time()),
+            }
+            await self._patch_status(victim, {"conditions": [condition]})
+            where = victim["metadata"]
+            message = f"Preempted by pod {metadata['uid']} on node {chosen.node}"
+            self._events.pod(victim, reason="Preempted", message=message)
+            await self._kube.delete(PODS, where["name"], namespace=where["namespace"], uid=where["uid"])
+
+    async def _patch_status(self, pod: Object, status: Object) -> None:
+        metadata = pod["metadata"]
+        body = {"metadata": {"uid": metadata["uid"]}, "status": status}
+        await self._kube.patch(PODS, metadata["name"], body, namespace=metadata["namespace"], kind=Patch.STRATEGIC, subresource="status")
+
     async def _see_bound(self, namespace: str, name: str) -> None:
         """Waits until our own view has the binding, or the next pod would be promised the same room."""
         bound = await self._kube.get(PODS, name, namespace=namespace)
@@ -104,8 +134,7 @@ class Scheduler:
             "lastProbeTime": None,
             "lastTransitionTime": timestamp(time.time()),
         }
-        body = {"metadata": {"uid": metadata["uid"]}, "status": {"conditions": [condition]}}
-        await self._kube.patch(PODS, metadata["name"], body, namespace=metadata["namespace"], kind=Patch.STRATEGIC, subresource="status")
+        await self._patch_status(pod, {"conditions": [condition]})
         self._events.pod(pod, reason="FailedScheduling", message=placement.reason, warning=True)
         self._told[metadata["uid"]] = placement.reason
 

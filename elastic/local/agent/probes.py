@@ -1,0 +1,82 @@
+"""Counts what a probe finds, as the kubelet does: a threshold of findings in a row decides. Pure; handlers.py does the asking."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from elastic.local.agent.runs import Health
+
+Object = dict[str, Any]
+KINDS = ("startupProbe", "readinessProbe", "livenessProbe")
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One probe of a container, with the defaults of the API where it says nothing."""
+
+    kind: str
+    handler: Object
+    initial_delay_s: float
+    period_s: float
+    timeout_s: float
+    successes: int
+    failures: int
+
+
+def probes(container: Object) -> list[Probe]:
+    return [_probe(kind, container[kind]) for kind in KINDS if container.get(kind)]
+
+
+def _probe(kind: str, written: Object) -> Probe:
+    return Probe(
+        kind=kind,
+        handler={name: written[name] for name in ("exec", "httpGet", "tcpSocket", "grpc") if name in written},
+        initial_delay_s=float(written.get("initialDelaySeconds") or 0),
+        period_s=float(written.get("periodSeconds") or 10),
+        timeout_s=float(written.get("timeoutSeconds") or 1),
+        successes=int(written.get("successThreshold") or 1),
+        failures=int(written.get("failureThreshold") or 3),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often a probe has found the same in a row."""
+
+    good: int = 0
+    bad: int = 0
+
+    def counting(self, found_good: bool) -> "Tally":
+        return Tally(good=self.good + 1) if found_good else Tally(bad=self.bad + 1)
+
+
+def at_start(container: Object) -> Health:
+    """A container with a startup probe has not started yet, and one with a readiness probe is not ready yet."""
+    kinds = {probe.kind for probe in probes(container)}
+    return Health(started="startupProbe" not in kinds, ready=not kinds & {"startupProbe", "readinessProbe"})
+
+
+def judge(health: Health, probe: Probe, tally: Tally, container: Object, words: str) -> Health:
+    """The container's health after one more finding; `words` is what the last failure said."""
+    if tally.good >= probe.successes:
+        return _good(health, probe.kind, container)
+    if tally.bad >= probe.failures:
+        if probe.kind == "readinessProbe":
+            return replace(health, ready=False)
+        name = "liveness" if probe.kind == "livenessProbe" else "startup"
+        return replace(health, ready=False, unhealthy=f"Container {container['name']} failed {name} probe, will be restarted: {words}")
+    return health
+
+
+def _good(health: Health, kind: str, container: Object) -> Health:
+    if kind == "readinessProbe":
+        return replace(health, ready=True)
+    if kind == "startupProbe":
+        return replace(health, started=True, ready="readinessProbe" not in container)
+    return health
+
+
+def port_of(container: Object, port: int | str) -> int | None:
+    """A port by number, or by the name that the container gives it."""
+    if isinstance(port, int) or str(port).isdigit():
+        return int(port)
+    return next((int(entry["containerPort"]) for entry in container.get("ports") or () if entry.get("name") == port), None)
