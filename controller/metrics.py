@@ -1,8 +1,10 @@
 """What the controller counts, under the names that dashboards for the Training Operator know, and a few of our own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from controller.conditions import holds
 from elastic.api.job import JobStatus
@@ -13,7 +15,7 @@ UPSTREAM = "training_operator_jobs"
 
 
 class Metrics:
-    def __init__(self, registry: CollectorRegistry, *, waiting: Callable[[], int]) -> None:
+    def __init__(self, registry: CollectorRegistry, *, waiting: Callable[[], int], sent: Mapping[str, int]) -> None:
         def jobs(word: str, help: str) -> Counter:
             return Counter(f"{UPSTREAM}_{word}", help, LABELS, registry=registry)
 
@@ -31,6 +33,7 @@ class Metrics:
             registry=registry,
             buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
         )
+        registry.register(_Requests(sent))
         Gauge("elastic_controller_waiting", "Jobs that wait for their round.", registry=registry).set_function(waiting)
 
     def round(self, *, seconds: float, waited: float, failed: bool) -> None:
@@ -54,6 +57,19 @@ class Metrics:
 
     def deleted(self, *, namespace: str, framework: str) -> None:
         self._deleted.labels(namespace, framework).inc()
+
+
+class _Requests(Collector):
+    """Reads the client's own count when it is scraped."""
+
+    def __init__(self, sent: Mapping[str, int]) -> None:
+        self._sent = sent
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily("elastic_controller_api_requests", "Requests to the API server, without watches.", labels=["method"])
+        for method, number in sorted(self._sent.items()):
+            family.add_metric([method], number)
+        yield family
 
 
 def _restarts(status: JobStatus) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
+GATHER_S = 0.03
 
 
 class LeaseLost(RuntimeError):
@@ -42,7 +43,7 @@ class Process:
         self._options = options
         self._queue: WorkQueue[Key] = WorkQueue(clock=time.monotonic)
         self._observer = Observer(kube, kinds=options.kinds, resources=_watched(options.gang_scheduler), namespace=options.namespace)
-        self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__)
+        self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent)
         self._is_ready = asyncio.Event()
         self._key = load_keys(options.installation)[0] if options.installation else b""
         self._ca = (options.installation / "ca.crt").read_text() if options.installation else ""
@@ -53,7 +54,7 @@ class Process:
         client = self._client()
         link = RendezvousLink(client, errors=(RendezvousError,)) if client is not None else None
         edge = Edge(self._kube.access, kinds=options.kinds, namespace=options.namespace)
-        parts = [self._observer.run(self._queue.add), edge.run(self._queue.add), self._reconcile(link), self._say_ready(), _set(stop)]
+        parts = [self._observer.run(self._changed), edge.run(self._changed), self._reconcile(link), self._say_ready(), _set(stop)]
         if link is not None:
             parts.append(link.run(self._world_changed))
         async with serving(
@@ -118,6 +119,10 @@ class Process:
             gang_scheduler=options.gang_scheduler,
             cluster_domain=options.cluster_domain,
         )
+
+    def _changed(self, key: Key) -> None:
+        """What happens to a job comes in bursts, and one look a moment later sees it all: fewer rounds, fewer status patches."""
+        self._queue.add_at(key, time.monotonic() + GATHER_S)
 
     def _world_changed(self, uid: str) -> None:
         key = self._observer.key_of_uid(uid)

@@ -10,11 +10,20 @@ from pathlib import Path
 import yaml
 
 from elastic.kube import connect
-from elastic.kube.client import Patch
-from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
+from elastic.kube.client import Kube, Patch
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, Object, Resource
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 60.0
+SYSTEM = "elastic-system"
+RIGHTS = {
+    "Namespace": NAMESPACES,
+    "ServiceAccount": SERVICE_ACCOUNTS,
+    "Role": ROLES,
+    "RoleBinding": ROLE_BINDINGS,
+    "ClusterRole": Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False),
+    "ClusterRoleBinding": Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", namespaced=False),
+}
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -69,10 +78,30 @@ def controller(kubeconfig: Path, *flags: str, folder: Path) -> Iterator[Path]:
         yield log
 
 
+async def controller_account(kubeconfig: Path, folder: Path) -> Path:
+    """A kubeconfig of the controller's own service account, with the rights that deploy/base gives it and no others."""
+    async with connect(kubeconfig) as kube:
+        for name in ("namespace.yaml", "controller-rbac.yaml"):
+            for item in yaml.safe_load_all((ROOT / "deploy" / "base" / name).read_text()):
+                await _applied(kube, RIGHTS[item["kind"]], item)
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+        answer = await kube.create(SERVICE_ACCOUNTS, request, namespace=SYSTEM, name="elastic-controller", subresource="token")
+    config = yaml.safe_load(kubeconfig.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": answer["status"]["token"]}
+    path = folder / "controller.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
 async def install_crds(kubeconfig: Path, *more: Path) -> None:
     """Ours, as they are applied to a cluster, and what a test needs beside them."""
     async with connect(kubeconfig) as kube:
         for path in (*sorted((ROOT / "deploy" / "crds").glob("*.kubeflow.org.yaml")), *more):
             for item in yaml.safe_load_all(path.read_text()):
-                name = item["metadata"]["name"]
-                await kube.patch(CUSTOM_RESOURCE_DEFINITIONS, name, item, kind=Patch.APPLY, field_manager="test", force=True)
+                await _applied(kube, CUSTOM_RESOURCE_DEFINITIONS, item)
+
+
+async def _applied(kube: Kube, resource: Resource, item: Object) -> None:
+    name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
+    await kube.patch(resource, name, item, namespace=namespace, kind=Patch.APPLY, field_manager="test", force=True)

@@ -4,6 +4,7 @@ Objects are raw dicts. It retries only what is safe to send twice, and knows not
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -63,6 +64,8 @@ class Kube:
 
     def __init__(self, access: Access, *, user_agent: str = "elastic-training") -> None:
         self.access = access
+        self.sent: Counter[str] = Counter()
+        """Requests sent so far by method, watches left out; for whoever counts what a process costs the API server."""
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
 
@@ -216,6 +219,7 @@ class Kube:
 
     async def _send(self, method: str, path: str, *, params: Mapping[str, str] | None, data: bytes | None, content_type: str) -> Object:
         headers = self._headers()
+        self.sent[method] += 1
         if data is not None:
             headers["Content-Type"] = content_type
         async with self._open().request(method, self._url(path), params=params, data=data, headers=headers) as response:

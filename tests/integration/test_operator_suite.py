@@ -1,5 +1,9 @@
-"""Holds the controller to what the Training Operator did on a real API server, recorded in tests/operator."""
+"""Holds the controller to what the Training Operator did on a real API server, recorded in tests/operator.
 
+It runs as its own service account, so that a right which deploy/base forgets shows here.
+"""
+
+import asyncio
 import json
 import subprocess
 import sys
@@ -7,15 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from control_plane import ROOT, api_server, controller, install_crds
+from control_plane import ROOT, SYSTEM, api_server, controller, controller_account, install_crds
 
 SUITE = ROOT / "tests" / "operator"
 
 
 @pytest.fixture(scope="module")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    import asyncio
-
     with api_server(tmp_path_factory.mktemp("operator")) as path:
         asyncio.run(install_crds(path, SUITE / "podgroup-crds.yaml"))
         yield path
@@ -30,7 +32,8 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 )
 def test_every_must_check_of_the_recorded_operator_passes(kubeconfig: Path, tmp_path: Path, needs: str, scheduler: str) -> None:
     flags = ["--gang-scheduler-name", scheduler] if scheduler else []
-    with controller(kubeconfig, *flags, folder=tmp_path) as log:
+    account = asyncio.run(controller_account(kubeconfig, tmp_path))
+    with controller(account, "--leader-elect", "--lease-namespace", SYSTEM, *flags, folder=tmp_path) as log:
         report = replayed(kubeconfig, needs)
     failed = [
         f"{scenario['scenario']} {check['check']}: {check['diffs'][0]}"
