@@ -100,8 +100,8 @@ def real(folder: Path, assets: Path) -> Iterator[Target]:
     commands = [
         [assets / "etcd", "--data-dir", folder / "etcd", "--listen-client-urls", etcd_url, "--advertise-client-urls", etcd_url,
          "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
-        [assets / "kube-apiserver", f"--etcd-servers={etcd_url}", f"--secure-port={port}", f"--cert-dir={folder}", "--bind-address=127.0.0.1",
-         f"--service-account-key-file={folder}/sa.pub", f"--service-account-signing-key-file={folder}/sa.key",
+        [assets / "kube-apiserver", f"--etcd-servers={etcd_url}", f"--secure-port={port}", f"--cert-dir={folder}",
+         "--bind-address=127.0.0.1", f"--service-account-key-file={folder}/sa.pub", f"--service-account-signing-key-file={folder}/sa.key",
          "--service-account-issuer=https://kubernetes.default.svc", f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC",
          "--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount"],
     ]  # fmt: skip

@@ -65,9 +65,14 @@ class Kubelets:
             async with self._client().get(url, params=query) as answer:
                 response = web.StreamResponse(status=answer.status, headers={"Content-Type": "text/plain"})
                 await response.prepare(request)
-                async for chunk in answer.content.iter_any():
-                    await response.write(chunk)
-                await response.write_eof()
+                try:
+                    async for chunk in answer.content.iter_any():
+                        await response.write(chunk)
+                    await response.write_eof()
+                except aiohttp.ClientPayloadError:
+                    # The agent ended in the middle. An answer can no longer say so; a stream that breaks off does.
+                    if request.transport is not None:
+                        request.transport.abort()
                 return response
         except aiohttp.ClientConnectorError as e:
             raise StatusError(
@@ -129,6 +134,7 @@ async def _both_ways(outer: web.WebSocketResponse, inner: aiohttp.ClientWebSocke
                 await outer.send_bytes(message.data)
             elif message.type is WSMsgType.TEXT:
                 await outer.send_str(message.data)
+        sending.cancel()  # else its reading takes the client's answer to the close frame
         await outer.close(code=inner.close_code or 1000)
     except ConnectionError:
         pass

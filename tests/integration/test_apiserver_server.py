@@ -1,0 +1,344 @@
+"""The API server as a process: who gets in, admission webhooks, faults on purpose, logs and exec through a node's agent."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from api_process import CONFIG_MAPS, MERGE, PODS, ApiProcess, config_map, running
+
+from elastic.local import certificates
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
+    with running(tmp_path_factory.mktemp("api"), "--faults", "1", "--san", "api.example.test") as started:
+        yield started
+
+
+# ---------------------------------------------------------------------- who gets in
+def test_keys_and_kubeconfig_are_readable_by_the_owner_only(server: ApiProcess) -> None:
+    for name in ("kubeconfig", "admin.token", "ca.key", "server.key", "sa.key"):
+        assert stat.S_IMODE((server.folder / name).stat().st_mode) == 0o600, name
+
+
+async def test_without_a_token_only_health_and_version_are_answered(server: ApiProcess) -> None:
+    context = ssl.create_default_context(cafile=server.folder / "ca.crt")
+    async with aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(ssl=context)) as anonymous:
+        for path, expected in (("/readyz", 200), ("/version", 200), ("/api", 403), (PODS, 403), ("/faults", 403), ("/metrics", 403)):
+            async with anonymous.get(path) as answer:
+                assert answer.status == expected, path
+        async with anonymous.get(PODS, headers={"Authorization": "Bearer made-up"}) as answer:
+            assert answer.status == 401
+
+
+def test_the_certificate_names_what_it_was_asked_to(server: ApiProcess) -> None:
+    names = ("127.0.0.1", "localhost", "kubernetes.default.svc", "10.96.0.1", "api.example.test")
+    assert certificates.covers((server.folder / "server.crt").read_bytes(), names)
+
+
+def test_plain_http_is_not_served(server: ApiProcess) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as s:
+        s.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        assert b"200" not in s.recv(100)
+
+
+def test_an_address_that_is_not_loopback_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "elastic.local.apiserver", "--data-dir", str(tmp_path), "--listen", "0.0.0.0:0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "--listen is 0.0.0.0:0 but only a loopback address is served" in done.stderr
+
+
+async def test_a_socket_handed_in_is_served_too(tmp_path: Path) -> None:
+    with socket.socket() as inherited:
+        inherited.bind(("127.0.0.1", 0))
+        inherited.listen()
+        inherited.set_inheritable(True)
+        ready = tmp_path / "ready"
+        command = [sys.executable, "-m", "elastic.local.apiserver", "--data-dir", str(tmp_path), "--ready-file", str(ready)]
+        flags = ["--listen", "127.0.0.1:0", "--listen-fd", str(inherited.fileno())]
+        process = await asyncio.create_subprocess_exec(*command, *flags, pass_fds=(inherited.fileno(),))
+        try:
+            async with asyncio.timeout(60):
+                while not (ready.exists() and ready.read_text()):
+                    await asyncio.sleep(0.02)
+            context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+            url = f"https://127.0.0.1:{inherited.getsockname()[1]}/readyz"
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as s, s.get(url) as answer:
+                assert await answer.text() == "ok"
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def test_an_account_may_do_what_its_role_says_and_no_more(server: ApiProcess) -> None:
+    rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    async with server.client() as admin:
+        await admin.make("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "reader"}})
+        rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]}]
+        rules.append({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["create"]})
+        await admin.make(f"{rbac}/roles", {"metadata": {"name": "reads"}, "rules": rules})
+        subject = {"kind": "ServiceAccount", "name": "reader", "namespace": "default"}
+        binding = {"metadata": {"name": "reads"}, "roleRef": {"kind": "Role", "name": "reads"}, "subjects": [subject]}
+        await admin.make(f"{rbac}/rolebindings", binding)
+        token = (await admin.make("/api/v1/namespaces/default/serviceaccounts/reader/token", {}))["status"]["token"]
+        async with server.client(token) as reader:
+            assert (await reader.ask("GET", CONFIG_MAPS))[0] == 200
+            assert (await reader.ask("POST", CONFIG_MAPS, config_map("x")))[0] == 403
+            assert (await reader.ask("GET", "/api/v1/namespaces/kube-system/configmaps"))[0] == 403
+            more = {"metadata": {"name": "more"}, "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]}
+            status, refused = await reader.ask("POST", f"{rbac}/roles", more)
+            assert status == 403
+            assert "attempting to grant RBAC permissions not currently held" in refused["message"]
+            same = {"metadata": {"name": "same"}, "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]}
+            assert (await reader.ask("POST", f"{rbac}/roles", same))[0] == 201
+        await admin.ask("DELETE", "/api/v1/namespaces/default/serviceaccounts/reader")
+        async with server.client(token) as reader:
+            assert (await reader.ask("GET", CONFIG_MAPS))[0] == 401
+
+
+# ---------------------------------------------------------------------- webhooks
+Review = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@contextlib.asynccontextmanager
+async def webhook(folder: Path, answer: Review) -> AsyncIterator[tuple[str, str]]:
+    """An admission webhook over TLS; yields its URL and CA bundle."""
+    ca = certificates.make_ca("webhook-ca")
+    pair = certificates.issue(ca, "webhook", names=("127.0.0.1",))
+    (folder / "hook.crt").write_bytes(pair.certificate)
+    (folder / "hook.key").write_bytes(pair.key)
+
+    async def review(request: web.Request) -> web.Response:
+        asked = (await request.json())["request"]
+        response = {"uid": asked["uid"], **answer(asked)}
+        return web.json_response({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+
+    app = web.Application()
+    app.router.add_post("/review", review)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "hook.crt", folder / "hook.key")
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    assert site._server is not None
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    try:
+        yield f"https://127.0.0.1:{port}/review", base64.b64encode(ca.certificate).decode()
+    finally:
+        await runner.cleanup()
+
+
+def configuration(kind: str, url: str, bundle: str, **fields: Any) -> dict[str, Any]:
+    rule = {"operations": ["CREATE", "UPDATE", "DELETE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
+    hook = {
+        "name": "check.example.com", "clientConfig": {"url": url, "caBundle": bundle}, "rules": [rule], "sideEffects": "None",
+        "admissionReviewVersions": ["v1"], "objectSelector": {"matchLabels": {"checked": "yes"}}, **fields,
+    }  # fmt: skip
+    return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "check"}, "webhooks": [hook]}
+
+
+def checked(name: str, **data: str) -> dict[str, Any]:
+    made = config_map(name, **data)
+    made["metadata"]["labels"] = {"checked": "yes"}
+    return made
+
+
+HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+async def test_a_validating_webhook_refuses_and_warns_as_a_real_server_lets_it(server: ApiProcess, tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        seen.append(request)
+        bad = (request["object"] or {}).get("data", {}).get("mood") == "bad"
+        if bad:
+            return {"allowed": False, "status": {"code": 403, "message": "no bad moods"}}
+        return {"allowed": True, "warnings": ["looked at it"]}
+
+    async with webhook(tmp_path, answer) as (url, bundle), server.client() as admin:
+        await admin.make(HOOKS, configuration("ValidatingWebhookConfiguration", url, bundle))
+        try:
+            await admin.make(CONFIG_MAPS, config_map("unlabelled", mood="bad"))
+            assert seen == []
+            status, refused = await admin.ask("POST", CONFIG_MAPS, checked("moody", mood="bad"))
+            assert (status, refused["message"]) == (403, 'admission webhook "check.example.com" denied the request: no bad moods')
+            async with admin.session.post(CONFIG_MAPS, json=checked("moody", mood="good")) as made:
+                assert made.status == 201
+                assert made.headers["Warning"] == '299 - "looked at it"'
+            status, _ = await admin.ask("PATCH", f"{CONFIG_MAPS}/moody", {"data": {"mood": "bad"}}, media=MERGE)
+            assert status == 403
+            assert (await admin.ask("DELETE", f"{CONFIG_MAPS}/moody"))[0] == 200
+            operations = [r["operation"] for r in seen]
+            assert operations == ["CREATE", "CREATE", "UPDATE", "DELETE"]
+            assert seen[2]["oldObject"]["data"]["mood"] == "good"
+            assert seen[3]["object"] is None
+            assert seen[0]["userInfo"]["username"] == "kubernetes-admin"
+            assert seen[0]["resource"] == {"group": "", "version": "v1", "resource": "configmaps"}
+        finally:
+            await admin.ask("DELETE", f"{HOOKS}/check")
+
+
+async def test_a_webhook_that_does_not_answer_blocks_only_where_its_policy_says_so(server: ApiProcess, tmp_path: Path) -> None:
+    async with server.client() as admin:
+        await admin.make(HOOKS, configuration("ValidatingWebhookConfiguration", "https://127.0.0.1:1/review", ""))
+        try:
+            status, failed = await admin.ask("POST", CONFIG_MAPS, checked("blocked"))
+            assert status == 500
+            assert 'failed calling webhook "check.example.com"' in failed["message"]
+            hook = configuration("ValidatingWebhookConfiguration", "https://127.0.0.1:1/review", "", failurePolicy="Ignore")
+            await admin.ask("PATCH", f"{HOOKS}/check", {"webhooks": hook["webhooks"]}, media=MERGE)
+            assert (await admin.ask("POST", CONFIG_MAPS, checked("passed")))[0] == 201
+        finally:
+            await admin.ask("DELETE", f"{HOOKS}/check")
+
+
+async def test_a_mutating_webhook_changes_what_is_stored(server: ApiProcess, tmp_path: Path) -> None:
+    patch = base64.b64encode(b'[{"op": "add", "path": "/data", "value": {"added": "yes"}}]').decode()
+    allow = {"allowed": True, "patchType": "JSONPatch", "patch": patch}
+    async with webhook(tmp_path, lambda _: allow) as (url, bundle), server.client() as admin:
+        await admin.make(MUTATING, configuration("MutatingWebhookConfiguration", url, bundle))
+        try:
+            made = await admin.make(CONFIG_MAPS, checked("mutated"))
+            assert made["data"] == {"added": "yes"}
+        finally:
+            await admin.ask("DELETE", f"{MUTATING}/check")
+
+
+# ---------------------------------------------------------------------- faults
+async def test_faults_on_purpose_meet_whom_they_should(server: ApiProcess) -> None:
+    async with server.client() as admin, server.client(**{"User-Agent": "victim/1"}) as victim:
+
+        async def faults(*rules: dict[str, Any]) -> None:
+            assert (await admin.ask("PUT", "/faults", list(rules)))[0] == 200
+
+        try:
+            await faults({"agent": "victim", "path": CONFIG_MAPS, "method": "GET", "status": 429, "retry_after_s": 3, "times": 1})
+            async with victim.session.get(CONFIG_MAPS) as answer:
+                assert (answer.status, answer.headers["Retry-After"]) == (429, "3")
+            assert (await victim.ask("GET", CONFIG_MAPS))[0] == 200
+            await faults({"agent": "victim", "drop": True})
+            with pytest.raises(aiohttp.ClientError):
+                await victim.ask("GET", CONFIG_MAPS)
+            assert (await admin.ask("GET", CONFIG_MAPS))[0] == 200
+            await faults({"agent": "victim", "gone": True})
+            async with victim.session.get(CONFIG_MAPS, params={"watch": "true", "resourceVersion": "999999"}) as answer:
+                assert '"code":410' in await answer.text()
+            await faults({"agent": "victim", "end_watch_after_s": 0.2})
+            async with victim.session.get(CONFIG_MAPS, params={"watch": "true"}) as answer:
+                await answer.read()
+            await admin.make(CONFIG_MAPS, config_map("fresh"))
+            await faults({"agent": "victim", "stale_by": 1})
+            _, stale = await victim.ask("GET", CONFIG_MAPS)
+            assert "fresh" not in [o["metadata"]["name"] for o in stale["items"]]
+            status, refused = await admin.ask("PUT", "/faults", [{"colour": "red"}])
+            assert status == 400
+            assert "colour" in refused["message"]
+        finally:
+            await faults()
+
+
+# ---------------------------------------------------------------------- logs and exec
+@contextlib.asynccontextmanager
+async def agent(server: ApiProcess) -> AsyncIterator[int]:
+    """A node's agent that lets in only clients with a certificate of the cluster's CA; yields its port."""
+    ca = certificates.Pair((server.folder / "ca.crt").read_bytes(), (server.folder / "ca.key").read_bytes())
+    pair = certificates.issue(ca, "node", names=("127.0.0.1",))
+    (server.folder / "node.crt").write_bytes(pair.certificate)
+    (server.folder / "node.key").write_bytes(pair.key)
+
+    async def logs(request: web.Request) -> web.Response:
+        return web.Response(text=f"{request.path} {dict(request.query)}\n")
+
+    async def run(request: web.Request) -> web.WebSocketResponse:
+        channel = web.WebSocketResponse(protocols=("v5.channel.k8s.io",))
+        await channel.prepare(request)
+        async for message in channel:
+            await channel.send_bytes(b"\x01" + message.data[1:].upper())
+            await channel.close(code=1000)
+        return channel
+
+    app = web.Application()
+    app.router.add_get("/containerLogs/{tail:.*}", logs)
+    app.router.add_get("/exec/{tail:.*}", run)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=server.folder / "ca.crt")
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(server.folder / "node.crt", server.folder / "node.key")
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    assert site._server is not None
+    try:
+        yield site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    finally:
+        await runner.cleanup()
+
+
+async def placed_pod(server: ApiProcess, port: int, name: str) -> None:
+    async with server.client() as admin:
+        status = {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}], "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}
+        await admin.make("/api/v1/nodes", {"metadata": {"name": name}, "status": status})
+        spec = {"nodeName": name, "containers": [{"name": "main", "image": "any"}]}
+        await admin.make(PODS, {"metadata": {"name": name}, "spec": spec})
+
+
+async def test_logs_come_from_the_agent_of_the_pods_node(server: ApiProcess) -> None:
+    async with agent(server) as port, server.client() as admin:
+        await placed_pod(server, port, "logging")
+        async with admin.session.get(f"{PODS}/logging/log", params={"tailLines": "5", "container": "main"}) as answer:
+            assert await answer.text() == "/containerLogs/default/logging/main {'tailLines': '5'}\n"
+            assert answer.content_type == "text/plain"
+
+
+async def test_exec_frames_pass_both_ways_and_the_end_is_told(server: ApiProcess) -> None:
+    async with agent(server) as port, server.client() as admin:
+        await placed_pod(server, port, "running")
+        path = f"{PODS}/running/exec?command=cat&stdin=true&stdout=true"
+        async with admin.session.ws_connect(path, protocols=("v5.channel.k8s.io", "v4.channel.k8s.io")) as channel:
+            assert channel.protocol == "v5.channel.k8s.io"
+            await channel.send_bytes(b"\x00hello")
+            assert (await channel.receive_bytes()) == b"\x01HELLO"
+            assert (await channel.receive()).type is aiohttp.WSMsgType.CLOSE
+            assert channel.close_code == 1000
+
+
+# ---------------------------------------------------------------------- kubectl
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kubectl_finds_what_it_needs(server: ApiProcess, tmp_path: Path) -> None:
+    def kubectl(*arguments: str, given: str | None = None) -> str:
+        command = ["kubectl", "--kubeconfig", str(server.folder / "kubeconfig"), "--cache-dir", str(tmp_path), *arguments]
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return done.stdout
+
+    manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: by-kubectl}\ndata: {a: b}\n"
+    assert "configmap/by-kubectl created" in kubectl("apply", "-f", "-", given=manifest)
+    assert "unchanged" in kubectl("apply", "-f", "-", given=manifest)
+    assert "serverside-applied" in kubectl("apply", "--server-side", "-f", "-", given=manifest)
+    assert "by-kubectl" in kubectl("get", "configmaps")
+    assert "labeled" in kubectl("label", "configmap", "by-kubectl", "x=y")
+    assert kubectl("auth", "can-i", "create", "pods").strip() == "yes"
+    assert "namespace/kubectl-made created" in kubectl("create", "namespace", "kubectl-made")
+    assert "restartPolicy" in kubectl("explain", "pod.spec")
+    assert "Name:" in kubectl("describe", "configmap", "by-kubectl")
+    assert 'configmap "by-kubectl" deleted' in kubectl("delete", "configmap", "by-kubectl")
