@@ -354,3 +354,12 @@ async def test_a_container_prepares_for_its_end_before_it_is_told(cluster: Local
     await kube.delete(PODS, name, namespace=NAMESPACE)
     await gone(kube, name)
     assert proof.read_text().split() == ["ready", "hook", "term"]
+
+
+async def test_a_container_that_grows_beyond_its_limit_is_out_of_memory(kube: Kube, unique: str) -> None:
+    name = f"hungry-{unique}"
+    grow = "import time\nheld = bytearray(300 << 20)\ntime.sleep(1000)"
+    await make(kube, pod(name, container("python", "-c", grow, resources={"limits": {"memory": "100Mi"}})))
+    done = await phase(kube, name, "Failed")
+    ended = done["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")

@@ -1,14 +1,17 @@
-"""Looks after the running containers of one pod: asks their probes in time, and runs the hook that comes before a container's end."""
+"""Looks after the running containers of one pod: asks their probes in time, and holds them to their memory limits."""
 
 import asyncio
 import logging
+import signal
 from collections.abc import Callable
 
-from elastic.local.agent import handlers
+from elastic.local.agent import handlers, memory
 from elastic.local.agent.environment import Object
 from elastic.local.agent.handlers import Target
 from elastic.local.agent.probes import Probe, Tally, at_start, judge, probes
 from elastic.local.agent.runs import Health
+from elastic.local.sandbox import SandboxError
+from elastic.local.sandbox.channel import HolderGone
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +31,14 @@ class Care:
     def begin(self, run_id: str, target: Target) -> None:
         """Watches a run of a container from now on; a run that is watched already goes on."""
         name = target.container["name"]
-        if self._health.get(name, ("", None))[0] == run_id or not probes(target.container):
+        if self._health.get(name, ("", None))[0] == run_id:
             return
         self.end(name)
         self._health[name] = (run_id, at_start(target.container))
         self._tasks[name] = [asyncio.create_task(self._follow(run_id, target, probe)) for probe in probes(target.container)]
+        limit = memory.limit_of(target.container)
+        if limit is not None:
+            self._tasks[name].append(asyncio.create_task(_watch_memory(run_id, target, limit)))
 
     def end(self, name: str) -> None:
         for task in self._tasks.pop(name, []):
@@ -71,3 +77,16 @@ class Care:
         if after != before:
             self._health[name] = (run_id, after)
             self._changed()
+
+
+async def _watch_memory(run_id: str, target: Target, limit: int) -> None:
+    async def pids() -> list[int]:
+        return await target.channel.tree(run_id)
+
+    async def kill() -> None:
+        await target.channel.signal(run_id, signal.SIGKILL, out_of_memory=True)
+
+    try:
+        await memory.watch(limit, pids=pids, kill=kill)
+    except (HolderGone, SandboxError) as error:
+        log.warning("the memory of %s is not watched any more: %s", run_id, error)

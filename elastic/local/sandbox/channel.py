@@ -81,8 +81,9 @@ class Channel:
     async def run(self, launch: Launch) -> None:
         await self._ask("run", launch=launch)
 
-    async def signal(self, container: str, number: int) -> bool:
-        reply = await self._ask("signal", id=container, number=int(number))
+    async def signal(self, container: str, number: int, *, out_of_memory: bool = False) -> bool:
+        """False where the container does not run (any more); `out_of_memory` is noted as the reason of its end."""
+        reply = await self._ask("signal", id=container, number=int(number), oom=out_of_memory)
         return bool(reply["sent"])
 
     async def tree(self, container: str) -> list[int]:

@@ -144,7 +144,7 @@ class Holder:
             case "run":
                 return self._run(msgspec.convert(request["launch"], Launch))
             case "signal":
-                return {"sent": self._signal(request["id"], request["number"])}
+                return {"sent": self._signal(request["id"], request["number"], oom=bool(request.get("oom")))}
             case "tree":
                 pid = self._init_of(request["id"])
                 return {"pids": self._sandbox.tree(pid) if pid else []}
@@ -206,10 +206,13 @@ class Holder:
         self._joined[pid] = _Joined(client, request["seq"], launch.id, ours)
         return {"pid": pid}
 
-    def _signal(self, container: str, number: int) -> bool:
+    def _signal(self, container: str, number: int, *, oom: bool) -> bool:
         pid = self._init_of(container)
         if pid is None:
             return False
+        if oom:
+            known = self._containers[pid]
+            known.record = msgspec.structs.replace(known.record, oom=True)
         if number == signal.SIGKILL:
             self._sandbox.kill(pid)
         else:

@@ -17,6 +17,9 @@ BRIDGE = "elastic0"
 GATEWAY = "10.64.0.1"
 PREFIX = 16
 FIRST_POD, LAST_POD = 2, 65_534
+NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
+"""For pods know only the names of their hosts file: whoever asks for another is refused at once, where the machine's own name server,
+which no pod can reach, would keep him waiting."""
 SET_UP_S = 10.0
 
 
@@ -36,6 +39,8 @@ class Netns:
     def __init__(self, stage: Path) -> None:
         _leave_the_host()
         self._stage = str(stage)
+        self._resolver = stage.with_name("resolv.conf")
+        self._resolver.write_text(NO_NAME_SERVER)
         self._pods: dict[str, _Surroundings] = {}
         self._last = FIRST_POD - 1
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -135,8 +140,9 @@ class Netns:
         os.close(pod.uts)
         linux.unshare(linux.CLONE_NEWNS)
         linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
-        hosts = [Mount(source=launch.hosts, target="/etc/hosts")] if launch.hosts else []
-        Placement(self._stage).place([*launch.mounts, *hosts])
+        names = [Mount(source=str(self._resolver), target="/etc/resolv.conf")]
+        names += [Mount(source=launch.hosts, target="/etc/hosts")] if launch.hosts else []
+        Placement(self._stage).place([*launch.mounts, *names])
         linux.unshare(linux.CLONE_NEWPID)
 
     def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, problem: int) -> int:
