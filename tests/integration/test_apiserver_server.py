@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import shutil
@@ -11,6 +10,8 @@ import ssl
 import stat
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from api_process import CONFIG_MAPS, MERGE, PODS, ApiProcess, config_map, running
+from api_process import CONFIG_MAPS, MERGE, PATIENCE_S, PODS, ApiProcess, config_map, running
 
 from elastic.local import certificates
 
@@ -65,26 +66,25 @@ def test_an_address_that_is_not_loopback_is_refused(tmp_path: Path) -> None:
     assert "--listen is 0.0.0.0:0 but only a loopback address is served" in done.stderr
 
 
-async def test_a_socket_handed_in_is_served_too(tmp_path: Path) -> None:
+def test_a_socket_handed_in_is_served_too(tmp_path: Path) -> None:
     with socket.socket() as inherited:
         inherited.bind(("127.0.0.1", 0))
         inherited.listen()
-        inherited.set_inheritable(True)
         ready = tmp_path / "ready"
         command = [sys.executable, "-m", "elastic.local.apiserver", "--data-dir", str(tmp_path), "--ready-file", str(ready)]
         flags = ["--listen", "127.0.0.1:0", "--listen-fd", str(inherited.fileno())]
-        process = await asyncio.create_subprocess_exec(*command, *flags, pass_fds=(inherited.fileno(),))
-        try:
-            async with asyncio.timeout(60):
+        with subprocess.Popen([*command, *flags], pass_fds=(inherited.fileno(),)) as process:
+            try:
+                end = time.monotonic() + PATIENCE_S
                 while not (ready.exists() and ready.read_text()):
-                    await asyncio.sleep(0.02)
-            context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
-            url = f"https://127.0.0.1:{inherited.getsockname()[1]}/readyz"
-            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as s, s.get(url) as answer:
-                assert await answer.text() == "ok"
-        finally:
-            process.terminate()
-            await process.wait()
+                    assert time.monotonic() < end
+                    time.sleep(0.02)
+                context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+                url = f"https://127.0.0.1:{inherited.getsockname()[1]}/readyz"
+                with urllib.request.urlopen(url, context=context, timeout=PATIENCE_S) as answer:
+                    assert answer.read() == b"ok"
+            finally:
+                process.terminate()
 
 
 async def test_an_account_may_do_what_its_role_says_and_no_more(server: ApiProcess) -> None:
