@@ -29,12 +29,13 @@ class Odd(Exception):
 
 def interpreter() -> str:
     """The interpreter that torchrun, our parent, runs under, and would have started a worker with."""
-    with open("/proc/{}/cmdline".format(os.getppid()), "rb") as file:
+    parent = "/proc/{}".format(os.getppid())
+    with open(parent + "/cmdline", "rb") as file:
         named = os.fsdecode(file.read().split(b"\0", 1)[0])
     if not os.path.basename(named).startswith("python"):
         return sys.executable
-    found = named if os.path.dirname(named) else shutil.which(named)
-    return os.path.abspath(found) if found else sys.executable
+    found = os.path.join(os.readlink(parent + "/cwd"), named) if os.path.dirname(named) else shutil.which(named)
+    return os.path.normpath(found) if found and os.access(found, os.X_OK) else sys.executable
 
 
 def ask(folder: str, environment: typing.Dict[str, str]) -> socket.socket:
