@@ -2,7 +2,7 @@
 A disruption is never the job's fault: it costs nothing, and the pod is made again whatever the restart policy says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -102,6 +102,24 @@ def spent(job: Job, pods: Sequence[Pod], counted: dict[str, int]) -> int:
     ended = sum(number for cause, number in counted.items() if Cause(cause).is_charged)
     restarting = {type.lower() for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
     return ended + sum(pod.restarts for pod in pods if pod.phase is Phase.RUNNING and pod.type in restarting)
+
+
+def beyond_budget(job: Job, restarts: Mapping[str, int]) -> str:
+    """Which budget of its own a cause has used up, in words; empty while all hold."""
+    budget = job.elastic.restart_budget if job.elastic is not None else None
+    if budget is None:
+        return ""
+    limits = {
+        Cause.USER: budget.user,
+        Cause.OUT_OF_MEMORY: budget.out_of_memory,
+        Cause.HANG: budget.hang,
+        Cause.DISRUPTION: budget.disruption,
+    }
+    for cause, limit in limits.items():
+        used = restarts.get(cause.value, 0)
+        if limit is not None and used > limit:
+            return f"restarts by cause {cause.value} are {used} but restartBudget allows {limit}"
+    return ""
 
 
 def is_exhausted(limit: int | None, used: int) -> bool:

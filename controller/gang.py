@@ -22,7 +22,7 @@ def pod_group(job: Job, settings: Settings) -> Iterator[Object]:
     if not settings.gang_scheduler:
         return
     policy = job.run_policy.scheduling_policy or SchedulingPolicy()
-    spec: Object = {"minMember": _least_pods(job, policy)}
+    spec: Object = {"minMember": _least_pods(job, policy, strict=settings.strict)}
     resources = policy.min_resources if policy.min_resources is not None else _resources(job, spec["minMember"])
     metadata = owned_metadata(job, job.metadata.name)
     if job.metadata.annotations:
@@ -70,12 +70,12 @@ def of_schedulers(job: Job, settings: Settings) -> Iterator[News]:
         yield warning("SetPodTemplateSchedulerName", message)
 
 
-def _least_pods(job: Job, policy: SchedulingPolicy) -> int:
+def _least_pods(job: Job, policy: SchedulingPolicy, *, strict: bool) -> int:
     if policy.min_available is not None:
         return policy.min_available
     others = sum(spec.replicas for type, spec in job.replicas.items() if type != WORKER)
     workers = job.workers
-    if job.elastic is not None and job.elastic.min_replicas is not None:
+    if not strict and job.elastic is not None and job.elastic.min_replicas is not None:
         workers = min(workers, job.elastic.min_replicas)
     return others + workers
 

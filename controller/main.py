@@ -48,7 +48,7 @@ class Options:
 @click.option("--worker-image", default="elastic-worker:latest", show_default=True, help="Image that brings elastic_worker into pods.")
 @click.option("--gang-scheduler-name", "gang_scheduler", default="", help="Make pod groups for this scheduler.")
 @click.option("--cluster-domain", default="", help="Domain behind .svc in the names that TensorFlow gets.")
-@click.option("--workers", default=8, show_default=True, type=click.IntRange(1, 256), help="Jobs worked on at a time.")
+@click.option("--workers", default=16, show_default=True, type=click.IntRange(1, 256), help="Jobs worked on at a time.")
 @click.option(
     "--compat", default="default", show_default=True, type=click.Choice(["default", "strict"]), help="strict: upstream's exact objects."
 )

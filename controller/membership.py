@@ -26,7 +26,8 @@ def is_ours(job: Job, snapshot: Snapshot) -> bool:
 
 def wants_ours(job: Job, snapshot: Snapshot) -> bool:
     policy = job.elastic
-    if policy is None or snapshot.settings.rendezvous is None or job.kind.name != "PyTorchJob" or [*job.replicas] != [WORKER]:
+    settings = snapshot.settings
+    if policy is None or settings.rendezvous is None or settings.strict or job.kind.name != "PyTorchJob" or [*job.replicas] != [WORKER]:
         return False
     return policy.rdzv_backend in (None, RdzvBackend.ELASTIC) and not policy.rdzv_host and not policy.standalone
 

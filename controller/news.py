@@ -6,6 +6,7 @@ from controller.actions import News, normal, warning
 from controller.snapshot import Pod
 from elastic.api.job import Job
 from elastic.api.template import default_container
+from elastic.api.words import RdzvBackend
 
 ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 
@@ -31,3 +32,10 @@ def of_templates(job: Job) -> Iterator[News]:
         if spec.template["spec"].get("restartPolicy"):
             message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
             yield warning("SetPodTemplateRestartPolicy", message)
+    policy = job.elastic
+    if policy is not None and policy.rdzv_backend in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2):
+        message = (
+            f"elasticPolicy.rdzvBackend is {policy.rdzv_backend.value}: torch's own handler is used, which needs the package python-etcd "
+            "in the image and the v2 interface of etcd; leave rdzvBackend out to meet at this control plane"
+        )
+        yield warning("EtcdRendezvous", message)

@@ -120,6 +120,9 @@ def _failed(look: _Look) -> Plan | None:
     elastic = failure.counted(look.status, verdicts, snapshot.pods)
     if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, snapshot.pods, elastic.restarts)):
         return _ended(look, f"Job {job.metadata.name} has failed because it has reached the specified backoff limit")
+    spent = failure.beyond_budget(job, elastic.restarts)
+    if spent:
+        return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because {spent}")
     if snapshot.world is not None and snapshot.world.closed:
         return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because its group ended: {snapshot.world.closed}")
     return None

@@ -228,3 +228,22 @@ def test_pods_are_the_same_bytes_every_time() -> None:
     assert Cluster(one).round().actions == Cluster(one).round().actions
     assert created(Cluster(one).round()) == ["train-master-0", "train-worker-0", "train-worker-1"]
     assert all(a.resource == PODS for a in Cluster(one).round().actions if a.object["kind"] == "Pod")  # type: ignore[union-attr]
+
+
+def test_a_cause_with_a_budget_of_its_own_ends_the_job_when_it_is_used_up() -> None:
+    budget = {"restartBudget": {"disruption": 1}}
+    cluster = Cluster(elastic_job(2, elastic=budget))
+    cluster.settle()
+    for _ in range(2):
+        assert cluster.state() != "Failed"
+        cluster.run_all()
+        cluster.settle()
+        cluster.set("train-worker-1", Phase.FAILED, reason="Evicted")
+        cluster.settle()
+    assert cluster.state() == "Failed"
+    assert cluster.job.status.conditions[-1].message.endswith("restarts by cause disruption are 2 but restartBudget allows 1")
+
+
+def test_a_job_that_asks_for_etcd_is_told_what_that_needs() -> None:
+    cluster = Cluster(elastic_job(1, elastic={"rdzvBackend": "etcd-v2", "rdzvHost": "etcd", "rdzvPort": 2379}))
+    assert "EtcdRendezvous" in reasons([cluster.round()])
