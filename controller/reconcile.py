@@ -41,8 +41,12 @@ class Reconciler:
         worlds: Mapping[str, World],
         token_for: Callable[[str], str],
         metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.term = 0
+        self._clock = clock
+        self._now = now
         self._observer = observer
         self._applier = applier
         self._queue = queue
@@ -62,14 +66,14 @@ class Reconciler:
     async def _work(self) -> None:
         while True:
             key, since = await self._queue.take()
-            began, failed = time.monotonic(), True
+            began, failed = self._clock(), True
             try:
                 failed = not await self.round(key)
             except Exception:
                 log.exception("round for %s %s/%s broke off", *key)
             finally:
                 self._queue.done(key, failed=failed)
-                self._metrics.round(seconds=time.monotonic() - began, waited=began - since, failed=failed)
+                self._metrics.round(seconds=self._clock() - began, waited=began - since, failed=failed)
 
     async def round(self, key: Key) -> bool:
         """One look and what follows from it; False if it must be repeated soon."""
@@ -78,7 +82,7 @@ class Reconciler:
         if job is None:
             self._queue.forget(key)
             return True
-        now = datetime.now(UTC).replace(microsecond=0)
+        now = self._now().replace(microsecond=0)
         old, planned = self._planned(key, job, now)
         outcome = await self._applier.carry_out(key, job, planned, old=old, now=now)
         self._count(key, old, outcome)
@@ -87,7 +91,7 @@ class Reconciler:
         for resource, version in outcome.written.items():
             await self._observer.reached(resource, version, timeout_s=IN_VIEW_TIMEOUT_S)
         if planned.look_again_at is not None:
-            self._queue.add_at(key, time.monotonic() + (planned.look_again_at - datetime.now(UTC)).total_seconds())
+            self._queue.add_at(key, self._clock() + (planned.look_again_at - self._now()).total_seconds())
         return not outcome.errors
 
     async def _let_go(self, key: Key, job: Object | None) -> None:
