@@ -7,6 +7,8 @@ import os
 import re
 import typing
 
+from elastic_worker.settings import GENERATION
+
 PER_WORKER = frozenset(
     (
         "RANK",
@@ -20,6 +22,7 @@ PER_WORKER = frozenset(
         "ROLE_WORLD_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
+        GENERATION,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "CUDA_VISIBLE_DEVICES",
         "PWD",
@@ -28,7 +31,7 @@ PER_WORKER = frozenset(
         "_",
     )
 )
-"""What torchrun and shells set anew, and what nothing reads when torch is imported."""
+"""What torchrun, our handler and shells set anew, and what nothing reads when torch is imported."""
 PER_WORKER_PREFIX = "TORCHELASTIC_"
 STATUS_LINES = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 PLACEMENT_LINES = ("Cpus_allowed_list", "Mems_allowed_list")

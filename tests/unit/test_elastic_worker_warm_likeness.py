@@ -16,7 +16,14 @@ ENVIRONMENTS = st.dictionaries(NAMES | st.sampled_from(sorted(likeness.PER_WORKE
 
 def test_a_workers_own_variables_may_differ() -> None:
     before = {"HOME": "/root"}
-    asked = {"HOME": "/root", "RANK": "3", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "1", "CUDA_VISIBLE_DEVICES": "2"}
+    asked = {
+        "HOME": "/root",
+        "RANK": "3",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+        "ELASTIC_GENERATION": "7",
+        "CUDA_VISIBLE_DEVICES": "2",
+    }
     assert likeness.of_environment(before, before, asked) == ""
 
 
