@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ssl
 import subprocess
@@ -70,6 +71,7 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.session.close()
+        await asyncio.sleep(0.1)  # TLS connections end a few turns of the loop later
 
     async def ask(self, method: str, path: str, body: Any = None, *, media: str = "application/json", **query: str) -> tuple[int, Json]:
         headers = {"Content-Type": media} if body is not None else {}

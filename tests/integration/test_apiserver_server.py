@@ -114,6 +114,12 @@ async def test_an_account_may_do_what_its_role_says_and_no_more(server: ApiProce
 
 
 # ---------------------------------------------------------------------- webhooks
+def closing(answer: web.Response) -> web.Response:
+    """Ends the connection with the answer, so that none is left half closed when the test's loop ends."""
+    answer.force_close()
+    return answer
+
+
 Review = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -128,7 +134,7 @@ async def webhook(folder: Path, answer: Review) -> AsyncIterator[tuple[str, str]
     async def review(request: web.Request) -> web.Response:
         asked = (await request.json())["request"]
         response = {"uid": asked["uid"], **answer(asked)}
-        return web.json_response({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+        return closing(web.json_response({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 
     app = web.Application()
     app.router.add_post("/review", review)
@@ -267,7 +273,7 @@ async def agent(server: ApiProcess) -> AsyncIterator[int]:
     (server.folder / "node.key").write_bytes(pair.key)
 
     async def logs(request: web.Request) -> web.Response:
-        return web.Response(text=f"{request.path} {dict(request.query)}\n")
+        return closing(web.Response(text=f"{request.path} {dict(request.query)}\n"))
 
     async def run(request: web.Request) -> web.WebSocketResponse:
         channel = web.WebSocketResponse(protocols=("v5.channel.k8s.io",))
