@@ -24,8 +24,9 @@ from elastic.kube.resources import EVENTS, PODS, Object, Resource
 
 LAST_LINES_S = 10.0
 """How long the containers of a job that is over may go on printing."""
-SETTLE_S = 1.0
+SETTLE_S = 0.5
 """A log ends a moment before the pod's status says that its container ended."""
+TRIES_AFTER_END = 20
 
 
 class Outcome(StrEnum):
@@ -184,9 +185,12 @@ class _Logs:
             self._readers[run] = self._tasks.create_task(reading)
 
     async def _read(self, run: Run, pod: str, *, container: str) -> None:
-        """Prints each line once; a log that broke off is read again from its beginning, without the lines that were told."""
-        told = 0
-        while True:
+        """Tells each line once. Only a log that was read to its end after the run was over is complete; one that broke off before, because
+        the server or the node's agent was started again, is read anew from its beginning, without the lines that were told.
+        """
+        told, tries = 0, TRIES_AFTER_END
+        while tries:
+            was_over = run not in self._running
             number = 0
             try:
                 async for line in _lines(self._kube.logs(pod, namespace=self._job.namespace, container=container, follow=True)):
@@ -194,14 +198,15 @@ class _Logs:
                     if number > told:
                         told = number
                         self._tell(Line(pod, line))
+                if was_over:
+                    return
             except KubeError as error:
-                if error.code in (400, 404):  # the pod is gone, or the next run has not begun: this one has no more to say
+                if was_over and error.code in (400, 404):  # the pod is gone, or its next run has not begun
                     return
             except (aiohttp.ClientError, TimeoutError, OSError):
-                pass  # the server went away; whether it comes back, the watch knows
+                pass
+            tries -= was_over
             await asyncio.sleep(SETTLE_S)
-            if run not in self._running:
-                return
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
