@@ -1,6 +1,7 @@
 """The process `elastic-rendezvous`: reads its flags, opens its sockets, and runs the server until it is told to stop."""
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import json
 import logging
@@ -28,6 +29,7 @@ from rendezvous.tokens import BadKey, load_keys
 log = logging.getLogger(__name__)
 
 BACKLOG = 4096
+TLS_BUFFER = 16 * 1024
 STOP_S = 3.0
 DEFAULT_ACCOUNTS = (
     "system:serviceaccount:elastic-training:elastic-controller",
@@ -73,6 +75,9 @@ def main(
         raise click.ClickException(str(error)) from error
     if not sockets:
         raise click.ClickException("nothing to serve on; give --listen HOST:PORT or --listen-fd N")
+
+    # asyncio keeps a read buffer of a quarter of a megabyte per TLS connection, and ours are many, idle, and carry small messages.
+    asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER
 
     async def run() -> None:
         kube = connect(str(kubeconfig) if kubeconfig is not None else None) if kubeconfig is not None or in_cluster else None

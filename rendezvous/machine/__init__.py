@@ -7,8 +7,8 @@ connections (rendezvous.server, or a test) feeds it.
 from rendezvous.machine.choose import leaving
 from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
 from rendezvous.machine.state import Cause, Job, Limits, Member, Phase
-from rendezvous.machine.step import Cut, Effect, Publish, Refuse, Tell, Wake, begin, step
-from rendezvous.machine.views import summary, view
+from rendezvous.machine.step import Cut, Effect, Publish, Refuse, Tell, Wake, begin, step, step_all
+from rendezvous.machine.views import is_done, summary, view
 
 __all__ = [
     "Cause",
@@ -29,8 +29,10 @@ __all__ = [
     "Tick",
     "Wake",
     "begin",
+    "is_done",
     "leaving",
     "step",
+    "step_all",
     "summary",
     "view",
 ]

@@ -3,6 +3,8 @@
 A member that was told to go is taken only where the job would otherwise fall below its least size, and never as rank 0.
 """
 
+from operator import attrgetter
+
 from rendezvous.machine.state import Cause, Job, Member, Phase, Standing
 
 
@@ -21,9 +23,13 @@ def leaving(job: Job, name: str) -> tuple[float, str] | None:
 
 def candidates(job: Job) -> list[Member]:
     """Everybody who could be in the next world, the most deserving first: survivors by rank, then newcomers by arrival."""
+    members = job.members
     ranks = job.standing.ranks if job.standing is not None else {}
-    able = [m for m in job.members.values() if m.phase is Phase.READY or (m.phase is Phase.RUNNING and m.name in ranks)]
-    return sorted(able, key=lambda m: (ranks.get(m.name, job.max + len(ranks)), m.arrived))
+    seats = job.standing.seats if job.standing is not None else ()
+    survivors = [members[name] for name in seats if name is not None and name in members]
+    able = [m for m in survivors if m.phase is Phase.READY or m.phase is Phase.RUNNING]
+    newcomers = [m for m in members.values() if m.phase is Phase.READY and m.name not in ranks]
+    return able + sorted(newcomers, key=attrgetter("arrived"))
 
 
 def allowed_size(job: Job, count: int) -> int:
@@ -42,12 +48,12 @@ def target(job: Job) -> tuple[str, ...]:
     """
     if job.expectation is None:
         return ()
-    able = [m.name for m in candidates(job)]
-    staying = [name for name in able if leaving(job, name) is None]
+    able = candidates(job)
+    staying = [m.name for m in able if m.leave_by is None and m.name in job.expected and m.name not in job.leave_by]
     size = allowed_size(job, len(staying))
     if size:
         return tuple(staying[:size])
-    held_back = [name for name in able if name not in staying and (name in job.expected or name in job.leave_by)]
+    held_back = [m.name for m in able if m.name in job.leave_by or (m.leave_by is not None and m.name in job.expected)]
     needed = _least_size(job) - len(staying)
     if needed <= 0 or needed > len(held_back):
         return ()
@@ -64,8 +70,9 @@ def absent(job: Job) -> list[str]:
     """Expected members that could be here and are not. Pending ones cannot, so nobody waits for them."""
     if job.expectation is None:
         return []
-    pending = frozenset(job.expectation.pending)
-    return [name for name in job.expected if name not in job.members and name not in pending and name not in job.leave_by]
+    missing = job.expected.keys() - job.members.keys() - job.leave_by.keys()
+    missing.difference_update(job.expectation.pending)
+    return sorted(missing)
 
 
 def seats(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:

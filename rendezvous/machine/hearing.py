@@ -172,6 +172,14 @@ def stepped(job: Job, generation: int) -> Job:
     return replace(job, phases=replace(phases, started=phases.started or job.now, stepped=job.now))
 
 
+def lose(job: Job, *, name: str, incarnation: str) -> Job:
+    """The connection of a member broke; it has a moment to come back."""
+    member = job.members.get(name)
+    if member is None or member.incarnation != incarnation or member.broken_at is not None:
+        return job
+    return job.change(name, broken_at=job.now)
+
+
 def expect(job: Job, expectation: Expectation) -> Job:
     """The job after the controller said who should be there. An older leader's word is not heard."""
     if job.expectation is not None and expectation.term < job.expectation.term:

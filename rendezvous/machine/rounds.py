@@ -12,11 +12,12 @@ from rendezvous.machine.hearing import gone
 from rendezvous.machine.state import Cause, Job, Member, Phase, Phases, Round, Standing, ranks_of
 
 
-def settle(job: Job) -> Job:
-    """Everything that follows from the state as it is now."""
+def settle(job: Job, *, let_go: bool) -> Job:
+    """Everything that follows from the state as it is now. Only time makes absence certain, so only a tick lets members go."""
     if job.closed:
         return job
-    job = _drop_absent(job)
+    if let_go:
+        job = _drop_absent(job)
     job = _turn(job)
     if job.round is not None and job.round.draining:
         job = _give_up_late(job)

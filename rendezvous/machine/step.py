@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from rendezvous.machine import hearing, rounds
 from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
 from rendezvous.machine.state import Job, Limits, Phase
-from rendezvous.machine.views import view
+from rendezvous.machine.views import is_done, view
 from rendezvous.wire import Beat, Join, Ready, View
 
 CALM_S = 5.0
@@ -43,7 +43,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Call again at this time, with a Tick, if nothing happens before."""
+    """Call again at this time at the latest, with a Tick. Moments asked for earlier still stand."""
 
     at: float
 
@@ -58,88 +58,88 @@ def begin(uid: str, *, instance: str, up_since: float, now: float, limits: Limit
 
 def step(job: Job, event: Event, now: float) -> tuple[Job, tuple[Effect, ...]]:
     """What the job is after this event, and what follows."""
+    return step_all(job, (event,), now)
+
+
+def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[Effect, ...]]:
+    """The same for events that came together: all are heard before anything is decided, which is what makes thousands at once cheap."""
     before = job
     job = replace(job, now=max(now, job.now))
-    subject = None
-    answer = False
-    match event:
-        case Said(member=name, incarnation=incarnation, message=message):
-            if hearing.is_retired(job, name, incarnation):
-                return job, (Refuse(name, incarnation),)
-            previous = job.members.get(name)
-            subject, answer = name, isinstance(message, Join | Ready)
-            job = hearing.hear(job, name=name, incarnation=incarnation, message=message)
-            if isinstance(message, Beat) and previous is not None:
-                return job, ()
-            replaced = (
-                (Refuse(name, previous.incarnation),) if previous is not None and _is_replaced(job, name, previous.incarnation) else ()
-            )
-            after = rounds.settle(job)
-            return after, (*replaced, *_effects(before, after, subject=subject, answer=answer))
-        case Lost(member=name, incarnation=incarnation):
-            member = job.members.get(name)
-            if member is not None and member.incarnation == incarnation and member.broken_at is None:
-                job = job.change(name, broken_at=job.now)
-        case Expected(expectation=expectation):
-            job = hearing.expect(job, expectation)
-        case Stepped(generation=generation):
-            job = hearing.stepped(job, generation)
-        case Tick():
-            pass
-    after = rounds.settle(job)
-    return after, _effects(before, after, subject=None, answer=False)
-
-
-def _is_replaced(job: Job, name: str, incarnation: str) -> bool:
-    member = job.members.get(name)
-    return member is not None and member.incarnation != incarnation
-
-
-def _effects(before: Job, after: Job, *, subject: str | None, answer: bool) -> tuple[Effect, ...]:
-    """Tell whoever sees something new; the member that came to the barrier hears where it stands in any case."""
     effects: list[Effect] = []
-    if len(after.members) < len(before.members):
-        effects.extend(Cut(name, member.incarnation) for name, member in before.members.items() if name not in after.members)
-    for name in _may_see_news(before, after, subject):
-        now_sees = view(after, name)
-        if (answer and name == subject) or name not in before.members or view(before, name) != now_sees:
-            effects.append(Tell(name, now_sees))
+    subjects: set[str] = set()
+    answered: set[str] = set()
+    is_quiet, is_tick, has_lost = True, False, False
+    for event in events:
+        match event:
+            case Said(member=name, incarnation=incarnation, message=message):
+                if hearing.is_retired(job, name, incarnation):
+                    effects.append(Refuse(name, incarnation))
+                    continue
+                is_quiet = is_quiet and isinstance(message, Beat)
+                subjects.add(name)
+                if isinstance(message, Join | Ready):
+                    answered.add(name)
+                job = hearing.hear(job, name=name, incarnation=incarnation, message=message)
+            case Lost(member=name, incarnation=incarnation):
+                is_quiet, has_lost = False, True
+                job = hearing.lose(job, name=name, incarnation=incarnation)
+            case Expected(expectation=expectation):
+                is_quiet = False
+                job = hearing.expect(job, expectation)
+            case Stepped(generation=generation):
+                is_quiet = False
+                job = hearing.stepped(job, generation)
+            case Tick():
+                is_quiet, is_tick = False, True
+    if is_quiet:
+        return job, tuple(effects)
+    after = rounds.settle(job, let_go=is_tick)
+    effects += _cuts(before, after)
+    effects += _tells(before, after, subjects=subjects, answered=answered)
     if _is_news(before, after):
         effects.append(Publish())
-    effects.append(Wake(_look_again_at(after)))
-    return tuple(effects)
+    effects.append(Wake(_look_again_at(after, is_tick=is_tick, has_lost=has_lost)))
+    return after, tuple(effects)
 
 
-def _may_see_news(before: Job, after: Job, subject: str | None) -> Iterable[str]:
+def _cuts(before: Job, after: Job) -> list[Effect]:
+    """Connections of members that the machine let go of."""
+    if before.members is after.members:
+        return []
+    return [Cut(name, before.members[name].incarnation) for name in before.members.keys() - after.members.keys()]
+
+
+def _tells(before: Job, after: Job, *, subjects: set[str], answered: set[str]) -> list[Effect]:
+    """Tell whoever sees something new; a member that came to the barrier hears where it stands in any case."""
     shared = all(getattr(before, field) is getattr(after, field) for field in ("standing", "round", "closed", "expectation"))
-    finishing = (
-        after.standing is not None
-        and before.members is not after.members
-        and any(m.phase is Phase.FINISHED for m in after.members.values())
-    )
-    if not shared or finishing:
-        return after.members
-    return () if subject is None or subject not in after.members else (subject,)
+    was_over, is_over = is_done(before), is_done(after)
+    names: Iterable[str] = subjects & after.members.keys() if shared and was_over == is_over else after.members
+    effects: list[Effect] = []
+    for name in names:
+        sees = view(after, name, is_over=is_over)
+        if name in answered or name not in before.members or view(before, name, is_over=was_over) != sees:
+            effects.append(Tell(name, sees))
+    return effects
 
 
 def _is_news(before: Job, after: Job) -> bool:
-    """Whether the controller's picture may have changed: all that differs by object, except for what only time moves."""
-    return any(
-        getattr(before, field) is not getattr(after, field)
-        for field in ("members", "standing", "round", "closed", "restarts", "phases", "expectation")
-    )
+    """Whether the controller's picture may have changed."""
+    fields = ("members", "standing", "round", "closed", "restarts", "phases", "expectation")
+    return any(getattr(before, field) is not getattr(after, field) for field in fields)
 
 
-def _look_again_at(job: Job) -> float:
-    """When time alone may change something."""
+def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool) -> float:
+    """When time alone may change something. A later moment than one already asked for does not put that off."""
     limits = job.limits
-    moments = [job.now + CALM_S]
-    if not job.is_settled:
-        moments.append(job.up_since + limits.settle_s)
+    moments = [job.now + CALM_S, job.up_since + limits.settle_s]
     if job.round is not None:
         moments.append(job.round.until)
         if job.min_reached_at is not None:
             moments.append(job.min_reached_at + limits.straggler_s)
-    moments.append(min((m.heard_at for m in job.members.values() if m.phase is not Phase.FINISHED), default=job.now) + limits.silence_s)
-    moments.extend(m.broken_at + limits.return_s for m in job.members.values() if m.broken_at is not None)
+    if has_lost:
+        moments.append(job.now + limits.return_s)
+    if is_tick:
+        moments.extend(m.broken_at + limits.return_s for m in job.members.values() if m.broken_at is not None)
+        heard = (m.heard_at for m in job.members.values() if m.phase is not Phase.FINISHED)
+        moments.append(min(heard, default=job.now) + limits.silence_s)
     return min((moment for moment in moments if moment > job.now), default=job.now + CALM_S)

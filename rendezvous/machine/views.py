@@ -7,8 +7,8 @@ from rendezvous.wire import Rescale, Seat, View, World
 NAMED = 5
 
 
-def view(job: Job, name: str) -> View:
-    """All that this member needs to know now."""
+def view(job: Job, name: str, *, is_over: bool) -> View:
+    """All that this member needs to know now. `is_over` is what is_done says of the job."""
     member = job.members[name]
     grace_s = job.expectation.grace_s if job.expectation is not None else 30.0
     told = leaving(job, name)
@@ -36,7 +36,7 @@ def view(job: Job, name: str) -> View:
         reform=job.round.reason if draining and job.round is not None else "",
         leaving=why_leaving,
         grace_s=grace_s,
-        done=is_done(job),
+        done=is_over,
     )
 
 

@@ -5,7 +5,6 @@ The hub feeds events and carries out effects. It knows neither HTTP nor tokens: 
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -24,8 +23,9 @@ from rendezvous.machine import (
     Tick,
     Wake,
     begin,
+    is_done,
     leaving,
-    step,
+    step_all,
     summary,
     view,
 )
@@ -57,13 +57,15 @@ class Link(Protocol):
 class Course:
     """A job under way: its state, its members' connections, its timer."""
 
-    __slots__ = ("job", "links", "reports", "timer", "touched", "version")
+    __slots__ = ("inbox", "job", "links", "reports", "timer", "touched", "version", "wake_at")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.links: dict[str, tuple[str, Link]] = {}
         self.reports: dict[str, tuple[Report, float]] = {}
+        self.inbox: list[Event] = []
         self.timer: asyncio.TimerHandle | None = None
+        self.wake_at = 0.0
         self.version = 0
         self.touched = job.now
 
@@ -202,9 +204,18 @@ class Hub:
         return course
 
     def _apply(self, course: Course, event: Event) -> None:
-        before = course.job
-        course.job, effects = step(course.job, event, self._clock())
-        if not isinstance(event, Tick):
+        """Take an event in. Those of one turn of the loop are decided on together."""
+        if not course.inbox:
+            asyncio.get_running_loop().call_soon(self._decide, course)
+        course.inbox.append(event)
+
+    def _decide(self, course: Course) -> None:
+        before, events = course.job, course.inbox
+        course.inbox = []
+        if self._jobs.get(before.uid) is not course:
+            return  # forgotten in the meantime
+        course.job, effects = step_all(course.job, events, self._clock())
+        if any(not isinstance(event, Tick) for event in events):
             course.touched = course.job.now
         for effect in effects:
             match effect:
@@ -236,14 +247,15 @@ class Hub:
             del course.links[name]
 
     def _set_timer(self, course: Course, at: float) -> None:
-        if course.timer is not None:
-            course.timer.cancel()
-            course.timer = None
+        """Wake up at this moment, unless an earlier one is asked for already."""
         if not course.job.members and course.job.expectation is None:
             at = course.touched + EMPTY_JOB_KEPT_S
-        if math.isfinite(at):
-            delay = max(0.0, at - self._clock())
-            course.timer = asyncio.get_running_loop().call_later(delay, self._tick, course)
+        if course.timer is not None and course.wake_at <= at:
+            return
+        if course.timer is not None:
+            course.timer.cancel()
+        course.wake_at = at
+        course.timer = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self._tick, course)
 
     def _tick(self, course: Course) -> None:
         course.timer = None
@@ -262,7 +274,7 @@ def _answer(job: Job, name: str, now: float) -> Answer:
     member = job.members.get(name)
     if member is None:
         return Answer()
-    seen = view(job, name)
+    seen = view(job, name, is_over=is_done(job))
     told = leaving(job, name)
     left_s = max(0.0, round(told[0] - now, 3)) if told is not None else None
     return Answer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)

@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 from torch_agents import Proxy, Server, serving, wait_until
 
+from elastic.local.installation import ensure_installation
 from elastic_worker import settings
 from elastic_worker.presence import Presence
 from elastic_worker.report import Reporter
@@ -331,23 +332,17 @@ def test_a_member_whose_network_was_cut_is_replaced_at_once_and_welcomed_back(se
         proxy.close()
 
 
-def test_without_a_url_nobody_answers_and_the_client_says_so() -> None:
+def test_where_nobody_answers_the_client_says_so(tmp_path: Path) -> None:
+    ensure_installation(tmp_path, addresses=())
+    ca = (tmp_path / "ca.crt").read_text()
+
     async def token() -> str:
         return "t"
 
     async def ask() -> None:
-        async with RendezvousClient("https://127.0.0.1:1", token, _any_ca()) as client:
+        async with RendezvousClient("https://127.0.0.1:1", token, ca) as client:
             await client.expect("job", Expectation())
 
     with pytest.raises(RendezvousError, match="PUT /v1/jobs/job/expectation") as refusal:
         asyncio.run(ask())
     assert refusal.value.code == 0
-
-
-def _any_ca() -> str:
-    import tempfile
-
-    from torch_agents import make_installation
-
-    with tempfile.TemporaryDirectory() as folder:
-        return (make_installation(Path(folder) / "i") / "ca.crt").read_text()

@@ -1,12 +1,9 @@
 """A rendezvous server process and torchrun agents on loopback, for tests and benchmarks that need neither Kubernetes nor containers."""
 
 import contextlib
-import datetime
 import http.client
-import ipaddress
 import os
 import re
-import secrets
 import signal
 import socket
 import ssl
@@ -18,11 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from elastic.local.installation import ensure_installation
 from rendezvous.client import RendezvousClient
 from rendezvous.tokens import control_token, job_token, load_keys
 from rendezvous.wire import Expectation, World
@@ -73,34 +67,12 @@ def wait_until(holds: Callable[[], bool], *, what: str | Callable[[], str], pati
     return time.monotonic() - began
 
 
-def make_installation(folder: Path) -> Path:
-    """An installation folder as the install step makes it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "server.key").write_text(secrets.token_hex(32))
-    now = datetime.datetime.now(datetime.UTC)
-    ca_key, ca_name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test CA")])
-
-    def certificate(name: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_ca: bool) -> x509.Certificate:
-        builder = x509.CertificateBuilder().subject_name(name).issuer_name(ca_name).public_key(key.public_key())
-        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
-        builder = builder.not_valid_after(now + datetime.timedelta(days=2)).add_extension(x509.BasicConstraints(is_ca, None), True)
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        return builder.add_extension(x509.SubjectAlternativeName(names), False).sign(ca_key, hashes.SHA256())
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    pem = serialization.Encoding.PEM
-    leaf = certificate(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rendezvous")]), key, is_ca=False)
-    (folder / "ca.crt").write_bytes(certificate(ca_name, ca_key, is_ca=True).public_bytes(pem))
-    (folder / "tls.crt").write_bytes(leaf.public_bytes(pem))
-    (folder / "tls.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    return folder
-
-
 class Server:
     """A rendezvous server as a process, on a port that stays the same over restarts."""
 
     def __init__(self, folder: Path) -> None:
-        self.installation = make_installation(folder / "installation")
+        self.installation = folder / "installation"
+        ensure_installation(self.installation, addresses=())
         self._folder = folder
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]

@@ -100,7 +100,7 @@ class Group:
                     if name in self.agents and self.agents[name].incarnation == incarnation:
                         self.agents[name].is_linked = False
                 case Wake(at=at):
-                    self.wake_at = at
+                    self.wake_at = at if self.wake_at <= self.now else min(self.wake_at, at)
                 case Publish():
                     self.heard = max(self.heard, summary(self.job).generation)
 

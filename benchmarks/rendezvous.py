@@ -1,0 +1,300 @@
+"""How the rendezvous server bears many agents: the time for a round to close after its last join, and its cost at rest.
+
+Simulated agents speak the real protocol over real TLS connections to a real server process; all of it on one machine, so the figures hold
+the cost of the simulation as well. Two loads: many jobs with a few agents each, and one job with many.
+
+    python -m benchmarks.rendezvous [--jobs 1000] [--agents 10] [--large 2000] [--rest 30]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import asyncio.sslproto
+import base64
+import http.client
+import json
+import os
+import resource
+import socket
+import ssl
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from elastic.local.installation import ensure_installation
+from rendezvous.tokens import control_token, job_token, load_keys
+from rendezvous.wire import Expectation
+
+BEAT_S = 9.0
+CONNECTS_IN_FLIGHT = 32
+PATIENCE_S = 60.0
+
+
+@dataclass
+class Server:
+    """The server process, and what the kernel says of it."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    key: bytes
+    ca: str
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_mb(self) -> float:
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
+
+    def expect(self, job: str, expectation: Expectation) -> None:
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=ssl.create_default_context(cadata=self.ca), timeout=60)
+        headers = {"Authorization": f"Bearer {control_token(self.key)}"}
+        connection.request("PUT", f"/v1/jobs/{job}/expectation", msgspec.json.encode(expectation), headers)
+        status = connection.getresponse().status
+        connection.close()
+        if status != 204:
+            raise RuntimeError(f"expectation of {job}: {status}")
+
+
+@dataclass
+class Group:
+    """The agents of one job, and when its last one joined."""
+
+    job: str
+    size: int
+    joined: int = 0
+    last_join: float = 0.0
+    closed: list[float] = field(default_factory=list)
+    generation: int = 1
+
+
+class Agent(asyncio.Protocol):
+    """One simulated agent: joins, beats, and notes when it hears of its world."""
+
+    def __init__(self, group: Group, index: int, server: Server) -> None:
+        self._group, self._name, self._server = group, f"w{index}", server
+        self._buffer = b""
+        self._is_open = False
+        self._generation = 0
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        key = base64.b64encode(os.urandom(16)).decode()
+        lines = (
+            f"GET /v1/jobs/{self._group.job}/members/{self._name} HTTP/1.1",
+            "Host: localhost",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            "Sec-WebSocket-Version: 13",
+            f"Sec-WebSocket-Key: {key}",
+            f"Authorization: Bearer {job_token(self._server.key, self._group.job)}",
+        )
+        transport.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+
+    def join(self) -> None:
+        self._say({"t": "join", "incarnation": f"{self._name}/1", "store": "127.0.0.1:1"})
+        self._group.joined += 1
+        self._group.last_join = time.perf_counter()
+
+    def come(self) -> None:
+        self._say({"t": "ready", "after": self._generation, "store": "127.0.0.1:1"})
+        self._group.joined += 1
+        self._group.last_join = time.perf_counter()
+
+    def beat(self) -> None:
+        self._say({"t": "beat"})
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if not self._is_open:
+            head, end, rest = self._buffer.partition(b"\r\n\r\n")
+            if not end:
+                return
+            if not head.startswith(b"HTTP/1.1 101"):
+                raise RuntimeError(head.decode())
+            self._is_open, self._buffer = True, rest
+            self.ready.set_result(None)
+        while (text := self._take()) is not None:
+            view = json.loads(text)
+            if view.get("generation", 0) > self._generation and not view.get("reform"):
+                self._generation = view["generation"]
+                self._group.closed.append(time.perf_counter())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(exc or ConnectionError("closed"))
+
+    def _say(self, message: dict[str, object]) -> None:
+        payload = json.dumps(message).encode()
+        head = struct.pack(">BB", 0x81, 0x80 | len(payload)) if len(payload) < 126 else struct.pack(">BBH", 0x81, 0xFE, len(payload))
+        self._transport.write(head + b"\0\0\0\0" + payload)  # a mask of zeros is a mask
+
+    def _take(self) -> bytes | None:
+        if len(self._buffer) < 2:
+            return None
+        size, start = self._buffer[1] & 127, 2
+        if size == 126:
+            if len(self._buffer) < 4:
+                return None
+            size, start = struct.unpack(">H", self._buffer[2:4])[0], 4
+        if len(self._buffer) < start + size:
+            return None
+        text, self._buffer = self._buffer[start : start + size], self._buffer[start + size :]
+        return text if text.startswith(b"{") else b"{}"
+
+
+async def connect(groups: list[Group], server: Server) -> dict[str, list[Agent]]:
+    """Open all connections, so many at a time; all but the last member of each job join."""
+    tls = ssl.create_default_context(cadata=server.ca)
+    gate = asyncio.Semaphore(CONNECTS_IN_FLIGHT)
+
+    async def one(group: Group, index: int) -> Agent:
+        async with gate:
+            loop = asyncio.get_running_loop()
+            _, agent = await loop.create_connection(
+                lambda: Agent(group, index, server), "127.0.0.1", server.port, ssl=tls, server_hostname="localhost"
+            )
+            await agent.ready
+            if index < group.size - 1:
+                agent.join()
+            return agent
+
+    return {group.job: list(await asyncio.gather(*(one(group, index) for index in range(group.size)))) for group in groups}
+
+
+async def wait_closed(groups: list[Group]) -> None:
+    began = time.perf_counter()
+    while any(len(group.closed) < group.size for group in groups):
+        if time.perf_counter() - began > PATIENCE_S:
+            raise RuntimeError("rounds did not close in time")
+        await asyncio.sleep(0.01)
+
+
+def milliseconds(groups: list[Group]) -> list[float]:
+    """From the last join of each job until its last agent heard of the world."""
+    return sorted((max(group.closed) - group.last_join) * 1000 for group in groups)
+
+
+def show(what: str, values: list[float]) -> None:
+    p99 = values[min(len(values) - 1, int(len(values) * 0.99))]
+    print(f"{what}: p50 {statistics.median(values):.1f} ms, p99 {p99:.1f} ms, worst {values[-1]:.1f} ms (n={len(values)})", flush=True)
+
+
+async def many_jobs(server: Server, *, jobs: int, agents: int, rest_s: float) -> None:
+    groups = [Group(f"job-{index}", agents) for index in range(jobs)]
+    members = tuple(f"w{index}" for index in range(agents))
+    for group in groups:
+        server.expect(group.job, Expectation(members=members, min=agents, max=agents))
+    began, cpu = time.perf_counter(), server.cpu_s()
+    connected = await connect(groups, server)
+    took = time.perf_counter() - began
+    each_ms = (server.cpu_s() - cpu) / jobs / agents * 1000
+    print(f"{jobs} jobs with {agents} agents: connected in {took:.1f} s, {each_ms:.2f} ms of the server each", flush=True)
+    cpu = server.cpu_s()
+    for group in groups:
+        connected[group.job][-1].join()
+        await asyncio.sleep(0.002)  # one after the other: the figure is the time of a round, not of a queue of rounds
+    await wait_closed(groups)
+    show("  round closed after the last join", milliseconds(groups))
+    print(f"  server: {(server.cpu_s() - cpu) * 1000 / jobs:.1f} ms per job, {server.memory_mb():.0f} MB", flush=True)
+    everybody = [agent for group in groups for agent in connected[group.job]]
+    await rest(server, everybody, rest_s)
+    for agent in everybody:
+        agent.close()
+
+
+async def rest(server: Server, agents: list[Agent], rest_s: float) -> None:
+    """All agents beat evenly, and nothing else happens."""
+    slices = max(1, round(BEAT_S * 50))
+    cpu, began = server.cpu_s(), time.perf_counter()
+    turn = 0
+    while time.perf_counter() - began < rest_s:
+        for agent in agents[turn % slices :: slices]:
+            agent.beat()
+        turn += 1
+        await asyncio.sleep(max(0.0, began + turn * BEAT_S / slices - time.perf_counter()))
+    used = (server.cpu_s() - cpu) / (time.perf_counter() - began)
+    print(f"  at rest, {len(agents)} agents: {used * 100:.1f} % of a core, {server.memory_mb():.0f} MB", flush=True)
+
+
+async def one_large_job(server: Server, *, size: int) -> None:
+    group = Group("large", size)
+    members = tuple(f"w{index}" for index in range(size))
+    server.expect(group.job, Expectation(members=members, min=size, max=size))
+    agents = (await connect([group], server))[group.job]
+    cpu = server.cpu_s()
+    agents[-1].join()
+    await wait_closed([group])
+    print(f"one job with {size} agents", flush=True)
+    show("  round closed after the last join", milliseconds([group]))
+    group.closed.clear()
+    server.expect(group.job, Expectation(members=members, min=1, max=size))
+    agents[-1].close()  # its peers are called to the barrier
+    group.size -= 1
+    await asyncio.sleep(1.2)
+    began = time.perf_counter()
+    for agent in agents[:-1]:
+        agent.come()
+        await asyncio.sleep(0)
+    await wait_closed([group])
+    took_ms = (max(group.closed) - began) * 1000
+    print(f"  after the loss of one all {size - 1} come at once: round closed {took_ms:.0f} ms after the first one came")
+    print(f"  server: {server.cpu_s() - cpu:.2f} s of CPU for both rounds, {server.memory_mb():.0f} MB", flush=True)
+    for agent in agents[:-1]:
+        agent.close()
+
+
+def start(folder: Path) -> Server:
+    ensure_installation(folder, addresses=())
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    ready = folder / "ready"
+    arguments = ["--installation", str(folder), "--listen", f"127.0.0.1:{port}", "--ready-file", str(ready), "--log-level", "warning"]
+    process = subprocess.Popen([sys.executable, "-m", "rendezvous.main", *arguments])
+    for _ in range(600):
+        if ready.exists():
+            return Server(process, port, load_keys(folder)[0], (folder / "ca.crt").read_text())
+        time.sleep(0.05)
+    process.kill()
+    raise RuntimeError("the server did not start")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--agents", type=int, default=10)
+    parser.add_argument("--large", type=int, default=2000)
+    parser.add_argument("--rest", type=float, default=30.0)
+    options = parser.parse_args()
+    wanted = max(options.jobs * options.agents, options.large) + 1000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, wanted), hard), hard))
+    asyncio.sslproto.SSLProtocol.max_size = 16 * 1024  # as in the server: a quarter of a megabyte per idle agent would be all that is seen
+
+    with tempfile.TemporaryDirectory() as folder:
+        server = start(Path(folder))
+        print(f"server with no agents: {server.memory_mb():.0f} MB")
+        try:
+            asyncio.run(one_large_job(server, size=options.large))
+            asyncio.run(many_jobs(server, jobs=options.jobs, agents=options.agents, rest_s=options.rest))
+        finally:
+            server.process.terminate()
+            server.process.wait()
+
+
+if __name__ == "__main__":
+    main()

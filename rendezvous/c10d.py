@@ -1,0 +1,188 @@
+"""The backend `c10d`: a store pod per job that outlives any worker, and what stock torchrun needs to scale up and re-form quickly.
+
+Pure builders; who makes the objects, and what follows when the store pod is lost, is decided elsewhere. The store cannot authenticate,
+and torch unpickles what it reads from it: the network policy, which admits only the job's own pods, is what protects it.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Object = dict[str, Any]
+
+DEFAULT_PORT = 29400
+COMPONENT = "app.kubernetes.io/component"
+COMPONENT_VALUE = "rendezvous-store"
+STORE_OF = "app.kubernetes.io/instance"
+SPOT_LABELS = (
+    "karpenter.sh/capacity-type",
+    "eks.amazonaws.com/capacityType",
+    "cloud.google.com/gke-spot",
+    "kubernetes.azure.com/scalesetpriority",
+)
+"""Labels by which clouds tell spot nodes; the values that mean one, below."""
+SPOT_VALUES = ("spot", "SPOT", "true")
+
+TUNING = (
+    ("is_host", "false"),  # no worker hosts the store, whatever its host name looks like
+    ("last_call_timeout", "2"),  # stock waits 30 s in every round below max
+    ("keep_alive_interval", "1"),  # a dead agent is noticed after 3 s; stock takes 15 s
+    ("keep_alive_max_attempt", "3"),
+    ("read_timeout", "180"),  # the store pod may still pull its image when the first worker starts
+)
+
+PROGRAM = """\
+import os, signal
+from torch.distributed import TCPStore
+host, port = os.environ["ELASTIC_POD_IP"], int(os.environ["ELASTIC_STORE_PORT"])
+store = TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True)
+print("serving the rendezvous store on port %s" % store.port, flush=True)
+signal.sigwait([signal.SIGTERM, signal.SIGINT])
+"""
+
+SCRIPT = """\
+for python in python3 python; do
+  command -v "$python" > /dev/null && exec "$python" -u -c "$ELASTIC_STORE_PROGRAM"
+done
+echo 'no Python was found on PATH' >&2
+exit 127
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One job's store. `template` is the Worker's pod template, `selector` the labels that all of the job's pods carry."""
+
+    job_name: str
+    namespace: str
+    job_uid: str
+    owner: Mapping[str, Any]
+    template: Mapping[str, Any]
+    selector: Mapping[str, str]
+    container: str = "pytorch"
+    port: int = DEFAULT_PORT
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.job_name}-rdzv"
+
+    @property
+    def endpoint(self) -> str:
+        return f"{self.name}:{self.port}"
+
+
+def store_pod(store: Store) -> Object:
+    """One process with a TCPStore, from the workers' own image so that it is the same torch; restarted in place when it ends."""
+    spec = store.template.get("spec") or {}
+    pod_spec: Object = {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 5,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "affinity": _on_demand_preferred(),
+        "containers": [_container(store, spec)],
+    }
+    for name in (
+        "imagePullSecrets",
+        "nodeSelector",
+        "tolerations",
+        "priorityClassName",
+        "schedulerName",
+        "serviceAccountName",
+        "securityContext",
+    ):
+        if name in spec:
+            pod_spec[name] = copy.deepcopy(spec[name])
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(store), "spec": pod_spec}
+
+
+def store_service(store: Store) -> Object:
+    """The store's name. Headless, and published before readiness: a worker that comes early retries against the pod itself."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": _labels(store),
+        "ports": [{"name": "store", "port": store.port, "targetPort": store.port, "protocol": "TCP"}],
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(store), "spec": spec}
+
+
+def store_network_policy(store: Store) -> Object | None:
+    """Admits the job's pods and nobody else; None where workers use the host's network, which no pod selector matches."""
+    if (store.template.get("spec") or {}).get("hostNetwork"):
+        return None
+    spec = {
+        "podSelector": {"matchLabels": _labels(store)},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"from": [{"podSelector": {"matchLabels": dict(store.selector)}}], "ports": [{"protocol": "TCP", "port": store.port}]},
+        ],
+    }
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _metadata(store), "spec": spec}
+
+
+def c10d_env(store: Store, rdzv_conf: Sequence[tuple[str, str]] = ()) -> list[Object]:
+    """What a worker's container needs to use the store. The user's own settings come first and win."""
+    return [
+        {"name": "PET_RDZV_BACKEND", "value": "c10d"},
+        {"name": "PET_RDZV_ENDPOINT", "value": store.endpoint},
+        {"name": "PET_RDZV_ID", "value": store.job_uid},
+        {"name": "PET_RDZV_CONF", "value": ",".join(f"{key}={value}" for key, value in tuned(rdzv_conf))},
+        # With the rendezvous store shared with the workers, as is torch's default, a newcomer waits for an address that nobody writes.
+        {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"},
+    ]
+
+
+def tuned(rdzv_conf: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The user's rdzvConf, and our values for what it leaves open."""
+    given = {key for key, _ in rdzv_conf}
+    return [*rdzv_conf, *((key, value) for key, value in TUNING if key not in given)]
+
+
+def _container(store: Store, spec: Mapping[str, Any]) -> Object:
+    worker: Mapping[str, Any] = next((c for c in spec.get("containers") or () if c.get("name") == store.container), {})
+    container: Object = {
+        "name": "store",
+        "image": worker.get("image", ""),
+        "command": ["/bin/sh", "-c", SCRIPT],
+        "env": [
+            {"name": "ELASTIC_STORE_PORT", "value": str(store.port)},
+            {"name": "ELASTIC_STORE_PROGRAM", "value": PROGRAM},
+            {"name": "ELASTIC_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "OMP_NUM_THREADS", "value": "1"},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
+        ],
+        "ports": [{"name": "store", "containerPort": store.port, "protocol": "TCP"}],
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "readinessProbe": {"tcpSocket": {"port": store.port}, "periodSeconds": 1, "failureThreshold": 3},
+        "securityContext": copy.deepcopy(worker.get("securityContext"))
+        or {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    if "imagePullPolicy" in worker:
+        container["imagePullPolicy"] = worker["imagePullPolicy"]
+    return container
+
+
+def _on_demand_preferred() -> Object:
+    """Rather a node that nobody reclaims: the store is the one pod whose loss restarts the group."""
+    terms = [
+        {"weight": 50, "preference": {"matchExpressions": [{"key": label, "operator": "NotIn", "values": list(SPOT_VALUES)}]}}
+        for label in SPOT_LABELS
+    ]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def _labels(store: Store) -> dict[str, str]:
+    """Not those of a replica: the store is counted neither as a worker nor in a gang."""
+    return {COMPONENT: COMPONENT_VALUE, STORE_OF: store.name[:63].rstrip("-.")}
+
+
+def _metadata(store: Store) -> Object:
+    return {
+        "name": store.name,
+        "namespace": store.namespace,
+        "labels": {**store.labels, **_labels(store)},
+        "ownerReferences": [dict(store.owner)],
+    }
