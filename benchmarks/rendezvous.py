@@ -104,6 +104,7 @@ class Agent(asyncio.Protocol):
 
     def join(self) -> None:
         self._say({"t": "join", "incarnation": f"{self._name}/1", "store": "127.0.0.1:1"})
+        asyncio.get_running_loop().call_later(BEAT_S, self._beat)
         self._group.joined += 1
         self._group.last_join = time.perf_counter()
 
@@ -112,8 +113,10 @@ class Agent(asyncio.Protocol):
         self._group.joined += 1
         self._group.last_join = time.perf_counter()
 
-    def beat(self) -> None:
-        self._say({"t": "beat"})
+    def _beat(self) -> None:
+        if not self._transport.is_closing():
+            self._say({"t": "beat"})
+            asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def close(self) -> None:
         self._transport.abort()
@@ -218,15 +221,9 @@ async def many_jobs(server: Server, *, jobs: int, agents: int, rest_s: float) ->
 
 
 async def rest(server: Server, agents: list[Agent], rest_s: float) -> None:
-    """All agents beat evenly, and nothing else happens."""
-    slices = max(1, round(BEAT_S * 50))
+    """All agents beat, and nothing else happens."""
     cpu, began = server.cpu_s(), time.perf_counter()
-    turn = 0
-    while time.perf_counter() - began < rest_s:
-        for agent in agents[turn % slices :: slices]:
-            agent.beat()
-        turn += 1
-        await asyncio.sleep(max(0.0, began + turn * BEAT_S / slices - time.perf_counter()))
+    await asyncio.sleep(rest_s)
     used = (server.cpu_s() - cpu) / (time.perf_counter() - began)
     print(f"  at rest, {len(agents)} agents: {used * 100:.1f} % of a core, {server.memory_mb():.0f} MB", flush=True)
 

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import structs
 from rendezvous_group import Group
 
-from rendezvous.machine import Phase, Said
+from rendezvous.machine import Phase, Said, Tick
 from rendezvous.machine.choose import leaving
 from rendezvous.wire import Leaving, Ready
 
@@ -85,6 +85,14 @@ class Membership(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.group.advance(seconds)
 
+    @rule(seconds=st.sampled_from([-5000.0, -1.0, 3600.0]))
+    def the_clock_jumps(self, seconds: float) -> None:
+        """Backwards it must not matter; forwards is a machine that slept."""
+        now = self.group.now
+        self.group.now += seconds
+        self.group.apply(Tick())
+        self.group.now = max(now, self.group.now)
+
     @rule()
     def calm_follows(self) -> None:
         """Whatever happened: when links hold and asked members come, everybody who may work soon does."""
@@ -132,11 +140,58 @@ class Membership(RuleBasedStateMachine):
         self.group.new_worlds.clear()
 
 
-TestMembership = Membership.TestCase
-TestMembership.settings = settings(
+class TwoServers(RuleBasedStateMachine):
+    """Two servers serve one job by mistake: worlds may come twice, but nobody is led to believe in another's."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.groups = (Group(), Group())
+        self.groups[1].starts = 1000
+        self.groups[1].start_server(up_for_s=100)
+        for group in self.groups:
+            group.expect(*NAMES[:3], min=1, max=3)
+
+    @rule(name=some, server=st.integers(0, 1))
+    def an_agent_starts(self, name: str, server: int) -> None:
+        if name not in self.groups[1 - server].agents:
+            self.groups[server].start(name)
+
+    @precondition(lambda self: any(group.agents for group in self.groups))
+    @rule(data=st.data())
+    def an_agent_turns_to_the_other_server(self, data: st.DataObject) -> None:
+        server = data.draw(st.sampled_from([index for index in (0, 1) if self.groups[index].agents]))
+        name = data.draw(st.sampled_from(sorted(self.groups[server].agents)))
+        agent = self.groups[server].agents[name]
+        self.groups[server].kill(name)
+        self.groups[1 - server].agents[name] = agent
+        self.groups[1 - server].link(name)
+
+    @rule(seconds=st.sampled_from([0.1, 1.1, 6.0, 17.0]))
+    def time_passes(self, seconds: float) -> None:
+        for group in self.groups:
+            group.come_all()
+            group.advance(seconds)
+
+    @invariant()
+    def every_belief_is_a_world_that_was_sealed(self) -> None:
+        if not hasattr(self, "groups"):
+            return
+        sealed = {**self.groups[0].sealed, **self.groups[1].sealed}
+        assert len(sealed) == len(self.groups[0].sealed) + len(self.groups[1].sealed), "no two worlds share an id"
+        for agent in (agent for group in self.groups for agent in group.agents.values()):
+            assert agent.entered == sorted(set(agent.entered))
+            if agent.held is not None:
+                assert sealed[agent.held.id][agent.held.rank] == agent.name
+
+
+LAWS = settings(
     max_examples=40,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(HypothesisPhase.explicit, HypothesisPhase.reuse, HypothesisPhase.generate, HypothesisPhase.shrink),
 )
+TestTwoServers = TwoServers.TestCase
+TestTwoServers.settings = LAWS
+TestMembership = Membership.TestCase
+TestMembership.settings = LAWS
