@@ -127,6 +127,9 @@ class ControlPlane:
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             f"--proxy-client-cert-file={self.folder / 'proxy.crt'}",
             f"--proxy-client-key-file={self.folder / 'proxy.key'}",
+            # Node agents answer only an API server that shows a certificate.
+            f"--kubelet-client-certificate={self.folder / 'admin.crt'}",
+            f"--kubelet-client-key={self.folder / 'admin.key'}",
             "--enable-aggregator-routing=true",
             "--allow-privileged=true",
         )

@@ -16,7 +16,7 @@ from elastic.local.agent.environment import Object
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.launch import Settings
 from elastic.local.agent.names import Directory, NamedPod, NamedService, named_pod, named_service
-from elastic.local.agent.node import LOCAL_LABEL, NodeAgent, NodeFacts, hosts_text
+from elastic.local.agent.node import NodeAgent, NodeFacts, hosts_text
 from elastic.local.agent.pod import PodRunner, Surroundings
 from elastic.local.agent.records import PodFolder
 from elastic.local.sandbox import Mode
@@ -97,9 +97,9 @@ class Fleet:
             self._registered.clear()
             await self._registered.wait()
 
-    async def retire_others(self, names: Collection[str]) -> None:
-        """Takes nodes out of the API that an earlier cluster of this data folder played, and this one does not."""
-        for node in (await self._kube.list(NODES, labels=f"{LOCAL_LABEL}=true")).items:
+    async def retire_others(self, names: Collection[str], *, labels: str) -> None:
+        """Takes nodes with these labels out of the API that were played once and are not any more."""
+        for node in (await self._kube.list(NODES, labels=labels)).items:
             if node["metadata"]["name"] not in names:
                 await self._kube.delete(NODES, node["metadata"]["name"])
 

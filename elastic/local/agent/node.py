@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_S = 40
-LOCAL_LABEL = "elastic-training/local-node"
-"""On every node that this package plays, so that one which is not played any more can be told from others."""
 HEARTBEAT_S = 10.0
 NODE_STATUS_S = 240.0
 GONE_S, GONE_POLL_S = 10.0, 0.02
@@ -177,7 +175,6 @@ class NodeAgent:
             "kubernetes.io/hostname": facts.name,
             "kubernetes.io/os": "linux",
             "kubernetes.io/arch": _architecture(),
-            LOCAL_LABEL: "true",
             **facts.labels,
         }
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": facts.name, "labels": labels}}
@@ -203,7 +200,8 @@ class NodeAgent:
         return {
             "capacity": dict(facts.capacity),
             "allocatable": dict(facts.capacity),
-            "addresses": [{"type": "InternalIP", "address": facts.host_ip}, {"type": "Hostname", "address": facts.name}],
+            # An API server would try a host name first, and nobody resolves those of nodes that share one machine.
+            "addresses": [{"type": "InternalIP", "address": facts.host_ip}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
             "conditions": [
                 _condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available", now),

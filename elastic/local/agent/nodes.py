@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 from pathlib import Path
 
 from elastic.local.agent import roster
@@ -13,6 +14,8 @@ from elastic.local.agent.roster import Member
 FILE = "nodes.json"
 HOST_IP = "127.0.0.1"
 READY_S = 20.0
+PLAYED_BY = "elastic-training/played-by"
+"""Marks the nodes of one data folder, so that one which it does not play any more can be told from those of others."""
 
 
 class Nodes:
@@ -23,6 +26,7 @@ class Nodes:
         self._fleet = fleet
         self._port = port
         self._file = folder / FILE
+        self._played_by = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
         self._roster = roster.read(self._file).for_holder(holder)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._gpus = 0
@@ -34,7 +38,7 @@ class Nodes:
         for member in members:
             self._run(member)
         names = [member.name for member in members]
-        await self._fleet.retire_others([*names, *self._roster.killed])
+        await self._fleet.retire_others([*names, *self._roster.killed], labels=f"{PLAYED_BY}={self._played_by}")
         await self._fleet.wait_for(names)
 
     async def add(self, member: Member) -> None:
@@ -66,7 +70,7 @@ class Nodes:
             capacity=machine_capacity(member.gpus),
             host_ip=HOST_IP,
             port=self._port,
-            labels=member.labels,
+            labels={**member.labels, PLAYED_BY: self._played_by},
             sandbox=self._fleet.mode.value,
             gpus=self._numbers(member.gpus),
         )

@@ -1,0 +1,122 @@
+"""`python -m elastic.local.agent`: one node on this machine for any API server, that of the laptop or a real one."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from elastic.kube import connect
+from elastic.kube.client import Kube
+from elastic.local.agent import forward
+from elastic.local.agent.fleet import pods_cache
+from elastic.local.agent.images import ImageError, Images, parse_images
+from elastic.local.agent.roster import Member
+from elastic.local.agent.service import Options, base_environment, start
+from elastic.local.sandbox import Mode
+from elastic.local.sandbox.channel import listen_inside
+
+log = logging.getLogger("elastic.local.agent")
+
+API_NAME = "kubernetes.default.svc"
+"""Pods reach the API server through the gateway, whose address its certificate does not have; this name it always has."""
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m elastic.local.agent", description="A node whose pods are processes of this machine.")
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--node", required=True, metavar="NAME")
+    parser.add_argument("--data-dir", type=Path, required=True, help="where pods have their folders")
+    parser.add_argument("--sandbox", choices=["auto", *(mode.value for mode in Mode)], default="auto")
+    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="a label of the node; repeatable")
+    parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
+    parser.add_argument(
+        "--forward",
+        type=int,
+        action="append",
+        default=[],
+        metavar="PORT",
+        help="a port of 127.0.0.1 that pods reach at their gateway; repeatable",
+    )
+    parser.add_argument("--cwd", type=Path, default=Path.cwd(), help="working folder of containers that name none")
+    parser.add_argument("--ready-file", type=Path, help="written when the node is in the API")
+    return parser.parse_args()
+
+
+@contextmanager
+def holder(folder: Path, sandbox: str) -> Iterator[Mode]:
+    """The first sandbox of those allowed that can be made here, as a process that ends with us."""
+    modes = list(Mode) if sandbox == "auto" else [Mode(sandbox)]
+    for mode in modes:
+        command = [sys.executable, "-m", "elastic.local.sandbox.holder", str(folder), mode.value]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        if process.stdout.readline() == b"ready\n":
+            try:
+                yield mode
+            finally:
+                process.terminate()
+                process.wait()
+            return
+        process.wait()
+        log.warning("sandbox %s is not possible here", mode.value)
+    raise SystemExit("no sandbox can be made on this machine")
+
+
+async def run(args: argparse.Namespace, images: Images, mode: Mode, base_env: dict[str, str]) -> None:
+    async with connect(args.kubeconfig) as kube:
+        work = asyncio.create_task(_work(kube, args, images, mode, base_env))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        try:
+            await work
+        except asyncio.CancelledError:
+            log.info("stopped")
+
+
+async def _work(kube: Kube, args: argparse.Namespace, images: Images, mode: Mode, base_env: dict[str, str]) -> None:
+    pods = pods_cache(kube)
+    server = urlsplit(kube.access.server)
+    port = server.port or 443
+    member = Member(args.node, args.gpus, dict(entry.split("=", 1) for entry in args.label))
+    options = Options(
+        data_dir=args.data_dir,
+        members=(member,),
+        cwd=args.cwd,
+        images=images,
+        base_env=base_env,
+        api_host=API_NAME if mode is Mode.NETNS else server.hostname,
+    )
+    async with asyncio.TaskGroup() as group:
+        group.create_task(pods.run())
+        if mode is Mode.NETNS:
+            group.create_task(forward.serve(listen_inside(args.data_dir, port), str(server.hostname), port))
+            for other in args.forward:
+                group.create_task(forward.serve(listen_inside(args.data_dir, other), "127.0.0.1", other))
+        await start(group, kube, pods, options)
+        if args.ready_file:
+            args.ready_file.write_text("ready\n")
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    args = arguments()
+    args.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        images = Images(parse_images(args.image))
+    except ImageError as error:
+        sys.exit(str(error))
+    with holder(args.data_dir.resolve(), args.sandbox) as mode:
+        args.data_dir = args.data_dir.resolve()
+        asyncio.run(run(args, images, mode, base_environment(os.environ)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Puts together what the nodes of one process need (the holder's connection, the endpoint for logs and exec, the names) and starts them."""
+
+import asyncio
+import os
+import ssl
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from elastic.kube.cache import Cache
+from elastic.kube.client import Kube
+from elastic.local.agent import control
+from elastic.local.agent.endpoint import Endpoint
+from elastic.local.agent.environment import Object
+from elastic.local.agent.fleet import Fleet, Place
+from elastic.local.agent.images import Images, write_programs
+from elastic.local.agent.launch import Settings
+from elastic.local.agent.nodes import HOST_IP, Nodes
+from elastic.local.agent.roster import Member
+from elastic.local.sandbox import Mode
+from elastic.local.sandbox.channel import Channel
+
+API_SERVER = ("kubernetes", "default")
+RENDEZVOUS = ("elastic-rendezvous", "elastic-system")
+PASSED_ON = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "CUDA_HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the nodes of one process are started with."""
+
+    data_dir: Path
+    members: tuple[Member, ...]
+    cwd: Path
+    images: Images
+    base_env: Mapping[str, str]
+    """What containers get where an image would bring it."""
+    api_host: str | None = None
+    """The name or address by which pods find the API server; None: the gateway of their network."""
+
+
+async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", options: Options) -> str:
+    """Returns the gateway's address when every node is ready in the API; the group keeps them running."""
+    channel = await Channel.open(options.data_dir)
+    described = await channel.describe()
+    gateway = str(described["gateway"])
+    settings = Settings(
+        mode=Mode(described["mode"]),
+        base_env=_environment(kube, options, gateway),
+        cwd=str(options.cwd),
+        claims=options.data_dir / "claims",
+        host_ip=HOST_IP,
+        capacity={},
+        images=options.images,
+    )
+    place = Place(options.data_dir / "nodes", {API_SERVER: gateway, RENDEZVOUS: gateway})
+    fleet = Fleet(kube, channel, settings=settings, place=place, pods=pods)
+    group.create_task(fleet.run())
+    group.create_task(_follow(channel))
+    port = await Endpoint(fleet.runner, channel).start(HOST_IP, authority(kube))
+    nodes = Nodes(group, fleet, port=port, folder=options.data_dir, holder=described["holder"])
+    await nodes.start(options.members)
+    group.create_task(control.serve(options.data_dir, nodes.add, nodes.kill))
+    return gateway
+
+
+def _environment(kube: Kube, options: Options, gateway: str) -> dict[str, str]:
+    programs = options.data_dir / "programs"
+    write_programs(programs)
+    ours, rest = options.base_env["PATH"].split(os.pathsep, 1)
+    return {
+        **options.base_env,
+        "PATH": os.pathsep.join([ours, str(programs), rest]),
+        "KUBERNETES_SERVICE_HOST": options.api_host or gateway,
+        "KUBERNETES_SERVICE_PORT": str(urlsplit(kube.access.server).port or 443),
+    }
+
+
+async def _follow(channel: Channel) -> None:
+    """Without the holder there are no sandboxes; whoever supervises us starts both anew."""
+    await channel.gone()
+    raise SystemExit("the sandbox holder has gone")
+
+
+def authority(kube: Kube) -> str:
+    """The certificate authority that we trust, as pods and the endpoint shall."""
+    if kube.access.tls is None:
+        return ""
+    return "".join(ssl.DER_cert_to_PEM_cert(der) for der in kube.access.tls.get_ca_certs(binary_form=True))
+
+
+def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """This Python's programs first on the PATH, and a little of who runs us."""
+    folder = str(Path(sys.executable).parent)
+    path = environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    kept = {name: environ[name] for name in PASSED_ON if name in environ}
+    return {**kept, "PATH": os.pathsep.join([folder, path])}
