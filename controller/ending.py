@@ -14,7 +14,7 @@ from elastic.api.job import Job, JobStatus, ReplicaStatus
 from elastic.api.words import CleanPodPolicy, ConditionType
 from elastic.kube.resources import PODS, SERVICES
 
-ACTIVE_ONLY = ("HorizontalPodAutoscaler", "PodDisruptionBudget", "PodGroup")
+ACTIVE_ONLY = ("HorizontalPodAutoscaler", "PodDisruptionBudget", "PodGroup", "NetworkPolicy", "Pod", "Service")
 """Kinds of objects that serve a job only while it is active."""
 
 

@@ -2,22 +2,27 @@
 A group meets at one rendezvous; where a framework's processes are told how many they are, a group also has one size.
 """
 
-from controller import membership
+from controller import membership, store
 from controller.frameworks.protocol import total
 from controller.snapshot import GROUP, Pod, Snapshot
 from elastic.api.job import Job, Object
-from elastic.api.words import RdzvBackend
 
 
 def group_of(job: Job, snapshot: Snapshot) -> str:
     """The word that pods made now carry; empty where any pods of the job go together."""
-    if membership.is_ours(job, snapshot):
-        return RdzvBackend.ELASTIC.value
-    policy = job.elastic
-    if policy is None:
-        return ""
+    place, policy = membership.place(job, snapshot), job.elastic
+    if place is membership.Place.OURS or policy is None:
+        return place.value
     is_unbounded = policy.min_replicas is None and policy.max_replicas is None
-    return f"size-{total(job)}" if is_unbounded or not job.kind.native_elastic else ""
+    words = [place.value, store.run_of_store(job, snapshot)] if place is membership.Place.STORE else []
+    if is_unbounded or not job.kind.native_elastic:
+        words.append(f"size-{total(job)}")
+    return "-".join(words)
+
+
+def is_waiting(job: Job, snapshot: Snapshot) -> bool:
+    """Workers are made once their store is there; those that lost theirs stay until the new one is."""
+    return membership.place(job, snapshot) is membership.Place.STORE and not store.run_of_store(job, snapshot)
 
 
 def marked(pod: Object, group: str) -> Object:
@@ -28,5 +33,7 @@ def marked(pod: Object, group: str) -> Object:
 
 def strays(job: Job, snapshot: Snapshot) -> list[Pod]:
     """Pods of another group than the job's; unmarked ones were made by somebody else and are left to finish."""
+    if is_waiting(job, snapshot):
+        return []
     group = group_of(job, snapshot)
     return [pod for pod in snapshot.pods if pod.group and pod.group != group]

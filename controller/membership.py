@@ -6,6 +6,7 @@ import base64
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 
 from msgspec.structs import replace
 
@@ -15,21 +16,55 @@ from controller.ownership import owned_metadata
 from controller.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Leaving, Object
 from elastic.api.kinds import WORKER
+from elastic.api.template import default_container
 from elastic.api.words import Cause, RdzvBackend, WorkerLibrary
-from rendezvous.delivery import CA_KEY, TOKEN_KEY, Delivery, deliver, is_undeliverable, obstacle
+from rendezvous.delivery import CA_KEY, TOKEN_KEY, Delivery, deliver, is_undeliverable, obstacle, rendezvous_flags
+
+
+class Place(Enum):
+    """Where a job's group forms."""
+
+    NONE = ""
+    """There is no group to form, or the user has seen to it; upstream's variables are all there is."""
+    OURS = RdzvBackend.ELASTIC.value
+    """At the rendezvous server."""
+    STORE = RdzvBackend.C10D.value
+    """Through c10d at a store pod of the job's own."""
+
+
+def place(job: Job, snapshot: Snapshot) -> Place:
+    """Not ours where the user chose another place, or nothing of ours can get in; and never another than where the group began."""
+    wanted = _wanted_place(job, snapshot)
+    if wanted is Place.NONE or job.status.start_time is None:
+        return wanted
+    begun = job.status.elastic.backend if job.status.elastic is not None else ""
+    if begun == "":
+        return Place.NONE
+    return Place.STORE if begun == Place.STORE.value else wanted
+
+
+def _wanted_place(job: Job, snapshot: Snapshot) -> Place:
+    policy, settings = job.elastic, snapshot.settings
+    if policy is None or settings.strict or job.kind.name != "PyTorchJob" or [*job.replicas] != [WORKER]:
+        return Place.NONE
+    if policy.rdzv_host or policy.standalone or policy.rdzv_backend in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2):
+        return Place.NONE
+    if chosen_by_command(job):
+        return Place.NONE
+    if policy.rdzv_backend is RdzvBackend.C10D:
+        return Place.STORE
+    if settings.rendezvous is None:
+        return Place.NONE
+    return Place.STORE if obstacle_to(job) else Place.OURS
 
 
 def is_ours(job: Job, snapshot: Snapshot) -> bool:
-    """Does this job's group form at our rendezvous server? Not where the user chose another place, or nothing of ours can get in."""
-    return wants_ours(job, snapshot) and not obstacle_to(job)
+    return place(job, snapshot) is Place.OURS
 
 
-def wants_ours(job: Job, snapshot: Snapshot) -> bool:
-    policy = job.elastic
-    settings = snapshot.settings
-    if policy is None or settings.rendezvous is None or settings.strict or job.kind.name != "PyTorchJob" or [*job.replicas] != [WORKER]:
-        return False
-    return policy.rdzv_backend in (None, RdzvBackend.ELASTIC) and not policy.rdzv_host and not policy.standalone
+def chosen_by_command(job: Job) -> bool:
+    """Flags in the container's own command win over any environment, so nothing is put beside them."""
+    return bool(rendezvous_flags(default_container(job.replicas[WORKER].template, job.kind)))
 
 
 def obstacle_to(job: Job) -> str:
@@ -37,10 +72,6 @@ def obstacle_to(job: Job) -> str:
     assert job.elastic is not None
     if job.elastic.worker_library is WorkerLibrary.NONE:
         return "elasticPolicy.workerLibrary is None"
-    begun = job.status.elastic.backend if job.status.elastic is not None else ""
-    if job.status.start_time is not None and begun != RdzvBackend.ELASTIC.value:
-        # Never two worlds: a group that began elsewhere, or could not load our library, stays where it is.
-        return "its group began at another rendezvous"
     return obstacle(job.replicas[WORKER].template, container=job.kind.container)
 
 
@@ -75,8 +106,11 @@ def delivered(job: Job, pod: Object, index: int, snapshot: Snapshot) -> Object:
 
 def elsewhere(job: Job, snapshot: Snapshot) -> Iterator[News]:
     """Tells why a job that could have our rendezvous has torch's own."""
-    if wants_ours(job, snapshot) and (reason := obstacle_to(job)):
-        yield normal("OtherRendezvous", f"{job.kind.name} {job.metadata.name} meets through c10d at worker 0, because {reason}.")
+    policy = job.elastic
+    if policy is None or policy.rdzv_backend is not None or snapshot.settings.rendezvous is None:
+        return
+    if place(job, snapshot) is Place.STORE and (reason := obstacle_to(job)):
+        yield normal("OtherRendezvous", f"{job.kind.name} {job.metadata.name} meets through c10d, because {reason}.")
 
 
 def undeliverable(job: Job, pods: Sequence[Pod]) -> str:

@@ -59,7 +59,8 @@ def reconciled(snapshot: Snapshot, wanted: Sequence[Object], *, managed: Iterabl
         there = snapshot.find(item["kind"], metadata["name"])
         if there is None:
             yield Create(resource_of(item), item if resource_of(item) in UNMARKED else _marked(item))
-        elif differs(item, there.raw):
+        elif item["kind"] != "Pod" and differs(item, there.raw):
+            # A pod cannot be changed: it is as it was made until it goes.
             yield Update(resource_of(item), metadata["name"], _change(item))
     names = {(item["kind"], item["metadata"]["name"]) for item in wanted}
     kinds = frozenset(managed)

@@ -164,4 +164,5 @@ def _without_bulk(raw: Object) -> Object:
     return raw
 
 
-OTHER_RESOURCES = tuple(r for r in RESOURCES.values() if r not in (PODS, SERVICES))
+OTHER_RESOURCES = tuple(RESOURCES.values())
+"""Kinds of which a job may have objects beside its replicas, pods and services among them."""

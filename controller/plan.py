@@ -20,6 +20,7 @@ from controller.pods import pod_for, replica_name
 from controller.replicas import Tally, replica_statuses, tally
 from controller.services import services
 from controller.snapshot import Pod, Snapshot
+from controller.store import store_objects
 from controller.success import has_succeeded, is_running
 from elastic.api.job import ElasticStatus, Job, JobStatus, Leaving, Object
 from elastic.api.kinds import WORKER
@@ -165,8 +166,11 @@ def _active(look: _Look) -> Plan:
         *services(job, snapshot, crew.places),
         *(Create(PODS, pod_for(job, type, index, snapshot)) for type, index in crew.missing),
     ]
-    if membership.is_ours(job, snapshot):
-        elastic = membership.shown(elastic, snapshot, crew.leaving)
+    match membership.place(job, snapshot):
+        case membership.Place.OURS:
+            elastic = membership.shown(elastic, snapshot, crew.leaving)
+        case membership.Place.STORE:
+            elastic = replace(elastic, backend=membership.Place.STORE.value, leaving=())
     status = _shown(look, restarting=restarts)
     if elastic != (known if look.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)
@@ -182,6 +186,7 @@ def _objects(job: Job, snapshot: Snapshot) -> list[Object]:
         *gang.pod_group(job, snapshot.settings),
         *FRAMEWORKS[job.kind.name].objects(job, snapshot),
         *membership.secret(job, snapshot),
+        *(store_objects(job, snapshot) if membership.place(job, snapshot) is membership.Place.STORE else ()),
         *autoscaler(job),
         *disruption_budget(job, snapshot.settings),
     ]
@@ -217,6 +222,8 @@ def _crew(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> _Crew:
     parted: list[Pod] = []
     leaving: tuple[Leaving, ...] = ()
     told: tuple[Action, ...] = ()
+    if group.is_waiting(job, snapshot):
+        return _Crew(tuple((type, pod.index) for type in job.replicas for pod in snapshot.pods if pod.type == type.lower()), (), (), (), ())
     for type, spec in job.replicas.items():
         pods = [pod for pod in snapshot.pods if pod.type == type.lower()]
         if type == WORKER and membership.is_ours(job, snapshot):

@@ -12,7 +12,7 @@ from controller.snapshot import Container, Node, Owned, Phase, Pod, Service, Sna
 from elastic.api import parse
 from elastic.api.job import Job, JobStatus
 from elastic.api.kinds import KINDS
-from elastic.api.names import pod_name
+from elastic.api.names import REPLICA_TYPE, pod_name
 from elastic.kube.resources import PODS, SERVICES
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -129,22 +129,25 @@ class Cluster:
 
     def _do(self, action: Any) -> None:
         match action:
-            case Create(resource, item) if resource == PODS:
+            case Create(resource, item) if resource == PODS and REPLICA_TYPE in item["metadata"]["labels"]:
                 assert item["metadata"]["name"] not in self.pods, "two pods of one name"
                 self._make_pod(item)
-            case Create(resource, item) if resource == SERVICES:
+            case Create(resource, item) if resource == SERVICES and REPLICA_TYPE in item["metadata"]["labels"]:
                 name = item["metadata"]["name"]
                 self.services[name] = Service(name=name, uid=f"service-{name}", owner=self.job.metadata.uid)
             case Create(_, item):
                 kind, name = item["kind"], item["metadata"]["name"]
-                self.owned[kind, name] = Owned(kind=kind, name=name, uid=f"{kind}-{name}", raw=item)
+                self.made += 1
+                uid = f"{self.made:08}-{kind}"
+                raw = {**item, "metadata": {**item["metadata"], "uid": uid}}
+                self.owned[kind, name] = Owned(kind=kind, name=name, uid=uid, raw=raw)
+            case Delete(resource, name) if (resource.kind, name) in self.owned:
+                del self.owned[resource.kind, name]
             case Delete(resource, name, uid) if resource == PODS:
                 assert self.pods[name].uid == uid
                 self.delete(name)
             case Delete(resource, name) if resource == SERVICES:
                 del self.services[name]
-            case Delete(resource, name):
-                del self.owned[resource.kind, name]
             case _:
                 self.told.append(action)
 

@@ -19,3 +19,12 @@ def with_environment(pod: Object, variables: Iterable[Variable], *, only: str | 
         if only is None or container.get("name") == only:
             container["env"] = [*(container.get("env") or ()), *(dict(v) for v in added)]
     return pod
+
+
+def with_missing(pod: Object, variables: Iterable[Variable], *, only: str) -> Object:
+    """Adds to the container called `only` the variables that it does not have yet: the user's word stands."""
+    for container in pod["spec"]["containers"]:
+        if container.get("name") == only:
+            own = {entry.get("name") for entry in container.get("env") or ()}
+            container["env"] = [*(container.get("env") or ()), *(v for v in variables if v["name"] not in own)]
+    return pod

@@ -4,9 +4,10 @@ The rendezvous of the control plane itself is put into a pod by rendezvous.deliv
 
 from collections.abc import Iterator
 
-from controller import membership
-from controller.frameworks.environment import Variable, variable, with_environment
+from controller import membership, store
+from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.protocol import Framework, Replica, total
+from controller.membership import Place
 from controller.snapshot import Snapshot
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.kinds import WORKER
@@ -19,10 +20,12 @@ MASTER = "Master"
 
 class PyTorch(Framework):
     def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
-        is_ours = membership.is_ours(job, snapshot)
-        pod = with_environment(pod, environment(job, replica, is_ours=is_ours))
-        if is_ours:
+        place = membership.place(job, snapshot)
+        pod = with_environment(pod, environment(job, replica, place=place))
+        if place is Place.OURS:
             return membership.delivered(job, pod, replica.index, snapshot)
+        if place is Place.STORE:
+            return with_missing(pod, store.environment(job), only=job.kind.container)
         if MASTER in job.replicas and replica.type == WORKER:
             pod["spec"]["initContainers"] = [*(pod["spec"].get("initContainers") or ()), _waits_for_master(job, snapshot)]
         return pod
@@ -31,7 +34,7 @@ class PyTorch(Framework):
         return MASTER if MASTER in job.replicas else None
 
 
-def environment(job: Job, replica: Replica, *, is_ours: bool = False) -> Iterator[Variable]:
+def environment(job: Job, replica: Replica, *, place: Place = Place.NONE) -> Iterator[Variable]:
     everybody = total(job)
     yield variable("PYTHONUNBUFFERED", 1)
     if MASTER in job.replicas:
@@ -51,7 +54,7 @@ def environment(job: Job, replica: Replica, *, is_ours: bool = False) -> Iterato
     if job.elastic is None:
         yield variable("PET_NNODES", everybody)
     else:
-        yield from _elastic(job, job.elastic, is_ours=is_ours)
+        yield from _elastic(job, job.elastic, place=place)
 
 
 def processes_per_node(job: Job) -> str | None:
@@ -66,14 +69,14 @@ def _processes(job: Job) -> int:
     return int(word) if word.isdigit() else 1
 
 
-def _elastic(job: Job, policy: ElasticPolicy, *, is_ours: bool) -> Iterator[Variable]:
+def _elastic(job: Job, policy: ElasticPolicy, *, place: Place) -> Iterator[Variable]:
     """Upstream's variables, which make worker 0 the host of torch's own rendezvous unless the user names another.
-    At our own server the delivery says where to meet."""
+    Elsewhere what is added for that place says where to meet."""
     host = policy.rdzv_host or pod_name(job.kind, job.metadata.name, WORKER, 0)
     port = policy.rdzv_port or training_port(job.replicas[WORKER].template, job.kind)
     least, most = job.bounds
     backend = RdzvBackend.C10D if policy.rdzv_backend in (None, RdzvBackend.ELASTIC) else policy.rdzv_backend
-    if not is_ours:
+    if place is Place.NONE:
         yield variable("PET_RDZV_ENDPOINT", f"{host}:{port}")
         yield variable("PET_RDZV_BACKEND", backend.value)
     yield variable("PET_NNODES", f"{least}:{most}")
@@ -81,9 +84,9 @@ def _elastic(job: Job, policy: ElasticPolicy, *, is_ours: bool) -> Iterator[Vari
         yield variable("PET_MAX_RESTARTS", policy.max_restarts)
     if policy.n_proc_per_node is not None:
         yield variable("PET_NPROC_PER_NODE", policy.n_proc_per_node)
-    if policy.rdzv_id is not None:
+    if policy.rdzv_id is not None and place is Place.NONE:
         yield variable("PET_RDZV_ID", policy.rdzv_id)
-    if policy.rdzv_conf:
+    if policy.rdzv_conf and place is not Place.STORE:
         yield variable("PET_RDZV_CONF", ",".join(f"{entry.key}={entry.value}" for entry in policy.rdzv_conf))
     if policy.standalone:
         yield variable("PET_STANDALONE", "")

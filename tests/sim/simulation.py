@@ -13,6 +13,7 @@ from typing import Any
 from controller.actions import Tell
 from controller.apply import Applier, Outcome
 from controller.keys import JOBS, Key
+from controller.objects import OWNED_LABEL, UNMARKED
 from controller.observe import OTHER_RESOURCES
 from controller.plan import plan
 from controller.settings import Rendezvous, Settings
@@ -286,7 +287,8 @@ class Simulation:
 
     def _snapshot(self, seen: dict[tuple[Resource, str], Object]) -> Snapshot:
         uid = seen[self.resource, NAME]["metadata"]["uid"]
-        others = [(r, item) for (r, _), item in seen.items() if r in OTHER_RESOURCES]
+        marked = [(r, item) for (r, _), item in seen.items() if r in OTHER_RESOURCES]
+        others = [(r, i) for r, i in marked if r in UNMARKED or OWNED_LABEL in i["metadata"].get("labels", {})]
         pods = sorted((pod_from(i) for (r, _), i in seen.items() if r == PODS), key=lambda pod: (pod.type, pod.index))
         return Snapshot(
             now=self.kube.now,

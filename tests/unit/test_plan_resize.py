@@ -9,6 +9,8 @@ from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod
 
 from controller import resize
 from controller.actions import Create, Tell
+from controller.pods import pod_for
+from controller.settings import Settings
 from controller.snapshot import Phase, World
 from elastic.api.job import Rescale
 from elastic.kube.resources import PODS
@@ -131,7 +133,7 @@ def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d_and_nothin
     broken = cluster.pods["train-worker-1"]
     cluster.pods["train-worker-1"] = replace(broken, containers=(replace(broken.containers[0], message=message),))
     cluster.settle()
-    assert all(one.group == "" for one in cluster.pods.values())
+    assert all(one.group.startswith("c10d") for one in cluster.pods.values())
     assert cluster.names() == ["train-worker-0", "train-worker-1"]
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.backend == "c10d"
@@ -184,3 +186,64 @@ def test_a_world_that_is_closed_ends_the_job_with_its_reason() -> None:
     assert cluster.state() == "Failed"
     assert "maxRestarts is 0" in cluster.job.status.conditions[-1].message
     assert cluster.names() == []
+
+
+def with_store(workers: int = 2) -> Cluster:
+    cluster = Cluster(elastic_job(workers, elastic={"rdzvBackend": "c10d"}), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    return cluster
+
+
+def test_workers_that_meet_through_c10d_wait_for_their_store_which_is_no_worker() -> None:
+    cluster = Cluster(elastic_job(2, elastic={"rdzvBackend": "c10d"}), settings=OURS)
+    first = cluster.round()
+    assert created(first) == ["train-rdzv"], "without a store nobody could meet"
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    env = {entry["name"]: entry.get("value") for entry in pod_for(cluster.job, "Worker", 0, cluster.look())["spec"]["containers"][0]["env"]}
+    assert (env["PET_RDZV_BACKEND"], env["PET_RDZV_ENDPOINT"]) == ("c10d", "train-rdzv:29400")
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.job.status.replica_statuses["Worker"].active == 2
+
+
+def test_the_loss_of_worker_0_leaves_the_store_and_the_other_workers_alone() -> None:
+    cluster = with_store()
+    before = cluster.pods["train-worker-1"].uid
+    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    assert cluster.pods["train-worker-1"].uid == before
+
+
+def test_a_lost_store_restarts_the_group_and_nothing_is_charged() -> None:
+    cluster = with_store()
+    before = {one.uid for one in cluster.pods.values()}
+    del cluster.owned["Pod", "train-rdzv"]
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    assert not before & {one.uid for one in cluster.pods.values()}
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {}
+
+
+def test_the_store_goes_when_the_job_is_over() -> None:
+    cluster = with_store()
+    for name in cluster.names():
+        cluster.set(name, Phase.SUCCEEDED, code=0)
+    cluster.settle()
+    assert cluster.state() == "Succeeded"
+    assert not any(kind in ("Pod", "Service", "NetworkPolicy") for kind, _ in cluster.owned)
+
+
+def test_a_group_never_moves_while_it_runs() -> None:
+    cluster = Cluster(elastic_job(2), settings=Settings())
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    before = {one.uid for one in cluster.pods.values()}
+    cluster.settings = OURS
+    cluster.settle()
+    assert {one.uid for one in cluster.pods.values()} == before, "an upgrade of the control plane touches no running job"
