@@ -20,13 +20,13 @@ class Target:
 def parse(path: str) -> Target | None:
     """None for what is no path of an object or a collection."""
     parts = path.strip("/").split("/")
+    if not all(parts):
+        return None
     if len(parts) >= 3 and parts[0] == "api":
         group, version, parts = "", parts[1], parts[2:]
     elif len(parts) >= 4 and parts[0] == "apis":
         group, version, parts = parts[1], parts[2], parts[3:]
     else:
-        return None
-    if not all(parts):
         return None
     namespace, watching = "", parts[0] == "watch" and len(parts) > 1
     parts = parts[1:] if watching else parts

@@ -1,0 +1,95 @@
+"""Merge, JSON and strategic merge patches of the laptop's API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastic.local.apiserver import patches, schemas
+from elastic.local.apiserver.errors import StatusError
+
+POD = schemas.component("io.k8s.api.core.v1.Pod")
+Json = dict[str, Any]
+
+
+def pod(*containers: Json, **spec: Any) -> Json:
+    return {"metadata": {"name": "p"}, "spec": {"containers": list(containers), **spec}}
+
+
+def test_a_null_in_a_merge_patch_removes_and_a_list_replaces() -> None:
+    assert patches.merge({"a": 1, "b": {"c": [1, 2], "d": 2}}, {"a": None, "b": {"c": [3]}}) == {"b": {"c": [3], "d": 2}}
+
+
+def test_a_failed_test_of_a_json_patch_is_422_as_kopf_expects() -> None:
+    with pytest.raises(StatusError) as refused:
+        patches.json_patch({"metadata": {"resourceVersion": "5"}}, [{"op": "test", "path": "/metadata/resourceVersion", "value": "4"}])
+    assert refused.value.code == 422
+
+
+def test_replacing_a_key_that_is_not_there_adds_it() -> None:
+    patched = patches.json_patch({"metadata": {"labels": {}}}, [{"op": "replace", "path": "/metadata/labels/a~1b", "value": "x"}])
+    assert patched == {"metadata": {"labels": {"a/b": "x"}}}
+
+
+@pytest.mark.parametrize("operations", [{"op": "add"}, [{"op": "fly"}], [{"path": "/a"}], ["add"], [{"op": "remove", "path": "/none"}]])
+def test_a_wrong_json_patch_is_the_clients_fault(operations: Any) -> None:
+    with pytest.raises(StatusError) as refused:
+        patches.json_patch({}, operations)
+    assert refused.value.code in (400, 422)
+
+
+def test_a_strategic_patch_merges_containers_by_their_names() -> None:
+    before = pod({"name": "a", "image": "1", "env": [{"name": "X", "value": "1"}]}, {"name": "b", "image": "1"})
+    after = patches.strategic(before, {"spec": {"containers": [{"name": "a", "env": [{"name": "Y", "value": "2"}]}]}}, POD)
+    containers = {c["name"]: c for c in after["spec"]["containers"]}
+    assert containers["b"] == {"name": "b", "image": "1"}
+    assert containers["a"]["image"] == "1"
+    assert {e["name"] for e in containers["a"]["env"]} == {"X", "Y"}
+
+
+def test_directives_delete_replace_and_order() -> None:
+    before = pod({"name": "a"}, {"name": "b"}, {"name": "c"}, nodeSelector={"x": "1"})
+    gone = patches.strategic(before, {"spec": {"containers": [{"$patch": "delete", "name": "b"}]}}, POD)
+    assert [c["name"] for c in gone["spec"]["containers"]] == ["a", "c"]
+    replaced = patches.strategic(before, {"spec": {"containers": [{"name": "z"}, {"$patch": "replace"}]}}, POD)
+    assert [c["name"] for c in replaced["spec"]["containers"]] == ["z"]
+    order = {"spec": {"$setElementOrder/containers": [{"name": "c"}, {"name": "a"}]}}
+    assert [c["name"] for c in patches.strategic(before, order, POD)["spec"]["containers"]] == ["b", "c", "a"]
+    fewer = patches.strategic(
+        {"metadata": {"finalizers": ["a/x", "b/y"]}}, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/x"]}}, POD
+    )
+    assert fewer["metadata"]["finalizers"] == ["b/y"]
+
+
+def test_an_item_without_its_merge_key_is_refused() -> None:
+    with pytest.raises(StatusError, match="does not contain declared merge key: name"):
+        patches.strategic(pod({"name": "a"}), {"spec": {"containers": [{"image": "x"}]}}, POD)
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(plain, st.dictionaries(st.text(max_size=2), plain, max_size=4))
+def test_a_merge_patch_applied_twice_changes_nothing_more(target: Any, patch: Json) -> None:
+    once = patches.merge(target, patch)
+    assert patches.merge(once, patch) == once
+
+
+names = st.lists(st.sampled_from("abcdef"), unique=True, max_size=6)
+
+
+@given(names, names)
+def test_a_strategic_patch_keeps_every_container_and_adds_the_new(present: list[str], patched: list[str]) -> None:
+    before = pod(*({"name": n, "image": "old"} for n in present))
+    patch = {"spec": {"containers": [{"name": n, "image": "new"} for n in patched]}}
+    after = patches.strategic(before, patch, POD)["spec"]["containers"]
+    assert sorted(c["name"] for c in after) == sorted({*present, *patched})
+    assert {c["name"]: c["image"] for c in after} == {**dict.fromkeys(present, "old"), **dict.fromkeys(patched, "new")}
+    assert [c["name"] for c in after if c["name"] in patched] == patched

@@ -1,0 +1,132 @@
+"""The store: versions only grow, the past can be read as far as it is known, and what was written is there after reopening."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elastic.local.apiserver.store import Change, Stale, Store
+
+Json = dict[str, Any]
+
+
+def obj(value: str, **labels: str) -> Json:
+    return {"apiVersion": "v1", "kind": "Thing", "metadata": {"labels": labels}, "value": value}
+
+
+def opened(path: Path, **limits: int) -> Store:
+    return Store(path / "objects.db", lambda _, o: {"value": o["value"]}, **limits)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = opened(tmp_path)
+    yield made
+    made.close()
+
+
+def put(store: Store, name: str, value: str, namespace: str = "ns") -> int:
+    return store.put("things", namespace, name, obj=obj(value), expected=store.get("things", namespace, name)).revision
+
+
+def values(store: Store, revision: int | None = None) -> dict[str, str] | None:
+    entries = store.entries("things") if revision is None else store.entries_at("things", revision)
+    return None if entries is None else {e.name: e.fields["value"] for e in entries}
+
+
+def test_every_change_gets_the_next_version_and_the_object_carries_it(store: Store) -> None:
+    first, second = put(store, "a", "1"), put(store, "b", "1")
+    assert second == first + 1
+    entry = store.get("things", "ns", "a")
+    assert entry is not None
+    assert entry.load() == {"metadata": {"labels": {}, "resourceVersion": str(first)}, "value": "1"}
+
+
+def test_a_write_over_another_ones_write_is_refused(store: Store) -> None:
+    put(store, "a", "1")
+    seen = store.get("things", "ns", "a")
+    put(store, "a", "2")
+    with pytest.raises(Stale):
+        store.put("things", "ns", "a", obj=obj("3"), expected=seen)
+    with pytest.raises(Stale):
+        store.put("things", "ns", "a", obj=obj("3"), expected=None)
+    assert values(store) == {"a": "2"}
+
+
+def test_the_list_is_sorted_and_can_be_of_one_namespace(store: Store) -> None:
+    for namespace, name in (("b", "x"), ("a", "z"), ("a", "y")):
+        put(store, name, "1", namespace)
+    assert [e.key for e in store.entries("things")] == [("a", "y"), ("a", "z"), ("b", "x")]
+    assert [e.name for e in store.entries("things", "a")] == ["y", "z"]
+
+
+def test_listeners_hear_changes_in_order_until_they_leave(store: Store) -> None:
+    heard: list[Change] = []
+    leave = store.subscribe("things", heard.append)
+    put(store, "a", "1")
+    put(store, "a", "2")
+    entry = store.get("things", "ns", "a")
+    assert entry is not None
+    store.remove("things", "ns", "a", obj=entry.load(), expected=entry)
+    leave()
+    put(store, "b", "1")
+    assert [(c.before is None, c.gone) for c in heard] == [(True, False), (False, False), (False, True)]
+    assert [c.revision for c in heard] == sorted(c.revision for c in heard)
+
+
+def test_a_short_history_forgets_and_says_so(tmp_path: Path) -> None:
+    store = opened(tmp_path, history=3)
+    start = put(store, "a", "0")
+    for i in range(5):
+        put(store, "a", str(i))
+    assert store.since("things", start) is None
+    assert store.entries_at("things", start) is None
+    assert [c.after.fields["value"] for c in store.since("things", store.revision - 3) or ()] == ["2", "3", "4"]
+    store.close()
+
+
+def test_versions_do_not_go_back_after_the_last_change_was_a_deletion(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, "a", "1")
+    entry = store.get("things", "ns", "a")
+    assert entry is not None
+    last = store.remove("things", "ns", "a", obj=entry.load(), expected=entry).revision
+    store.close()
+    again = opened(tmp_path)
+    assert list(again.load()) == []
+    assert again.revision == last
+    again.close()
+
+
+steps = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["1", "2", None])), max_size=25)
+
+
+@given(steps)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_every_past_state_can_be_listed_and_the_last_survives_reopening(tmp_path_factory: pytest.TempPathFactory, steps: list[Any]) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    store = opened(folder)
+    truth: dict[str, str] = {}
+    past = {store.revision: dict(truth)}
+    for name, value in steps:
+        entry = store.get("things", "ns", name)
+        if value is not None:
+            put(store, name, value)
+            truth[name] = value
+        elif entry is not None:
+            store.remove("things", "ns", name, obj=entry.load(), expected=entry)
+            del truth[name]
+        past[store.revision] = dict(truth)
+    for revision, state in past.items():
+        assert values(store, revision) == state
+    store.close()
+    again = opened(folder)
+    list(again.load())
+    assert values(again) == truth
+    assert again.revision == store.revision
+    again.close()
