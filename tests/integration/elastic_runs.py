@@ -1,0 +1,142 @@
+"""Runs examples/pytorch-elastic as one job on a laptop cluster and keeps what its workers print, for tests that disturb it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from story import Story, Training
+
+from elastic.api.names import JOB_NAME
+from elastic.kube import connect
+from elastic.kube.client import Kube, Patch
+from elastic.kube.following import Event, Happening, JobKey, Line, Outcome, follow
+from elastic.kube.resources import PODS
+from elastic.kube.submission import Submission
+from elastic.local import LocalCluster
+
+JOB_FILE = Path(__file__).resolve().parents[2] / "examples/pytorch-elastic/job.yaml"
+PATIENCE_S = 100.0
+NAMESPACE = "default"
+
+
+@dataclass
+class Watched(Training):
+    """A training that remembers each step in the order it was told, and what was reported beside it."""
+
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def hear(self, happening: Happening) -> None:
+        match happening:
+            case Line(_, text) if text.startswith("step "):
+                words = text.split()
+                self.steps.append((int(words[1]), int(words[3])))
+            case Event():
+                self.events.append(happening)
+        super().hear(happening)
+
+
+@dataclass(frozen=True)
+class ElasticRun:
+    """One job while it trains."""
+
+    cluster: LocalCluster
+    kube: Kube
+    key: JobKey
+    training: Watched
+
+    async def step(self, step: int, *, world: int) -> None:
+        reached = f"step {step} in a world of {world}"
+        await self.training.until(reached, lambda t: t.step >= step and t.world == world, within_s=PATIENCE_S)
+
+    async def world(self, world: int) -> None:
+        """Until the next step is made in a world of this size."""
+        await self.training.until(f"a world of {world}", lambda t: t.world == world, within_s=PATIENCE_S)
+
+    async def more_steps(self, count: int) -> None:
+        at = self.training.step
+        await self.training.until(f"{count} steps after step {at}", lambda t: t.step >= at + count, within_s=PATIENCE_S)
+
+    async def new_world(self, size: int, *, after: int) -> None:
+        """Until a step is made in a world that formed after so many others."""
+        await self.training.until(f"a new world of {size}", lambda t: t.worlds > after and t.world == size, within_s=PATIENCE_S)
+
+    async def success(self) -> None:
+        await self.training.until("success", lambda t: t.ended is Outcome.SUCCEEDED, within_s=PATIENCE_S)
+
+    async def scale(self, replicas: int) -> None:
+        body = {"spec": {"replicas": replicas}}
+        await self.kube.patch(self.key.resource, self.key.name, body, namespace=NAMESPACE, kind=Patch.MERGE, subresource="scale")
+
+    async def evict(self, name: str) -> None:
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": NAMESPACE}}
+        await self.kube.create(PODS, body, namespace=NAMESPACE, name=name, subresource="eviction")
+
+    def kill_worker(self, name: str) -> None:
+        """Every process of the pod ends at once, and nobody is told."""
+        for pid in self.cluster.pids(NAMESPACE, name):
+            with contextlib.suppress(ProcessLookupError):  # one that ended with its parent
+                os.kill(pid, signal.SIGKILL)
+
+    def crash(self, name: str) -> None:
+        """The training process of a pod ends at once; its torchrun lives and sees it."""
+        for pid in self.cluster.pids(NAMESPACE, name):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if command[-2].endswith(b"train.py") and not any(word.endswith(b"torchrun") for word in command):
+                os.kill(pid, signal.SIGKILL)
+
+    def pod_name(self, index: int) -> str:
+        return f"{self.key.name}-worker-{index}"
+
+    async def pods(self) -> dict[str, tuple[str, int]]:
+        """Each pod's uid, and how often its containers were started again."""
+        listing = await self.kube.list(PODS, namespace=NAMESPACE, labels=f"{JOB_NAME}={self.key.name}")
+        return {pod["metadata"]["name"]: (pod["metadata"]["uid"], _restarts(pod)) for pod in listing.items}
+
+    async def restarts(self) -> dict[str, int]:
+        """Restarts by cause, as the job's status has them."""
+        job = await self.kube.get(self.key.resource, self.key.name, namespace=NAMESPACE)
+        found: dict[str, int] = job["status"].get("elastic", {}).get("restarts", {})
+        return found
+
+
+def _restarts(pod: dict[str, Any]) -> int:
+    return sum(container["restartCount"] for container in pod["status"].get("containerStatuses") or ())
+
+
+@contextlib.asynccontextmanager
+async def elastic_run(cluster: LocalCluster, name: str, *, workers: int, steps: int, **policy: int) -> AsyncIterator[ElasticRun]:
+    """The example with another name and size; takes the job away at the end, however the test went."""
+    job = yaml.safe_load(JOB_FILE.read_text())
+    job["metadata"]["name"] = name
+    job["spec"]["elasticPolicy"] |= policy
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    worker["replicas"] = workers
+    worker["template"]["spec"]["containers"][0]["env"] = [
+        {"name": "STEPS", "value": str(steps)},
+        {"name": "STEP_SECONDS", "value": "0.05"},
+    ]
+    training = Watched(Story())
+    async with connect(cluster.kubeconfig) as kube:
+        submission = Submission(kube, namespace=NAMESPACE)
+        key = await submission.create(job)
+        following = asyncio.create_task(_follow(kube, key, training))
+        try:
+            yield ElasticRun(cluster, kube, key, training)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            left = await submission.undo()
+        assert not left
+
+
+async def _follow(kube: Kube, key: JobKey, training: Watched) -> None:
+    training.end(await follow(kube, key, training.hear))

@@ -1,0 +1,110 @@
+"""Workers come, go and die while a job trains: the others train on, no step is made twice, and only the job's own faults are charged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from elastic_runs import NAMESPACE, ElasticRun, elastic_run
+from laptop import until
+
+from elastic.api.words import Cause
+from elastic.kube.resources import POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
+from elastic.local import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(300)]
+OWNED = (PODS, SERVICES, SECRETS, POD_DISRUPTION_BUDGETS)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+def charged(restarts: dict[str, int]) -> int:
+    return sum(count for cause, count in restarts.items() if Cause(cause).is_charged)
+
+
+async def owned(run: ElasticRun) -> list[str]:
+    """What the job has in the API, as `kind/name`."""
+    found = []
+    for resource in OWNED:
+        for item in (await run.kube.list(resource, namespace=NAMESPACE)).items:
+            if any(owner["uid"] == run.key.uid for owner in item["metadata"].get("ownerReferences") or ()):
+                found.append(f"{resource.kind}/{item['metadata']['name']}")
+    return sorted(found)
+
+
+async def test_a_job_is_scaled_up_and_down_without_losing_a_step_and_leaves_nothing_when_it_is_deleted(cluster: LocalCluster) -> None:
+    async with elastic_run(cluster, "resized", workers=1, steps=5000) as run:
+        await run.step(5, world=1)
+        await run.scale(3)
+        await run.world(3)
+        first = await run.pods()
+        await run.more_steps(10)
+        await run.scale(2)
+        await run.world(2)
+        await run.more_steps(10)
+        await until(lambda: _has_pods(run, 2), "the pod that left is gone")
+        after = await run.pods()
+        assert after.items() <= first.items(), "those that stay are the pods that were there"
+        assert run.training.repeated == 0
+        assert await run.restarts() == {}
+
+        assert {entry.partition("/")[0] for entry in await owned(run)} == {resource.kind for resource in OWNED}
+        pids = [pid for name in after for pid in cluster.pids(NAMESPACE, name)]
+        assert pids
+        await run.kube.delete(run.key.resource, run.key.name, namespace=NAMESPACE)
+        await until(lambda: _is_gone(run), "all that the job owned is gone")
+        await until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()], "its processes have ended")
+
+
+async def _has_pods(run: ElasticRun, count: int) -> bool:
+    return len(await run.pods()) == count
+
+
+async def _is_gone(run: ElasticRun) -> bool:
+    return not await owned(run)
+
+
+async def test_evictions_are_never_charged_and_a_crash_of_the_training_is(cluster: LocalCluster) -> None:
+    async with elastic_run(cluster, "evicted", workers=2, steps=5000, maxRestarts=1) as run:
+        await run.step(5, world=2)
+        for name in (run.pod_name(1), run.pod_name(0)):
+            before, worlds = await run.pods(), run.training.worlds
+            await run.evict(name)
+            await until(partial(_is_replaced, run, before, name), "the evicted pod is gone and has a successor")
+            await run.new_world(2, after=worlds)
+        assert charged(await run.restarts()) == 0
+        assert run.training.repeated == 0
+
+        worlds = run.training.worlds
+        run.crash(max(await run.pods()))
+        await run.new_world(2, after=worlds)
+        await until(lambda: _is_charged(run), "the crash is charged")
+        assert charged(await run.restarts()) == 1
+        assert run.training.repeated <= 1, "the step in flight"
+
+
+async def test_the_death_of_worker_0_costs_no_more_than_the_step_in_flight(cluster: LocalCluster) -> None:
+    async with elastic_run(cluster, "headless", workers=2, steps=300) as run:
+        await run.step(5, world=2)
+        other, worlds = (await run.pods())[run.pod_name(1)], run.training.worlds
+        run.kill_worker(run.pod_name(0))
+        await run.new_world(2, after=worlds)
+        await run.success()
+        assert run.training.repeated <= 1
+        assert (await run.pods())[run.pod_name(1)] == other
+
+
+async def _is_replaced(run: ElasticRun, before: dict[str, tuple[str, int]], name: str) -> bool:
+    """The successor may have another index: it is there before the one that goes has gone."""
+    uids = {uid for uid, _ in (await run.pods()).values()}
+    return before[name][0] not in uids and len(uids) == 2
+
+
+async def _is_charged(run: ElasticRun) -> bool:
+    return charged(await run.restarts()) > 0
