@@ -35,11 +35,15 @@ class Leaving(Wire, frozen=True):
 
 
 class Ended(Wire, frozen=True):
-    """What the controller saw of an incarnation's end. `pod_uid` keeps it apart from later pods of the same name."""
+    """What the controller saw of a container's end, which a broken connection does not tell: told again and again, counted once.
+
+    `run` keeps the ends of one pod apart, where its container is restarted in place: the container's restart count.
+    """
 
     member: Name
     pod_uid: Annotated[str, Meta(max_length=128)]
     cause: Annotated[str, Meta(max_length=64)]
+    run: Count = 0
 
 
 class Expectation(Wire, frozen=True):

@@ -29,11 +29,30 @@ def judge(job: Job) -> Job:
     if collateral:
         counts[Cause.COLLATERAL.value] += collateral
     judged = replace(job, restarts=dict(counts), failures=(), disrupted=())
+    if job.failures:
+        first = job.failures[0]
+        status = f"with status {first.status}" if first.status is not None else "by itself"
+        return _close_if_spent(judged, f"a worker of {first.member} ended {status}")
+    return _close_if_spent(judged, job.disrupted[0][2])
+
+
+def recount(job: Job, *, name: str, cause: str, words: str) -> Job:
+    """A loss that was taken for a disruption had another cause."""
+    if cause == Cause.DISRUPTION.value:
+        return job
+    if any(lost == name for lost, _, _ in job.disrupted):  # not judged yet
+        disrupted = tuple((lost, cause, words) if lost == name else (lost, why, text) for lost, why, text in job.disrupted)
+        return replace(job, disrupted=disrupted)
+    counts = Counter(job.restarts)
+    counts[Cause.DISRUPTION.value] -= 1
+    counts[cause] += 1
+    return _close_if_spent(replace(job, restarts={why: count for why, count in counts.items() if count > 0}), words)
+
+
+def _close_if_spent(job: Job, words: str) -> Job:
     limit = job.expectation.max_restarts if job.expectation is not None else None
-    spent = sum(count for cause, count in counts.items() if cause in CHARGED)
-    if limit is None or spent <= limit or not job.failures:
-        return judged
-    first = job.failures[0]
-    status = f"with status {first.status}" if first.status is not None else "by itself"
-    words = f"a worker of {first.member} ended {status}, and all {limit} restarts that maxRestarts allows are used up"
-    return replace(judged, closed=words, round=None, reason=words)
+    spent = sum(count for cause, count in job.restarts.items() if cause in CHARGED)
+    if limit is None or spent <= limit:
+        return job
+    reason = f"{words}, and all {limit} restarts that maxRestarts allows are used up"
+    return replace(job, closed=reason, round=None, reason=reason)

@@ -5,9 +5,9 @@ A message speaks for the incarnation of its connection. One that arrives late, t
 
 from dataclasses import replace
 
-from rendezvous.machine.charge import disrupted_by
+from rendezvous.machine.charge import disrupted_by, recount
 from rendezvous.machine.state import Cause, Failure, Job, Member, Phase, Standing, ranks_of
-from rendezvous.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Notice, Ready, Started
+from rendezvous.wire import Beat, Ended, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Notice, Ready, Started
 
 RETIRED_KEPT = 1024
 
@@ -131,6 +131,8 @@ def gone(job: Job, name: str, *, cause: str, words: str) -> Job:
         return job
     if job.standing is not None and job.standing.ranks.get(name) is not None:
         job = disrupted_by(job, name=name, cause=cause, words=words)
+        if any(lost == name and why == Cause.DISRUPTION.value for lost, why, _ in job.disrupted):
+            job = replace(job, unexplained=(*job.unexplained, pod_of(member))[-RETIRED_KEPT:])
     return job.without(name)
 
 
@@ -192,7 +194,27 @@ def expect(job: Job, expectation: Expectation) -> Job:
         generation=max(job.generation, expectation.floor),
     )
     for end in expectation.ended:
-        member = job.members.get(end.member)
-        if member is not None and member.incarnation.startswith(end.pod_uid + "/"):
-            job = gone(job, end.member, cause=end.cause, words=f"the pod of {end.member} ended ({end.cause})")
+        if (end.pod_uid, end.run) not in job.explained:
+            job = _explain(job, end)
     return job
+
+
+def _explain(job: Job, end: Ended) -> Job:
+    """The controller says why a container ended. One whose connection stands has not: it is a later run of the same pod."""
+    member = job.members.get(end.member)
+    words = f"the container of {end.member} ended ({end.cause})"
+    if member is not None and member.broken_at is not None and pod_of(member) == end.pod_uid:
+        job = gone(job, end.member, cause=end.cause, words=words)
+    elif end.pod_uid in job.unexplained:
+        job = recount(job, name=end.member, cause=end.cause, words=words)
+    else:
+        return job
+    left = list(job.unexplained)
+    if end.pod_uid in left:
+        left.remove(end.pod_uid)
+    return replace(job, unexplained=tuple(left), explained=(*job.explained, (end.pod_uid, end.run))[-RETIRED_KEPT:])
+
+
+def pod_of(member: Member) -> str:
+    """The uid of a member's pod, with which its incarnation begins."""
+    return member.incarnation.partition("/")[0]

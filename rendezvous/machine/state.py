@@ -168,6 +168,10 @@ class Job:
     """members that the current world lost to something other than their own worker: name, cause, words"""
     trouble: tuple[str, str] | None = None
     """the first thing that broke the current world: words and cause"""
+    unexplained: tuple[str, ...] = ()
+    """pods (by uid) whose loss counts as a disruption until the controller says better, one entry a loss"""
+    explained: tuple[tuple[str, int], ...] = ()
+    """ends (pod uid, run) that the controller has told and that are counted"""
     restarts: Mapping[str, int] = field(default_factory=dict)
     sign: float | None = None
     """when the first sign of the next change was there"""

@@ -240,12 +240,42 @@ def test_an_unreachable_store_is_a_disruption() -> None:
     assert summary(group.job).restarts == {"disruption": 1}
 
 
-def test_the_controllers_word_on_an_end_removes_a_member_at_once() -> None:
-    group = group_of(2)
-    group.expect("w0", "w1", ended=(Ended(member="w1", pod_uid="w1", cause="out of memory"),))
+def test_the_controllers_word_on_an_end_removes_a_broken_member_at_once() -> None:
+    group = group_of(2, max_restarts=5)
+    group.kill("w1")
+    group.expect("w0", "w1", max_restarts=5, ended=(Ended(member="w1", pod_uid="w1", cause="out of memory"),))
     group.come_all()
     assert group.world() == {"w0": 0}
     assert summary(group.job).restarts == {"out of memory": 1}
+
+
+def test_a_container_that_ended_by_itself_is_charged_once_when_the_controller_says_so() -> None:
+    group = group_of(2, max_restarts=1)
+    for run in (0, 1):
+        group.kill("w1")
+        group.advance(1.1)
+        group.come_all()
+        assert group.world() == {"w0": 0}
+        group.start("w1")  # restarted in place: the same pod
+        group.come_all()
+        assert len(group.world()) == 2
+        end = Ended(member="w1", pod_uid="w1", cause="user", run=run)
+        for _ in range(3):
+            group.expect("w0", "w1", max_restarts=1, ended=(end,))
+        if run == 0:
+            assert summary(group.job).restarts == {"user": 1}
+            assert len(group.world()) == 2, "the living run of the same pod is left alone"
+    assert summary(group.job).closed == "the container of w1 ended (user), and all 1 restarts that maxRestarts allows are used up"
+
+
+def test_a_disruption_that_the_controller_confirms_stays_uncharged() -> None:
+    group = group_of(2, max_restarts=0)
+    group.kill("w1")
+    group.advance(1.1)
+    group.come_all()
+    group.expect("w0", "w1", max_restarts=0, ended=(Ended(member="w1", pod_uid="w1", cause="disruption"),))
+    assert summary(group.job).restarts == {"disruption": 1}
+    assert not summary(group.job).closed
 
 
 def test_a_new_incarnation_replaces_the_old_one_for_good() -> None:
