@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic.local import quantity
 from elastic.local.apiserver import kinds, negotiation, paths, protobuf, quantities, schemas, selectors, tables
 from elastic.local.apiserver.errors import StatusError
 from elastic.local.apiserver.negotiation import Form
@@ -43,7 +44,7 @@ def test_the_usual_form_means_the_same(number: int, suffix: str) -> None:
     text = f"{number}{suffix}"
     form = quantities.canonical(text)
     assert form is not None
-    assert quantities.parse(form) == quantities.parse(text)
+    assert quantity.parse(form) == quantity.parse(text)
     assert quantities.canonical(form) == form
 
 

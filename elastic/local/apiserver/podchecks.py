@@ -6,7 +6,8 @@ import copy
 import re
 from typing import Any
 
-from elastic.local.apiserver import names, quantities
+from elastic.local import quantity
+from elastic.local.apiserver import names
 from elastic.local.apiserver.errors import Cause, Json, bad, duplicate, forbidden_field, required, unsupported
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -110,21 +111,21 @@ def _resource_causes(resources: Json, path: str) -> list[Cause]:
     out: list[Cause] = []
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for name, amount in requests.items():
-        asked, limit = quantities.parse(str(amount)), quantities.parse(str(limits[name])) if name in limits else None
+        asked, limit = quantity.parse(amount), quantity.parse(limits[name]) if name in limits else None
         extended = "/" in name and not name.startswith("kubernetes.io/")
         if limit is None:
             if extended:
                 out.append(required(f"{path}.limits", "Limit must be set for non overcommitable resources"))
-        elif asked is not None and asked > limit:
+        elif asked > limit:
             out.append(bad(f"{path}.requests", amount, f"must be less than or equal to {name} limit of {limits[name]}"))
         elif extended and asked != limit:
             out.append(bad(f"{path}.requests", amount, f"must be equal to {name} limit of {limits[name]}"))
     for key, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
-            value = quantities.parse(str(amount))
-            if value is not None and value < 0:
+            value = quantity.parse(amount)
+            if value < 0:
                 out.append(bad(f"{path}.{key}[{name}]", amount, "must be greater than or equal to 0"))
-            elif value is not None and "/" in name and value != value.to_integral_value():
+            elif "/" in name and value.denominator != 1:
                 out.append(bad(f"{path}.{key}[{name}]", amount, "must be an integer"))
     return out
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastic.local.apiserver import quantities
+from elastic.local import quantity
 from elastic.local.apiserver.errors import Json
 
 _VOLUME_MODES = ("configMap", "secret", "projected", "downwardAPI")
@@ -103,10 +103,10 @@ def qos_class(spec: Json) -> str:
         resources = c.get("resources") or {}
         for into, source in ((requests, resources.get("requests")), (limits, resources.get("limits"))):
             for name, amount in (source or {}).items():
-                value = quantities.parse(str(amount))
+                value = quantity.parse(amount)
                 if name in ("cpu", "memory") and value:
                     into[name] = into.get(name, 0) + value
-        here = {n for n, a in (resources.get("limits") or {}).items() if n in ("cpu", "memory") and quantities.parse(str(a))}
+        here = {n for n, a in (resources.get("limits") or {}).items() if n in ("cpu", "memory") and quantity.parse(a)}
         guaranteed = guaranteed and here == {"cpu", "memory"}
     if not requests and not limits:
         return "BestEffort"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from elastic.local.apiserver.errors import Json, bad_request
+from elastic.local.apiserver.errors import bad_request
 from elastic.local.apiserver.names import VALUE_RULE
 
 Predicate = Callable[[Mapping[str, str]], bool]
@@ -110,22 +110,3 @@ def field_selector(text: str, known: Iterable[str]) -> Predicate | None:
     if not terms:
         return None
     return lambda fields: all((fields.get(name, "") == value) == equal for name, value, equal in terms)
-
-
-def matches_label_selector(selector: Json | None, labels: Mapping[str, str]) -> bool:
-    """A LabelSelector object (matchLabels and matchExpressions) against labels; None selects nothing, {} everything."""
-    if selector is None:
-        return False
-    if any(labels.get(k) != v for k, v in (selector.get("matchLabels") or {}).items()):
-        return False
-    for e in selector.get("matchExpressions") or ():
-        key, op, values = e["key"], e["operator"], e.get("values") or []
-        holds = {
-            "In": labels.get(key) in values,
-            "NotIn": labels.get(key) not in values,
-            "Exists": key in labels,
-            "DoesNotExist": key not in labels,
-        }[op]
-        if not holds:
-            return False
-    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic.local.apiserver import decoding, protobuf, selectors
+from elastic.local.apiserver import decoding, protobuf
 from elastic.local.apiserver.auth import ISSUER, Tokens
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom, path_value
@@ -25,6 +25,7 @@ from elastic.local.apiserver.objects import Objects, Part, now_text, whole
 from elastic.local.apiserver.resources import Registry
 from elastic.local.apiserver.store import Store
 from elastic.local.apiserver.writes import PATCH_TYPES, Writes, patched
+from elastic.local.selectors import matches
 
 
 class Subresources:
@@ -188,7 +189,7 @@ class Subresources:
         covering = []
         for entry in self._store.entries(kind.stored_in, call.namespace):
             selector = (entry.load().get("spec") or {}).get("selector")
-            if selectors.matches_label_selector(selector, labels):
+            if matches(selector, labels):
                 covering.append(entry)
         if len(covering) > 1:
             raise StatusError(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")

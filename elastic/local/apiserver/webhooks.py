@@ -20,12 +20,13 @@ import jsonpatch
 import orjson
 from jsonpointer import JsonPointerException
 
-from elastic.local.apiserver import rules, selectors
+from elastic.local.apiserver import rules
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Json, StatusError, bad_request
 from elastic.local.apiserver.resources import Registry, ResourceType
 from elastic.local.apiserver.reviews import user_info
 from elastic.local.apiserver.store import Store
+from elastic.local.selectors import matches
 
 GROUP = "admissionregistration.k8s.io"
 MUTATING, VALIDATING = "mutatingwebhookconfigurations", "validatingwebhookconfigurations"
@@ -101,10 +102,10 @@ class Webhooks:
         selector = hook.get("namespaceSelector") or {}
         if selector and call.kind.namespaced:
             entry = self._store.get("namespaces", "", call.namespace)
-            if entry is None or not selectors.matches_label_selector(selector, entry.labels):
+            if entry is None or not matches(selector, entry.labels):
                 return False
         selector = hook.get("objectSelector") or {}
-        return any(selectors.matches_label_selector(selector, o["metadata"].get("labels") or {}) for o in (new, old) if o is not None)
+        return any(matches(selector, o["metadata"].get("labels") or {}) for o in (new, old) if o is not None)
 
     # ------------------------------------------------------------------ asking
     async def _ask(self, hook: Json, kind: ResourceType, call: Call, new: Json | None, old: Json | None) -> Json:
