@@ -47,7 +47,12 @@ class Ended(Wire, frozen=True):
 
 
 class Expectation(Wire, frozen=True):
-    """The full truth of the controller about one job, sent again whenever it changes; sending it twice changes nothing."""
+    """The full truth of the controller about one job, sent again whenever it changes; sending it twice changes nothing.
+
+    pending: members whose pods cannot be here yet, so that nobody waits for them. floor, restarts: what the job's status says of the
+    highest generation and of the restarts by cause, for a server that has just started and knows neither. term: how often the controllers'
+    lease changed hands; an older leader is not heard.
+    """
 
     members: Names = ()
     pending: Names = ()
@@ -57,6 +62,7 @@ class Expectation(Wire, frozen=True):
     max: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
     sizes: Annotated[tuple[int, ...], Meta(max_length=MAX_MEMBERS)] = ()
     max_restarts: Count | None = None
+    restarts: Annotated[dict[Annotated[str, Meta(max_length=64)], Count], Meta(max_length=64)] = {}
     grace_s: Seconds = 30.0
     floor: Generation = 0
     term: Generation = 0

@@ -3,6 +3,7 @@
 A message speaks for the incarnation of its connection. One that arrives late, twice, or for a world that is gone changes nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rendezvous.machine.charge import disrupted_by, recount
@@ -192,11 +193,19 @@ def expect(job: Job, expectation: Expectation) -> Job:
         expected=dict.fromkeys(expectation.members),
         leave_by={leaving.member: (job.now + leaving.by_s, leaving.cause) for leaving in expectation.leaving},
         generation=max(job.generation, expectation.floor),
+        restarts=_at_least(job.restarts, expectation.restarts),
     )
     for end in expectation.ended:
         if (end.pod_uid, end.run) not in job.explained:
             job = _explain(job, end)
     return job
+
+
+def _at_least(counts: Mapping[str, int], floor: Mapping[str, int]) -> Mapping[str, int]:
+    """The larger count of each cause; the same object where nothing is larger."""
+    if all(counts.get(cause, 0) >= count for cause, count in floor.items()):
+        return counts
+    return {cause: max(counts.get(cause, 0), floor.get(cause, 0)) for cause in sorted(counts.keys() | floor.keys())}
 
 
 def _explain(job: Job, end: Ended) -> Job:

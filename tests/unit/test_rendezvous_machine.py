@@ -268,6 +268,14 @@ def test_a_container_that_ended_by_itself_is_charged_once_when_the_controller_sa
     assert summary(group.job).closed == "the container of w1 ended (user), and all 1 restarts that maxRestarts allows are used up"
 
 
+def test_a_restarted_server_learns_from_the_controller_what_was_charged() -> None:
+    group = group_of(2, max_restarts=2, restarts={"user": 2, "disruption": 5})
+    group.fail("w1", 1)
+    group.come_all()
+    assert summary(group.job).restarts == {"disruption": 5, "user": 3}
+    assert "all 2 restarts that maxRestarts allows are used up" in summary(group.job).closed
+
+
 def test_a_disruption_that_the_controller_confirms_stays_uncharged() -> None:
     group = group_of(2, max_restarts=0)
     group.kill("w1")
