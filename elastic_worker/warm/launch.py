@@ -105,6 +105,7 @@ def main(arguments: typing.Sequence[str]) -> int:
     why = obstacle(os.environ, sys.executable)
     if not why:
         try:
+            os.close(os.pidfd_open(agent))  # what the kernel or a sandbox refuses is known here, and not in the server
             folder = make_folder(sys.executable)
             start_server(folder, agent=agent, environment=environment_of_workers(command, os.environ))
         except OSError as error:

@@ -1,0 +1,127 @@
+"""torchrun agents as plain processes on loopback, and what their workers wrote. Each agent stands for one pod."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.rescaling.server import JOB, Server
+from benchmarks.rescaling.settings import Setting, free_port
+from rendezvous.delivery import WRAPPER
+
+SCRIPT = Path(__file__).parent / "training.py"
+LOOK_S = 0.01
+STRAY_PREFIXES = ("PET_", "ELASTIC_", "TORCHELASTIC_", "TORCH_", "BENCH_", "PYTHON_EXEC", "OMP_")
+
+
+class Lost(Exception):
+    """The job did not come back."""
+
+
+class Agents:
+    """The agents of one job under one setting. The first one started hosts torch's own store."""
+
+    def __init__(self, setting: Setting, folder: Path, *, server: Server | None, library: Path) -> None:
+        self._setting = setting
+        self._folder = folder
+        self._server = server
+        self._library = library
+        self._port = free_port()
+        self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def expect(self, *names: str) -> None:
+        if self._server is not None:
+            self._server.expect(names)
+
+    def start(self, name: str) -> None:
+        setting = self._setting
+        options = setting.command(is_host=not self._processes, port=self._port)
+        command = [sys.executable, "-m", "torch.distributed.run", *options, str(SCRIPT), str(self._folder)]
+        if setting.is_ours:
+            command = ["/bin/sh", "-c", WRAPPER, "elastic", *command]
+        with (self._folder / f"{name}.out").open("ab") as log:
+            self._processes[name] = subprocess.Popen(command, env=self._environment(name), stdout=log, stderr=log, start_new_session=True)
+
+    def terminate(self, name: str) -> None:
+        """As a kubelet does: the container's first process is signalled."""
+        self._processes[name].terminate()
+
+    def crash(self, name: str) -> None:
+        (self._folder / f"crash-{name}").touch()
+
+    def kill(self, name: str) -> None:
+        """Everything of this agent at once, as when a node is gone."""
+        mark = f"BENCH_MARK={self._mark}-{name}".encode()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        os.kill(int(entry.name), signal.SIGKILL)
+        self._processes[name].wait()
+
+    def stop(self) -> None:
+        for name in self._processes:
+            self.kill(name)
+
+    def wait_for_world(self, size: int, *, after: float, patience_s: float) -> float:
+        """Wait until all of a world of this size took their first step after this moment; returns when the last one did."""
+        until = time.monotonic() + patience_s
+        while True:
+            entered = {agent: at for at, what, agent, count in self._log() if what == "first" and count == size and at > after}
+            if len(entered) >= size:
+                return max(entered.values())
+            if all(process.poll() is not None for process in self._processes.values()):
+                raise Lost("all agents ended")
+            if time.monotonic() > until:
+                raise Lost(f"no world of {size} within {patience_s:g} s")
+            time.sleep(LOOK_S)
+
+    def time_of(self, what: str, *, after: float, patience_s: float = 10.0) -> float:
+        """When a worker wrote this; waits for it."""
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until:
+            for at, written, _, _ in self._log():
+                if written == what and at > after:
+                    return at
+            time.sleep(LOOK_S)
+        raise Lost(f"no worker wrote {what}")
+
+    def starts(self, *, after: float, before: float) -> list[bool]:
+        """The workers that began between two moments, and whether each was warm."""
+        return [bool(is_warm) for at, what, _, is_warm in self._log() if what == "script" and after < at < before]
+
+    def tails(self) -> str:
+        texts = ((name, (self._folder / f"{name}.out").read_text(errors="replace")[-1500:]) for name in self._processes)
+        return "\n".join(f"--- {name}\n{text}" for name, text in texts)
+
+    def _log(self) -> list[tuple[float, str, str, int]]:
+        path = self._folder / "steps"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [(float(words[0]), words[1], words[2], int(words[3])) for words in lines if len(words) == 4]
+
+    def _environment(self, name: str) -> dict[str, str]:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(STRAY_PREFIXES)}
+        environment |= {"OMP_NUM_THREADS": "1", "BENCH_AGENT": name, "BENCH_MARK": f"{self._mark}-{name}", "LOGLEVEL": "INFO"}
+        server = self._server
+        if server is not None:
+            environment |= {
+                "PET_RDZV_BACKEND": "elastic",
+                "PET_RDZV_ENDPOINT": f"127.0.0.1:{server.port}",
+                "PET_RDZV_ID": JOB,
+                "PET_MAX_RESTARTS": "1000000",
+                "ELASTIC_TOKEN": server.job_token,
+                "ELASTIC_CA": server.ca,
+                "ELASTIC_MEMBER": name,
+                "ELASTIC_POD_UID": f"uid-{name}",
+                "ELASTIC_POD_IP": "127.0.0.1",
+                "ELASTIC_JOB_UID": JOB,
+                "ELASTIC_LIBRARY": str(self._library),
+                "ELASTIC_TERMINATION_LOG": os.devnull,
+            }
+        return environment | dict(self._setting.environment)

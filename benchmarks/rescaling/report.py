@@ -1,0 +1,132 @@
+"""The figures in words, as a table and as a picture."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.rescaling import picture
+from benchmarks.rescaling.scenarios import SCENARIOS, Measured
+from benchmarks.rescaling.settings import SETTINGS
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+ANNOUNCED, UNANNOUNCED = ("add", "sigterm"), ("sigkill", "host", "crash")
+AIM_ANNOUNCED_S, AIM_UNANNOUNCED_S = 1.0, 2.5
+AIM_AGAINST_STOCK, AIM_WARM_AGAINST_STOCK = 10, 30
+LOST = "lost"
+PHASES = ("detect", "notice", "drain", "round", "start")
+
+
+def of(found: Sequence[Measured], setting: str, scenario: str) -> list[Measured]:
+    return [measured for measured in found if (measured.setting, measured.scenario) == (setting, scenario)]
+
+
+def median(found: Sequence[Measured], setting: str, scenario: str) -> float | None:
+    """Seconds; None where it was not measured or where the job was lost in every run."""
+    seconds = [measured.seconds for measured in of(found, setting, scenario) if measured.seconds is not None]
+    return statistics.median(seconds) if seconds else None
+
+
+def table(found: Sequence[Measured]) -> str:
+    """Seconds from the event to the new world's first step: median (least to most, number of runs)."""
+    settings = [setting for setting in SETTINGS if any(measured.setting == setting.name for measured in found)]
+    rows = [["event", *(setting.words for setting in settings), "our part, warm", "stock / warm"]]
+    for scenario, words in SCENARIOS.items():
+        ratio = _ratio(found, scenario, "stock", "warm")
+        cells = [_cell(of(found, setting.name, scenario)) for setting in settings]
+        rows.append([words, *cells, _ours(of(found, "warm", scenario)), f"{ratio:.0f} times" if ratio else "-"])
+    rows.insert(1, ["---"] * len(rows[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(measured: Sequence[Measured]) -> str:
+    seconds = [one.seconds for one in measured if one.seconds is not None]
+    lost = len(measured) - len(seconds)
+    if not measured:
+        return "-"
+    if not seconds:
+        return f"job {LOST}, {lost} of {lost}"
+    spread = f" ({min(seconds):.1f} to {max(seconds):.1f}, n={len(seconds)})" if len(seconds) > 1 else ""
+    return f"{statistics.median(seconds):.1f}{spread}" + (f", {LOST} {lost}" if lost else "")
+
+
+def _ours(measured: Sequence[Measured]) -> str:
+    parts = [one.ours_s for one in measured if one.ours_s is not None]
+    return f"{statistics.median(parts):.2f}" if parts else "-"
+
+
+def _ratio(found: Sequence[Measured], scenario: str, slow: str, fast: str) -> float | None:
+    slower, faster = median(found, slow, scenario), median(found, fast, scenario)
+    return slower / faster if slower and faster else None
+
+
+def phases(found: Sequence[Measured]) -> str:
+    """Where the milliseconds of the backend elastic go: medians, as the rendezvous server kept them, and the rest."""
+    rows = [["event", "start", *PHASES, "rest"], ["---"] * (len(PHASES) + 3)]
+    for scenario, words in SCENARIOS.items():
+        for setting in (setting for setting in SETTINGS if setting.is_ours):
+            measured = [one for one in of(found, setting.name, scenario) if one.phases]
+            if measured:
+                marks = [f"{statistics.median(one.phases.get(name, 0) for one in measured):.0f}" for name in PHASES]
+                rest = f"{statistics.median(one.rest_ms for one in measured):.0f}"
+                rows.append([words, "warm" if setting.is_warm else "plain", *marks, rest])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def verdicts(found: Sequence[Measured]) -> list[str]:
+    """Each aim, with what was found."""
+    said = []
+    for names, aim, words in ((ANNOUNCED, AIM_ANNOUNCED_S, "announced"), (UNANNOUNCED, AIM_UNANNOUNCED_S, "unannounced")):
+        for scenario in names:
+            parts = [m.ours_s for setting in ("elastic", "warm") for m in of(found, setting, scenario) if m.ours_s is not None]
+            if parts:
+                middle = statistics.median(parts)
+                said.append(_verdict(f"our part of {scenario} ({words})", f"{middle:.2f} s", f"under {aim:g} s", middle < aim))
+    for setting, aim_times in (("elastic", AIM_AGAINST_STOCK), ("warm", AIM_WARM_AGAINST_STOCK)):
+        for scenario in ("start", "sigterm", "sigkill"):
+            ratio = _ratio(found, scenario, "stock", setting)
+            if ratio:
+                said.append(
+                    _verdict(f"{setting} against stock, {scenario}", f"{ratio:.1f} times", f"{aim_times} times", ratio >= aim_times)
+                )
+    for setting in ("elastic", "warm"):
+        for scenario in SCENARIOS:
+            ratio = _ratio(found, scenario, "tuned", setting)
+            if ratio:
+                said.append(_verdict(f"{setting} against tuned, {scenario}", f"{ratio:.1f} times", "never slower", ratio >= 1))
+        lost = sum(1 for measured in found if measured.setting == setting and measured.seconds is None)
+        if any(measured.setting == setting for measured in found):
+            said.append(_verdict(f"{setting} survives everything", f"{lost} lost", "none lost", lost == 0))
+    return said
+
+
+def _verdict(what: str, found: str, aim: str, is_met: bool) -> str:
+    return f"{'met   ' if is_met else 'MISSED'} {what}: {found} (aim: {aim})"
+
+
+def write(found: Sequence[Measured], docs: Path) -> None:
+    """Renew the figures in docs/rescale.md, and the picture beside it."""
+    page = docs / "rescale.md"
+    text = page.read_text()
+    machine = (
+        f"{os.cpu_count()} shared cores, {platform.machine()}, Python {platform.python_version()}, gloo on loopback, one worker per agent"
+    )
+    head, tail = text.partition(BEGIN)[0], text.partition(END)[2]
+    aims = "\n".join(f"- {line}" for line in verdicts(found))
+    parts = [
+        table(found),
+        f"Seconds: median (least to most, number of runs). Machine: {machine}.",
+        "Milliseconds by phase, of the backend elastic (medians):",
+        phases(found),
+        "The aims, as found in these runs:",
+        aims,
+    ]
+    page.write_text(f"{head}{BEGIN}\n{chr(10).join(part + chr(10) for part in parts)}{END}{tail}")
+    bars = {
+        words: {setting.name: median(found, setting.name, scenario) for setting in SETTINGS if of(found, setting.name, scenario)}
+        for scenario, words in SCENARIOS.items()
+    }
+    (docs / "rescale.svg").write_text(picture.draw(bars))

@@ -1,0 +1,63 @@
+"""What is compared: ways to run the same script under torchrun."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+LARGEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to run torchrun. `is_ours`: the backend elastic, started as in a pod; else torch's own c10d, hosted by the first agent."""
+
+    name: str
+    words: str
+    colour: str
+    is_ours: bool = False
+    is_warm: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    configuration: str = ""
+    flags: tuple[str, ...] = ()
+    patience_s: float = 120.0
+
+    def command(self, *, is_host: bool, port: int) -> list[str]:
+        """torchrun's own options, where they are not in the environment."""
+        common = [f"--nnodes=1:{LARGEST}", "--nproc-per-node=1", *self.flags]
+        if self.is_ours:
+            return common
+        configuration = ",".join(filter(None, (f"is_host={str(is_host).lower()}", self.configuration)))
+        endpoint = f"--rdzv-endpoint=127.0.0.1:{port}"
+        return [*common, "--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-id=bench", endpoint, f"--rdzv-conf={configuration}"]
+
+
+SHARING_OFF = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""With torch's default sharing of the rendezvous store a stock job dies of the first newcomer, and there would be nothing to measure."""
+
+SETTINGS = (
+    Setting(name="stock", words="torchrun, default flags", colour="#b0413e", environment=SHARING_OFF),
+    Setting(
+        name="tuned",
+        words="torchrun, tuned flags",
+        colour="#d99a3d",
+        environment=SHARING_OFF,
+        configuration="last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2",
+        patience_s=60.0,
+    ),
+    Setting(
+        name="elastic",
+        words="elastic, plain start",
+        colour="#5b8fb9",
+        is_ours=True,
+        environment={"ELASTIC_WARM_START": "off"},
+        patience_s=60.0,
+    ),
+    Setting(name="warm", words="elastic, warm start", colour="#2c5f8a", is_ours=True, is_warm=True, patience_s=60.0),
+)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
