@@ -1,0 +1,171 @@
+"""`elastic run` and `elastic node` as typed: what they print, what they return, what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from laptop import get, until
+
+from elastic.api.kinds import KINDS
+from elastic.kube import connect
+from elastic.kube.following import resource_of
+from elastic.kube.resources import CONFIG_MAPS, NODES, PODS
+from elastic.local import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+ELASTIC = (sys.executable, "-m", "elastic.cli")
+JOBS = resource_of(KINDS["PyTorchJob"])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(nodes=2) as cluster:
+        yield cluster
+
+
+def job(name: str, script: str, *, workers: int = 1, restart_policy: str = "Never") -> dict[str, Any]:
+    container = {"name": "pytorch", "image": "any", "command": ["sh", "-c", script]}
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 2}}
+    worker = {"replicas": workers, "restartPolicy": restart_policy, "template": template}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {"pytorchReplicaSpecs": {"Worker": worker}},
+    }
+
+
+def elastic(*words: str, stdin: list[dict[str, Any]] | None = None, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+    text = json.dumps({"kind": "List", "apiVersion": "v1", "items": stdin}) if stdin is not None else ""
+    environment = {**os.environ, "HOME": str(home)} if home else None
+    return subprocess.run([*ELASTIC, *words], input=text, capture_output=True, text=True, timeout=150, env=environment)
+
+
+def at(cluster: LocalCluster) -> tuple[str, str]:
+    return "--data-dir", str(cluster.data_dir)
+
+
+def test_jobs_run_side_by_side_and_the_exit_code_tells_whether_all_succeeded(cluster: LocalCluster) -> None:
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "words"}, "data": {"WORD": "hello"}}
+    greeting = job("greeting", "echo $WORD from $RANK; echo no newline | tr -d '\\n'", workers=2)
+    greeting["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["envFrom"] = [
+        {"configMapRef": {"name": "words"}}
+    ]
+    done = elastic("run", *at(cluster), "-", stdin=[greeting, settings])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "greeting-worker-1 | hello from" in done.stdout
+    assert "greeting-worker-0 | no newline" in done.stdout
+    assert "greeting Succeeded: PyTorchJob default/greeting successfully completed." in done.stdout
+
+    done = elastic("run", *at(cluster), "-", stdin=[job("well", "sleep 0.5; echo bye"), job("ill", "echo oh no >&2; exit 3")])
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "ill-worker-0 | oh no" in done.stdout
+    assert "well-worker-0 | bye" in done.stdout
+    assert done.stdout.splitlines()[-2].endswith("PyTorchJob well: succeeded")
+    assert done.stdout.splitlines()[-1].endswith("PyTorchJob ill: failed")
+
+
+def test_a_job_that_is_there_is_replaced_only_when_asked(cluster: LocalCluster) -> None:
+    first = elastic("run", *at(cluster), "-", stdin=[job("twice", "echo first")])
+    second = elastic("run", *at(cluster), "-", stdin=[job("twice", "echo second")])
+    third = elastic("run", *at(cluster), "--replace", "-", stdin=[job("twice", "echo third")])
+    assert (first.returncode, second.returncode, third.returncode) == (0, 2, 0)
+    assert second.stderr == (
+        "Error: PyTorchJob twice is there already in namespace default; give the job another name, "
+        "or delete the one that is there first with --replace\n"
+    )
+    assert "| third" in third.stdout
+    assert "| first" not in third.stdout
+
+
+def test_what_cannot_run_is_said_as_elastic_validate_says_it(cluster: LocalCluster) -> None:
+    wrong = job("wrong", "true")
+    wrong["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "torch"
+    ran, checked = elastic("run", *at(cluster), "-", stdin=[wrong]), elastic("validate", "-", stdin=[wrong])
+    assert (ran.returncode, checked.returncode) == (2, 1)
+    assert ran.stderr == checked.stdout
+
+    assert elastic("run", "/no/such/file").returncode == 2
+    refused = elastic("run", *at(cluster), "-", stdin=[job("good", "true"), {"apiVersion": "v1", "kind": "Pot", "metadata": {"name": "a"}}])
+    assert (refused.returncode, refused.stderr) == (2, "Error: the server knows no kind Pot in apiVersion v1\n")
+    nowhere = elastic("run", "--data-dir", "/no/such/folder", "-", stdin=[job("good", "true")])
+    assert nowhere.returncode == 2
+    assert "no cluster runs in /no/such/folder; start it with `elastic up --detach --data-dir /no/such/folder`" in nowhere.stderr
+
+
+async def test_ctrl_c_takes_away_what_the_run_has_made(cluster: LocalCluster, tmp_path: Path) -> None:
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "passing"}}
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [settings, job("endless", "echo going; sleep 1000")]}))
+    code, said = _interrupted(*at(cluster), str(file), once="going")
+    assert code == 130, said
+    assert "interrupted: deleting what was made" in said
+    async with connect(cluster.kubeconfig) as kube:
+        assert await get(kube, "endless", resource=JOBS) is None
+        assert await get(kube, "endless-worker-0") is None
+        assert await get(kube, "passing", resource=CONFIG_MAPS) is None
+
+
+def _interrupted(*words: str, once: str) -> tuple[int, str]:
+    """Ctrl-C as soon as a line says so."""
+    running = subprocess.Popen([*ELASTIC, "run", *words], stdout=subprocess.PIPE, text=True)
+    with running:
+        assert running.stdout is not None
+        said = next(line for line in running.stdout if once in line)
+        running.send_signal(signal.SIGINT)
+        said += running.stdout.read()
+        return running.wait(100), said
+
+
+def test_without_a_cluster_one_is_started_for_the_run_and_nothing_is_left(tmp_path: Path) -> None:
+    done = elastic("run", "-", stdin=[job("alone", "echo here I am")], home=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no cluster runs: starting one for this run" in done.stdout
+    assert "alone-worker-0 | here I am" in done.stdout
+    assert not (tmp_path / ".elastic").exists()
+
+
+async def test_nodes_are_drained_reclaimed_and_brought_back_from_the_command_line(cluster: LocalCluster) -> None:
+    async with connect(cluster.kubeconfig) as kube:
+        await kube.create(JOBS, job("moving", "sleep 1000", workers=2, restart_policy="OnFailure"), namespace="default")
+
+        async def nodes_of_pods() -> set[str]:
+            listing = await kube.list(PODS, namespace="default", labels="training.kubeflow.org/job-name=moving")
+            running = [
+                pod for pod in listing.items if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+            ]
+            return {pod["spec"]["nodeName"] for pod in running} if len(running) == 2 else set()
+
+        async def run_only_on(node: str) -> bool:
+            return await nodes_of_pods() == {node}
+
+        await until(nodes_of_pods, "both workers run")
+        drained = elastic("node", "drain", "node-1", *at(cluster))
+        assert drained.returncode == 0, drained.stdout + drained.stderr
+        assert drained.stdout.startswith("node node-1 cordoned\n")
+        assert drained.stdout.endswith("node node-1 drained\n")
+        await until(lambda: run_only_on("node-0"), "both workers run on the other node")
+
+        assert elastic("node", "add", "node-2", "--gpus", "2", "--label", "pool=spot", *at(cluster)).returncode == 0
+        added = await get(kube, "node-2", resource=NODES, namespace=None)
+        assert added is not None
+        assert (added["status"]["capacity"]["nvidia.com/gpu"], added["metadata"]["labels"]["pool"]) == ("2", "spot")
+
+        taken = elastic("node", "reclaim", "node-0", "--as", "gcp", "--seconds", "1", *at(cluster))
+        assert taken.returncode == 0, taken.stdout + taken.stderr
+        assert "notice given by taint cloud.google.com/impending-node-termination:NoSchedule; lost in 1 s" in taken.stdout
+        assert await get(kube, "node-0", resource=NODES, namespace=None) is None
+        await until(lambda: run_only_on("node-2"), "both workers run on the node that was added")
+
+        tainted = elastic("node", "taint", "node-2", "a=b:NoSchedule", "c:NoExecute", *at(cluster))
+        assert tainted.stdout == "node node-2: taint a=b:NoSchedule set\nnode node-2: taint c:NoExecute set\n"
+        assert elastic("node", "kill", "node-9", *at(cluster)).stderr.startswith("Error: no node node-9 runs here; nodes: ")
+        assert elastic("node", "taint", "node-9", "a-", *at(cluster)).stderr == 'Error: nodes "node-9" not found\n'

@@ -1,0 +1,71 @@
+"""Taints as they are written on the command line, and what they make of a node's list."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from elastic.kube.nodes import Effect, Taint, TaintError, parse_taint, with_taint
+from elastic.kube.resources import Object
+from elastic.local.reclaim import NOTICES
+
+TAINTS = some.builds(Taint, key=some.sampled_from("abc"), value=some.sampled_from(["", "x"]), effect=some.sampled_from(Effect))
+
+
+def as_object(taint: Taint) -> Object:
+    return {"key": taint.key, "effect": str(taint.effect), **({"value": taint.value} if taint.value else {})}
+
+
+@pytest.mark.parametrize(
+    ("text", "taint"),
+    [
+        ("a:NoSchedule", Taint("a")),
+        ("example.com/a=b:NoExecute", Taint("example.com/a", "b", Effect.NO_EXECUTE)),
+        ("a=:PreferNoSchedule", Taint("a", "", Effect.PREFER_NO_SCHEDULE)),
+        ("a:NoSchedule-", Taint("a", is_removed=True)),
+        ("a-", Taint("a", effect=None, is_removed=True)),
+        ("a-b-", Taint("a-b", effect=None, is_removed=True)),
+    ],
+)
+def test_a_taint_is_written_as_kubectl_has_it(text: str, taint: Taint) -> None:
+    assert parse_taint(text) == taint
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a", "'a' is no taint; write KEY=VALUE:EFFECT or KEY:EFFECT to set one, KEY- to take one away"),
+        ("a=b", "'a=b' is no taint"),
+        ("", "'' is no taint"),
+        (":NoSchedule", "':NoSchedule' is no taint"),
+        ("a:Never", "'Never' is no effect of a taint; use one of NoSchedule, PreferNoSchedule, NoExecute"),
+    ],
+)
+def test_what_is_no_taint_is_refused_with_how_one_is_written(text: str, words: str) -> None:
+    with pytest.raises(TaintError) as refused:
+        parse_taint(text)
+    assert str(refused.value).startswith(words)
+
+
+@given(TAINTS)
+def test_a_taint_reads_as_it_is_shown(taint: Taint) -> None:
+    assert parse_taint(str(taint)) == taint
+
+
+@given(some.lists(TAINTS, unique_by=lambda taint: (taint.key, taint.effect)), TAINTS)
+def test_a_node_has_a_taint_once_and_keeps_the_others(there: list[Taint], taint: Taint) -> None:
+    before = [as_object(one) for one in there]
+    after = with_taint(before, taint)
+    same = [one for one in after if (one["key"], one["effect"]) == (taint.key, taint.effect)]
+    assert same == [as_object(taint)]
+    assert [one for one in after if one not in same] == [one for one in before if (one["key"], one["effect"]) != (taint.key, taint.effect)]
+    assert with_taint(after, taint) == after
+    assert taint.key not in {one["key"] for one in with_taint(after, Taint(taint.key, effect=None, is_removed=True))}
+
+
+@pytest.mark.parametrize("cloud", list(NOTICES))
+def test_each_spot_notice_is_a_taint_that_leaves_time(cloud: str) -> None:
+    notice = NOTICES[cloud]
+    assert parse_taint(str(notice.taint)) == notice.taint
+    assert notice.seconds >= 30
