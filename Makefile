@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PYTEST ?= $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test demo bench clean
+.PHONY: help setup check format test test-heavy demo bench bench-rescale clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -26,11 +26,17 @@ format: $(READY) ## write the format that `make check` wants
 test: $(READY) ## set up and run all tests
 	$(BIN)/python scripts/test.py
 
+test-heavy: $(READY) ## train with the frameworks that are big to install, inside a time box (HEAVY_BOX_S=900)
+	$(BIN)/python scripts/test_heavy.py
+
 demo: $(READY) ## an elastic PyTorchJob on the laptop cluster: scaled up, a worker killed, trained to its end
 	$(BIN)/python examples/demo/demo.py
 
 bench: $(READY) ## every benchmark, one after the other
-	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done
+	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python -m benchmarks.$$(basename $$f .py) || exit 1; done
+
+bench-rescale: $(READY) ## seconds until training goes on after any change, against stock torchrun; renews docs/rescale.md
+	$(BIN)/python -m benchmarks.rescale --runs 3 --write
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) .cache dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

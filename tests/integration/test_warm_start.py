@@ -18,6 +18,7 @@ import pytest
 import elastic_worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(240)]
+ROOT = Path(__file__).parent.parent.parent
 LAUNCH = Path(elastic_worker.__file__).parent / "warm" / "launch.py"
 PATIENCE_S = 90.0
 
@@ -374,3 +375,16 @@ def test_it_can_be_turned_off(tmp_path: Path) -> None:
         assert off.server() == 0
     finally:
         off.stop()
+
+
+@pytest.mark.timeout(600)
+def test_torchruns_workers_are_warm_through_every_change_and_none_of_them_loses_the_job(tmp_path: Path) -> None:
+    """The benchmark's sequence: start, crash, add, SIGTERM, SIGKILL, loss of the first member."""
+    raw = tmp_path / "raw.json"
+    command = [sys.executable, "-m", "benchmarks.rescale", "--settings", "warm", "--raw", str(raw)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stderr
+    measured = json.loads(raw.read_text())
+    assert [one["scenario"] for one in measured] == ["start", "crash", "add", "sigterm", "add", "sigkill", "add", "host"], ended.stdout
+    assert [one["note"] for one in measured] == [""] * 8, ended.stdout
+    assert all(one["seconds"] is not None for one in measured), ended.stdout
