@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from elastic.api.job import JobStatus
+from elastic.api.words import Cause
 from elastic.kube.resources import Object, Resource
 
 
@@ -57,16 +58,28 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """A container's end that a broken connection does not tell: which run of which pod, and who caused it."""
+
+    member: str
+    pod_uid: str
+    run: int
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """What the rendezvous server must know before anything else is done: the whole expectation, each time."""
 
     members: tuple[str, ...]
     pending: tuple[str, ...]
     leaving: tuple[Leave, ...]
+    ended: tuple[End, ...]
     least: int
     most: int
     sizes: tuple[int, ...]
     max_restarts: int | None
+    restarts: tuple[tuple[str, int], ...]
     grace_s: float
     floor: int
     term: int = 0

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from controller.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
+from elastic.api.words import Cause
 
 GRACE_S = 30.0
 """What the cluster gives a pod that must go, where nothing says otherwise."""
@@ -27,6 +28,12 @@ NOTICE_S: Mapping[str, float] = MappingProxyType(
         "ToBeDeletedByClusterAutoscaler": 60.0,
     }
 )
+
+
+DISRUPTED = frozenset(
+    {"Evicted", "Preempting", "Preempted", "NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinity", "OutOfpods"}
+)
+"""Reasons that the kubelet or the node's controllers write into a failed pod's status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +72,11 @@ def to_be_moved(job: Job, snapshot: Snapshot) -> int:
     workers = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.is_active]
     cordoned = sum((node := snapshot.nodes.get(pod.node)) is not None and node.is_cordoned for pod in workers)
     return min(cordoned, max(0, job.least_workers - (job.workers - cordoned)))
+
+
+def cause_of(pod: Pod, container: str) -> Cause:
+    if pod.disruption or pod.reason in DISRUPTED:
+        return Cause.DISRUPTION
+    if any(c.exit_reason == "OOMKilled" for c in pod.containers if c.name == container):
+        return Cause.OUT_OF_MEMORY
+    return Cause.USER

@@ -10,16 +10,14 @@ from msgspec.structs import replace
 
 from controller.actions import News, warning
 from controller.conditions import reason_of
+from controller.disruption import cause_of
 from controller.frameworks import FRAMEWORKS
 from controller.snapshot import Phase, Pod
 from elastic.api.job import ElasticStatus, Job, JobStatus
+from elastic.api.kinds import WORKER
 from elastic.api.template import default_container
-from elastic.api.words import Cause, RestartPolicy
+from elastic.api.words import Cause, RdzvBackend, RestartPolicy
 
-DISRUPTED = frozenset(
-    {"Evicted", "Preempting", "Preempted", "NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinity", "OutOfpods"}
-)
-"""Reasons that the kubelet or the node's controllers write into a failed pod's status."""
 FIRST_RETRYABLE_CODE = 128
 
 
@@ -64,14 +62,6 @@ def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
     return Verdict(pod, type, cause, fate, code)
 
 
-def cause_of(pod: Pod, container: str) -> Cause:
-    if pod.disruption or pod.reason in DISRUPTED:
-        return Cause.DISRUPTION
-    if any(c.exit_reason == "OOMKilled" for c in pod.containers if c.name == container):
-        return Cause.OUT_OF_MEMORY
-    return Cause.USER
-
-
 def _is_permanent(code: int | None) -> bool:
     """Below 128 the program itself chose to end; without any code nobody knows, so it is tried again."""
     return code is not None and code < FIRST_RETRYABLE_CODE
@@ -99,8 +89,12 @@ def by_exit_code(job: Job, verdict: Verdict) -> bool:
 
 def spent(job: Job, pods: Sequence[Pod], counted: dict[str, int]) -> int:
     """What counts against backoffLimit: ends that cost a pod, and restarts of containers in pods that still run."""
-    ended = sum(number for cause, number in counted.items() if Cause(cause).is_charged)
+    charged = {cause.value for cause in Cause if cause.is_charged}
+    ended = sum(number for cause, number in counted.items() if cause in charged)
     restarting = {type.lower() for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
+    if job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.ELASTIC.value:
+        # The rendezvous server has counted these already, and knows which of them a peer caused.
+        restarting.discard(WORKER.lower())
     return ended + sum(pod.restarts for pod in pods if pod.phase is Phase.RUNNING and pod.type in restarting)
 
 

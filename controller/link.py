@@ -11,10 +11,13 @@ import msgspec
 from controller.actions import Tell
 from controller.snapshot import World
 from elastic.api.job import Rescale
+from elastic.api.words import Cause
 from rendezvous import wire
 
 log = logging.getLogger(__name__)
 SAY_AGAIN_S = 1.0
+_WORDS = {Cause.OUT_OF_MEMORY.value: "out of memory"}
+_WORDS_BACK = {theirs: ours for ours, theirs in _WORDS.items()}
 
 
 class Server(Protocol):
@@ -93,6 +96,11 @@ def expectation(told: Tell, *, now: datetime) -> wire.Expectation:
         leaving=tuple(
             wire.Leaving(member=leave.member, by_s=max(0.0, (leave.by - now).total_seconds()), cause=leave.cause) for leave in told.leaving
         ),
+        ended=tuple(
+            wire.Ended(member=end.member, pod_uid=end.pod_uid, run=end.run, cause=_WORDS.get(end.cause.value, end.cause.value))
+            for end in told.ended
+        ),
+        restarts={_WORDS.get(cause, cause): number for cause, number in told.restarts},
         min=told.least,
         max=told.most,
         sizes=told.sizes,
@@ -110,6 +118,6 @@ def _world(heard: wire.World) -> World:
         phase=heard.phase,
         reason=heard.reason,
         closed=heard.closed,
-        restarts=dict(heard.restarts),
+        restarts={_WORDS_BACK.get(cause, cause): number for cause, number in heard.restarts.items()},
         rescale=None if heard.rescale is None else Rescale(**msgspec.structs.asdict(heard.rescale)),
     )

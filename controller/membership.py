@@ -10,8 +10,8 @@ from enum import Enum
 
 from msgspec.structs import replace
 
-from controller.actions import Leave, News, Tell, normal
-from controller.disruption import notices
+from controller.actions import End, Leave, News, Tell, normal
+from controller.disruption import cause_of, notices
 from controller.ownership import owned_metadata
 from controller.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Leaving, Object
@@ -180,15 +180,30 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
         members=tuple(sorted({pod.name for pod in staying} | set(coming))),
         pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
         leaving=tuple(Leave(entry.member, entry.by or snapshot.now, entry.cause) for entry in leaving),
+        ended=tuple(end for pod in staying if (end := _end_of(job, pod)) is not None),
         least=least,
         most=max(most, len(staying) + len(coming)),
         sizes=sizes,
         # As torchrun: without a number of its own, the first failure of the training program is the last.
         max_restarts=policy.max_restarts or 0,
+        restarts=tuple(sorted(job.status.elastic.restarts.items())) if job.status.elastic else (),
         grace_s=float(policy.scale_in_grace_seconds),
         floor=max(job.status.elastic.generation if job.status.elastic else 0, snapshot.world.generation if snapshot.world else 0),
         term=snapshot.term,
     )
+
+
+def _end_of(job: Job, pod: Pod) -> End | None:
+    """The newest end of the worker's container that was its own doing; the server counts each run once, however often it is told."""
+    container = next((c for c in pod.containers if c.name == job.kind.container), None)
+    if container is None or cause_of(pod, container.name) is Cause.DISRUPTION:
+        return None
+    code, reason, message, run = container.exit_code, container.exit_reason, container.message, container.restarts
+    if code is None:
+        code, reason, message, run = container.last_exit_code, container.last_exit_reason, container.last_message, container.restarts - 1
+    if not code or is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid):
+        return None
+    return End(pod.name, pod.uid, max(0, run), Cause.OUT_OF_MEMORY if reason == "OOMKilled" else Cause.USER)
 
 
 def shown(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:

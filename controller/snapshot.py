@@ -37,6 +37,7 @@ class Container:
     message: str = ""
     # The run before this one: with a kubelet that restarts containers, the only trace of how it ended.
     last_exit_code: int | None = None
+    last_exit_reason: str = ""
     last_message: str = ""
 
 
@@ -195,5 +196,6 @@ def _container(raw: Mapping[str, Any]) -> Container:
         waiting=waiting.get("reason") or "",
         message=ended.get("message") or waiting.get("message") or "",
         last_exit_code=last.get("exitCode"),
+        last_exit_reason=last.get("reason") or "",
         last_message=last.get("message") or "",
     )

@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 from job_builders import NOW, OURS, Cluster, created, elastic_job, job, replica
 
-from controller.actions import Tell
-from controller.snapshot import Node, Phase, World
+from controller.actions import End, Tell
+from controller.snapshot import Container, Node, Phase, World
+from elastic.api.words import Cause
 
 
 def running(workers: int, **more: object) -> Cluster:
@@ -101,3 +102,27 @@ def test_a_kind_that_cannot_resize_starts_its_whole_group_anew_at_the_new_size()
     assert not before & {one.uid for one in cluster.pods.values()}
     assert all(one.phase is Phase.PENDING for one in cluster.pods.values())
     assert cluster.job.status.elastic is None, "nothing of it is held against the job"
+
+
+def test_the_server_is_told_of_each_end_that_was_the_containers_own_doing() -> None:
+    cluster = running(3)
+    ended = Container(name="pytorch", restarts=2, last_exit_code=137, last_exit_reason="OOMKilled")
+    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], containers=(ended,))
+    fine = Container(name="pytorch", restarts=1, last_exit_code=0)
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(fine,))
+    cluster.settle()
+    uid = cluster.pods["train-worker-0"].uid
+    assert told(cluster).ended == (End("train-worker-0", uid, 1, Cause.OUT_OF_MEMORY),)
+
+
+def test_what_the_server_has_charged_is_not_charged_again_by_the_restarts_of_containers() -> None:
+    cluster = running(2, policy={"backoffLimit": 2})
+    ended = Container(name="pytorch", restarts=1, last_exit_code=1)
+    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], containers=(ended,))
+    assert cluster.world is not None
+    cluster.world = replace(cluster.world, restarts={"user": 1})
+    cluster.settle()
+    assert cluster.state() == "Running"
+    cluster.world = replace(cluster.world, restarts={"user": 2})
+    cluster.settle()
+    assert cluster.state() == "Failed"

@@ -1,0 +1,99 @@
+"""What the controller says to the rendezvous server, and what it makes of what it hears."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from controller.actions import End, Leave, Tell
+from controller.link import RendezvousLink, expectation
+from elastic.api.words import Cause
+from rendezvous import wire
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def tell(**changes: object) -> Tell:
+    nothing = {"members": ("a",), "pending": (), "leaving": (), "ended": (), "least": 1, "most": 2, "sizes": (), "max_restarts": 0}
+    return Tell(**{**nothing, "restarts": (), "grace_s": 30.0, "floor": 0, **changes})  # type: ignore[arg-type]
+
+
+class Server:
+    """Hears expectations and plays worlds; every call fails while it is away."""
+
+    def __init__(self) -> None:
+        self.heard: list[wire.Expectation] = []
+        self.said: asyncio.Queue[wire.Expectation] = asyncio.Queue()
+        self.forgotten: list[str] = []
+        self.worlds_to_tell: asyncio.Queue[wire.World] = asyncio.Queue()
+        self.is_away = False
+        self.open: Callable[[], None] | None = None
+
+    async def expect(self, job_uid: str, expectation: wire.Expectation) -> None:
+        if self.is_away:
+            raise RuntimeError("away")
+        self.heard.append(expectation)
+        self.said.put_nowait(expectation)
+
+    async def forget(self, job_uid: str) -> None:
+        self.forgotten.append(job_uid)
+
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
+        self.open = on_open
+        while True:
+            yield await self.worlds_to_tell.get()
+
+
+def test_times_become_durations_and_causes_the_servers_words() -> None:
+    leave = Leave("b", NOW + timedelta(seconds=12), "plan")
+    said = expectation(tell(leaving=(leave,), ended=(End("a", "u", 3, Cause.OUT_OF_MEMORY),), restarts=(("outOfMemory", 2),)), now=NOW)
+    assert said.leaving == (wire.Leaving(member="b", by_s=12.0, cause="plan"),)
+    assert said.ended == (wire.Ended(member="a", pod_uid="u", run=3, cause="out of memory"),)
+    assert said.restarts == {"out of memory": 2}
+
+
+async def test_only_what_is_new_goes_over_the_wire() -> None:
+    server = Server()
+    link = RendezvousLink(server, errors=(RuntimeError,))
+    await link.tell("job", tell())
+    await link.tell("job", tell())
+    await link.tell("job", tell(members=("a", "b")))
+    assert [said.members for said in server.heard] == [("a",), ("a", "b")]
+
+
+async def test_a_server_that_is_away_is_an_error_that_the_round_can_see_and_is_told_again() -> None:
+    server = Server()
+    link = RendezvousLink(server, errors=(RuntimeError,))
+    server.is_away = True
+    with pytest.raises(ConnectionError, match="away"):
+        await link.tell("job", tell())
+    server.is_away = False
+    await link.tell("job", tell())
+    assert len(server.heard) == 1
+
+
+async def test_a_server_that_was_restarted_hears_every_expectation_again() -> None:
+    server = Server()
+    link = RendezvousLink(server, errors=(RuntimeError,))
+    await link.tell("one", tell())
+    await link.tell("two", tell(members=("z",)))
+    changed: asyncio.Queue[str] = asyncio.Queue()
+    running = asyncio.create_task(link.run(changed.put_nowait))
+    try:
+        world = wire.World(job="one", generation=4, phase="running", members=(wire.Seat(name="a", rank=0),), restarts={"out of memory": 1})
+        server.worlds_to_tell.put_nowait(world)
+        async with asyncio.timeout(10):
+            assert await changed.get() == "one"
+        assert link.worlds["one"].members == {"a"}
+        assert link.worlds["one"].restarts == {"outOfMemory": 1}
+        server.said = asyncio.Queue()
+        assert server.open is not None
+        server.open()
+        async with asyncio.timeout(10):
+            assert {(await server.said.get()).members for _ in range(2)} == {("a",), ("z",)}
+    finally:
+        running.cancel()
+    await link.forget("one")
+    assert server.forgotten == ["one"]
+    assert "one" not in link.worlds
