@@ -34,11 +34,13 @@ TUNING = (
 
 PROGRAM = """\
 import os, signal
+ends = [signal.SIGTERM, signal.SIGINT]
+signal.pthread_sigmask(signal.SIG_BLOCK, ends)
 from torch.distributed import TCPStore
 host, port = os.environ["ELASTIC_POD_IP"], int(os.environ["ELASTIC_STORE_PORT"])
 store = TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True)
 print("serving the rendezvous store on port %s" % store.port, flush=True)
-signal.sigwait([signal.SIGTERM, signal.SIGINT])
+signal.sigwait(ends)
 """
 
 SCRIPT = """\

@@ -1,0 +1,58 @@
+"""Stock torchrun with the store process of the backend c10d: workers come and go, worker-0 included, and the job trains on."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch_agents import Agents, Server
+
+from rendezvous.c10d import Store, c10d_env, store_pod
+
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(240)]
+
+STORE = Store(
+    job_name="train",
+    namespace="team",
+    job_uid="0d9f",
+    owner={},
+    template={"spec": {"containers": [{"name": "pytorch", "image": "i"}]}},
+    selector={},
+)
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    """The store pod's only process, run as its pod says."""
+    (container,) = store_pod(STORE)["spec"]["containers"]
+    environment = dict(os.environ) | {entry["name"]: entry.get("value", "127.0.0.1") for entry in container["env"]}
+    environment |= {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "ELASTIC_STORE_PORT": "0"}
+    process = subprocess.Popen(container["command"], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("serving the rendezvous store on port ")
+    yield f"127.0.0.1:{line.split()[-1]}"
+    process.terminate()
+    process.stdout.close()
+    assert process.wait(20) == 0, "the store ends cleanly when its pod is deleted"
+
+
+def test_stock_torchrun_grows_and_outlives_worker_0(endpoint: str, tmp_path: Path) -> None:
+    server = Server(tmp_path)  # not started: nothing of ours runs here but the store
+    agents = Agents(tmp_path / "job", server, job=STORE.job_uid, steps=100_000)
+    env = {entry["name"]: entry["value"] for entry in c10d_env(STORE)} | {"PET_RDZV_ENDPOINT": endpoint}
+    try:
+        agents.start("w0", nnodes="1:2", **env)
+        agents.wait_for_world(1)
+        grown = time.time()
+        agents.start("w1", nnodes="1:2", **env)
+        agents.wait_for_world(2, after=grown)
+        killed = time.time()
+        agents.kill_pod("w0")
+        took = agents.wait_for_world(1, after=killed) - killed
+        assert took < 30, "stock torchrun without the tuning takes 45 s and more"
+    finally:
+        agents.stop()
