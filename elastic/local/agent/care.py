@@ -35,10 +35,13 @@ class Care:
             return
         self.end(name)
         self._health[name] = (run_id, at_start(target.container))
-        self._tasks[name] = [asyncio.create_task(self._follow(run_id, target, probe)) for probe in probes(target.container)]
+        work = [self._follow(run_id, target, probe) for probe in probes(target.container)]
         limit = memory.limit_of(target.container)
         if limit is not None:
-            self._tasks[name].append(asyncio.create_task(_watch_memory(run_id, target, limit)))
+            work.append(_watch_memory(run_id, target, limit))
+        self._tasks[name] = [asyncio.create_task(each) for each in work]
+        for task in self._tasks[name]:
+            task.add_done_callback(_tell_defect)
 
     def end(self, name: str) -> None:
         for task in self._tasks.pop(name, []):
@@ -90,3 +93,8 @@ async def _watch_memory(run_id: str, target: Target, limit: int) -> None:
         await memory.watch(limit, pids=pids, kill=kill)
     except (HolderGone, SandboxError) as error:
         log.warning("the memory of %s is not watched any more: %s", run_id, error)
+
+
+def _tell_defect(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a container is not looked after any more", exc_info=error)

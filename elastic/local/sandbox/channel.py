@@ -179,13 +179,14 @@ class Channel:
             if end and not end.done():
                 end.set_result((message["exit_code"], message["error"]))
         else:
+            # What one read returns may hold several answers and the descriptors of the last: each says how many are its own.
+            own, received[:] = received[: message["fds"]], received[message["fds"] :]
             future = self._waiting.get(message["reply"])
             if future and not future.done():
-                future.set_result((message, received[:]))
+                future.set_result((message, own))
             else:
-                for fd in received:
+                for fd in own:
                     os.close(fd)
-            received.clear()
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:

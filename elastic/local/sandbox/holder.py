@@ -117,7 +117,7 @@ class Holder:
         except (OSError, KeyError, ValueError, TypeError, msgspec.ValidationError) as error:
             traceback.print_exc()
             reply = {"error": f"{type(error).__name__}: {error}"}
-        self._tell(client, {"reply": request.get("seq"), **reply}, handed)
+        self._tell(client, {"reply": request.get("seq"), "fds": len(handed), **reply}, handed)
         for fd in handed:
             os.close(fd)
 

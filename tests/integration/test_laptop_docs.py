@@ -1,0 +1,74 @@
+"""docs/laptop.md is a transcript: every command in it is run, in order, and answers what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/laptop.md"
+BLOCK = re.compile(r"^```(console|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILES = ("web.yaml", "job.yaml", "guest.yaml")
+
+
+@dataclass(frozen=True)
+class Step:
+    command: str
+    answer: str
+
+
+def steps(page: str) -> list[Step]:
+    found = []
+    for kind, text in BLOCK.findall(page):
+        if kind == "console":
+            for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+                command, _, answer = part.partition("\n")
+                found.append(Step(command, answer))
+    return found
+
+
+def files(page: str) -> dict[str, str]:
+    return dict(zip(FILES, (text for kind, text in BLOCK.findall(page) if kind == "yaml"), strict=True))
+
+
+def agrees(answer: str, said: str) -> bool:
+    """A line of three dots stands for any lines, three dots in a line for any text in it."""
+    pattern = "".join(
+        r"(?:[^\n]*\n)*" if line == "..." else re.escape(line).replace(re.escape("..."), "[^\n]*") + "\n" for line in answer.splitlines()
+    )
+    text = said if said.endswith("\n") or not said else said + "\n"
+    return re.fullmatch(pattern, text) is not None
+
+
+def test_three_dots_stand_for_what_differs() -> None:
+    assert agrees("a ... c\n...\nz\n", "a b c\n1\n2\nz\n")
+    assert agrees("3\n", "3")
+    assert not agrees("a\n", "b\n")
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_the_page_about_the_laptop_cluster_tells_what_happens(tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    for name, text in files(page).items():
+        (tmp_path / name).write_text(text)
+    programs = str(Path(sys.executable).parent)
+    env = {**os.environ, "PATH": os.pathsep.join([programs, os.environ["PATH"]])}
+    env.pop("KUBECONFIG", None)
+    try:
+        for step in steps(page):
+            if step.command.startswith("export "):
+                name, _, value = step.command.removeprefix("export ").partition("=")
+                env[name] = value.replace("$PWD", str(tmp_path))
+                continue
+            done = subprocess.run(["bash", "-c", step.command], cwd=tmp_path, env=env, text=True, stdout=-1, stderr=-2, timeout=120)
+            assert agrees(step.answer, done.stdout), f"$ {step.command}\n{done.stdout}\nbut the page says:\n{step.answer}"
+    finally:
+        subprocess.run(["elastic", "down", "--data-dir", "lab"], cwd=tmp_path, env=env, capture_output=True, check=False)

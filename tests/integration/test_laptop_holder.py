@@ -1,0 +1,109 @@
+"""The holder of sandboxes answers many at once, and each gets its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from elastic.local.sandbox import Launch, Mount, SandboxError
+from elastic.local.sandbox.channel import Channel, listen_inside
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(params=["netns", "loopback"])
+def holder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    process = subprocess.Popen([sys.executable, "-m", "elastic.local.sandbox.holder", str(tmp_path), request.param], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    yield tmp_path
+    process.terminate()
+    process.wait(20)
+    process.stdout.close()
+
+
+def launch(folder: Path, name: str, script: str, **fields: object) -> Launch:
+    env = {"PATH": os.environ["PATH"]}
+    given = {
+        "argv": ["sh", "-c", script],
+        "env": env,
+        "cwd": "/",
+        "log": str(folder / f"{name}.log"),
+        "record": str(folder / f"{name}.json"),
+    }
+    return Launch(**{"id": name, "pod": "p", **given, **fields})
+
+
+async def test_descriptors_reach_the_one_who_asked_for_them(holder: Path) -> None:
+    """Answers that came in one read, the last with a descriptor, were once mixed up: the first took it and the last had none."""
+    channel = await Channel.open(holder)
+    address = await channel.create("p", hostname="p")
+    await channel.run(launch(holder, "server", "exec python3 -m http.server 8000"))
+
+    async def look() -> bool:
+        for _ in range(20):
+            await channel.describe()
+        return True
+
+    async def connect() -> bool:
+        for _ in range(50):
+            connection = await channel.dial("p", port=8000)
+            try:
+                while not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    try:
+                        if connection.getpeername() == (address, 8000):
+                            return True
+                    except OSError:
+                        await asyncio.sleep(0.01)
+            finally:
+                connection.close()
+            await asyncio.sleep(0.05)
+        return False
+
+    assert all(await asyncio.gather(*(work() for work in [look, connect, look, connect, look] * 4)))
+    await channel.close()
+
+
+async def test_what_cannot_start_says_why(holder: Path) -> None:
+    channel = await Channel.open(holder)
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    channel.subscribe(ended.put_nowait)
+    await channel.create("p", hostname="p")
+    await channel.run(launch(holder, "absent", "", argv=["no-such-program"]))
+    await channel.run(launch(holder, "lost", "true", cwd="/no/such/folder"))
+    assert {await ended.get(), await ended.get()} == {"absent", "lost"}
+    assert "not found in $PATH" in (holder / "absent.json").read_text()
+    assert "workingDir /no/such/folder" in (holder / "lost.json").read_text()
+    await channel.close()
+
+
+async def test_a_volume_reaches_a_path_that_the_machine_does_not_have(holder: Path) -> None:
+    channel = await Channel.open(holder)
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    channel.subscribe(ended.put_nowait)
+    await channel.create("p", hostname="pod-name")
+    (holder / "volume").mkdir()
+    target = f"/elastic-test-{os.getpid()}/deep/down"
+    script = f"hostname > {target}/name; echo $$ > {target}/pid"
+    await channel.run(launch(holder, "writer", script, mounts=[Mount(str(holder / "volume"), target)]))
+    await ended.get()
+    assert (holder / "volume/name").read_text() == "pod-name\n"
+    await channel.destroy("p")
+    assert not Path(target).exists()
+    await channel.close()
+
+
+def test_only_a_network_of_its_own_has_sockets_inside(holder: Path) -> None:
+    if list(holder.glob("podnet-*.so")):
+        with pytest.raises(SandboxError, match="no second socket is needed"):
+            listen_inside(holder, 45678)
+        return
+    with listen_inside(holder, 45678) as server:
+        assert server.getsockname() == ("10.64.0.1", 45678)
