@@ -28,6 +28,9 @@ class Options:
     worker_image: str
     gang_scheduler: str
     cluster_domain: str
+    init_image: str
+    init_tries: int
+    kubectl_image: str
     workers: int
     compat: str
     health_port: int
@@ -48,6 +51,15 @@ class Options:
 @click.option("--worker-image", default="elastic-worker:latest", show_default=True, help="Image that brings elastic_worker into pods.")
 @click.option("--gang-scheduler-name", "gang_scheduler", default="", help="Make pod groups for this scheduler.")
 @click.option("--cluster-domain", default="", help="Domain behind .svc in the names that TensorFlow gets.")
+@click.option("--pytorch-init-container-image", "init_image", default="alpine:3.10", show_default=True, help="Waits for the master.")
+@click.option("--pytorch-init-container-max-tries", "init_tries", default=100, show_default=True, help="How often it looks, every 2 s.")
+@click.option(
+    "--mpi-kubectl-delivery-image",
+    "kubectl_image",
+    default="kubeflow/kubectl-delivery:latest",
+    show_default=True,
+    help="Brings the exec client into MPI launchers; own: the worker image brings ours.",
+)
 @click.option("--workers", default=16, show_default=True, type=click.IntRange(1, 256), help="Jobs worked on at a time.")
 @click.option(
     "--compat", default="default", show_default=True, type=click.Choice(["default", "strict"]), help="strict: upstream's exact objects."

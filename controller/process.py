@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
 GATHER_S = 0.03
+OWN = "own"
+OWN_KUBECTL = ("python3", "-m", "elastic_worker.kubectl", "--install", "/opt/kube")
 
 
 class LeaseLost(RuntimeError):
@@ -118,6 +120,10 @@ class Process:
             strict=options.compat == "strict",
             gang_scheduler=options.gang_scheduler,
             cluster_domain=options.cluster_domain,
+            init_image=options.init_image,
+            init_tries=options.init_tries,
+            kubectl_image=options.worker_image if options.kubectl_image == OWN else options.kubectl_image,
+            kubectl_command=OWN_KUBECTL if options.kubectl_image == OWN else (),
         )
 
     def _changed(self, key: Key) -> None:

@@ -22,3 +22,6 @@ class Settings:
     init_image: str = "alpine:3.10"
     init_tries: int = 100
     kubectl_image: str = "kubeflow/kubectl-delivery:latest"
+    """Brings the exec client into MPI launchers."""
+    kubectl_command: tuple[str, ...] = ()
+    """How that image does it, where it is not the image's own way."""

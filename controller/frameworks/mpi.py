@@ -85,10 +85,12 @@ def _config_volume(job: Job, items: list[Object]) -> Object:
 def _delivery(job: Job, mounts: list[Object], snapshot: Snapshot) -> Object:
     """Brings the program that kubexec.sh calls."""
     resources = {"cpu": "100m", "ephemeral-storage": "5Gi", "memory": "512Mi"}
+    command = snapshot.settings.kubectl_command
     return {
         "name": "kubectl-delivery",
         "image": snapshot.settings.kubectl_image,
         "imagePullPolicy": "IfNotPresent",
+        **({"command": list(command)} if command else {}),
         "env": [variable("TARGET_DIR", KUBECTL_PATH), variable("NAMESPACE", job.metadata.namespace)],
         "volumeMounts": mounts,
         "resources": {"limits": dict(resources), "requests": dict(resources)},

@@ -1,14 +1,17 @@
 """Finds out how to reach an API server: from a kubeconfig file, or from the service account of the pod we run in.
-It reads files and builds a TLS context, and sends nothing.
+It reads files, asks a credential program where the kubeconfig names one, and sends nothing.
 """
 
 import base64
 import binascii
+import json
 import ssl
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ import yaml
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_REREAD_S = 60.0
+TOKEN_MARGIN = timedelta(minutes=1)
+COMMAND_TIMEOUT_S = 60.0
 
 
 class AccessError(Exception):
@@ -30,6 +35,50 @@ class Access:
     tls: ssl.SSLContext | None
     token: Callable[[], str | None]
     namespace: str = "default"
+
+
+class TokenCommand:
+    """A bearer token from the program that the kubeconfig names, as cloud providers have it; asked again a minute before it expires."""
+
+    def __init__(self, spec: dict[str, Any], *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._token = ""
+        self._ask_again = datetime.min.replace(tzinfo=UTC)
+
+    def __call__(self) -> str:
+        now = self._clock()
+        if now >= self._ask_again:
+            status = self._asked()
+            self._token = str(status["token"])
+            expires = status.get("expirationTimestamp")
+            self._ask_again = datetime.fromisoformat(expires) - TOKEN_MARGIN if expires else datetime.max.replace(tzinfo=UTC)
+        return self._token
+
+    def _asked(self) -> dict[str, Any]:
+        command = [self._spec.get("command") or "", *(self._spec.get("args") or ())]
+        version = self._spec.get("apiVersion", "client.authentication.k8s.io/v1")
+        info = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+        more = [f"{entry['name']}={entry['value']}" for entry in self._spec.get("env") or ()]
+        try:
+            # Through env(1) it has our environment and some more, without this module reading any of it.
+            ended = subprocess.run(
+                ["env", f"KUBERNETES_EXEC_INFO={json.dumps(info)}", *more, *command], capture_output=True, timeout=COMMAND_TIMEOUT_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise AccessError(f"the kubeconfig's credential program {command[0]!r} could not be run: {error}") from error
+        if ended.returncode != 0:
+            words = ended.stderr.decode(errors="replace").strip()[:500]
+            raise AccessError(f"the kubeconfig's credential program {command[0]!r} ended with {ended.returncode}: {words}")
+        try:
+            status = json.loads(ended.stdout)["status"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise AccessError(f"the kubeconfig's credential program {command[0]!r} did not answer with an ExecCredential") from error
+        if not isinstance(status, dict) or not status.get("token"):
+            raise AccessError(
+                f"the kubeconfig's credential program {command[0]!r} gave no token; client certificates from it are not supported"
+            )
+        return status
 
 
 class TokenFile:
@@ -102,11 +151,10 @@ def _entry(config: dict[str, Any], collection: str, key: str, *, name: str, path
 
 
 def _token(user: dict[str, Any], *, path: Path) -> Callable[[], str | None]:
-    if user.get("exec") or user.get("auth-provider"):
-        raise AccessError(
-            f"kubeconfig {path}: credentials come from an external program, which this client does not run; "
-            "use a service account token (kubectl create token) in a kubeconfig of its own"
-        )
+    if user.get("auth-provider"):
+        raise AccessError(f"kubeconfig {path}: auth-provider is gone from Kubernetes; let your provider write a kubeconfig with exec")
+    if isinstance(user.get("exec"), dict):
+        return TokenCommand(user["exec"])
     if user.get("tokenFile"):
         return TokenFile(path.parent / user["tokenFile"])
     token = user.get("token")

@@ -1,10 +1,11 @@
 import base64
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
 
-from elastic.kube.access import AccessError, TokenFile, from_kubeconfig, in_cluster
+from elastic.kube.access import AccessError, TokenCommand, TokenFile, from_kubeconfig, in_cluster
 
 
 def kubeconfig(folder: Path, *, user: dict[str, object] | None = None, **cluster: object) -> Path:
@@ -46,7 +47,7 @@ def test_a_token_file_is_read_again_once_it_may_have_been_replaced(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("user", "words"),
-    [({"exec": {"command": "aws"}}, "external program"), ({"client-certificate-data": "***", "client-key": "k"}, "not base64")],
+    [({"auth-provider": {"name": "gcp"}}, "auth-provider is gone"), ({"client-certificate-data": "***", "client-key": "k"}, "not base64")],
 )
 def test_credentials_that_cannot_be_used_are_refused_in_words(tmp_path: Path, user: dict[str, object], words: str) -> None:
     with pytest.raises(AccessError, match=words):
@@ -68,3 +69,29 @@ def test_a_certificate_authority_that_is_no_certificate_is_not_trusted(tmp_path:
 def test_outside_a_pod_the_advice_is_to_pass_a_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="pass --kubeconfig FILE"):
         in_cluster(host="", port="443", folder=tmp_path)
+
+
+def program(folder: Path, answer: str) -> dict[str, object]:
+    """A credential program that gives this answer and counts how often it is asked."""
+    script = folder / "credentials"
+    script.write_text(f"#!/bin/sh\necho asked >> {folder}/asked\ncat <<'END'\n{answer}\nEND\n")
+    script.chmod(0o755)
+    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(script), "args": [], "env": None}}
+
+
+def test_a_credential_program_is_asked_again_before_its_token_expires(tmp_path: Path) -> None:
+    now = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+    answer = '{"kind": "ExecCredential", "status": {"token": "short-lived", "expirationTimestamp": "2026-01-01T12:15:00Z"}}'
+    token = TokenCommand(program(tmp_path, answer)["exec"], clock=lambda: now)
+    assert (token(), token()) == ("short-lived", "short-lived")
+    assert (tmp_path / "asked").read_text().count("asked") == 1
+    now = datetime(2026, 1, 1, 12, 14, tzinfo=UTC)
+    assert token() == "short-lived"
+    assert (tmp_path / "asked").read_text().count("asked") == 2
+
+
+@pytest.mark.parametrize(("answer", "words"), [("no", "did not answer with an ExecCredential"), ('{"status": {}}', "gave no token")])
+def test_a_credential_program_that_gives_no_token_is_named(tmp_path: Path, answer: str, words: str) -> None:
+    access = from_kubeconfig(kubeconfig(tmp_path, user=program(tmp_path, answer)))
+    with pytest.raises(AccessError, match=words):
+        access.token()
