@@ -35,7 +35,7 @@ class Bindings(Roles):
                 out.append(required(f"subjects[{i}].namespace"))
         return out
 
-    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+    def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
         return [bad("roleRef", new["roleRef"], "cannot change roleRef")] if new.get("roleRef") != old.get("roleRef") else []
 
 

@@ -19,7 +19,7 @@ class ConfigMaps(Strategy):
     def validate(self, obj: Json, /) -> list[Cause]:
         return [*_data_causes(obj, "data"), *_data_causes(obj, "binaryData"), *_repeated(obj)]
 
-    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+    def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
         return _immutable_causes(new, old, ("data", "binaryData"))
 
     def columns(self) -> list[Json]:
@@ -71,7 +71,7 @@ class Secrets(Strategy):
         wanted = {"kubernetes.io/tls": ("tls.crt", "tls.key"), "kubernetes.io/dockerconfigjson": (".dockerconfigjson",)}
         return out + [required(f"data[{k}]") for k in wanted.get(obj["type"], ()) if k not in (obj.get("data") or {})]
 
-    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+    def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
         changed = [bad("type", new["type"], names.IMMUTABLE)] if new["type"] != old["type"] else []
         return changed + _immutable_causes(new, old, ("data",))
 

@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 import yaml
 
+from elastic.local.apiserver import protobuf, schemas
+from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Json, StatusError, bad, bad_request, invalid
 from elastic.local.apiserver.resources import ResourceType
 from elastic.local.apiserver.typed import Decoder, WrongType, go_name
@@ -19,7 +21,7 @@ SUPPORTED = ("application/json", "application/yaml", "application/vnd.kubernetes
 
 def parse(body: bytes, media: str) -> Any:
     """The plain value; raises bad_request for what cannot be read."""
-    if media in YAML_TYPES:
+    if media in YAML_TYPES and not body.lstrip().startswith(b"{"):  # JSON is YAML too, and much faster read as what it is
         try:
             return yaml.load(body, yaml.CSafeLoader)
         except yaml.YAMLError as e:
@@ -102,6 +104,21 @@ def typed(obj: Json, kind: ResourceType) -> tuple[Json, list[str]]:
         raise bad_request(f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {e}') from None
     decoded.setdefault("metadata", {})
     return decoded, decoder.unknown
+
+
+def body_as(call: Call, name: str, schema_name: str) -> Json:
+    """A request's body in the form of a type that is not stored, such as options; an empty body is an empty object."""
+    if not call.body.strip():
+        return {}
+    if call.media == protobuf.MEDIA:
+        read: Any = protobuf.decode(call.body, name)
+    else:
+        read = parse(call.body, call.media if call.media in YAML_TYPES else "")
+    try:
+        decoded: Json = Decoder(name).decode(read, schemas.component(schema_name))
+    except WrongType as e:
+        raise bad_request(f"the body cannot be handled as {name}: {e}") from None
+    return decoded
 
 
 class FieldPolicy:

@@ -109,7 +109,7 @@ class Edge:
         if fault.drop:
             if request.transport is not None:
                 request.transport.abort()
-            raise ConnectionResetError
+            return web.Response()  # nobody gets it
         if fault.error is not None:
             raise fault.error
         request["fault"] = fault
@@ -185,18 +185,9 @@ class Edge:
         media = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         body = await request.read() if request.method != "GET" else b""
         return Call(
-            verb,
-            kind,
-            target.namespace,
-            target.name,
-            target.subresource,
-            query,
-            user,
-            body,
-            media,
-            request.headers.get("User-Agent", ""),
-            warnings,
-        )
+            verb, kind, target.namespace, target.name, target.subresource, query, user,
+            body=body, media=media, agent=request.headers.get("User-Agent", ""), warnings=warnings,
+        )  # fmt: skip
 
     def _authorize(self, call: Call) -> None:
         attributes: Json = {
@@ -243,14 +234,8 @@ class Edge:
             obj, gone = await self._writes.delete(call)
             return self._object(request, call, obj if not gone or call.kind.strategy.answers_deleted else success(call, obj))
         deleted = await self._writes.delete_collection(call)
-        return json_response(
-            {
-                "kind": call.kind.list_of,
-                "apiVersion": call.kind.api_version,
-                "metadata": {"resourceVersion": str(self._store.revision)},
-                "items": deleted,
-            }
-        )
+        meta = {"resourceVersion": str(self._store.revision)}
+        return json_response({"kind": call.kind.list_of, "apiVersion": call.kind.api_version, "metadata": meta, "items": deleted})
 
     def _get(self, request: web.Request, call: Call) -> web.Response:
         lists.version_number(call)
@@ -318,7 +303,7 @@ class Edge:
         try:
             if fault is not None and fault.gone:
                 raise expired("too old resource version: a fault on purpose")
-            watcher = Watcher(self._store, call, encode)
+            watcher = Watcher(self._store, call, encode, abort=request.transport.abort if request.transport else lambda: None)
         except StatusError as e:
             if e.code != 410:
                 raise

@@ -245,9 +245,7 @@ def check_config(call: Call, config: Any) -> Json:
         raise bad_request("error decoding patch: the configuration must be an object")
     kind = call.kind
     if not config.get("kind") or not config.get("apiVersion"):
-        raise bad_request(
-            f"invalid object type: {'/'.join(['', config.get('apiVersion', '')]) if False else '/'}, Kind={config.get('kind', '')}"
-        )
+        raise bad_request(f"invalid object type: {config.get('apiVersion') or '/'}, Kind={config.get('kind', '')}")
     if (config["apiVersion"], config["kind"]) != (kind.api_version, kind.kind):
         raise bad_request(f"invalid object type: {config['apiVersion']}, Kind={config['kind']}")
     meta = config.setdefault("metadata", {}) or {}

@@ -100,7 +100,6 @@ class Objects:
         causes += strategy.validate(obj)
         if causes:
             raise invalid(kind.group, kind.kind, meta.get("name", ""), causes)
-        call.warnings += strategy.warnings(obj)
         await self._admission.review(call, obj, None)
         existing = self._store.get(kind.stored_in, call.namespace, meta["name"])
         if existing is not None:
@@ -140,47 +139,26 @@ class Objects:
         old = whole(kind, entry)
         new = mutate(whole(kind, entry))
         self._check_identity(call, new, old)
-        meta, before = new["metadata"], old["metadata"]
-        for key in SYSTEM_FIELDS:
-            meta.pop(key, None)
-            if key in before:
-                meta[key] = before[key]
-        meta["resourceVersion"] = before["resourceVersion"]
-        strategy.default(new)
-        if part is Part.STATUS:
-            new = strategy.prepare_status(new, old)
-            meta = new["metadata"]
-        elif part is Part.MAIN:
-            strategy.prepare_update(new, old)
-        if strategy.generation and part is not Part.STATUS and _spec(new) != _spec(old):
-            meta["generation"] = before.get("generation", 0) + 1
+        new = _prepared(kind, new, old, part)
         managed.on_write(call, new, old)
         await self._admission.admit(call, new, old)
-        meta = new["metadata"]
-        causes = names.metadata_causes(meta) + names.update_causes(meta, before)
+        causes = names.metadata_causes(new["metadata"]) + names.update_causes(new["metadata"], old["metadata"])
         if part is Part.STATUS:
             causes += strategy.validate_status(new, old)
         elif part is Part.MAIN:
-            causes += [] if kind.custom else strategy.validate(new)
             causes += strategy.validate_update(new, old)
         if causes:
             raise invalid(kind.group, kind.kind, call.name, causes)
-        call.warnings += strategy.warnings(new)
         await self._admission.review(call, new, old)
         if managed.same(new, old):
             return old
-        if (
-            meta.get("deletionTimestamp")
-            and not meta.get("finalizers")
-            and not meta.get("deletionGracePeriodSeconds")
-            and not strategy.held(new)
-        ):
-            if not call.dry_run:
-                last = dict(old, metadata=dict(before))  # watchers are told the state that was stored
-                self._remove(call, last, entry)
-                meta["resourceVersion"] = last["metadata"]["resourceVersion"]
+        if call.dry_run:
             return new
-        if not call.dry_run:
+        if _released(kind, new):
+            last = dict(old, metadata=dict(old["metadata"]))  # watchers are told the state that was stored
+            self._remove(call, last, entry)
+            new["metadata"]["resourceVersion"] = last["metadata"]["resourceVersion"]
+        else:
             self._put(call, new, entry)
         return new
 
@@ -233,47 +211,21 @@ class Objects:
     async def _delete_once(self, call: Call, entry: Entry, options: Json) -> tuple[Json, bool]:
         kind = call.kind
         obj = whole(kind, entry)
-        check_preconditions(call, obj, options)
+        _check_preconditions(call, obj, options)
         await self._admission.admit(call, None, obj)
         await self._admission.review(call, None, obj)
+        before = dict(obj["metadata"])
+        grace = _mark(kind, obj, options)
         meta = obj["metadata"]
-        if "deletionTimestamp" not in meta:
-            kind.strategy.prepare_delete(obj)
-        asked = options.get("gracePeriodSeconds")
-        grace = kind.strategy.grace(obj, asked)
-        finalizers = _deletion_finalizers(meta.get("finalizers") or [], options)
-        marked = "deletionTimestamp" in meta
-        changed = finalizers != (meta.get("finalizers") or [])
-        meta["finalizers"] = finalizers
-        if not finalizers:
-            del meta["finalizers"]
-        if marked:
-            left = meta.get("deletionGracePeriodSeconds", 0)
-            if asked is None or grace >= left:
-                grace = left
-            else:
-                changed = True
-                base = datetime.fromisoformat(meta["deletionTimestamp"]).timestamp() - left
-                meta["deletionTimestamp"] = now_text(datetime.fromtimestamp(max(base + grace, 0), UTC))
-                meta["deletionGracePeriodSeconds"] = grace
-        held = kind.strategy.held(obj)
-        if not finalizers and grace == 0 and not held:
-            if kind.strategy.graceful:
-                meta.setdefault("deletionTimestamp", now_text())
-                meta.setdefault("deletionGracePeriodSeconds", 0)
+        if not meta.get("finalizers") and grace == 0 and not kind.strategy.held(obj):
+            if not kind.strategy.graceful and "deletionTimestamp" not in before:
+                for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
+                    meta.pop(key, None)
+                    meta |= {key: before[key]} if key in before else {}
             if not call.dry_run:
-                last = dict(obj, metadata=dict(meta))
-                self._remove(call, last, entry)
-                obj = last
+                self._remove(call, obj, entry)
             return obj, True
-        if not marked:
-            meta["deletionTimestamp"] = now_text(datetime.fromtimestamp(datetime.now(UTC).timestamp() + grace, UTC))
-            if not held:
-                meta["deletionGracePeriodSeconds"] = grace
-            if meta.get("generation"):
-                meta["generation"] += 1
-            changed = True
-        if changed and not call.dry_run:
+        if meta != before and not call.dry_run:
             self._put(call, obj, entry)
         return obj, False
 
@@ -289,6 +241,55 @@ class Objects:
         obj["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
 
 
+def _prepared(kind: ResourceType, new: Json, old: Json, part: Part) -> Json:
+    """The new state with the system's own fields put back, defaults, and only that part changed which the endpoint writes."""
+    strategy, meta, before = kind.strategy, new["metadata"], old["metadata"]
+    for key in SYSTEM_FIELDS:
+        meta.pop(key, None)
+        if key in before:
+            meta[key] = before[key]
+    meta["resourceVersion"] = before["resourceVersion"]
+    strategy.default(new)
+    if part is Part.STATUS:
+        return strategy.prepare_status(new, old)
+    if part is Part.MAIN:
+        strategy.prepare_update(new, old)
+    if strategy.generation and _spec(new) != _spec(old):
+        meta["generation"] = before.get("generation", 0) + 1
+    return new
+
+
+def _mark(kind: ResourceType, obj: Json, options: Json) -> int:
+    """Marks an object for deletion, or shortens the grace of one that is marked; returns the grace that is left, in seconds."""
+    meta, asked = obj["metadata"], options.get("gracePeriodSeconds")
+    grace = kind.strategy.grace(obj, asked)
+    finalizers = _deletion_finalizers(meta.pop("finalizers", []), options)
+    if finalizers:
+        meta["finalizers"] = finalizers
+    if "deletionTimestamp" in meta:
+        left = int(meta.get("deletionGracePeriodSeconds", 0))
+        if asked is None or grace >= left:
+            return left
+        began = datetime.fromisoformat(meta["deletionTimestamp"]).timestamp() - left
+        meta["deletionTimestamp"] = now_text(datetime.fromtimestamp(max(began + grace, 0), UTC))
+        meta["deletionGracePeriodSeconds"] = grace
+        return grace
+    kind.strategy.prepare_delete(obj)
+    meta["deletionTimestamp"] = now_text(datetime.fromtimestamp(datetime.now(UTC).timestamp() + grace, UTC))
+    if not kind.strategy.held(obj):
+        meta["deletionGracePeriodSeconds"] = grace
+    if meta.get("generation"):
+        meta["generation"] += 1
+    return grace
+
+
+def _released(kind: ResourceType, obj: Json) -> bool:
+    """Whether an object that is marked for deletion has nothing left to wait for."""
+    meta = obj["metadata"]
+    waits = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds") or kind.strategy.held(obj)
+    return bool(meta.get("deletionTimestamp")) and not waits
+
+
 def _suffix() -> str:
     return "".join(secrets.choice("bcdfghjklmnpqrstvwxz2456789") for _ in range(5))
 
@@ -297,7 +298,7 @@ def _spec(obj: Json) -> Json:
     return {k: v for k, v in obj.items() if k not in ("metadata", "status", "apiVersion", "kind")}
 
 
-def check_preconditions(call: Call, obj: Json, options: Json) -> None:
+def _check_preconditions(call: Call, obj: Json, options: Json) -> None:
     wanted, meta, kind = options.get("preconditions") or {}, obj["metadata"], call.kind
     for key, label, guess in (
         ("uid", "UID", "deleted and then recreated"),

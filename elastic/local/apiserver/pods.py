@@ -55,7 +55,7 @@ class Pods(Strategy):
     def validate(self, obj: Json, /) -> list[Cause]:
         return podchecks.spec_causes(obj.get("spec") or {}, "spec")
 
-    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+    def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
         return podchecks.update_causes(new["spec"], old["spec"])
 
     def fields(self, obj: Json, /) -> dict[str, str]:

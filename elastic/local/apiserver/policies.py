@@ -197,7 +197,7 @@ class PriorityClasses(Strategy):
             out.append(forbidden_field("value", "maximum allowed value of a user defined priority is 1000000000"))
         return out
 
-    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+    def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
         changed = [k for k in ("value", "preemptionPolicy") if new.get(k) != old.get(k)]
         return [forbidden_field(k, "may not be changed in an update.") for k in changed]
 
@@ -248,7 +248,7 @@ class Definitions(Strategy):
     def validate(self, obj: Json, /) -> list[Cause]:
         return crdchecks.causes(obj)
 
-    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+    def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
         return crdchecks.update_causes(new, old)
 
     def columns(self) -> list[Json]:

@@ -63,6 +63,11 @@ class Strategy:
         return []
 
     def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+        """Everything wrong with a replacement, be it in itself or as a change."""
+        return self.validate(new) + self.change_causes(new, old)
+
+    def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
+        """What may not be changed."""
         return []
 
     def validate_status(self, new: Json, old: Json, /) -> list[Cause]:
@@ -74,9 +79,6 @@ class Strategy:
 
     def selectable(self) -> tuple[str, ...]:
         return ()
-
-    def warnings(self, obj: Json, /) -> list[str]:
-        return []
 
     def held(self, obj: Json, /) -> bool:
         """Whether something besides metadata.finalizers holds an object that is marked for deletion."""

@@ -73,7 +73,7 @@ class Services(Strategy):
     def validate(self, obj: Json, /) -> list[Cause]:
         return _causes(obj["spec"])
 
-    def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
+    def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
         before, after = old["spec"], new["spec"]
         if "ExternalName" in (before["type"], after["type"]) or before.get("clusterIP") == after.get("clusterIP"):
             return []

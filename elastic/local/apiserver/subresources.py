@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic.local.apiserver import decoding, protobuf
+from elastic.local.apiserver import decoding, schemas
 from elastic.local.apiserver.auth import ISSUER, Tokens
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom, path_value
@@ -45,16 +45,6 @@ class Subresources:
         if (kind, sub) == ("namespaces", "finalize"):
             return 200, await self._finalize(call)
         raise no_such_resource()
-
-    @staticmethod
-    def _body(call: Call) -> Json:
-        """The object in the body; an empty body is an empty object."""
-        if call.media == protobuf.MEDIA:
-            return protobuf.decode(call.body, call.subresource)
-        read = decoding.parse(call.body, call.media) if call.body.strip() else {}
-        if not isinstance(read, dict):
-            raise bad_request(f"the body must be an object, not {type(read).__name__}")
-        return read
 
     # ------------------------------------------------------------------ scale
     def _scale_paths(self, call: Call) -> tuple[str, str, str]:
@@ -116,8 +106,8 @@ class Subresources:
 
     # ------------------------------------------------------------------ pods
     async def _bind(self, call: Call) -> Json:
-        body = decoding.parse(call.body, call.media)
-        target = (body.get("target") or {}) if isinstance(body, dict) else {}
+        body = decoding.body_as(call, "Binding", schemas.schema_name("", "v1", "Binding"))
+        target = body.get("target") or {}
         name = call.name or (body.get("metadata") or {}).get("name", "")
         node = target.get("name", "")
         if not node:
@@ -151,7 +141,7 @@ class Subresources:
 
     async def _evict(self, call: Call) -> Json:
         """Deletes the pod if every budget that covers it allows one more disruption, and takes that from the budget."""
-        body = self._body(call)
+        body = decoding.body_as(call, "Eviction", schemas.schema_name("policy", "v1", "Eviction"))
         given = (body.get("metadata") or {}).get("name")
         if given and given != call.name:
             raise bad_request("name in URL does not match name in Eviction object")
@@ -215,7 +205,9 @@ class Subresources:
 
     def _token(self, call: Call) -> Json:
         account = self._objects.find(call).load()
-        spec = dict(self._body(call).get("spec") or {})
+        spec: Json = decoding.body_as(call, "TokenRequest", schemas.schema_name("authentication.k8s.io", "v1", "TokenRequest")).get(
+            "spec", {}
+        )
         seconds = spec.setdefault("expirationSeconds", 3600)
         if not isinstance(seconds, int) or seconds < 600:
             cause = bad("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")

@@ -15,7 +15,8 @@ from elastic.local.apiserver.lists import Match, matcher
 from elastic.local.apiserver.store import Change, Entry, Store
 
 Encode = Callable[[Entry], bytes]
-QUEUE_LIMIT = 20_000
+QUEUE_BYTES = 16 << 20
+"""what may wait for a watcher that reads slowly; beyond it the connection is cut"""
 BOOKMARK_EVERY_S = 60.0
 
 
@@ -34,15 +35,18 @@ def error_line(error: StatusError) -> bytes:
 class Watcher:
     """One watch. Changes are put into its queue as finished lines the moment they are stored."""
 
-    def __init__(self, store: Store, call: Call, encode: Encode) -> None:
-        self._store, self._call, self._encode = store, call, encode
+    def __init__(self, store: Store, call: Call, encode: Encode, *, abort: Callable[[], None]) -> None:
+        self._store, self._call, self._encode, self._abort = store, call, encode, abort
+        self._waiting = 0
         self._match: Match | None = matcher(call)
         self._lines: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._ending = False
         self.bookmarks = call.flag("allowWatchBookmarks")
         self.revision = store.revision
+        self._opening = True
         self._unsubscribe = self._begin()
+        self._opening = False
 
     def _begin(self) -> Callable[[], None]:
         version = self._call.query.get("resourceVersion", "")
@@ -85,10 +89,12 @@ class Watcher:
             self._push(line(b"DELETED", self._encode(change.after if change.gone else _restamped(change.before, change.revision))))
 
     def _push(self, text: bytes) -> None:
-        if len(self._lines) >= QUEUE_LIMIT:
-            self._ending = True
-        else:
-            self._lines.append(text)
+        self._lines.append(text)
+        self._waiting += len(text)
+        if self._waiting > QUEUE_BYTES and not self._opening:
+            self._lines.clear()
+            self.end()
+            self._abort()
         self._wake.set()
 
     async def next(self, timeout_s: float) -> bytes:
@@ -103,6 +109,7 @@ class Watcher:
             raise Ended
         sent = b"".join(self._lines)
         self._lines.clear()
+        self._waiting = 0
         self._wake.clear()
         return sent
 

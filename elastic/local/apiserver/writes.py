@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import orjson
 
-from elastic.local.apiserver import decoding, lists, managed, patches, protobuf
+from elastic.local.apiserver import decoding, lists, managed, patches, protobuf, schemas
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom
 from elastic.local.apiserver.errors import Json, StatusError, bad, bad_request, conflict, invalid, not_found, unsupported, unsupported_media
@@ -60,7 +61,7 @@ class Writes:
         exists = self._store.get(call.kind.stored_in, call.namespace, call.name) is not None
         if not exists and call.kind.strategy.creates_on_update:
             return await self._objects.create(call, obj), True
-        return await self._objects.update(call, lambda _: obj, _part(call)), False
+        return await self._objects.update(call, lambda _: copy.deepcopy(obj), _part(call)), False
 
     async def patch(self, call: Call) -> tuple[Json, bool]:
         call.check_options("PatchOptions")
@@ -120,20 +121,11 @@ class Writes:
         return await self._objects.delete(call, self.delete_options(call))
 
     def delete_options(self, call: Call) -> Json:
-        options: Json = {}
-        if call.body.strip():
-            if call.media == protobuf.MEDIA:
-                read = protobuf.decode(call.body, "DeleteOptions")
-            else:
-                read = decoding.parse(call.body, call.media if call.media in decoding.YAML_TYPES else "")
-            if not isinstance(read, dict):
-                raise bad_request("DeleteOptions must be an object")
-            if read.get("kind") not in (None, "", "DeleteOptions"):
-                raise bad_request(f'no kind "{read["kind"]}" is registered for version "{read.get("apiVersion", "")}"')
-            options = read
-        for key in ("propagationPolicy",):
-            if call.query.get(key):
-                options[key] = call.query[key]
+        options = decoding.body_as(call, "DeleteOptions", schemas.META + "DeleteOptions")
+        if options.get("kind") not in (None, "DeleteOptions"):
+            raise bad_request(f'no kind "{options["kind"]}" is registered for version "{options.get("apiVersion", "")}"')
+        if call.query.get("propagationPolicy"):
+            options["propagationPolicy"] = call.query["propagationPolicy"]
         if call.query.get("gracePeriodSeconds"):
             options["gracePeriodSeconds"] = call.integer("gracePeriodSeconds")
         if call.query.get("orphanDependents"):
