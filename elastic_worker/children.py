@@ -12,6 +12,7 @@ import typing
 
 LOOK_S = 0.02
 CALM_S = 0.25
+NO_DESCRIPTOR = -1
 
 Ended = typing.Callable[[int, typing.Optional[int]], None]
 
@@ -28,15 +29,15 @@ def children_of_this_process() -> typing.Set[int]:
     return pids
 
 
-def status_of(pid: int) -> typing.Optional[int]:
-    """How an ended child ended, as a shell says it; None where somebody else has read it first."""
+def end_of(pid: int) -> typing.Tuple[bool, typing.Optional[int]]:
+    """Whether a child has ended, and how, as a shell says it; None where somebody else has read its status first."""
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
     except ChildProcessError:
-        return None
+        return True, None
     if result is None:
-        return None
-    return result.si_status if result.si_code == os.CLD_EXITED else 128 + result.si_status
+        return False, None
+    return True, result.si_status if result.si_code == os.CLD_EXITED else 128 + result.si_status
 
 
 class Watch:
@@ -84,37 +85,45 @@ class Watch:
         try:
             while not self._is_over:
                 self._look_for_new(poller)
-                wait_s = CALM_S if self._seen else LOOK_S
-                for descriptor, _ in poller.poll(wait_s * 1000):
-                    self._take_end(poller, descriptor)
+                # Without process descriptors the only way to see an end before torch reaps it is to look often.
+                is_blind = NO_DESCRIPTOR in self._running.values()
+                poller.poll((CALM_S if self._seen and not is_blind else LOOK_S) * 1000)
+                for pid in self.running():
+                    has_ended, status = end_of(pid)
+                    if has_ended:
+                        self._take_end(poller, pid, status)
         finally:
             with self._lock:
                 for descriptor in self._running.values():
-                    os.close(descriptor)
+                    _close(descriptor)
                 self._running.clear()
 
     def _look_for_new(self, poller: "select.poll") -> None:
         for pid in children_of_this_process() - self._before - self._seen:
             try:
                 descriptor = os.pidfd_open(pid)
-            except (OSError, AttributeError):
+                poller.register(descriptor, select.POLLIN)
+            except ProcessLookupError:
                 continue
+            except (OSError, AttributeError):
+                descriptor = NO_DESCRIPTOR  # an old kernel, or a container that forbids it
             is_first = not self._seen
             self._seen.add(pid)
             with self._lock:
                 self._running[pid] = descriptor
-            poller.register(descriptor, select.POLLIN)
             if is_first:
                 self._on_start()
 
-    def _take_end(self, poller: "select.poll", descriptor: int) -> None:
-        pid = next((pid for pid, held in self._running.items() if held == descriptor), None)
-        if pid is None:
-            return
-        status = status_of(pid)
-        poller.unregister(descriptor)
+    def _take_end(self, poller: "select.poll", pid: int, status: typing.Optional[int]) -> None:
         with self._lock:
-            del self._running[pid]
-        os.close(descriptor)
+            descriptor = self._running.pop(pid)
+        if descriptor != NO_DESCRIPTOR:
+            poller.unregister(descriptor)
+        _close(descriptor)
         if not self._is_over:
             self._on_end(pid, status)
+
+
+def _close(descriptor: int) -> None:
+    if descriptor != NO_DESCRIPTOR:
+        os.close(descriptor)

@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 
 BACKEND = "elastic"
 STORE_TIMEOUT = datetime.timedelta(seconds=300)
-STORE_CONNECT = datetime.timedelta(seconds=15)
+STORE_CONNECT = datetime.timedelta(seconds=2)
+STORE_ATTEMPTS = 8
 SERVER_AWAY_S = 600.0
 DENIED_S = 15.0
 LOOK_S = 1.0
@@ -176,13 +177,16 @@ class ElasticHandler(RendezvousHandler):
     def _connect(self, view: View) -> typing.Optional[TCPStore]:
         """Connect to the store of the world, which its rank 0 hosts; None where it cannot be reached."""
         host, _, port = view.store.rpartition(":")
-        try:
-            store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=STORE_CONNECT)
-            store.set_timeout(STORE_TIMEOUT)
-            return store
-        except (RuntimeError, ValueError) as error:
-            log.warning("the store of generation %s at %s: %s", view.generation, view.store, error)
-            return None
+        for _ in range(STORE_ATTEMPTS):
+            try:
+                store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=STORE_CONNECT)
+                store.set_timeout(STORE_TIMEOUT)
+                return store
+            except (RuntimeError, ValueError) as error:
+                log.warning("the store of generation %s at %s: %s", view.generation, view.store, error)
+            if self._is_over(view.generation):
+                return None
+        return None
 
     def _enter(self, view: View, store: TCPStore) -> RendezvousInfo:
         generation = view.generation

@@ -1,0 +1,76 @@
+"""What torchrun's agent is given instead of a store: nothing that it waits for outlives its world."""
+
+import datetime
+import json
+import threading
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.torch]
+torch_distributed = pytest.importorskip("torch.distributed")
+
+from elastic_worker.store import AgentStore  # noqa: E402
+
+
+def stores(size: int, *, over: threading.Event) -> list[AgentStore]:
+    first = torch_distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    rest = [torch_distributed.TCPStore("127.0.0.1", first.port, is_master=False, wait_for_workers=False) for _ in range(size - 1)]
+    return [AgentStore(store, rank=rank, size=size, is_over=over.is_set) for rank, store in enumerate([first, *rest])]
+
+
+def role_info(rank: int, workers: int) -> str:
+    return json.dumps({"role": "default", "rank": rank, "local_world_size": workers})
+
+
+def test_agents_exchange_their_keys_as_over_any_store() -> None:
+    first, second = stores(2, over=threading.Event())
+    second.set("torchelastic/role_info/1", role_info(1, 2))
+    first.set("torchelastic/role_info/0", role_info(0, 2))
+    infos = first.multi_get(["torchelastic/role_info/0", "torchelastic/role_info/1"])
+    assert [json.loads(info)["rank"] for info in infos] == [0, 1]
+    first.multi_set(["torchelastic/assigned_ranks/1"], ["[2, 4, 2, 4]"])
+    assert json.loads(second.get("torchelastic/assigned_ranks/1")) == [2, 4, 2, 4]
+    assert first.add("count", 1) + second.add("count", 1) == 3
+    assert not first.broke
+    assert not second.broke
+
+
+def test_a_wait_for_a_peer_ends_with_the_world_and_not_after_minutes() -> None:
+    """A peer was killed between the sealing of the world and its first key: rank 0 must not end with it."""
+    over = threading.Event()
+    first, _ = stores(2, over=over)
+    first.set("torchelastic/role_info/0", role_info(0, 4))
+    threading.Timer(0.3, over.set).start()
+    began = time.monotonic()
+    infos = first.multi_get(["torchelastic/role_info/0", "torchelastic/role_info/1"])
+    assert time.monotonic() - began < 10
+    assert first.broke
+    assert len(infos) == 2, "the agent goes on with made-up ranks to its next look at the rendezvous"
+
+
+def test_the_loss_of_rank_0_gives_made_up_ranks_instead_of_an_error() -> None:
+    first, second = stores(2, over=threading.Event())
+    second.set("torchelastic/role_info/1", role_info(1, 4))
+    first.close()
+    assert json.loads(second.get("torchelastic/assigned_ranks/1")) == [4, 8, 4, 8]
+    assert second.broke
+
+
+def test_a_barrier_at_the_end_does_not_wait_for_a_world_that_is_over() -> None:
+    over = threading.Event()
+    first, _ = stores(2, over=over)
+    over.set()
+    before = first.timeout
+    first.set_timeout(datetime.timedelta(seconds=300))
+    first.wait(["never"])
+    first.set_timeout(before)
+    assert first.broke
+
+
+def test_a_time_out_is_a_time_out_while_the_world_stands() -> None:
+    first, _ = stores(2, over=threading.Event())
+    began = time.monotonic()
+    first.wait(["never"], datetime.timedelta(seconds=0.6))
+    assert 0.5 < time.monotonic() - began < 20
+    assert first.broke

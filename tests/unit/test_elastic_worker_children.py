@@ -1,0 +1,95 @@
+"""How an agent learns of its workers' ends beside torch, which reaps them."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from elastic_worker import children
+from elastic_worker.children import Watch
+
+
+class Seen:
+    """What a watch told."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.ends: dict[int, int | None] = {}
+        self.watch = Watch(on_start=self._start, on_end=self._end)
+
+    def _start(self) -> None:
+        self.started += 1
+
+    def _end(self, pid: int, status: int | None) -> None:
+        self.ends[pid] = status
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def child(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-IS", "-c", code])
+
+
+@pytest.mark.parametrize("has_descriptors", [True, False])
+def test_ends_are_told_as_a_shell_would_say_them_and_left_for_torch_to_reap(has_descriptors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_descriptors:
+        monkeypatch.delattr(os, "pidfd_open")
+    seen = Seen()
+    seen.watch.begin()
+    fine, failing, long = child("pass"), child("raise SystemExit(3)"), child("import time; time.sleep(60)")
+    try:
+        wait_until(lambda: long.pid in seen.watch.running())
+        long.kill()
+        wait_until(lambda: len(seen.ends) == 3)
+        assert seen.ends == {fine.pid: 0, failing.pid: 3, long.pid: 128 + signal.SIGKILL}
+        assert seen.started == 1
+        assert [process.wait() for process in (fine, failing, long)] == [0, 3, -signal.SIGKILL]
+    finally:
+        seen.watch.end()
+        for process in (fine, failing, long):
+            process.kill()
+            process.wait()
+
+
+def test_children_from_before_are_nobodys_workers() -> None:
+    older = child("import time; time.sleep(60)")
+    seen = Seen()
+    seen.watch.begin()
+    try:
+        younger = child("import time; time.sleep(60)")
+        wait_until(lambda: seen.watch.running() == [younger.pid])
+        assert seen.watch.kill([older.pid, younger.pid]) == [younger.pid]
+        assert older.poll() is None
+        younger.wait()
+    finally:
+        seen.watch.end()
+        older.kill()
+        older.wait()
+
+
+def test_nothing_is_told_once_the_world_of_the_children_is_over() -> None:
+    seen = Seen()
+    seen.watch.begin()
+    process = child("import time; time.sleep(60)")
+    wait_until(lambda: seen.watch.running() == [process.pid])
+    seen.watch.end()
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(thread.name == "elastic-children" for thread in threading.enumerate()))
+    assert seen.ends == {}
+
+
+def test_an_end_that_somebody_else_has_read_is_known_but_not_how() -> None:
+    process = child("pass")
+    process.wait()
+    assert children.end_of(process.pid) == (True, None)
