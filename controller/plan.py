@@ -8,22 +8,22 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller import disruption, ending, failure, gang, group, membership, resize, suspension
-from controller.actions import Action, Create, Forget, News, Plan, normal, warning
+from controller import ending, failure, gang, group, membership, suspension
+from controller.actions import Create, Forget, News, Plan, normal, warning
 from controller.conditions import is_over, reason_of, with_condition
+from controller.crew import crew_of
 from controller.frameworks import FRAMEWORKS
 from controller.hpa import autoscaler
 from controller.news import of_pods, of_templates
 from controller.objects import reconciled
 from controller.pdb import disruption_budget
-from controller.pods import pod_for, replica_name
+from controller.pods import pod_for
 from controller.replicas import Tally, replica_statuses, tally
 from controller.services import services
-from controller.snapshot import Pod, Snapshot
+from controller.snapshot import Snapshot
 from controller.store import store_objects
 from controller.success import has_succeeded, is_running
-from elastic.api.job import ElasticStatus, Job, JobStatus, Leaving, Object
-from elastic.api.kinds import WORKER
+from elastic.api.job import ElasticStatus, Job, JobStatus, Object
 from elastic.api.words import ConditionType, ManagedBy, RdzvBackend
 from elastic.kube.resources import PODS
 
@@ -156,7 +156,7 @@ def _active(look: _Look) -> Plan:
     known = look.status.elastic or ElasticStatus()
     again = [v for v in verdicts if v.fate is failure.Fate.AGAIN]
     restarts = tuple(failure.told(job, v) for v in again if v.pod.uid not in known.counted)
-    crew = _crew(job, snapshot, known.leaving)
+    crew = crew_of(job, snapshot, known.leaving)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
     replaced = [v.pod for v in again if v.pod.uid in known.counted]
     actions = [
@@ -203,41 +203,3 @@ def _shown(look: _Look, *, restarting: Sequence[News]) -> JobStatus:
         message = restarting[0].message
         return with_condition(status, ConditionType.RESTARTING, reason=reason_of(job, "Restarting"), message=message, now=now)
     return status
-
-
-@dataclass(frozen=True, slots=True)
-class _Crew:
-    """Who should be there: places that are filled or about to be, those to fill, pods to part with, and those told to leave."""
-
-    places: tuple[tuple[str, int], ...]
-    missing: tuple[tuple[str, int], ...]
-    parted: tuple[Pod, ...]
-    leaving: tuple[Leaving, ...]
-    told: tuple[Action, ...]
-
-
-def _crew(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> _Crew:
-    places: list[tuple[str, int]] = []
-    missing: list[tuple[str, int]] = []
-    parted: list[Pod] = []
-    leaving: tuple[Leaving, ...] = ()
-    told: tuple[Action, ...] = ()
-    if group.is_waiting(job, snapshot):
-        return _Crew(tuple((type, pod.index) for type in job.replicas for pod in snapshot.pods if pod.type == type.lower()), (), (), (), ())
-    for type, spec in job.replicas.items():
-        pods = [pod for pod in snapshot.pods if pod.type == type.lower()]
-        if type == WORKER and membership.is_ours(job, snapshot):
-            still = membership.still_leaving(snapshot, known)
-            gone = {entry.member for entry in still} | set(disruption.notices(snapshot))
-            staff = resize.by_count(spec.replicas + disruption.to_be_moved(job, snapshot), pods, leaving=gone)
-            departures = membership.departures(job, snapshot, still, surplus=staff.surplus)
-            leaving = departures.waiting
-            coming = [replica_name(job, type, index) for index in staff.missing]
-            told = (membership.tell(job, snapshot, staying=staff.present, coming=coming, leaving=leaving),)
-            parted += departures.may_go
-        else:
-            staff = resize.in_places(spec.replicas, pods)
-            parted += staff.surplus
-        places += [(type, index) for index in (*(pod.index for pod in staff.present), *staff.missing)]
-        missing += [(type, index) for index in staff.missing]
-    return _Crew(tuple(places), tuple(missing), tuple(parted), leaving, told)

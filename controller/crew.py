@@ -1,0 +1,66 @@
+"""Decides who should be there now: for each replica type the places that are filled or to be filled, and the pods to part with.
+At our own rendezvous any indexes will do and leavers are told first; everywhere else a place is a rank and is filled again as it was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller import disruption, group, membership, resize
+from controller.actions import Tell
+from controller.pods import replica_name
+from controller.snapshot import Pod, Snapshot
+from elastic.api.job import Job, Leaving
+from elastic.api.kinds import WORKER
+
+Place = tuple[str, int]
+"""A replica type and an index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """`places` are filled or about to be, `missing` are to fill, `parted` are pods that may go now, `leaving` are still given time."""
+
+    places: tuple[Place, ...] = ()
+    missing: tuple[Place, ...] = ()
+    parted: tuple[Pod, ...] = ()
+    leaving: tuple[Leaving, ...] = ()
+    told: tuple[Tell, ...] = ()
+
+
+def crew_of(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> Crew:
+    """`known` are those that were told to leave before."""
+    pods = {type: [pod for pod in snapshot.pods if pod.type == type.lower()] for type in job.replicas}
+    if group.is_waiting(job, snapshot):
+        return Crew(places=tuple((type, pod.index) for type, found in pods.items() for pod in found))
+    is_ours = membership.is_ours(job, snapshot)
+    parts = [
+        _members(job, snapshot, known, pods[type]) if is_ours and type == WORKER else _in_places(type, spec.replicas, pods[type])
+        for type, spec in job.replicas.items()
+    ]
+    return Crew(
+        places=tuple(place for part in parts for place in part.places),
+        missing=tuple(place for part in parts for place in part.missing),
+        parted=tuple(pod for part in parts for pod in part.parted),
+        leaving=tuple(entry for part in parts for entry in part.leaving),
+        told=tuple(told for part in parts for told in part.told),
+    )
+
+
+def _in_places(type: str, count: int, pods: Sequence[Pod]) -> Crew:
+    staff = resize.in_places(count, pods)
+    return Crew(places=_places(type, staff), missing=tuple((type, index) for index in staff.missing), parted=staff.surplus)
+
+
+def _members(job: Job, snapshot: Snapshot, known: Sequence[Leaving], pods: Sequence[Pod]) -> Crew:
+    still = membership.still_leaving(snapshot, known)
+    gone = {entry.member for entry in still} | set(disruption.notices(snapshot))
+    staff = resize.by_count(job.workers + disruption.to_be_moved(job, snapshot), pods, leaving=gone)
+    departures = membership.departures(job, snapshot, still, surplus=staff.surplus)
+    coming = [replica_name(job, WORKER, index) for index in staff.missing]
+    told = membership.tell(job, snapshot, staying=staff.present, coming=coming, leaving=departures.waiting)
+    missing = tuple((WORKER, index) for index in staff.missing)
+    return Crew(_places(WORKER, staff), missing, departures.may_go, departures.waiting, (told,))
+
+
+def _places(type: str, staff: resize.Staff) -> tuple[Place, ...]:
+    return tuple((type, index) for index in (*(pod.index for pod in staff.present), *staff.missing))
