@@ -10,7 +10,7 @@ from pathlib import Path
 
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
-from elastic.kube.resources import NODES, PODS, SERVICES
+from elastic.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICES
 from elastic.local.agent.devices import Devices
 from elastic.local.agent.environment import Object
 from elastic.local.agent.events import Recorder
@@ -49,6 +49,8 @@ class Fleet:
         self._place = place
         self._pods = pods
         self._services: Cache[NamedService] = Cache(kube, SERVICES, project=named_service)
+        # Only that they change is kept: whoever needs the contents of one fetches it.
+        self._contents: list[Cache[bool]] = [Cache(kube, kind, project=lambda found: True) for kind in (CONFIG_MAPS, SECRETS)]
         self._named: dict[tuple[str, str], NamedPod] = {}
         self._agents: dict[str, NodeAgent] = {}
         self._directory = Directory((), (), fixed=place.fixed_names)
@@ -59,9 +61,17 @@ class Fleet:
     async def run(self) -> None:
         self._pods.subscribe(self._pod_changed)
         self._services.subscribe(lambda change: self._stale.set())
+        for contents in self._contents:
+            contents.subscribe(self._content_changed)
         async with asyncio.TaskGroup() as group:
+            for contents in self._contents:
+                group.create_task(contents.run())
             group.create_task(self._services.run())
             group.create_task(self._keep_names())
+
+    def _content_changed(self, change: Change[bool]) -> None:
+        for agent in self._agents.values():
+            agent.refresh(change.key[0])
 
     def _pod_changed(self, change: Change[Object]) -> None:
         named = named_pod(change.new) if change.new is not None else None

@@ -148,6 +148,12 @@ class NodeAgent:
         if runner:
             runner.wake()
 
+    def refresh(self, namespace: str) -> None:
+        """A config map or secret there has changed, and pods may be made of it or wait for it."""
+        for runner in self._runners.values():
+            if runner.pod["metadata"]["namespace"] == namespace:
+                runner.refresh()
+
     def rewrite_hosts(self) -> None:
         for runner in self._runners.values():
             runner.write_hosts()

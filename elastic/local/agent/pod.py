@@ -33,7 +33,8 @@ from elastic.local.sandbox.channel import Channel, HolderGone
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-VOLUME_REFRESH_S = 20.0
+VOLUME_REFRESH_S = 60.0
+"""For what nobody tells of: tokens that grow old, and fields of the pod itself."""
 NO_DEADLINE = float("inf")
 
 
@@ -62,6 +63,7 @@ class PodRunner:
         self._wake = asyncio.Event()
         self._ip = ""
         self._deleted = False
+        self._stale = False
         self._problem = ""
         self._problems: dict[str, str] = {}
         self._terminating: dict[str, float] = {}
@@ -107,6 +109,11 @@ class PodRunner:
         self._wake.set()
 
     def wake(self) -> None:
+        self._wake.set()
+
+    def refresh(self) -> None:
+        """What volumes are made of, or what the pod waits for, may have changed."""
+        self._stale = True
         self._wake.set()
 
     def delete(self) -> None:
@@ -270,8 +277,10 @@ class PodRunner:
         """Brings config maps and secrets in volumes up to date while the pod runs; false where there is nothing to follow."""
         if not self._ip or self._problem or not self._preparation.follows(self._pod):
             return False
+        not_before = NO_DEADLINE if self._stale else now - VOLUME_REFRESH_S
+        self._stale = False
         with contextlib.suppress(ConfigError):
-            await self._preparation.make_volumes(self._pod, not_before=now - VOLUME_REFRESH_S)
+            await self._preparation.make_volumes(self._pod, not_before=not_before)
         return True
 
     async def _start(self, name: str) -> bool:
