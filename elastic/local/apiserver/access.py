@@ -30,13 +30,17 @@ class Bindings(Roles):
 
     def validate(self, obj: Json, /) -> list[Cause]:
         out = []
+        for key in ("kind", "name"):
+            if not (obj.get("roleRef") or {}).get(key):
+                out.append(required(f"roleRef.{key}"))
         for i, subject in enumerate(obj.get("subjects") or ()):
+            out += [required(f"subjects[{i}].{k}") for k in ("kind", "name") if not subject.get(k)]
             if subject.get("kind") == "ServiceAccount" and not subject.get("namespace") and obj["kind"] == "ClusterRoleBinding":
                 out.append(required(f"subjects[{i}].namespace"))
         return out
 
     def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
-        return [bad("roleRef", new["roleRef"], "cannot change roleRef")] if new.get("roleRef") != old.get("roleRef") else []
+        return [bad("roleRef", new.get("roleRef"), "cannot change roleRef")] if new.get("roleRef") != old.get("roleRef") else []
 
 
 class Reviews(Strategy):

@@ -69,6 +69,11 @@ def expect_kind(obj: Any, kind: ResourceType, *, body: bytes) -> Json:
         raise bad_request(
             f"couldn't get version/kind; json parse error: json: cannot unmarshal {go_name(obj)} into Go value of type struct"
         )
+    for key in ("apiVersion", "kind"):
+        if not isinstance(obj.get(key), str | None):
+            raise bad_request(
+                f"couldn't get version/kind; json parse error: json: cannot unmarshal {go_name(obj[key])} into Go struct field .{key}"
+            )
     if kind.custom:
         return _expect_custom(obj, kind, body)
     version, name = obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind
@@ -114,8 +119,12 @@ def body_as(call: Call, name: str, schema_name: str) -> Json:
         read: Any = protobuf.decode(call.body, name)
     else:
         read = parse(call.body, call.media if call.media in YAML_TYPES else "")
+    return as_type(read, name, schema_name)
+
+
+def as_type(value: Any, name: str, schema_name: str) -> Json:
     try:
-        decoded: Json = Decoder(name).decode(read, schemas.component(schema_name))
+        decoded: Json = Decoder(name).decode(value, schemas.component(schema_name))
     except WrongType as e:
         raise bad_request(f"the body cannot be handled as {name}: {e}") from None
     return decoded

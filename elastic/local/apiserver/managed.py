@@ -248,7 +248,9 @@ def check_config(call: Call, config: Any) -> Json:
         raise bad_request(f"invalid object type: {config.get('apiVersion') or '/'}, Kind={config.get('kind', '')}")
     if (config["apiVersion"], config["kind"]) != (kind.api_version, kind.kind):
         raise bad_request(f"invalid object type: {config['apiVersion']}, Kind={config['kind']}")
-    meta = config.setdefault("metadata", {}) or {}
+    meta = config.get("metadata") or {}
+    if not isinstance(meta, dict):
+        raise bad_request("metadata must be an object")
     if meta.get("managedFields"):
         raise bad_request("metadata.managedFields must be nil")
     given = meta.get("name")

@@ -224,6 +224,19 @@ class Webhooks(Strategy):
             if service is not None:
                 service.setdefault("port", 443)
 
+    def validate(self, obj: Json, /) -> list[Cause]:
+        out = []
+        for i, hook in enumerate(obj.get("webhooks") or ()):
+            out += [
+                required(f"webhooks[{i}].{k}")
+                for k in ("name", "clientConfig", "sideEffects", "admissionReviewVersions")
+                if not hook.get(k)
+            ]
+            for j, rule in enumerate(hook.get("rules") or ()):
+                wanted = ("operations", "apiGroups", "apiVersions", "resources")
+                out += [required(f"webhooks[{i}].rules[{j}].{k}") for k in wanted if not rule.get(k)]
+        return out
+
 
 class Definitions(Strategy):
     generation = True

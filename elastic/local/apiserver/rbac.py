@@ -91,9 +91,9 @@ class Rbac:
     def rules(self, reference: Json, namespace: str) -> list[Json]:
         """The rules of the role that a binding refers to."""
         if reference.get("kind") == "ClusterRole":
-            entry = self._store.get(f"clusterroles.{GROUP}", "", reference["name"])
+            entry = self._store.get(f"clusterroles.{GROUP}", "", reference.get("name", ""))
         else:
-            entry = self._store.get(f"roles.{GROUP}", namespace, reference["name"])
+            entry = self._store.get(f"roles.{GROUP}", namespace, reference.get("name", ""))
         return (entry.load().get("rules") or []) if entry else []
 
     def lacking(self, user: User, rules: list[Json], namespace: str) -> list[Json]:

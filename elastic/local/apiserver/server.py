@@ -42,7 +42,7 @@ class ApiServer:
         self._webhooks = Webhooks(self.store, self.registry)
         admission = BuiltInAdmission(self.store, rbac, self._webhooks)
         objects = Objects(self.store, admission)
-        writes = Writes(objects, self.store)
+        self.writes = writes = Writes(objects, self.store)
         self._kubelets = Kubelets(self.store, data.kubelet_context)
         self._edge = Edge(
             store=self.store,

@@ -27,6 +27,8 @@ from elastic.local.apiserver.store import Store
 from elastic.local.apiserver.writes import PATCH_TYPES, Writes, patched
 from elastic.local.selectors import matches
 
+SCALE = "io.k8s.api.autoscaling.v1.Scale"
+
 
 class Subresources:
     def __init__(self, objects: Objects, writes: Writes, store: Store, registry: Registry, tokens: Tokens) -> None:
@@ -87,17 +89,13 @@ class Subresources:
 
         def mutate(obj: Json) -> Json:
             scale = self._as_scale(call, obj)
-            new = patched(call, scale, body) if call.verb == "patch" else body
-            version = (new.get("metadata") or {}).get("resourceVersion")
+            new = decoding.as_type(patched(call, scale, body) if call.verb == "patch" else body, "Scale", SCALE)
+            version = new.get("metadata", {}).get("resourceVersion")
             if version and version != obj["metadata"]["resourceVersion"]:
                 raise conflict(call.kind.group, call.kind.plural, call.name, MODIFIED)
-            replicas = (new.get("spec") or {}).get("replicas", 0)
-            if not isinstance(replicas, int) or isinstance(replicas, bool):
-                raise bad_request(
-                    f"json: cannot unmarshal {type(replicas).__name__} into Go struct field ScaleSpec.spec.replicas of type int32"
-                )
+            replicas = new.get("spec", {}).get("replicas", 0)
             if replicas < 0:
-                raise invalid("autoscaling", "Scale", call.name, [bad("spec.replicas", replicas, "must be greater than or equal to 0")])
+                raise invalid(call.kind.group, "Scale", call.name, [bad("spec.replicas", replicas, "must be greater than or equal to 0")])
             _set(obj, self._scale_paths(call)[0], replicas)
             return obj
 
