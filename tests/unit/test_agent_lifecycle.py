@@ -87,11 +87,11 @@ def test_a_run_that_lasted_is_forgiven():
 def test_a_deleted_pod_is_asked_to_end_and_killed_when_its_grace_is_over():
     ending = Ending(kill_at=130.0)
     asked = look(pod(), runs={"main": run()}, ending=ending)
-    assert asked.stop == (Stop("main", 130.0, "the pod has ended"),)
+    assert asked.stop == (Stop("main", 130.0),)
     waiting = look(pod(), at=120.0, runs={"main": run()}, ending=ending, terminating={"main": 130.0})
     assert (waiting.stop, waiting.look_again_at) == ((), 130.0)
     killed = look(pod(), at=130.0, runs={"main": run()}, ending=ending, terminating={"main": 130.0})
-    assert killed.stop == (Stop("main", None, "the pod has ended"),)
+    assert killed.stop == (Stop("main", None),)
 
 
 def test_a_second_deletion_with_less_grace_kills_sooner():

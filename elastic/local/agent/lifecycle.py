@@ -17,7 +17,8 @@ class Stop:
     container: str
     kill_at: float | None
     """None: at once."""
-    reason: str
+    why: str = ""
+    """Only where the container itself gave cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ class _Work:
 
     def _push(self, name: str, kill_at: float) -> None:
         if kill_at <= self._now:
-            self._stop.append(Stop(name, None, "grace period is over"))
+            self._stop.append(Stop(name, None))
         else:
             self._times.append(kill_at)
 
@@ -182,14 +183,13 @@ def _end(pod: Object, seen: Seen, *, now: float, phase: Phase | None = None) -> 
     """Ends main containers first, then sidecars in reverse order; what has been asked already is killed when its time is over."""
     phase = phase or (phase_in_object(pod) if phase_in_object(pod).final else None)
     kill_at = seen.ending.kill_at if seen.ending else now + grace_s(pod)
-    reason = (seen.ending.message if seen.ending else "") or "the pod has ended"
     sidecars = [container for container in init_containers(pod) if is_sidecar(container)]
     plain = [container for container in init_containers(pod) if not is_sidecar(container)]
     waves = [[*plain, *main_containers(pod)], *[[container] for container in reversed(sidecars)]]
     for wave in waves:
         running = [container["name"] for container in wave if (run := seen.last(container["name"])) is not None and run.running]
         if running:
-            return _end_wave(running, seen, now=now, kill_at=kill_at, reason=reason, phase=_while_ending(pod, seen, phase))
+            return _end_wave(running, seen, now=now, kill_at=kill_at, phase=_while_ending(pod, seen, phase))
     return Decision(phase or phase_of(pod, seen), over=True)
 
 
@@ -200,16 +200,16 @@ def _while_ending(pod: Object, seen: Seen, phase: Phase | None) -> Phase:
     return Phase.RUNNING if begun else Phase.PENDING
 
 
-def _end_wave(running: list[str], seen: Seen, *, now: float, kill_at: float, reason: str, phase: Phase) -> Decision:
+def _end_wave(running: list[str], seen: Seen, *, now: float, kill_at: float, phase: Phase) -> Decision:
     stop: list[Stop] = []
     times: list[float] = []
     for name in running:
         # A deletion may shorten a grace period that had begun for another reason, and never lengthens it.
         until = min(seen.terminating.get(name, kill_at), kill_at)
         if until <= now:
-            stop.append(Stop(name, None, reason))
+            stop.append(Stop(name, None))
         elif name not in seen.terminating:
-            stop.append(Stop(name, until, reason))
+            stop.append(Stop(name, until))
             times.append(until)
         else:
             times.append(until)

@@ -308,7 +308,8 @@ class PodRunner:
             if not await self._around.channel.signal(run.id, signal.SIGKILL):
                 self._lose(container, run.id)
             return
-        self._around.events.pod(self._pod, reason="Killing", message=f"Stopping container {stop.container}", container=stop.container)
+        message = stop.why or f"Stopping container {stop.container}"
+        self._around.events.pod(self._pod, reason="Killing", message=message, container=stop.container)
         self._terminating[stop.container] = stop.kill_at
         task = asyncio.create_task(self._ask_to_end(container, run.id, stop.kill_at))
         self._stopping.add(task)
@@ -354,8 +355,12 @@ class PodRunner:
     async def _leave(self) -> float | None:
         metadata = self._pod["metadata"]
         if not self._deleted:
-            with contextlib.suppress(KubeError):
+            try:
                 await self._around.kube.delete(PODS, metadata["name"], namespace=metadata["namespace"], grace_s=0, uid=metadata["uid"])
+            except KubeError as error:
+                # Gone already, or the name is another pod's by now. Anything else is tried again: nobody else would take the object away.
+                if error.code not in (404, 409):
+                    raise
         self._folder.remove()
         return None
 
