@@ -43,7 +43,7 @@ SETTINGS = (
         words="torchrun, tuned flags",
         colour="#d99a3d",
         environment=SHARING_OFF,
-        configuration="last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2",
+        configuration="last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3",
         patience_s=60.0,
     ),
     Setting(
