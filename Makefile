@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PYTEST ?= $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-heavy demo bench bench-rescale clean
+.PHONY: help setup check format test test-heavy demo bench bench-rescale bench-rendezvous clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -34,6 +34,9 @@ demo: $(READY) ## an elastic PyTorchJob on the laptop cluster: scaled up, a work
 
 bench: $(READY) ## every benchmark, one after the other
 	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python -m benchmarks.$$(basename $$f .py) || exit 1; done
+
+bench-rendezvous: $(READY) ## what the rendezvous server bears: 10,000 agents at rest, 2,000 in one round
+	$(BIN)/python -m benchmarks.rendezvous
 
 bench-rescale: $(READY) ## seconds until training goes on after any change, against stock torchrun; renews docs/rescale.md
 	$(BIN)/python -m benchmarks.rescale --runs 3 --write

@@ -160,23 +160,26 @@ class Agent(asyncio.Protocol):
         return text if text.startswith(b"{") else b"{}"
 
 
-async def connect(groups: list[Group], server: Server) -> dict[str, list[Agent]]:
-    """Open all connections, so many at a time; all but the last member of each job join."""
-    tls = ssl.create_default_context(cadata=server.ca)
+async def join(group: Group, index: int, server: Server, *, tls: ssl.SSLContext) -> Agent:
+    """Open one agent's connection and join."""
+    loop = asyncio.get_running_loop()
+    _, agent = await loop.create_connection(
+        lambda: Agent(group, index, server), "127.0.0.1", server.port, ssl=tls, server_hostname="localhost"
+    )
+    await agent.ready
+    agent.join()
+    return agent
+
+
+async def join_all_but_last(groups: list[Group], server: Server, *, tls: ssl.SSLContext) -> dict[str, list[Agent]]:
+    """The agents of each job, so many connecting at a time."""
     gate = asyncio.Semaphore(CONNECTS_IN_FLIGHT)
 
     async def one(group: Group, index: int) -> Agent:
         async with gate:
-            loop = asyncio.get_running_loop()
-            _, agent = await loop.create_connection(
-                lambda: Agent(group, index, server), "127.0.0.1", server.port, ssl=tls, server_hostname="localhost"
-            )
-            await agent.ready
-            if index < group.size - 1:
-                agent.join()
-            return agent
+            return await join(group, index, server, tls=tls)
 
-    return {group.job: list(await asyncio.gather(*(one(group, index) for index in range(group.size)))) for group in groups}
+    return {group.job: list(await asyncio.gather(*(one(group, index) for index in range(group.size - 1)))) for group in groups}
 
 
 async def wait_closed(groups: list[Group]) -> None:
@@ -203,14 +206,14 @@ async def many_jobs(server: Server, *, jobs: int, agents: int, rest_s: float) ->
     for group in groups:
         server.expect(group.job, Expectation(members=members, min=agents, max=agents))
     began, cpu = time.perf_counter(), server.cpu_s()
-    connected = await connect(groups, server)
+    tls = ssl.create_default_context(cadata=server.ca)
+    connected = await join_all_but_last(groups, server, tls=tls)
     took = time.perf_counter() - began
     each_ms = (server.cpu_s() - cpu) / jobs / agents * 1000
     print(f"{jobs} jobs with {agents} agents: connected in {took:.1f} s, {each_ms:.2f} ms of the server each", flush=True)
     cpu = server.cpu_s()
     for group in groups:
-        connected[group.job][-1].join()
-        await asyncio.sleep(0.002)  # one after the other: the figure is the time of a round, not of a queue of rounds
+        connected[group.job].append(await join(group, group.size - 1, server, tls=tls))
     await wait_closed(groups)
     show("  round closed after the last join", milliseconds(groups))
     print(f"  server: {(server.cpu_s() - cpu) * 1000 / jobs:.1f} ms per job, {server.memory_mb():.0f} MB", flush=True)
@@ -232,9 +235,10 @@ async def one_large_job(server: Server, *, size: int) -> None:
     group = Group("large", size)
     members = tuple(f"w{index}" for index in range(size))
     server.expect(group.job, Expectation(members=members, min=size, max=size))
-    agents = (await connect([group], server))[group.job]
+    tls = ssl.create_default_context(cadata=server.ca)
+    agents = (await join_all_but_last([group], server, tls=tls))[group.job]
     cpu = server.cpu_s()
-    agents[-1].join()
+    agents.append(await join(group, size - 1, server, tls=tls))
     await wait_closed([group])
     print(f"one job with {size} agents", flush=True)
     show("  round closed after the last join", milliseconds([group]))
