@@ -24,6 +24,7 @@ from rendezvous.machine import (
     Wake,
     begin,
     is_done,
+    is_retired,
     leaving,
     step_all,
     summary,
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 MAX_JOBS = 20_000
 EMPTY_JOB_KEPT_S = 3600.0
+REPLACED = "a newer incarnation of this member has come"
 
 
 class Full(Exception):
@@ -112,12 +114,15 @@ class Hub:
     def attach(self, uid: str, *, name: str, link: Link, message: Join) -> None:
         """A member's connection presented itself."""
         course = self._course(uid)
+        if is_retired(course.job, name, message.incarnation):
+            link.end(REPLACED)
+            return
         previous = course.links.get(name)
         course.links[name] = (message.incarnation, link)
         if previous is not None and previous[0] == message.incarnation:
-            previous[1].end("the same member opened another connection")
+            previous[1].close()
         elif previous is not None:
-            previous[1].end("a newer incarnation of this member has come")
+            previous[1].end(REPLACED)
         self._apply(course, Said(name, message.incarnation, message))
 
     def said(self, uid: str, *, name: str, incarnation: str, message: FromMember) -> None:
@@ -237,7 +242,7 @@ class Hub:
     def _refuse(self, course: Course, name: str, incarnation: str) -> None:
         held = course.links.get(name)
         if held is not None and held[0] == incarnation:
-            held[1].end("a newer incarnation of this member has come")
+            held[1].end(REPLACED)
             del course.links[name]
 
     def _cut(self, course: Course, name: str, incarnation: str) -> None:

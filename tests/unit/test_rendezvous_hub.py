@@ -1,0 +1,124 @@
+"""The hub around the machines: connections, events of one turn, and the clock."""
+
+import asyncio
+
+import pytest
+
+from rendezvous.server.hub import Hub
+from rendezvous.wire import Beat, Expectation, Join, Ready, Report, View
+
+
+class Wire:
+    """A member's connection that keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.views: list[View] = []
+        self.ended = ""
+        self.is_closed = False
+
+    def send(self, view: View) -> None:
+        self.views.append(view)
+
+    def end(self, reason: str) -> None:
+        self.ended = reason
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def hub(clock: Clock) -> Hub:
+    return Hub(instance="s1", clock=clock)
+
+
+def attach(hub: Hub, name: str, incarnation: str = "") -> Wire:
+    wire = Wire()
+    hub.attach("job", name=name, link=wire, message=Join(incarnation=incarnation or f"{name}/1", store=f"{name}:1"))
+    return wire
+
+
+async def turn() -> None:
+    """Let what was called soon happen."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+async def test_what_comes_in_one_turn_of_the_loop_is_decided_on_together(hub: Hub) -> None:
+    hub.expect("job", Expectation(members=("w0", "w1"), min=1, max=2))
+    first, second = attach(hub, "w0"), attach(hub, "w1")
+    assert hub.version == 0
+    await turn()
+    assert [wire.views[-1].generation for wire in (first, second)] == [1, 1]
+    assert len(first.views) == 1, "no intermediate state is told"
+
+
+async def test_an_old_incarnation_cannot_push_the_new_one_out(hub: Hub) -> None:
+    hub.expect("job", Expectation(members=("w0",), min=1, max=1))
+    old = attach(hub, "w0", "pod/1")
+    await turn()
+    new = attach(hub, "w0", "pod/2")
+    await turn()
+    assert old.ended == "a newer incarnation of this member has come"
+    back = attach(hub, "w0", "pod/1")
+    await turn()
+    assert back.ended == "a newer incarnation of this member has come"
+    assert new.ended == ""
+    assert new.views[-1].generation == 2
+
+
+async def test_a_second_connection_of_the_same_incarnation_closes_the_first_without_ending_the_agent(hub: Hub) -> None:
+    hub.expect("job", Expectation(members=("w0",), min=1, max=1))
+    first = attach(hub, "w0")
+    await turn()
+    second = attach(hub, "w0")
+    await turn()
+    assert (first.is_closed, first.ended) == (True, "")
+    hub.detach("job", name="w0", incarnation="w0/1", link=first)
+    await turn()
+    assert second.views[-1].generation == 1
+    world = hub.world("job")
+    assert world is not None
+    assert world.phase == "running"
+
+
+async def test_the_controller_hears_what_changed_since_and_of_what_was_forgotten(hub: Hub) -> None:
+    hub.expect("job", Expectation(members=("w0",), min=1, max=1))
+    hub.expect("other", Expectation(members=("w0",), min=1, max=1))
+    await turn()
+    seen = hub.version
+    assert {world.job for world in hub.since(-1)} == {"job", "other"}
+    wire = attach(hub, "w0")
+    await turn()
+    assert [(world.job, world.phase) for world in hub.since(seen)] == [("job", "running")]
+    seen = hub.version
+    hub.said("job", name="w0", incarnation="w0/1", message=Beat())
+    await turn()
+    assert hub.since(seen) == [], "a beat is no news"
+    hub.forget("job")
+    assert [(world.job, world.forgotten) for world in hub.since(seen)] == [("job", True)]
+    assert wire.ended == "the job is over"
+    hub.said("job", name="w0", incarnation="w0/1", message=Ready())
+    await turn()
+    assert hub.world("job") is None
+
+
+async def test_only_the_newest_report_of_a_member_is_kept(hub: Hub, clock: Clock) -> None:
+    for step in range(3):
+        hub.report("job", Report(member="w0", step=step))
+    clock.now += 5
+    (signal,) = hub.signals("job")
+    assert (signal.step, signal.age_s) == (2, 5.0)
+    assert hub.signals("unknown") == []
