@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.rescaling.server import JOB, Server
 from benchmarks.rescaling.settings import Setting, free_port
+from rendezvous.c10d import PROGRAM
 from rendezvous.delivery import WRAPPER
 
 SCRIPT = Path(__file__).parent / "training.py"
@@ -34,6 +35,7 @@ class Agents:
         self._port = free_port()
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._store = self._start_store() if setting.has_store_pod else None
 
     def expect(self, *names: str) -> None:
         if self._server is not None:
@@ -68,6 +70,9 @@ class Agents:
     def stop(self) -> None:
         for name in self._processes:
             self.kill(name)
+        if self._store is not None:
+            self._store.kill()
+            self._store.wait()
 
     def wait_for_world(self, size: int, *, after: float, patience_s: float) -> float:
         """Wait until all of a world of this size took their first step after this moment; returns when the last one did."""
@@ -104,6 +109,15 @@ class Agents:
         path = self._folder / "steps"
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
         return [(float(words[0]), words[1], words[2], int(words[3])) for words in lines if len(words) == 4]
+
+    def _start_store(self) -> subprocess.Popen[bytes]:
+        """The program of the store pod, which is there before any worker comes."""
+        environment = os.environ | {"ELASTIC_POD_IP": "127.0.0.1", "ELASTIC_STORE_PORT": str(self._port), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen([sys.executable, "-u", "-c", PROGRAM], env=environment, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise Lost("the store did not start")
+        return process
 
     def _environment(self, name: str) -> dict[str, str]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(STRAY_PREFIXES)}

@@ -92,7 +92,7 @@ def verdicts(found: Sequence[Measured]) -> list[str]:
                 said.append(
                     _verdict(f"{setting} against stock, {scenario}", f"{ratio:.1f} times", f"{aim_times} times", ratio >= aim_times)
                 )
-    for setting in ("elastic", "warm"):
+    for setting in ("store", "elastic", "warm"):
         for scenario in SCENARIOS:
             ratio = _ratio(found, scenario, "tuned", setting)
             if ratio:

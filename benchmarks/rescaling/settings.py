@@ -6,18 +6,22 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rendezvous.c10d import TUNING
+
 LARGEST = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to run torchrun. `is_ours`: the backend elastic, started as in a pod; else torch's own c10d, hosted by the first agent."""
+    """One way to run torchrun. `is_ours`: the backend elastic, started as in a pod. Otherwise torch's own c10d: the first agent hosts its
+    store, or, with `has_store_pod`, a process of its own does, as in the controller's store pod."""
 
     name: str
     words: str
     colour: str
     is_ours: bool = False
     is_warm: bool = False
+    has_store_pod: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     configuration: str = ""
     flags: tuple[str, ...] = ()
@@ -28,7 +32,8 @@ class Setting:
         common = [f"--nnodes=1:{LARGEST}", "--nproc-per-node=1", *self.flags]
         if self.is_ours:
             return common
-        configuration = ",".join(filter(None, (f"is_host={str(is_host).lower()}", self.configuration)))
+        hosting = () if self.has_store_pod else (f"is_host={str(is_host).lower()}",)
+        configuration = ",".join(filter(None, (*hosting, self.configuration)))
         endpoint = f"--rdzv-endpoint=127.0.0.1:{port}"
         return [*common, "--max-restarts=100", "--rdzv-backend=c10d", "--rdzv-id=bench", endpoint, f"--rdzv-conf={configuration}"]
 
@@ -44,6 +49,15 @@ SETTINGS = (
         colour="#d99a3d",
         environment=SHARING_OFF,
         configuration="last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3",
+        patience_s=60.0,
+    ),
+    Setting(
+        name="store",
+        words="our c10d, store pod",
+        colour="#7a9e7e",
+        environment=SHARING_OFF,
+        has_store_pod=True,
+        configuration=",".join(f"{key}={value}" for key, value in TUNING),
         patience_s=60.0,
     ),
     Setting(
