@@ -1,6 +1,6 @@
 """The MPI example trains on the laptop cluster over the exec client that the launcher gets, and that client behaves as kubectl does.
 
-Only in sandbox netns: Open MPI refuses to talk over loopback addresses, and its daemons' folders below /tmp are the pods' own there.
+Only in sandbox netns: Open MPI refuses to talk over loopback addresses.
 """
 
 import asyncio
