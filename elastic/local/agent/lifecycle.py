@@ -8,6 +8,8 @@ from typing import Any
 from elastic.local.agent.runs import BackOff, Health, Phase, Run, Seen
 
 Object = dict[str, Any]
+KILL_AGAIN_S = 2.0
+"""Whoever was killed is gone at once; should that ever fail, nothing else would bring us back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ class _Work:
     def _push(self, name: str, kill_at: float) -> None:
         if kill_at <= self._now:
             self._stop.append(Stop(name, None))
+            self._times.append(self._now + KILL_AGAIN_S)
         else:
             self._times.append(kill_at)
 
@@ -208,6 +211,7 @@ def _end_wave(running: list[str], seen: Seen, *, now: float, kill_at: float, pha
         until = min(seen.terminating.get(name, kill_at), kill_at)
         if until <= now:
             stop.append(Stop(name, None))
+            times.append(now + KILL_AGAIN_S)
         elif name not in seen.terminating:
             stop.append(Stop(name, until))
             times.append(until)

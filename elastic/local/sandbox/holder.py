@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ class _Container:
     launch: Launch
     record: Record
     problem: int
-    words: str = ""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,6 @@ class _Joined:
     id: str
     container: str
     problem: int
-    words: str = ""
 
 
 @dataclass(slots=True)
@@ -77,6 +76,7 @@ class Holder:
 
     def _accept(self, server: socket.socket) -> None:
         connection, _ = server.accept()
+        connection.setblocking(False)
         client = _Client(connection)
         self._clients.append(client)
         self._selector.register(connection, selectors.EVENT_READ, lambda _: self._read(client))
@@ -94,9 +94,16 @@ class Holder:
         *lines, rest = client.pending.split(b"\n")
         client.pending = bytearray(rest)
         for line in lines:
-            self._answer(client, bytes(line))
+            try:
+                request = msgspec.json.decode(line, type=dict[str, Any])
+            except msgspec.DecodeError:
+                self._forget(client)
+                return
+            self._answer(client, request)
 
     def _forget(self, client: _Client) -> None:
+        if client not in self._clients:
+            return
         for fd in client.fds:
             os.close(fd)
         self._selector.unregister(client.connection)
@@ -107,8 +114,7 @@ class Holder:
             if joined.client is client:
                 _kill_tree(pid)
 
-    def _answer(self, client: _Client, line: bytes) -> None:
-        request = msgspec.json.decode(line)
+    def _answer(self, client: _Client, request: dict[str, Any]) -> None:
         handed: list[int] = []
         try:
             reply = self._do(client, request, handed)
@@ -122,9 +128,14 @@ class Holder:
             os.close(fd)
 
     def _tell(self, client: _Client, message: dict[str, Any], fds: list[int]) -> None:
-        # A client that does not read its answers loses its connection, not the holder its time.
-        with contextlib.suppress(OSError):
-            socket.send_fds(client.connection, [msgspec.json.encode(message) + b"\n"], fds)
+        """A client that does not read its answers loses its connection, and the holder no time."""
+        line = msgspec.json.encode(message) + b"\n"
+        try:
+            sent = socket.send_fds(client.connection, [line], fds)
+        except OSError:
+            sent = 0
+        if sent < len(line):
+            self._forget(client)
 
     def _do(self, client: _Client, request: dict[str, Any], handed: list[int]) -> dict[str, Any]:
         match request["op"]:
@@ -244,7 +255,7 @@ class Holder:
             for other, beside in self._joined.items():
                 if beside.container == container.launch.id:
                     _kill_tree(other)
-            for client in self._clients:
+            for client in list(self._clients):
                 self._tell(client, {"ended": container.launch.id}, [])
         joined = self._joined.pop(pid, None)
         if joined is not None:
@@ -302,7 +313,7 @@ def _write_record(launch: Launch, record: Record) -> None:
 
 
 @contextlib.contextmanager
-def _listen(folder: Path) -> Any:
+def _listen(folder: Path) -> Iterator[socket.socket]:
     path = folder / SOCKET
     path.unlink(missing_ok=True)
     with address_in(folder) as address, socket.socket(socket.AF_UNIX) as server:
@@ -314,7 +325,7 @@ def _listen(folder: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _signals() -> Any:
+def _signals() -> Iterator[socket.socket]:
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)

@@ -3,6 +3,7 @@ exit code. It runs in a freshly forked, single-threaded process and never return
 """
 
 import contextlib
+import enum
 import fcntl
 import os
 import signal
@@ -19,6 +20,13 @@ COULD_NOT_START = 128
 KILLED = 128 + signal.SIGKILL
 
 
+class Ends(enum.Enum):
+    """What has to be killed for a tree to be gone: the child alone, where it is process 1 of a PID namespace, or every descendant."""
+
+    CHILD = "child"
+    TREE = "tree"
+
+
 def forget_the_holder(keep: tuple[int, ...]) -> None:
     """A fork inherits the holder's signal handling and its sockets; neither is any business of a container."""
     signal.set_wakeup_fd(-1)
@@ -32,46 +40,46 @@ def forget_the_holder(keep: tuple[int, ...]) -> None:
     os.closerange(start, os.sysconf("SC_OPEN_MAX"))
 
 
-def run(launch: Launch, *, log: int, problem: int, prepare: Callable[[], None]) -> NoReturn:
-    """Runs the main process to its end, ends whatever it left behind, and exits as it did. All of the tree is below this process."""
+def as_child(work: Callable[[], NoReturn], problem: int) -> NoReturn:
+    """Whatever goes wrong in a forked process ends it there: it must never go on as a second holder."""
     try:
-        prepare()
+        work()
     except OSError as error:
         fail(problem, error.strerror or str(error))
+    except BaseException as error:
+        fail(problem, repr(error))
+
+
+def run(launch: Launch, *, log: int, problem: int, prepare: Callable[[], None]) -> NoReturn:
+    """Runs the main process to its end, ends whatever it left behind, and exits as it did. All of the tree is below this process."""
+    prepare()
 
     def start() -> NoReturn:
         os.setsid()
         execute(launch, streams=(os.open(os.devnull, os.O_RDONLY), log, log), problem=problem)
 
-    relay(start, problem=problem, end=lambda main: kill_descendants())
+    relay(start, problem=problem, ends=Ends.TREE)
 
 
-def relay(child: Callable[[], NoReturn], *, problem: int, end: Callable[[int], None]) -> NoReturn:
-    """Forks the child, hands signals on to it, reaps, and exits as the child does, after `end` has ended what is left of its tree."""
-    main = _Main()
+def relay(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> NoReturn:
+    """Forks the child, hands signals on to it, reaps, and exits as the child does, when nothing of its tree is left."""
+    main = _Main(ends)
     for number in HANDED_ON:
         signal.signal(number, main.hand_on)
-    signal.signal(KILL_TREE, lambda number, frame: main.end(end))
+    signal.signal(KILL_TREE, main.end)
     pid = os.fork()
     if pid == 0:
         for number in (*HANDED_ON, KILL_TREE):
             signal.signal(number, signal.SIG_DFL)
         # Behind a relay that is killed nothing may stay.
         linux.die_with_parent(signal.SIGKILL)
-        child()
+        as_child(child, problem)
     os.close(problem)
     main.started(pid)
     code = _wait_for(pid)
-    end(pid)
+    if ends is Ends.TREE:
+        kill_descendants()
     os._exit(code)
-
-
-def kill_child(pid: int) -> None:
-    """Where the child is process 1 of a PID namespace, the kernel ends everything in it."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
 
 
 def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, problem: int) -> NoReturn:
@@ -140,18 +148,27 @@ def kill_descendants() -> None:
 class _Main:
     """The main process as the signal handlers see it: a signal that comes before it has a pid waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends: Ends) -> None:
         self._pid = 0
+        self._ends = ends
         self._waiting: list[int] = []
 
     def started(self, pid: int) -> None:
         self._pid = pid
         for number in self._waiting:
-            self.hand_on(number, None)
+            if number == KILL_TREE:
+                self.end(number, None)
+            else:
+                self.hand_on(number, None)
 
-    def end(self, end: Callable[[int], None]) -> None:
-        if self._pid:
-            end(self._pid)
+    def end(self, number: int, frame: object) -> None:
+        if not self._pid:
+            self._waiting.append(number)
+        elif self._ends is Ends.TREE:
+            kill_descendants()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
 
     def hand_on(self, number: int, frame: object) -> None:
         if not self._pid:

@@ -9,10 +9,12 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
 from elastic.local.sandbox import Launch, Mode, Mount, SandboxError, init, linux
+from elastic.local.sandbox.init import Ends
 
 GATEWAY = "127.0.0.1"
 FIRST_NETWORK, LAST_NETWORK = 16, 250
@@ -97,11 +99,15 @@ class Loopback:
 
     def spawn(self, launch: Launch, *, log: int, problem: int) -> int:
         dressed = self._dress(launch)
-        pid = os.fork()
-        if pid == 0:
+
+        def begin() -> NoReturn:
             linux.die_with_parent(init.KILL_TREE)
             init.forget_the_holder((log, problem))
             init.run(dressed, log=log, problem=problem, prepare=linux.adopt_orphans)
+
+        pid = os.fork()
+        if pid == 0:
+            init.as_child(begin, problem)
         return pid
 
     def _dress(self, launch: Launch) -> Launch:
@@ -116,16 +122,16 @@ class Loopback:
 
     def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, problem: int) -> int:
         dressed = self._dress(launch)
-        pid = os.fork()
-        if pid == 0:
+
+        def begin() -> NoReturn:
             linux.die_with_parent(init.KILL_TREE)
             init.forget_the_holder((*streams, problem))
             linux.adopt_orphans()
-            init.relay(
-                lambda: init.join(dressed, streams=streams, terminal=terminal, problem=problem),
-                problem=problem,
-                end=lambda main: init.kill_descendants(),
-            )
+            init.relay(lambda: init.join(dressed, streams=streams, terminal=terminal, problem=problem), problem=problem, ends=Ends.TREE)
+
+        pid = os.fork()
+        if pid == 0:
+            init.as_child(begin, problem)
         return pid
 
     def kill(self, init_pid: int) -> None:

@@ -9,8 +9,10 @@ import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from elastic.local.sandbox import Launch, Mode, Mount, SandboxError, init, linux
+from elastic.local.sandbox.init import Ends
 from elastic.local.sandbox.mounts import Placement
 
 BRIDGE = "elastic0"
@@ -122,15 +124,16 @@ class Netns:
     def spawn(self, launch: Launch, *, log: int, problem: int) -> int:
         """Two forks: only children enter a new PID namespace, and a holder without privileges could not come back from one."""
         pod = self._pods[launch.pod]
-        pid = os.fork()
-        if pid == 0:
+
+        def begin() -> NoReturn:
             linux.die_with_parent(signal.SIGKILL)
             init.forget_the_holder((log, problem, pod.net, pod.uts))
-            try:
-                self._surround(launch, pod)
-            except OSError as error:
-                init.fail(problem, error.strerror or str(error))
-            init.relay(lambda: init.run(launch, log=log, problem=problem, prepare=_see_own_processes), problem=problem, end=init.kill_child)
+            self._surround(launch, pod)
+            init.relay(lambda: init.run(launch, log=log, problem=problem, prepare=_see_own_processes), problem=problem, ends=Ends.CHILD)
+
+        pid = os.fork()
+        if pid == 0:
+            init.as_child(begin, problem)
         return pid
 
     def _surround(self, launch: Launch, pod: _Surroundings) -> None:
@@ -146,15 +149,15 @@ class Netns:
         linux.unshare(linux.CLONE_NEWPID)
 
     def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, problem: int) -> int:
-        pid = os.fork()
-        if pid == 0:
+        def begin() -> NoReturn:
             linux.die_with_parent(signal.SIGKILL)
             init.forget_the_holder((*streams, problem))
-            try:
-                _enter(init_pid)
-            except OSError as error:
-                init.fail(problem, str(error))
-            init.relay(lambda: init.join(launch, streams=streams, terminal=terminal, problem=problem), problem=problem, end=init.kill_child)
+            _enter(init_pid)
+            init.relay(lambda: init.join(launch, streams=streams, terminal=terminal, problem=problem), problem=problem, ends=Ends.CHILD)
+
+        pid = os.fork()
+        if pid == 0:
+            init.as_child(begin, problem)
         return pid
 
     def kill(self, init_pid: int) -> None:
