@@ -65,8 +65,9 @@ class Applier:
             await asyncio.gather(*(self._act(gate, key, job, action, outcome) for action in group))
         if plan.status is not None and plan.status != old and not (plan.is_final and outcome.errors):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
-        if not outcome.errors or not plan.is_final:
-            await self._teller.tell(job, (*_together(outcome.news), *plan.news), now=now)
+        # What was done is told as it is; what the status must say first waits until it does.
+        is_said = plan.status is None or plan.status == old or outcome.status is not None
+        await self._teller.tell(job, (*_together(outcome.news), *(plan.news if is_said else ())), now=now)
         if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors:
             await self._act(gate, key, job, DeleteJob(), outcome)
         return outcome

@@ -48,8 +48,9 @@ class RendezvousLink:
 
     async def forget(self, job_uid: str) -> None:
         if job_uid in self._told or job_uid in self.worlds:
-            await self._guarded(self._server.forget(job_uid))
+            # Not said again in any case, also when the server cannot hear this now.
             self._told.pop(job_uid, None)
+            await self._guarded(self._server.forget(job_uid))
             self.worlds.pop(job_uid, None)
 
     async def run(self, changed: Callable[[str], None]) -> None:

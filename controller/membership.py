@@ -227,5 +227,6 @@ def shown(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving])
     return replace(status, generation=world.generation, world_size=size)
 
 
-def next_deadline(leaving: Sequence[Leaving]) -> datetime | None:
-    return min((entry.by for entry in leaving if entry.by is not None), default=None)
+def next_deadline(leaving: Sequence[Leaving], *, now: datetime) -> datetime | None:
+    """When time alone may change something: a deadline that has passed did what it could."""
+    return min((entry.by for entry in leaving if entry.by is not None and entry.by > now), default=None)

@@ -176,7 +176,7 @@ def _active(look: _Look) -> Plan:
         status = replace(status, elastic=elastic)
     templates = (*of_templates(job), *gang.of_schedulers(job, snapshot.settings), *membership.elsewhere(job, snapshot))
     news = (*look.news, *(templates if crew.missing else ()), *restarts)
-    moments = [moment for moment in (look.deadline, membership.next_deadline(crew.leaving)) if moment is not None]
+    moments = [moment for moment in (look.deadline, membership.next_deadline(crew.leaving, now=snapshot.now)) if moment is not None]
     return Plan(tuple(actions), status, news, min(moments, default=None))
 
 

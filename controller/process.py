@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -15,6 +14,7 @@ from controller.keys import Key
 from controller.link import RendezvousLink
 from controller.metrics import Metrics
 from controller.observe import OTHER_RESOURCES, Observer
+from controller.options import Options
 from controller.reconcile import Reconciler
 from controller.settings import Rendezvous, Settings
 from controller.tell import Teller
@@ -24,9 +24,6 @@ from elastic.kube.client import Kube
 from elastic.kube.resources import PLUGIN_POD_GROUPS, VOLCANO_POD_GROUPS, Resource
 from rendezvous.client import RendezvousClient, RendezvousError
 from rendezvous.tokens import control_token, job_token, load_keys
-
-if TYPE_CHECKING:
-    from controller.main import Options
 
 log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
@@ -40,7 +37,7 @@ class LeaseLost(RuntimeError):
 
 
 class Process:
-    def __init__(self, kube: Kube, options: "Options") -> None:
+    def __init__(self, kube: Kube, options: Options) -> None:
         self._kube = kube
         self._options = options
         self._queue: WorkQueue[Key] = WorkQueue(clock=time.monotonic)
@@ -56,9 +53,10 @@ class Process:
         client = self._client()
         link = RendezvousLink(client, errors=(RendezvousError,)) if client is not None else None
         edge = Edge(self._kube.access, kinds=options.kinds, namespace=options.namespace)
-        parts = [self._observer.run(self._changed), edge.run(self._changed), self._reconcile(link), self._say_ready(), _set(stop)]
+        reconciler = self._reconciler(link)
+        parts = [self._observer.run(self._changed), edge.run(self._changed), self._reconcile(reconciler), self._say_ready(), _set(stop)]
         if link is not None:
-            parts.append(link.run(self._world_changed))
+            parts.append(link.run(reconciler.world_changed))
         async with serving(
             health_port=options.health_port,
             metrics_port=options.metrics_port,
@@ -73,9 +71,8 @@ class Process:
                 if client is not None:
                     await client.close()
 
-    async def _reconcile(self, link: RendezvousLink | None) -> None:
-        """Every replica keeps its view; only the one that holds the Lease acts on it."""
-        reconciler = Reconciler(
+    def _reconciler(self, link: RendezvousLink | None) -> Reconciler:
+        return Reconciler(
             self._observer,
             Applier(self._kube, Teller(self._kube), link),
             self._queue,
@@ -84,6 +81,9 @@ class Process:
             token_for=lambda uid: job_token(self._key, uid) if self._key else "",
             metrics=self._metrics,
         )
+
+    async def _reconcile(self, reconciler: Reconciler) -> None:
+        """Every replica keeps its view; only the one that holds the Lease acts on it."""
         if not self._options.leader_elect:
             await reconciler.run(self._options.workers)
             return
@@ -129,11 +129,6 @@ class Process:
     def _changed(self, key: Key) -> None:
         """What happens to a job comes in bursts, and one look a moment later sees it all: fewer rounds, fewer status patches."""
         self._queue.add_at(key, time.monotonic() + GATHER_S)
-
-    def _world_changed(self, uid: str) -> None:
-        key = self._observer.key_of_uid(uid)
-        if key is not None:
-            self._queue.add(key)
 
     async def _say_ready(self) -> None:
         await self._observer.wait_synced()

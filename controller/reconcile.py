@@ -24,10 +24,12 @@ from elastic.api import SpecError, parse
 from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import Object
+from elastic.kube.resources import Object, Resource
 
 log = logging.getLogger(__name__)
 IN_VIEW_TIMEOUT_S = 10.0
+LEAST_PAUSE_S = 0.5
+"""Between two looks that only time asks for: a clock that steps back must not make one job's rounds the loop's only work."""
 
 
 class Reconciler:
@@ -55,13 +57,38 @@ class Reconciler:
         self._token_for = token_for
         self._metrics = metrics
         self._uids: dict[Key, str] = {}
+        self._unseen: dict[Key, dict[Resource, str]] = {}
+        self._strangers: set[str] = set()
+        self._stranger_came = asyncio.Event()
 
     async def run(self, workers: int) -> None:
         """Works until cancelled; nothing is decided before the whole view is there."""
         await self._observer.wait_synced()
         async with asyncio.TaskGroup() as tasks:
+            for uid in list(self._worlds):
+                self.world_changed(uid)
+            tasks.create_task(self._forget_strangers())
             for _ in range(workers):
                 tasks.create_task(self._work())
+
+    def world_changed(self, uid: str) -> None:
+        """A job's world is another; or the rendezvous server knows a job that is gone, perhaps since before this process began."""
+        key = self._observer.key_of_uid(uid)
+        if key is not None:
+            self._queue.add(key)
+        else:
+            self._strangers.add(uid)
+            self._stranger_came.set()
+
+    async def _forget_strangers(self) -> None:
+        """Only who works does this, on a view that is whole: a job that is not in it then has been deleted."""
+        while True:
+            await self._stranger_came.wait()
+            self._stranger_came.clear()
+            strangers, self._strangers = self._strangers, set()
+            for uid in sorted(strangers):
+                if self._observer.key_of_uid(uid) is None:
+                    await self._applier.forget(uid)
 
     async def _work(self) -> None:
         while True:
@@ -81,18 +108,32 @@ class Reconciler:
         await self._let_go(key, job)
         if job is None:
             self._queue.forget(key)
+            self._unseen.pop(key, None)
             return True
+        if not await self._is_in_view(key):
+            return False
         now = self._now().replace(microsecond=0)
         old, planned = self._planned(key, job, now)
         outcome = await self._applier.carry_out(key, job, planned, old=old, now=now)
         self._count(key, old, outcome)
         for error in outcome.errors:
             log.log(_level(error), "round for %s %s/%s: %s", *key, error)
-        for resource, version in outcome.written.items():
-            await self._observer.reached(resource, version, timeout_s=IN_VIEW_TIMEOUT_S)
+        self._unseen[key] = outcome.written
+        await self._is_in_view(key)
         if planned.look_again_at is not None:
-            self._queue.add_at(key, self._clock() + (planned.look_again_at - self._now()).total_seconds())
+            pause_s = (planned.look_again_at - self._now()).total_seconds()
+            self._queue.add_at(key, self._clock() + max(pause_s, LEAST_PAUSE_S))
         return not outcome.errors
+
+    async def _is_in_view(self, key: Key) -> bool:
+        """Has the view caught up with what we wrote? A decision on an older one could undo it, or do it twice."""
+        unseen = self._unseen.get(key, {})
+        for resource, version in list(unseen.items()):
+            if not await self._observer.reached(resource, version, timeout_s=IN_VIEW_TIMEOUT_S):
+                return False
+            del unseen[resource]
+        self._unseen.pop(key, None)
+        return True
 
     async def _let_go(self, key: Key, job: Object | None) -> None:
         """A job that is gone, or made anew under its name, is nobody's concern at the rendezvous server any more."""

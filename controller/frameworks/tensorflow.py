@@ -32,7 +32,7 @@ class TensorFlow(Framework):
     def has_succeeded(self, job: Job, pods: Sequence[Pod]) -> bool | None:
         if self.head(job) is not None or WORKER not in job.replicas:
             return None
-        done = [pod for pod in pods if pod.type == WORKER.lower() and pod.phase is Phase.SUCCEEDED]
+        done = [pod for pod in pods if pod.type == WORKER.lower() and pod.phase is Phase.SUCCEEDED and not pod.is_deleting]
         if job.options.success_policy is not SuccessPolicy.ALL_WORKERS and any(pod.index == 0 for pod in done):
             return True
         return 0 < job.replicas[WORKER].replicas <= len(done)
