@@ -29,6 +29,9 @@ test: $(READY) ## set up and run all tests
 test-heavy: $(READY) ## train with the frameworks that are big to install, inside a time box (HEAVY_BOX_S=900)
 	$(BIN)/python scripts/test_heavy.py
 
+sim: $(READY) ## simulated lives of jobs under faults: SEEDS=1000 of them, or SEED=17 once more
+	SEEDS=$(or $(SEEDS),1000) SEED=$(SEED) $(PYTEST) -q -n auto tests/sim
+
 demo: $(READY) ## an elastic PyTorchJob on the laptop cluster: scaled up, a worker killed, trained to its end
 	$(BIN)/python examples/demo/demo.py
 

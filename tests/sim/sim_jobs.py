@@ -1,0 +1,76 @@
+"""Random jobs of every kind, static and elastic, within what `elastic validate` accepts."""
+
+import random
+from typing import Any
+
+from elastic.api import parse
+from elastic.api.job import Object
+from elastic.api.kinds import KINDS, WORKER, Kind
+
+NAME = "train"
+STATIC_TYPES = {
+    "PyTorchJob": [{"Master": 1, "Worker": 2}, {"Worker": 3}, {"Master": 1}],
+    "TFJob": [{"Worker": 3}, {"Chief": 1, "PS": 1, "Worker": 2}, {"PS": 1, "Worker": 2}],
+    "MPIJob": [{"Launcher": 1, "Worker": 3}],
+    "XGBoostJob": [{"Master": 1, "Worker": 2}],
+    "PaddleJob": [{"Worker": 3}, {"Master": 1, "Worker": 2}],
+    "JAXJob": [{"Worker": 3}],
+    "MXJob": [{"Scheduler": 1, "Server": 1, "Worker": 2}],
+}
+
+
+def random_job(draw: random.Random) -> Object:
+    kind = KINDS[draw.choice(["PyTorchJob"] * 6 + sorted(KINDS))]
+    is_elastic = draw.random() < (0.75 if kind.name == "PyTorchJob" else 0.4)
+    types = {WORKER: 3} if is_elastic and kind.name == "PyTorchJob" else dict(draw.choice(STATIC_TYPES[kind.name]))
+    policy = _elastic_policy(draw, kind) if is_elastic and WORKER in types else None
+    if policy is not None:
+        types[WORKER] = draw.randint(policy["minReplicas"], policy["maxReplicas"])
+    restart = draw.choice(["OnFailure", "OnFailure", "OnFailure", "Never", "ExitCode", "Always"])
+    job = job_of(kind, types, restart=restart, policy=policy, run_policy=_run_policy(draw))
+    parse(job)
+    return job
+
+
+def job_of(kind: Kind, types: dict[str, int], *, restart: str = "OnFailure", policy: Object | None = None, run_policy: Object) -> Object:
+    spec: dict[str, Any] = {kind.replica_key: {type: _replica(kind, count, restart) for type, count in types.items()}}
+    spec["runPolicy"] = run_policy
+    if policy is not None:
+        spec["elasticPolicy"] = policy
+    return {"apiVersion": "kubeflow.org/v1", "kind": kind.name, "metadata": {"name": NAME, "namespace": "team"}, "spec": spec}
+
+
+def replicas(job: Object) -> Object:
+    """The replica specs of a raw job."""
+    specs: Object = job["spec"][KINDS[job["kind"]].replica_key]
+    return specs
+
+
+def _replica(kind: Kind, count: int, restart: str) -> Object:
+    container = {"name": kind.container, "image": "example/train:1", "command": ["torchrun", "train.py"]}
+    return {"replicas": count, "restartPolicy": restart, "template": {"spec": {"containers": [container]}}}
+
+
+def _elastic_policy(draw: random.Random, kind: Kind) -> Object:
+    least = draw.randint(1, 3)
+    policy: Object = {"minReplicas": least, "maxReplicas": draw.randint(least, 6), "scaleInGraceSeconds": draw.choice([0, 5, 30])}
+    if draw.random() < 0.8:
+        policy["maxRestarts"] = draw.choice([0, 3, 1000])
+    if kind.name == "PyTorchJob" and draw.random() < 0.25:
+        policy["rdzvBackend"] = "c10d"
+    if draw.random() < 0.2:
+        policy["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]
+    return policy
+
+
+def _run_policy(draw: random.Random) -> Object:
+    policy: Object = {"cleanPodPolicy": draw.choice(["None", "Running", "All"])}
+    if draw.random() < 0.3:
+        policy["backoffLimit"] = draw.choice([0, 2, 5])
+    if draw.random() < 0.2:
+        policy["ttlSecondsAfterFinished"] = draw.choice([0, 20, 300])
+    if draw.random() < 0.1:
+        policy["activeDeadlineSeconds"] = draw.choice([30, 120, 600])
+    if draw.random() < 0.1:
+        policy["suspend"] = True
+    return policy

@@ -1,0 +1,235 @@
+"""What must hold at every moment of a simulation. Each write to the API passes here before anybody sees it; a breach names the law.
+The laws read only the API, the rendezvous server and what the cluster knows it did; they do not ask the controller.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from sim_api import Api, Write
+from sim_client import TIMEOUT_S
+from sim_cluster import Cluster, is_deleting
+from sim_jobs import replicas
+from sim_rendezvous import SimServer
+
+from controller.disruption import LOST, NOTICE_S
+from controller.keys import JOBS
+from elastic.api import parse
+from elastic.api.job import Job, Object
+from elastic.api.kinds import WORKER
+from elastic.api.names import REPLICA_TYPE
+from elastic.kube.resources import EVENTS, NODES, PODS
+
+BEHIND_S = 3 * TIMEOUT_S
+"""So old may be what a controller acts on: its view lags, and a request may arrive late."""
+CHARGED = ("user", "out of memory", "hang")
+TOLD_AFTER = ("Succeeded", "Failed", "Suspended", "Resumed")
+"""Events that tell of a condition, which must stand in the status first."""
+
+
+@dataclass(slots=True)
+class Life:
+    """What is known of one incarnation of the job."""
+
+    uid: str
+    user_failures_before: int
+    specs: list[tuple[float, Job]] = field(default_factory=list)
+    over_since: float | None = None
+    completion: str = ""
+    end: str = ""
+    generation: int = 0
+    said: set[str] = field(default_factory=set)
+
+
+class Laws:
+    """Watches everything that is written. `can_overshoot` where two controllers work at once, each with a view of its own."""
+
+    def __init__(self, api: Api, cluster: Cluster, server: SimServer, *, kind: str, can_overshoot: bool = False) -> None:
+        self.breaches: list[str] = []
+        self.lives: dict[str, Life] = {}
+        self.last_write, self.writes, self.newest = 0.0, 0, ""
+        self.has_finished = False
+        self._suspected: list[tuple[float, Life, str]] = []
+        self._api, self._cluster, self._server = api, cluster, server
+        self._jobs = JOBS[kind]
+        self._can_overshoot = can_overshoot
+        api.observers.append(self._see)
+
+    def _see(self, write: Write) -> None:
+        is_ours = write.actor.startswith("controller")
+        if is_ours and write.resource.plural != "leases":
+            self.last_write, self.writes, self.newest = _time(), self.writes + 1, f"{write.resource.plural} {write.name}"
+        if write.resource == self._jobs:
+            self._see_job(write)
+        elif write.resource == EVENTS and write.after is not None:
+            self._see_event(write.after)
+        elif write.resource == PODS and is_ours:
+            if write.before is None and write.after is not None:
+                self._see_made(write.after)
+            elif write.before is not None and write.verb == "delete":
+                self._see_deleted(write.before)
+
+    def _breach(self, law: str, words: str) -> None:
+        self.breaches.append(f"[{_time():.1f} s] {law}: {words}")
+
+    def _suspect(self, life: Life, law: str, words: str) -> None:
+        """A breach, unless the job ends now: its pods may go just before its status says why."""
+        self._suspected.append((_time(), life, f"[{_time():.1f} s] {law}: {words}"))
+
+    def judge(self) -> None:
+        """Suspicions that have stood long enough are breaches."""
+        for at, life, words in list(self._suspected):
+            if life.end:
+                self._suspected.remove((at, life, words))
+            elif _time() - at > BEHIND_S:
+                self._suspected.remove((at, life, words))
+                self.breaches.append(words)
+
+    # --- the job and its status ---
+
+    def _see_job(self, write: Write) -> None:
+        job = write.after
+        if job is None:
+            return
+        uid = job["metadata"]["uid"]
+        life = self.lives.setdefault(uid, Life(uid, self._cluster.user_failures))
+        parsed, _ = parse(job, stored=True)
+        if not life.specs or write.before is None or write.before["spec"] != job["spec"]:
+            life.specs.append((_time(), parsed))
+        status = job.get("status") or {}
+        for condition in status.get("conditions") or ():
+            life.said.add(condition["reason"])
+        self._see_end(life, status)
+        elastic = status.get("elastic") or {}
+        if elastic.get("generation", 0) < life.generation:
+            self._breach("the generation never falls", f"{life.generation} became {elastic.get('generation', 0)}")
+        life.generation = elastic.get("generation", 0)
+        charged = sum(elastic.get("restarts", {}).get(cause, 0) for cause in CHARGED)
+        happened = self._cluster.user_failures - life.user_failures_before
+        if charged > happened:
+            self._breach("a failure is charged once", f"{charged} are charged, {happened} happened: {elastic.get('restarts')}")
+
+    def _see_end(self, life: Life, status: Object) -> None:
+        ends = [c["type"] for c in status.get("conditions") or () if c["type"] in ("Succeeded", "Failed") and c["status"] == "True"]
+        if life.end and ends != [life.end]:
+            self._breach("a finished job stays finished", f"{life.end} became {ends}")
+        if life.completion and status.get("completionTime") != life.completion:
+            self._breach("a finished job stays finished", f"completionTime {life.completion} became {status.get('completionTime')}")
+        if ends and not life.end:
+            life.end, life.over_since = ends[0], _time()
+            life.completion = status.get("completionTime", "")
+            if not life.completion:
+                self._breach("a finished job has a completionTime", ends[0])
+            if life.end == "Succeeded" and not self.has_finished:
+                self._breach("a job succeeds only when its program has ended", "no training program has ended with 0")
+
+    def _see_event(self, event: Object) -> None:
+        life = self.lives.get(event["involvedObject"]["uid"])
+        kind = event["involvedObject"]["kind"]
+        reason = event["reason"].removeprefix(kind)
+        if life is not None and reason in TOLD_AFTER and reason != event["reason"] and event["reason"] not in life.said:
+            self._breach("Events come after the status", f"{event['reason']} was told and never written")
+
+    # --- pods ---
+
+    def _see_made(self, pod: Object) -> None:
+        life = self._life_of(pod)
+        if life is None:
+            return
+        type = pod["metadata"]["labels"].get(REPLICA_TYPE)
+        if type is None:
+            return  # a store pod is no replica
+        if life.over_since is not None and _time() - life.over_since > BEHIND_S:
+            self._breach("a finished job makes no pods", pod["metadata"]["name"])
+        lately = self._lately(life)
+        desired = max(count for job in lately for name, count in counts(job).items() if name == type)
+        live = [p for p in self._pods_of(life.uid, type) if self._stays(p)]
+        if len(live) > desired and not self._can_overshoot:
+            names = [p["metadata"]["name"] for p in live]
+            self._breach("never more pods than desired and leaving", f"{names} for {desired}")
+        places = [place(p) for p in self._pods_of(life.uid, type) if p["status"]["phase"] in ("Pending", "Running")]
+        if len(places) != len(set(places)):
+            self._breach("never two pods for one index", str(places))
+
+    def _see_deleted(self, pod: Object) -> None:
+        life = self._life_of(pod)
+        if life is None or pod["status"]["phase"] != "Running" or is_deleting(pod) or not _is_worker(pod):
+            return
+        lately = self._lately(life)
+        job = lately[-1]
+        is_whole = all(j.elastic is not None and not j.run_policy.suspend and j.kind.native_elastic for j in lately)
+        if life.end or not is_whole or self._is_another_group(pod, lately):
+            return
+        name = pod["metadata"]["name"]
+        others = [
+            p
+            for p in self._pods_of(life.uid, WORKER.lower())
+            if p["metadata"]["name"] != name and p["status"]["phase"] in ("Running", "Pending") and not is_deleting(p)
+        ]
+        least = min(j.least_workers for j in lately)
+        if len(others) < least:
+            self._suspect(life, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
+        told = self._server.expected.get(life.uid)
+        if told is not None and job.elastic is not None:
+            last = told[-1]
+            if name in last.members and name not in {leaving.member for leaving in last.leaving}:
+                self._suspect(life, "nobody goes untold", f"{name} is deleted while it is expected")
+
+    def _is_another_group(self, pod: Object, lately: list[Job]) -> bool:
+        label = "elastic-training/group"
+        groups = {p["metadata"]["labels"].get(label) for p in self._pods_of(_owner(pod), WORKER.lower())}
+        return len(groups) > 1 or pod["metadata"]["labels"].get(label, "").startswith("size-")
+
+    def _life_of(self, pod: Object) -> Life | None:
+        return self.lives.get(_owner(pod))
+
+    def _lately(self, life: Life) -> list[Job]:
+        """The specs that a controller may be acting on, the newest last."""
+        since = _time() - BEHIND_S
+        kept = [spec for (_, spec), (until, _) in zip(life.specs, [*life.specs[1:], (_time(), None)], strict=True) if until >= since]
+        return kept or [life.specs[-1][1]]
+
+    def _pods_of(self, uid: str, type: str) -> list[Object]:
+        return [p for p in self._api.all(PODS) if _owner(p) == uid and p["metadata"]["labels"].get(REPLICA_TYPE) == type]
+
+    def _stays(self, pod: Object) -> bool:
+        """Is it there, and has nobody told it to go?"""
+        if is_deleting(pod) or pod["status"]["phase"] not in ("Pending", "Running"):
+            return False
+        if any(c["type"] == "DisruptionTarget" for c in pod["status"].get("conditions") or ()):
+            return False
+        node = self._api.find(NODES, pod["spec"].get("nodeName") or "")
+        if node is not None and (
+            node["spec"].get("unschedulable") or any(t["key"] in LOST or t["key"] in NOTICE_S for t in node["spec"].get("taints") or ())
+        ):
+            return False
+        for job in self._api.all(self._jobs):
+            leaving = ((job.get("status") or {}).get("elastic") or {}).get("leaving") or ()
+            if any(entry["member"] == pod["metadata"]["name"] for entry in leaving):
+                return False
+        told = self._server.expected.get(_owner(pod))
+        return not told or pod["metadata"]["name"] not in {leaving.member for leaving in told[-1].leaving}
+
+
+def counts(job: Job) -> dict[str, int]:
+    return {type.lower(): spec.replicas for type, spec in job.replicas.items()}
+
+
+def place(pod: Object) -> str:
+    labels = pod["metadata"]["labels"]
+    return f"{labels[REPLICA_TYPE]}-{labels.get('training.kubeflow.org/replica-index', '')}"
+
+
+def desired_of(job: Object) -> dict[str, int]:
+    return {type: spec["replicas"] for type, spec in replicas(job).items()}
+
+
+def _owner(pod: Object) -> str:
+    return str(next((owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()), ""))
+
+
+def _is_worker(pod: Object) -> bool:
+    return bool(pod["metadata"]["labels"].get(REPLICA_TYPE) == WORKER.lower())
+
+
+def _time() -> float:
+    return asyncio.get_running_loop().time()

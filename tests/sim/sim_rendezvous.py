@@ -1,0 +1,237 @@
+"""The rendezvous server of the simulation, with the real hub and machine inside, and the agents that run in pods.
+The server can be restarted, which empties it, or be out of reach; agents behave as torchrun's with our handler do.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from rendezvous.server.hub import Hub
+from rendezvous.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View, World
+
+BEAT_S = 5.0
+REACH_S = 0.01
+
+
+class Unreachable(Exception):
+    """The server did not answer."""
+
+
+class SimServer:
+    """One installation's server over all its restarts."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.is_down = False
+        self.links: list[Connection] = []
+        self.expected: dict[str, list[Expectation]] = {}
+        self.watchers: list[Callable[[World], None]] = []
+        self._broken = asyncio.Event()
+        self.hub = self._new_hub()
+
+    def restart(self) -> None:
+        """A new process, which knows nothing; every connection breaks."""
+        self.hub = self._new_hub()
+        self._break_all()
+
+    def go_down(self) -> None:
+        """Out of reach: it knows what it knew, but nobody can tell it anything."""
+        self.is_down = True
+        self._break_all()
+
+    def come_up(self) -> None:
+        self.is_down = False
+
+    def _new_hub(self) -> Hub:
+        self.starts += 1
+        return Hub(instance=f"s{self.starts}", clock=asyncio.get_running_loop().time)
+
+    def _break_all(self) -> None:
+        links, self.links = self.links, []
+        for link in links:
+            link.breaks(self.hub)
+        broken, self._broken = self._broken, asyncio.Event()
+        broken.set()
+
+    # --- what the controller's link calls ---
+
+    async def expect(self, job_uid: str, expectation: Expectation) -> None:
+        await self._reach()
+        self.expected.setdefault(job_uid, []).append(expectation)
+        if not self.hub.expect(job_uid, expectation):
+            raise Unreachable("a newer leader has spoken")
+
+    async def forget(self, job_uid: str) -> None:
+        await self._reach()
+        self.hub.forget(job_uid)
+
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
+        while True:
+            await asyncio.sleep(REACH_S)
+            if self.is_down:
+                await asyncio.sleep(0.5)
+                continue
+            hub, broken, version = self.hub, self._broken, 0
+            if on_open is not None:
+                on_open()
+            while not broken.is_set():
+                newest = hub.version
+                for world in hub.since(version):
+                    yield world
+                version = newest
+                await _either(hub.wait_newer(version), broken.wait())
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(REACH_S)
+        if self.is_down:
+            raise Unreachable("no connection")
+
+
+async def _either(*waits: object) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[arg-type]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One connection of an agent; the hub's Link."""
+
+    agent: "Agent"
+    hub: Hub
+    is_open: bool = True
+
+    def send(self, view: View) -> None:
+        asyncio.get_running_loop().call_later(REACH_S, self.agent.hear, self, view)
+
+    def end(self, reason: str) -> None:
+        self.is_open = False
+        asyncio.get_running_loop().call_later(REACH_S, self.agent.refused, self, reason)
+
+    def close(self) -> None:
+        self.is_open = False
+        asyncio.get_running_loop().call_later(REACH_S, self.agent.cut, self)
+
+    def breaks(self, hub: Hub) -> None:
+        """Both sides notice, unless one of them is not there any more."""
+        self.is_open = False
+        if hub is self.hub:
+            hub.detach(self.agent.job_uid, name=self.agent.name, incarnation=self.agent.incarnation, link=self)
+        asyncio.get_running_loop().call_later(REACH_S, self.agent.cut, self)
+
+
+@dataclass(eq=False, slots=True)
+class Agent:
+    """torchrun's agent in one run of a container. `ended` hears the exit code when it ends by itself."""
+
+    name: str
+    incarnation: str
+    job_uid: str
+    server: SimServer
+    draw: random.Random
+    ended: Callable[[int], None]
+    held: Held | None = None
+    is_ready: bool = True
+    is_over: bool = False
+    is_finishing: bool = False
+    link: Connection | None = None
+    entered: list[int] = field(default_factory=list)
+
+    def start(self) -> None:
+        self._later(self.draw.uniform(0.1, 2.0), self._connect)
+        self._later(BEAT_S, self._beat)
+
+    def stop(self, *, says_so: bool) -> None:
+        """The process is ended from outside."""
+        if self.link is not None and self.link.is_open:
+            if says_so:
+                self._say(Leave(reason="SIGTERM"))
+            self._drop()
+        self.is_over = True
+
+    def fail(self) -> bool:
+        """A worker process ends by itself; torchrun reports it and comes back to the barrier. False where none was running."""
+        if self.held is None or self.is_ready or self.is_over or self.is_finishing:
+            return False
+        self._say(Failed(generation=self.held.generation, status=1))
+        self._later(self.draw.uniform(0.05, 0.5), self._come)
+        return True
+
+    def finish(self) -> None:
+        """The training program has done its work."""
+        if self.held is not None and not self.is_ready and not self.is_over and not self.is_finishing:
+            self.is_finishing = True
+            self._say(Finished(generation=self.held.generation))
+            self._later(3.0, self._exit, 0)
+
+    def hear(self, link: Connection, view: View) -> None:
+        if link is not self.link or not link.is_open or self.is_over or self.is_finishing:
+            return
+        if view.closed:
+            self._later(0.2, self._exit, 1)
+        elif self.is_ready and view.generation > self._generation:
+            self.held = Held(id=view.id, generation=view.generation, rank=view.rank, size=view.size, store=view.store)
+            self.is_ready = False
+            self.entered.append(view.generation)
+            self._say(Started(generation=view.generation))
+        elif view.reform and not self.is_ready:
+            self._later(self.draw.choice([0.05, 0.5, 3.0]), self._come)
+
+    def refused(self, link: Connection, reason: str) -> None:
+        if link is self.link and not self.is_over:
+            self._later(0.1, self._exit, 1)
+
+    def cut(self, link: Connection) -> None:
+        if link is self.link and not self.is_over:
+            self.link = None
+            self._later(self.draw.uniform(0.05, 0.5), self._connect)
+
+    @property
+    def _generation(self) -> int:
+        return self.held.generation if self.held is not None else 0
+
+    def _connect(self) -> None:
+        if self.is_over or self.link is not None:
+            return
+        if self.server.is_down:
+            self._later(0.5, self._connect)
+            return
+        self.link = Connection(self, self.server.hub)
+        self.server.links.append(self.link)
+        store = f"{self.name}:{self._generation}"
+        join = Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=store)
+        self.server.hub.attach(self.job_uid, name=self.name, link=self.link, message=join)
+
+    def _come(self) -> None:
+        if not self.is_over and not self.is_ready and not self.is_finishing:
+            self.is_ready = True
+            self._say(Ready(after=self._generation, store=f"{self.name}:{self._generation}"))
+
+    def _beat(self) -> None:
+        if not self.is_over:
+            self._say(Beat())
+            self._later(BEAT_S, self._beat)
+
+    def _say(self, message: FromMember) -> None:
+        if self.link is not None and self.link.is_open:
+            self.link.hub.said(self.job_uid, name=self.name, incarnation=self.incarnation, message=message)
+
+    def _drop(self) -> None:
+        assert self.link is not None
+        link, self.link = self.link, None
+        if link in self.server.links:
+            self.server.links.remove(link)
+        link.is_open = False
+        link.hub.detach(self.job_uid, name=self.name, incarnation=self.incarnation, link=link)
+
+    def _exit(self, code: int) -> None:
+        if not self.is_over:
+            self.stop(says_so=False)
+            self.ended(code)
+
+    def _later(self, seconds: float, call: Callable[..., object], *args: object) -> None:
+        asyncio.get_running_loop().call_later(seconds, call, *args)

@@ -1,0 +1,99 @@
+"""Says what is wrong with a cluster in which nothing happens any more:
+what the job's spec asks for, what is there, what its status says."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from sim_api import Api
+from sim_cluster import is_deleting
+from sim_rendezvous import SimServer
+
+from controller.keys import owner_uid
+from elastic.api import parse
+from elastic.api.job import Job, Object
+from elastic.api.kinds import WORKER
+from elastic.api.names import REPLICA_TYPE
+from elastic.api.words import CleanPodPolicy
+from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
+
+AT_WORK = ("Pending", "Running")
+
+
+def wrongs(api: Api, server: SimServer, raw: Object | None) -> list[str]:
+    """Empty where all is right."""
+    if raw is None:
+        return [f"pod {p['metadata']['name']} is left of a job that is gone" for p in api.all(PODS)]
+    job, _ = parse(raw, stored=True)
+    uid = raw["metadata"]["uid"]
+    pods = [pod for pod in api.all(PODS) if owner_uid(pod["metadata"]) == uid and REPLICA_TYPE in pod["metadata"]["labels"]]
+    true = [c.type for c in job.status.conditions if c.status == "True"]
+    if "Succeeded" in true or "Failed" in true:
+        return [*_conditions(true, never=("Running", "Restarting")), *_over(api, job, pods)]
+    if job.run_policy.suspend:
+        return [*_conditions(true, wanted="Suspended", never=("Running", "Restarting")), *_idle(api, job, pods)]
+    return [*_conditions(true, wanted="Running", never=("Restarting", "Suspended")), *_active(api, server, job, pods)]
+
+
+def _conditions(true: list[str], *, wanted: str = "Created", never: tuple[str, ...] = ()) -> Iterator[str]:
+    if wanted not in true or "Created" not in true:
+        yield f"the conditions that hold are {true}, without {wanted}"
+    for type in never:
+        if type in true:
+            yield f"the conditions that hold are {true}, with {type}"
+
+
+def _over(api: Api, job: Job, pods: list[Object]) -> Iterator[str]:
+    policy = job.run_policy.clean_pod_policy
+    for pod in pods:
+        phase = pod["status"]["phase"]
+        if policy is CleanPodPolicy.ALL or (policy is CleanPodPolicy.RUNNING and phase in AT_WORK):
+            yield f"pod {pod['metadata']['name']} ({phase}) is there after the end, against cleanPodPolicy {policy.value}"
+    for resource in (HORIZONTAL_POD_AUTOSCALERS, POD_DISRUPTION_BUDGETS):
+        if api.all(resource):
+            yield f"{resource.plural} are there after the end"
+
+
+def _idle(api: Api, job: Job, pods: list[Object]) -> Iterator[str]:
+    if pods or api.all(SERVICES):
+        yield "pods or services are there although the job is suspended"
+    for type, status in job.status.replica_statuses.items():
+        if status.active:
+            yield f"{type}: {status.active} are said to be active, and the job is suspended"
+
+
+def _active(api: Api, server: SimServer, job: Job, pods: list[Object]) -> Iterator[str]:
+    for type, spec in job.replicas.items():
+        mine = [pod for pod in pods if pod["metadata"]["labels"][REPLICA_TYPE] == type.lower()]
+        phases = Counter("deleting" if is_deleting(pod) else pod["status"]["phase"] for pod in mine)
+        if sum(phases.values()) != spec.replicas or phases["Pending"] or phases["deleting"]:
+            yield f"{type}: {dict(phases)} for {spec.replicas}: {[p['metadata']['name'] for p in mine]}"
+        told = job.status.replica_statuses[type]
+        if (told.active, told.succeeded, told.failed) != (phases["Running"], phases["Succeeded"], phases["Failed"]):
+            yield f"{type}: the status says {told}, there are {dict(phases)}"
+    names = {pod["metadata"]["name"] for pod in pods}
+    services = {service["metadata"]["name"] for service in api.all(SERVICES) if REPLICA_TYPE in service["metadata"].get("labels", {})}
+    if job.kind.has_services and services != names:
+        yield f"services {sorted(services)} for pods {sorted(names)}"
+    if job.elastic is not None:
+        if len(api.all(POD_DISRUPTION_BUDGETS)) != 1:
+            yield "an elastic job has a disruption budget"
+        if len(api.all(HORIZONTAL_POD_AUTOSCALERS)) != (job.elastic.metrics is not None):
+            yield "a job with metrics has an autoscaler, and another has none"
+    yield from _membership(api, server, job, names)
+
+
+def _membership(api: Api, server: SimServer, job: Job, names: set[str]) -> Iterator[str]:
+    elastic = job.status.elastic
+    if job.kind.name != "PyTorchJob" or job.elastic is None or elastic is None or elastic.backend != "elastic":
+        return
+    if not api.all(SECRETS):
+        yield "the job has no secret"
+    if elastic.leaving:
+        yield f"the status says that {elastic.leaving} leave"
+    world = server.hub.world(job.metadata.uid)
+    members = {seat.name for seat in world.members} if world is not None else set()
+    workers = {name for name in names if f"-{WORKER.lower()}-" in name}
+    if world is None or members != workers:
+        yield f"the world is {sorted(members)} ({world.phase if world else 'unknown'}), the workers are {sorted(workers)}"
+    elif (elastic.world_size, elastic.generation) != (len(members), world.generation):
+        yield f"the status says {elastic.generation}, {elastic.world_size} members; the world is {world.generation}, {len(members)}"

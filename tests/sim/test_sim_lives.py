@@ -1,0 +1,25 @@
+"""Whole lives of jobs under faults, by seed. A failure names its seed: `SEED=17 make sim` plays that one again, `SEEDS=1000` many."""
+
+import os
+
+import pytest
+from sim_storm import Options, play
+
+SEED = os.environ.get("SEED")
+SEEDS = [int(SEED)] if SEED else range(int(os.environ.get("SEEDS", "24")))
+CALM_SEEDS = list(SEEDS)[: max(1, len(SEEDS) // 4)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_job_keeps_every_law_through_faults_and_becomes_right(seed: int) -> None:
+    play(seed)
+
+
+@pytest.mark.parametrize("seed", CALM_SEEDS)
+def test_two_controllers_at_once_do_no_lasting_harm(seed: int) -> None:
+    play(seed, Options(twins=True))
+
+
+@pytest.mark.parametrize("seed", CALM_SEEDS)
+def test_the_lease_passes_from_controller_to_controller_in_the_storm(seed: int) -> None:
+    play(seed, Options(elects=True))
