@@ -65,9 +65,10 @@ class Edge:
         self._documents = Documents(registry, store, rbac)
         self._watchers: set[tuple[str, Watcher]] = set()
 
-    def end_watches(self, storage: str) -> None:
+    def end_watches(self, storage: str = "") -> None:
+        """Ends the watches of one resource that is no longer served, or all of them."""
         for stored_in, watcher in self._watchers:
-            if stored_in == storage:
+            if storage in ("", stored_in):
                 watcher.end()
 
     def application(self) -> web.Application:

@@ -6,6 +6,7 @@ from typing import Any
 
 from elastic.local.apiserver import podchecks, podspec
 from elastic.local.apiserver.errors import Cause, Json
+from elastic.local.apiserver.objects import now_text
 from elastic.local.apiserver.resources import Strategy
 
 FIELDS = (
@@ -42,7 +43,7 @@ class Pods(Strategy):
                     "status": "False",
                     "reason": "SchedulingGated",
                     "lastProbeTime": None,
-                    "lastTransitionTime": None,
+                    "lastTransitionTime": now_text(),
                     "message": "Scheduling is blocked due to non-empty scheduling gates",
                 }
             ]

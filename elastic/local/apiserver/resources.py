@@ -5,7 +5,7 @@ Built-in kinds are entries made here and in kinds.py; a custom resource definiti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -179,13 +179,14 @@ class Registry:
 
     def __init__(self) -> None:
         self._types: dict[tuple[str, str, str], ResourceType] = {}
-        self._listeners: list[Callable[[], None]] = []
-        self.generation = 0
+        self._stored: dict[str, ResourceType] = {}
 
     def add(self, *types: ResourceType) -> None:
         for t in types:
             self._types[t.group, t.version, t.plural] = t
-        self.generation += 1
+        self._stored = {}
+        for t in self._types.values():
+            self._stored.setdefault(t.stored_in, t)
 
     def replace_custom(self, group: str, plural: str, types: list[ResourceType]) -> None:
         """The served versions of one custom resource; none when its definition is gone."""
@@ -211,7 +212,8 @@ class Registry:
         return found
 
     def by_storage(self, storage: str) -> ResourceType | None:
-        return next((t for t in self if t.stored_in == storage), None)
+        """The type in whose form objects are stored: the first one registered."""
+        return self._stored.get(storage)
 
     def by_kind(self, group: str, version: str, kind: str) -> ResourceType | None:
         return next((t for t in self if (t.group, t.version, t.kind) == (group, version, kind)), None)

@@ -89,6 +89,8 @@ class ApiServer:
         if self.store.get(resource, namespace, name) is not None:
             return
         meta: Json = {"name": name, "uid": str(uuid4()), "creationTimestamp": now_text()}
+        kind = self.registry.by_storage(resource)
+        meta |= {"generation": 1} if kind and kind.strategy.generation else {}
         meta |= ({"namespace": namespace} if namespace else {}) | ({"labels": labels} if labels else {})
         self.store.put(resource, namespace, name, obj={"metadata": meta, **rest}, expected=None)
 
@@ -117,6 +119,7 @@ class ApiServer:
         self._runner = runner
 
     async def stop(self) -> None:
+        self._edge.end_watches()
         if self._runner is not None:
             await self._runner.cleanup()
         await self._kubelets.close()
