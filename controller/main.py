@@ -6,39 +6,16 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from controller.options import Options
 from elastic.api.kinds import KINDS
 
 log = logging.getLogger("controller")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    kubeconfig: Path | None
-    namespace: str | None
-    kinds: tuple[str, ...]
-    installation: Path | None
-    rendezvous_url: str
-    rendezvous_endpoint: str
-    worker_image: str
-    gang_scheduler: str
-    cluster_domain: str
-    init_image: str
-    init_tries: int
-    kubectl_image: str
-    workers: int
-    compat: str
-    health_port: int
-    metrics_port: int
-    ready_file: Path | None
-    leader_elect: bool
-    lease_namespace: str
-    identity: str
 
 
 @click.command()

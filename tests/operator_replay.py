@@ -26,6 +26,7 @@ def failures(kubeconfig: Path, needs: str, folder: Path) -> list[str]:
     with controller(account, *flags, folder=folder) as log:
         report = _replayed(kubeconfig, needs)
     assert report["scenarios"], "no scenario was played"
+    print(table(report))
     failed = [
         f"{scenario['scenario']} {check['check']}: {check['diffs'][0]}"
         for scenario in report["scenarios"]
@@ -33,6 +34,21 @@ def failures(kubeconfig: Path, needs: str, folder: Path) -> list[str]:
         if check["level"] == "must" and check["diffs"]
     ]
     return [*failed, log.read_text()[-2000:]] if failed else []
+
+
+def table(report: dict[str, Any]) -> str:
+    """One line per scenario: checks passed of all by level, and how many of those that may be better differ from the recording."""
+    lines = [f"{'scenario':36} {'must':>7} {'should':>7} {'better':>7}"]
+    for scenario in report["scenarios"]:
+        checks = scenario["checks"]
+        cells = []
+        for level in ("must", "should"):
+            found = [check for check in checks if check["level"] == level]
+            cells.append(f"{sum(not check['diffs'] for check in found)}/{len(found)}")
+        better = [check for check in checks if check["level"] == "better"]
+        cells.append(f"{sum(bool(check['diffs']) for check in better)}/{len(better)}")
+        lines.append(f"{scenario['scenario']:36} {cells[0]:>7} {cells[1]:>7} {cells[2]:>7}")
+    return "\n".join([*lines, f"{report['passed']} passed, {report['failed']} failed"])
 
 
 def _replayed(kubeconfig: Path, needs: str) -> dict[str, Any]:

@@ -18,6 +18,9 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.integration
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("needs", SCHEDULERS)
-def test_every_must_check_of_the_recorded_operator_passes(kubeconfig: Path, tmp_path: Path, needs: str) -> None:
-    failed = failures(kubeconfig, needs, tmp_path)
+def test_every_must_check_of_the_recorded_operator_passes(
+    kubeconfig: Path, tmp_path: Path, needs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        failed = failures(kubeconfig, needs, tmp_path)
     assert not failed, "\n".join(failed)

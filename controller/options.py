@@ -1,0 +1,28 @@
+"""What the command line and the environment said, as the parts of the process take it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    kubeconfig: Path | None
+    namespace: str | None
+    kinds: tuple[str, ...]
+    installation: Path | None
+    rendezvous_url: str
+    rendezvous_endpoint: str
+    worker_image: str
+    gang_scheduler: str
+    cluster_domain: str
+    init_image: str
+    init_tries: int
+    kubectl_image: str
+    workers: int
+    compat: str
+    health_port: int
+    metrics_port: int
+    ready_file: Path | None
+    leader_elect: bool
+    lease_namespace: str
+    identity: str
