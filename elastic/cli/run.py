@@ -19,6 +19,7 @@ from pathlib import Path
 
 import click
 
+from elastic.cli.images import image_option
 from elastic.cli.validate import Report, as_lines, examine
 from elastic.kube import connect
 from elastic.kube.access import AccessError
@@ -44,7 +45,16 @@ class CannotRun(click.ClickException):
 @click.option("--namespace", "-n", help="For what names none itself.  [default: that of the kubeconfig]")
 @click.option("--replace", is_flag=True, help="Delete a job of the same name first.")
 @click.option("--gpus", type=click.IntRange(0, 64), default=0, help="GPUs of a cluster that is started for this run.")
-def run(sources: tuple[str, ...], data_dir: Path | None, kubeconfig: Path | None, namespace: str | None, replace: bool, gpus: int) -> None:
+@image_option("As for `elastic up`, for a cluster that is started for this run. Repeatable.")
+def run(
+    sources: tuple[str, ...],
+    data_dir: Path | None,
+    kubeconfig: Path | None,
+    namespace: str | None,
+    replace: bool,
+    gpus: int,
+    images: dict[str, Path],
+) -> None:
     """Run job files to their end and show what happens.
 
     Uses the laptop cluster if it runs, and starts one for the time of the run if not. Everything in the files is applied; several jobs run
@@ -61,7 +71,7 @@ def run(sources: tuple[str, ...], data_dir: Path | None, kubeconfig: Path | None
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     printer = Printer()
     try:
-        with _cluster(printer, kubeconfig=kubeconfig, data_dir=data_dir, gpus=gpus) as access:
+        with _cluster(printer, kubeconfig=kubeconfig, data_dir=data_dir, gpus=gpus, images=images) as access:
             code = asyncio.run(_run(access, report, printer=printer, namespace=namespace, replace=replace))
     except (ClusterError, AccessError, Refused) as error:
         raise CannotRun(str(error)) from error
@@ -101,7 +111,7 @@ class Printer:
 
 
 @contextlib.contextmanager
-def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, gpus: int) -> Iterator[Path]:
+def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, gpus: int, images: dict[str, Path]) -> Iterator[Path]:
     """The kubeconfig of the cluster to run on."""
     if kubeconfig is not None:
         yield kubeconfig
@@ -117,7 +127,7 @@ def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None
         start = f"`elastic up --detach --data-dir {data_dir}`"
         raise ClusterError(f"no cluster runs in {data_dir}; start it with {start}, or leave --data-dir out for a temporary one")
     printer.say("no cluster runs: starting one for this run")
-    with LocalCluster(gpus=gpus) as cluster:
+    with LocalCluster(gpus=gpus, images=images) as cluster:
         printer.say(f"cluster ready, sandbox {cluster.sandbox}")
         yield cluster.kubeconfig
         printer.say("stopping the cluster")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from elastic.local.agent.images import ImageError, parse_images
+from elastic.cli.images import image_option
 from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir, stop_detached
 from elastic.local.files import Layout
 
@@ -37,26 +37,16 @@ or with the one that --image names for it.
 @click.option(
     "--sandbox", type=click.Choice(["auto", "netns", "loopback"]), default="auto", show_default=True, help="How pods are kept apart."
 )
-@click.option(
-    "--image",
-    "images",
-    multiple=True,
-    metavar="IMAGE=FOLDER",
-    help="Containers of IMAGE run with the programs in FOLDER/bin, such as those of a virtual environment. Repeatable.",
-)
+@image_option("Containers of IMAGE run with the programs in FOLDER/bin, such as those of a virtual environment. Repeatable.")
 @click.option("--cluster-only", is_flag=True, help="Without the control plane: no CRDs, no controller, no rendezvous server.")
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; `elastic down` stops it.")
 @DATA_DIR
-def up(nodes: int, gpus: int, port: int, sandbox: str, images: tuple[str, ...], cluster_only: bool, detach: bool, data_dir: Path) -> None:
+def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], cluster_only: bool, detach: bool, data_dir: Path) -> None:
     """Start the laptop cluster, and the control plane on it."""
     if sys.platform != "linux":
         raise click.ClickException("the laptop cluster runs on Linux only; on macOS use a Linux virtual machine, or a Kubernetes cluster")
-    try:
-        folders = parse_images(images)
-    except ImageError as error:
-        raise click.BadParameter(str(error), param_hint="--image") from error
     cluster = LocalCluster(
-        data_dir=data_dir, nodes=nodes, gpus=gpus, port=port, sandbox=sandbox, images=folders, control_plane=not cluster_only
+        data_dir=data_dir, nodes=nodes, gpus=gpus, port=port, sandbox=sandbox, images=images, control_plane=not cluster_only
     )
     try:
         cluster.start(detached=detach)

@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from elastic.cli import main
 from elastic.local.agent.images import ImageError, Images, parse_images, without_tag, write_programs
 
 BASE = {"PATH": "/ours/bin:/usr/bin:/bin", "HOME": "/home/me"}
@@ -56,6 +58,13 @@ def test_a_folder_without_programs_is_refused(tmp_path: Path) -> None:
         parse_images([f"train={tmp_path}"])
     (tmp_path / "bin").mkdir()
     assert parse_images([f"train={tmp_path}"]) == {"train": tmp_path}
+
+
+@pytest.mark.parametrize("command", [["up"], ["run", "-"]])
+def test_the_command_line_names_the_option_and_what_is_wrong_with_it(command: list[str]) -> None:
+    said = CliRunner().invoke(main, [*command, "--image", "train"])
+    assert said.exit_code == 2
+    assert "'--image': train is given but it has to be IMAGE=FOLDER" in said.output
 
 
 def test_nslookup_says_whether_a_name_resolves(tmp_path: Path) -> None:

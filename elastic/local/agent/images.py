@@ -72,7 +72,7 @@ def parse_images(words: Iterable[str]) -> dict[str, Path]:
     for word in words:
         name, equals, folder = word.partition("=")
         if not (name and equals and folder):
-            raise ImageError(f"--image is {word} but has to be IMAGE=FOLDER, as in example.com/train:1=/home/me/venv")
+            raise ImageError(f"{word} is given but it has to be IMAGE=FOLDER, as in example.com/train:1=/home/me/venv")
         path = Path(folder).expanduser().absolute()
         if not (path / "bin").is_dir():
             raise ImageError(f"{path}, which shall stand for image {name}, has no folder bin; name a virtual environment or one like it")

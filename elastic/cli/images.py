@@ -1,0 +1,22 @@
+"""The option `--image`, alike wherever a laptop cluster is started: reads it and refuses what cannot stand for an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from elastic.local.agent.images import ImageError, parse_images
+
+
+def _read(context: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> dict[str, Path]:
+    try:
+        return parse_images(words)
+    except ImageError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def image_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("--image", "images", multiple=True, metavar="IMAGE=FOLDER", callback=_read, help=help)
