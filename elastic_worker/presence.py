@@ -46,6 +46,14 @@ class View:
         self.grace_s = float(fields.get("grace_s", 30.0))
 
 
+def _wait_readable(seconds: float, *descriptors: int) -> typing.Set[int]:
+    """Which of these have something to read; unlike select, for descriptors of any number."""
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poller.poll(max(0.0, seconds) * 1000)}
+
+
 class Presence:
     """The connection of one agent, as long as it lives."""
 
@@ -64,6 +72,7 @@ class Presence:
         self._held = None  # type: typing.Optional[Message]
         self._is_ready = False
         self._store = ""
+        self._trouble = ""
         self._facts = {}  # type: typing.Dict[str, Message]
         self._outbox = collections.deque(maxlen=OUTBOX)  # type: typing.Deque[Message]
         self._is_ending = False
@@ -110,6 +119,7 @@ class Presence:
         with self.changed:
             self._is_ready = True
             self._store = store
+            self._trouble = trouble
             self._facts.clear()
             self._view = View({"grace_s": self._view.grace_s, "closed": self._view.closed})
             message = {"t": "ready", "after": after, "store": store}  # type: Message
@@ -180,7 +190,7 @@ class Presence:
             try:
                 if self._talk(channel):
                     return
-            except (OSError, ValueError):
+            except (OSError, ValueError, TypeError):  # a broken connection, or an answer that makes no sense
                 channel.drop()
                 with self.changed:
                     self._away_since = time.monotonic()
@@ -194,7 +204,7 @@ class Presence:
 
     def _ends_while_waiting(self, seconds: float) -> bool:
         """Wait before the next attempt; True where this presence is to end, for then nobody needs to hear of it."""
-        select.select([self._wake_in], [], [], seconds)
+        _wait_readable(seconds, self._wake_in.fileno())
         self._take_signals()
         with self.changed:
             return self._is_ending or bool(self._refused)
@@ -217,9 +227,8 @@ class Presence:
                     channel.close()
                     return True
             patience_s = max(0.0, beat_at - time.monotonic())
-            readable, _, _ = select.select([channel.fileno(), self._wake_in.fileno()], [], [], patience_s)
-            if self._wake_in.fileno() in readable:
-                self._take_signals()
+            readable = _wait_readable(patience_s, channel.fileno(), self._wake_in.fileno())
+            self._take_signals()
             if channel.fileno() in readable and self._hear(channel.receive()):
                 channel.close()
                 return True
@@ -231,6 +240,8 @@ class Presence:
         message = {"t": "join", "incarnation": self._incarnation, "ready": self._is_ready, "store": self._store}  # type: Message
         if self._held is not None:
             message["held"] = self._held
+        if self._is_ready and self._trouble:
+            message["trouble"] = self._trouble
         return message
 
     def _send_all(self, channel: Channel) -> None:

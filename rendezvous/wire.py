@@ -125,12 +125,13 @@ class Up(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
 
 
 class Join(Up, frozen=True):
-    """First message of every connection: who I am, what I hold, and whether I stand at the barrier."""
+    """First message of every connection: who I am, what I hold, and whether I stand at the barrier (then as in Ready)."""
 
     incarnation: Name
     held: Held | None = None
     ready: bool = True
     store: Annotated[str, Meta(max_length=300)] = ""
+    trouble: Words = ""
     in_place: bool = False
 
 

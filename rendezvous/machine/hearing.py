@@ -56,27 +56,34 @@ def _join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
         known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, at=job.now, arrived=job.arrivals)
         job = replace(job, arrivals=job.arrivals + 1)
     member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store, in_place=message.in_place)
-    return _place(job.with_member(member), member, held=held, ready=message.ready)
+    after = held.generation if held is not None else 0
+    barrier = Ready(after=after, store=member.store, trouble=message.trouble) if message.ready else None
+    return _place(job.with_member(member), member, held=held, barrier=barrier)
 
 
-def _place(job: Job, member: Member, *, held: Held | None, ready: bool) -> Job:
+def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None) -> Job:
     """Put a member that presented itself where it belongs: into the current world, to the barrier, or astray."""
     standing = job.standing
     generation = held.generation if held is not None else 0
     if standing is not None and member.phase is not Phase.BOOTING and member.world == standing.id and generation < standing.generation:
         return job  # the world was sealed with it while it was away: its view tells it so
-    if standing is not None and held is not None and held.id == standing.id and standing.seats[held.rank] in (None, member.name):
+    if standing is not None and held is not None and _is_seat_of(standing, held, member.name):
         if standing.seats[held.rank] is None:
             job = replace(job, standing=standing.seated(held.rank, member.name))
         if member.phase is Phase.FINISHED:
             return job
         working = job.change(member.name, phase=Phase.RUNNING, world=standing.id, generation=generation)
-        if ready and not standing.adopted:
-            return _ready(working, working.members[member.name], Ready(after=generation, store=member.store))
-        if not ready:
+        if barrier is None:
             return working
-    phase = Phase.READY if ready else Phase.BOOTING
+        if not standing.adopted:
+            return _ready(working, working.members[member.name], barrier)
+    phase = Phase.READY if barrier is not None else Phase.BOOTING
     return job.change(member.name, phase=phase, world="", generation=generation)
+
+
+def _is_seat_of(standing: Standing, held: Held, name: str) -> bool:
+    """Whether what a member holds is a seat of this very world, and free or its own."""
+    return held.id == standing.id and held.rank < standing.size and standing.seats[held.rank] in (None, name)
 
 
 def _adopt(job: Job, held: Held) -> Job:

@@ -42,7 +42,7 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 
 def test_stock_torchrun_grows_and_outlives_worker_0(endpoint: str, tmp_path: Path) -> None:
     server = Server(tmp_path)  # not started: nothing of ours runs here but the store
-    agents = Agents(tmp_path / "job", server, job=STORE.job_uid, steps=100_000)
+    agents = Agents(tmp_path / "job", server, job=STORE.job_uid)
     env = {entry["name"]: entry["value"] for entry in c10d_env(STORE)} | {"PET_RDZV_ENDPOINT": endpoint}
     try:
         agents.start("w0", nnodes="1:2", **env)

@@ -51,6 +51,8 @@ for step in range(start, steps):
     if os.path.exists(crash):
         os.remove(crash)
         os._exit(3)
+    if size == 1 and os.path.exists(os.path.join(folder, "finish")):
+        break
     time.sleep(pace)
 tell("done", steps)
 dist.destroy_process_group()
@@ -131,7 +133,9 @@ class Server:
 class Agents:
     """The torchrun agents of one job, each with its own log."""
 
-    def __init__(self, folder: Path, server: Server, *, job: str, steps: int = 400, pace_s: float = 0.05, script: str = TRAINING) -> None:
+    def __init__(
+        self, folder: Path, server: Server, *, job: str, steps: int = 1_000_000, pace_s: float = 0.05, script: str = TRAINING
+    ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.server = server

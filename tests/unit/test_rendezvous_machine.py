@@ -1,9 +1,10 @@
 """What the membership machine decides, by example, in virtual time."""
 
+from msgspec import structs
 from rendezvous_group import Group, group_of
 
 from rendezvous.machine import Limits, Said, Stepped, Tick, step, summary
-from rendezvous.wire import Ended, Leaving, Notice, Ready
+from rendezvous.wire import Ended, Join, Leaving, Notice, Ready
 
 
 def test_a_round_closes_the_moment_everyone_expected_is_there() -> None:
@@ -228,6 +229,25 @@ def test_a_member_that_stops_without_a_report_is_charged_as_the_user() -> None:
     group.come("w1")
     group.come_all()
     assert summary(group.job).restarts == {"user": 1}
+
+
+def test_why_a_member_came_to_the_barrier_outlives_a_broken_connection() -> None:
+    group = group_of(2, max_restarts=0)
+    agent = group.agents["w1"]
+    group.cut("w1")
+    agent.is_ready = agent.is_linked = True
+    join = structs.replace(agent.join(), trouble="the store of generation 1 was lost")
+    group.apply(Said("w1", agent.incarnation, join))
+    group.come_all()
+    assert len(group.world()) == 2
+    assert summary(group.job).restarts == {"disruption": 1}
+
+
+def test_a_seat_that_does_not_exist_is_nobodys() -> None:
+    group = group_of(1)
+    held = structs.replace(group.agents["w0"].held, rank=7)
+    group.apply(Said("w0", group.agents["w0"].incarnation, Join(incarnation=group.agents["w0"].incarnation, held=held, ready=False)))
+    assert group.agents["w0"].view.reform
 
 
 def test_an_unreachable_store_is_a_disruption() -> None:
