@@ -37,6 +37,9 @@ def with_condition(status: JobStatus, type: ConditionType, *, reason: str, messa
     dropped = {type.value}
     if is_true and type.value in _EXCLUDES:
         dropped.add(_EXCLUDES[type.value])
+    if is_true and type.value in _ENDS:
+        # Nothing is started again any more.
+        dropped.add(ConditionType.RESTARTING.value)
     kept = [c for c in status.conditions if c.type not in dropped]
     if is_true and type.value in _ENDS:
         kept = [_no_longer_running(c, now) for c in kept]

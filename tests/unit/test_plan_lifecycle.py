@@ -247,3 +247,14 @@ def test_a_cause_with_a_budget_of_its_own_ends_the_job_when_it_is_used_up() -> N
 def test_a_job_that_asks_for_etcd_is_told_what_that_needs() -> None:
     cluster = Cluster(elastic_job(1, elastic={"rdzvBackend": "etcd-v2", "rdzvHost": "etcd", "rdzvPort": 2379}))
     assert "EtcdRendezvous" in reasons([cluster.round()])
+
+
+def test_a_job_that_ends_while_it_restarts_restarts_no_more() -> None:
+    cluster = Cluster(job(Worker=replica(1), policy={"backoffLimit": 2}))
+    cluster.settle()
+    for _ in range(2):
+        cluster.run_all()
+        cluster.settle()
+        cluster.set("train-worker-0", Phase.FAILED, code=1)
+        cluster.settle()
+    assert conditions(cluster) == ["Created", "Failed"]
