@@ -45,6 +45,7 @@ class Target:
 @dataclass
 class Result:
     creates_per_s: float
+    create_cpu_ms: float
     list_ms: float
     list_mb: float
     watch_p50_ms: float
@@ -253,18 +254,21 @@ def cpu_s(pids: list[int]) -> float:
 async def measure(target: Target, args: argparse.Namespace) -> Result:
     async with session(target) as s:
         await asyncio.sleep(1)
+        before = cpu_s(target.pids)
         creates = await create_all(s, args.pods)
+        create_cpu = (cpu_s(target.pids) - before) * 1000 / args.pods
         list_ms, list_mb = await list_all(s)
         latencies, writes = await watch_latency(s, watchers=args.watchers, rate=args.rate, seconds=args.seconds)
     if not latencies:
         raise SystemExit(f"{target.name}: no watcher saw a write")
     ordered = sorted(latencies)
     p50, p99 = ordered[len(ordered) // 2] * 1000, ordered[int(len(ordered) * 0.99)] * 1000
-    return Result(creates, list_ms, list_mb, p50, p99, writes, memory_mb(target.pids), cpu_s(target.pids))
+    return Result(creates, create_cpu, list_ms, list_mb, p50, p99, writes, memory_mb(target.pids), cpu_s(target.pids))
 
 
 ROWS = (
     ("pods created per second", "creates_per_s", "{:.0f}"),
+    ("CPU per created pod, ms", "create_cpu_ms", "{:.2f}"),
     ("list of all pods, ms", "list_ms", "{:.0f}"),
     ("list of all pods, MB", "list_mb", "{:.1f}"),
     ("watch latency p50, ms", "watch_p50_ms", "{:.2f}"),

@@ -181,7 +181,7 @@ class Subresources:
                 covering.append(entry)
         if len(covering) > 1:
             raise StatusError(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
-        if not covering:
+        if not covering or _may_go_unready(pod, covering[0].load()):
             return
         budget = Call("patch", kind, call.namespace, covering[0].name, "status", call.query, call.user, agent=call.agent)
 
@@ -239,6 +239,16 @@ class Subresources:
                 f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record",
             )
         return {"kind": ref["kind"], "name": entry.name, "uid": uid}
+
+
+def _may_go_unready(pod: Json, budget: Json) -> bool:
+    """A pod that is not ready disrupts nobody: it goes without being counted, if the others are enough or the budget says always."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
+        return False
+    status = budget.get("status") or {}
+    enough = 0 < status.get("desiredHealthy", 0) <= status.get("currentHealthy", 0)
+    return enough or (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") == "AlwaysAllow"
 
 
 def spend(budget: Json, pod: Json) -> None:
