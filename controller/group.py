@@ -21,8 +21,13 @@ def group_of(job: Job, snapshot: Snapshot) -> str:
 
 
 def is_waiting(job: Job, snapshot: Snapshot) -> bool:
-    """Workers are made once their store is there; those that lost theirs stay until the new one is."""
-    return membership.place(job, snapshot) is membership.Place.STORE and not store.run_of_store(job, snapshot)
+    """Workers are made once they have where to meet: a store that lives, or a controller that knows the rendezvous server again."""
+    match membership.place(job, snapshot):
+        case membership.Place.STORE:
+            return not store.run_of_store(job, snapshot)
+        case membership.Place.OURS:
+            return snapshot.settings.rendezvous is None
+    return False
 
 
 def marked(pod: Object, group: str) -> Object:

@@ -33,29 +33,32 @@ class Place(Enum):
 
 
 def place(job: Job, snapshot: Snapshot) -> Place:
-    """Not ours where the user chose another place, or nothing of ours can get in; and never another than where the group began."""
-    wanted = _wanted_place(job, snapshot)
-    if wanted is Place.NONE or job.status.start_time is None:
+    """Not ours where the user chose another place, or nothing of ours can get in; and while it runs nowhere else than where it began."""
+    wanted = _wanted_place(job)
+    if wanted is Place.NONE:
         return wanted
-    begun = job.status.elastic.backend if job.status.elastic is not None else ""
-    if begun == "":
+    if job.status.start_time is not None:
+        begun = job.status.elastic.backend if job.status.elastic is not None else ""
+        if begun == "":
+            return Place.NONE
+        return Place.STORE if begun == Place.STORE.value else wanted
+    settings = snapshot.settings
+    asks_for_c10d = job.elastic is not None and job.elastic.rdzv_backend is RdzvBackend.C10D
+    if settings.strict or (settings.rendezvous is None and not asks_for_c10d):
         return Place.NONE
-    return Place.STORE if begun == Place.STORE.value else wanted
+    return wanted
 
 
-def _wanted_place(job: Job, snapshot: Snapshot) -> Place:
-    policy, settings = job.elastic, snapshot.settings
-    if policy is None or settings.strict or job.kind.name != "PyTorchJob" or [*job.replicas] != [WORKER]:
+def _wanted_place(job: Job) -> Place:
+    """The place that the job's own spec leads to, if the user left it to us."""
+    policy = job.elastic
+    if policy is None or job.kind.name != "PyTorchJob" or [*job.replicas] != [WORKER]:
         return Place.NONE
     if policy.rdzv_host or policy.standalone or policy.rdzv_backend in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2):
         return Place.NONE
     if chosen_by_command(job):
         return Place.NONE
-    if policy.rdzv_backend is RdzvBackend.C10D:
-        return Place.STORE
-    if settings.rendezvous is None:
-        return Place.NONE
-    return Place.STORE if obstacle_to(job) else Place.OURS
+    return Place.STORE if policy.rdzv_backend is RdzvBackend.C10D or obstacle_to(job) else Place.OURS
 
 
 def is_ours(job: Job, snapshot: Snapshot) -> bool:

@@ -247,3 +247,9 @@ def test_a_group_never_moves_while_it_runs() -> None:
     cluster.settings = OURS
     cluster.settle()
     assert {one.uid for one in cluster.pods.values()} == before, "an upgrade of the control plane touches no running job"
+    ours = running(2)
+    before = {one.uid for one in ours.pods.values()}
+    for changed in (Settings(), replace(OURS, strict=True)):
+        ours.settings = changed
+        ours.settle()
+        assert {one.uid for one in ours.pods.values()} == before
