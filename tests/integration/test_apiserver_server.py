@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
 
 # ---------------------------------------------------------------------- who gets in
 def test_keys_and_kubeconfig_are_readable_by_the_owner_only(server: ApiProcess) -> None:
-    for name in ("kubeconfig", "admin.token", "ca.key", "server.key", "sa.key"):
+    for name in ("kubeconfig", "admin.token", "ca.key", "server.key", "sa.key", "objects.db", "objects.db-wal"):
         assert stat.S_IMODE((server.folder / name).stat().st_mode) == 0o600, name
 
 

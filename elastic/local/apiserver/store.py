@@ -63,13 +63,14 @@ Listener = Callable[[Change], None]
 
 
 class Store:
-    def __init__(self, path: Path, indexer: Indexer, *, history: int = 10_000, history_bytes: int = 32 << 20) -> None:
+    def __init__(self, path: Path, indexer: Indexer, *, history: int = 10_000, history_bytes: int = 16 << 20) -> None:
         self._indexer = indexer
         self._history: deque[Change] = deque()
         self._history_limit, self._bytes_limit, self._history_size = history, history_bytes, 0
         self._objects: dict[str, dict[Key, Entry]] = {}
         self._sorted: dict[str, list[Key]] = {}
         self._listeners: dict[str, set[Listener]] = {}
+        path.touch(mode=0o600)  # secrets lie in it; its journal gets the same mode
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
