@@ -1,9 +1,10 @@
 """`python -m elastic.local.agents`: what makes the laptop's API server a cluster, in one process to spare memory: scheduler, controllers,
-node agents. They share the client library and nothing else; each could run in a process of its own.
+node agents. Each has a service account, a client and a view of its own; they share nothing, and could run in a process each.
 """
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -11,9 +12,7 @@ import sys
 from pathlib import Path
 
 from elastic.kube import connect
-from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
-from elastic.kube.resources import Object
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.fleet import pods_cache
 from elastic.local.agent.images import ImageError, Images, parse_images
@@ -24,6 +23,7 @@ from elastic.local.controllers.budgets import DisruptionBudgets
 from elastic.local.controllers.garbage import GarbageCollector
 from elastic.local.controllers.namespaces import NamespaceDeletion
 from elastic.local.controllers.nodes import NodeLifecycle
+from elastic.local.identities import CONTROLLERS, NODE_AGENT, SCHEDULER, acting_as
 from elastic.local.scheduler.loop import Scheduler
 
 log = logging.getLogger("elastic.local.agents")
@@ -43,9 +43,8 @@ def arguments() -> argparse.Namespace:
 
 
 async def run(args: argparse.Namespace, base_env: dict[str, str]) -> None:
-    kube = connect(args.kubeconfig)
-    async with kube:
-        work = asyncio.create_task(_work(kube, args, base_env))
+    async with connect(args.kubeconfig) as admin:
+        work = asyncio.create_task(_work(admin, args, base_env))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, work.cancel)
         try:
@@ -54,28 +53,39 @@ async def run(args: argparse.Namespace, base_env: dict[str, str]) -> None:
             log.info("stopped")
 
 
-async def _work(kube: Kube, args: argparse.Namespace, base_env: dict[str, str]) -> None:
-    pods = pods_cache(kube)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(pods.run())
-        group.create_task(DefaultAccounts(kube, authority(kube)).run())
-        group.create_task(NamespaceDeletion(kube).run())
-        group.create_task(GarbageCollector(kube).run())
-        group.create_task(DisruptionBudgets(kube, pods).run())
+async def _work(admin: Kube, args: argparse.Namespace, base_env: dict[str, str]) -> None:
+    async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        await _start_controllers(group, await stack.enter_async_context(acting_as(admin, CONTROLLERS)), args)
         if args.nodes:
-            await _start_nodes(group, kube, pods, args, base_env)
-        await pods.wait_synced()
+            await _start_scheduler(group, await stack.enter_async_context(acting_as(admin, SCHEDULER)))
+            await _start_nodes(group, await stack.enter_async_context(acting_as(admin, NODE_AGENT)), args, base_env)
         if args.ready_file:
             args.ready_file.write_text("ready\n")
 
 
-async def _start_nodes(
-    group: asyncio.TaskGroup, kube: Kube, pods: Cache[Object], args: argparse.Namespace, base_env: dict[str, str]
-) -> None:
+async def _start_controllers(group: asyncio.TaskGroup, kube: Kube, args: argparse.Namespace) -> None:
+    pods = pods_cache(kube)
+    group.create_task(pods.run())
+    group.create_task(DefaultAccounts(kube, authority(kube)).run())
+    group.create_task(NamespaceDeletion(kube).run())
+    group.create_task(GarbageCollector(kube).run())
+    group.create_task(DisruptionBudgets(kube, pods).run())
+    if args.nodes:
+        group.create_task(NodeLifecycle(kube, pods, grace_s=args.node_grace_s).run())
+    await pods.wait_synced()
+
+
+async def _start_scheduler(group: asyncio.TaskGroup, kube: Kube) -> None:
+    pods = pods_cache(kube)
     events = Recorder(kube, component="default-scheduler")
+    group.create_task(pods.run())
     group.create_task(events.run())
     group.create_task(Scheduler(kube, pods, events).run())
-    group.create_task(NodeLifecycle(kube, pods, grace_s=args.node_grace_s).run())
+
+
+async def _start_nodes(group: asyncio.TaskGroup, kube: Kube, args: argparse.Namespace, base_env: dict[str, str]) -> None:
+    pods = pods_cache(kube)
+    group.create_task(pods.run())
     members = tuple(Member(name=f"node-{index}", gpus=args.gpus) for index in range(args.nodes))
     options = Options(data_dir=args.data_dir, members=members, cwd=args.cwd, images=args.images, base_env=base_env)
     await start(group, kube, pods, options)

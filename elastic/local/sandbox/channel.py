@@ -52,7 +52,9 @@ class Channel:
         except OSError as error:
             connection.close()
             raise HolderGone(f"no holder answers in {folder}: {error.strerror}") from error
-        return cls(connection)
+        channel = cls(connection)
+        await channel._ask("follow")
+        return channel
 
     def subscribe(self, ended: Callable[[str], None]) -> None:
         """Calls back with the id of every container run that ends."""

@@ -48,6 +48,8 @@ class _Client:
     connection: socket.socket
     pending: bytearray = field(default_factory=bytearray)
     fds: list[int] = field(default_factory=list)
+    follows: bool = False
+    """Whether it wants to hear of every end, or only answers to what it asks."""
 
 
 class Holder:
@@ -146,6 +148,9 @@ class Holder:
                     "running": self._running(),
                     "holder": self._name,
                 }
+            case "follow":
+                client.follows = True
+                return {}
             case "create":
                 known = self._sandbox.adopt_address(request["pod"])
                 return {"ip": known or self._sandbox.create(request["pod"], hostname=request["hostname"])}
@@ -255,7 +260,7 @@ class Holder:
             for other, beside in self._joined.items():
                 if beside.container == container.launch.id:
                     _kill_tree(other)
-            for client in list(self._clients):
+            for client in [client for client in self._clients if client.follows]:
                 self._tell(client, {"ended": container.launch.id}, [])
         joined = self._joined.pop(pid, None)
         if joined is not None:
