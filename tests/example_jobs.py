@@ -14,6 +14,7 @@ import yaml
 from elastic.api.kinds import KINDS
 from elastic.kube import connect
 from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, PODS, Resource
 from elastic.local import LocalCluster
 
@@ -91,10 +92,15 @@ def _state(job: Mapping[str, Any]) -> str:
 
 
 async def _log(kube: Kube, pod: Mapping[str, Any]) -> str:
-    """Of a pod that has run at all; one that has not has no log, which is no error here."""
+    """Of a pod that has run at all; one that has not, or that cleanPodPolicy has just taken away, has no log, which is no error here."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     if not statuses or "waiting" in statuses[0].get("state", {}):
         return ""
     name, container = pod["metadata"]["name"], statuses[0]["name"]
-    chunks = [chunk async for chunk in kube.logs(name, namespace=NAMESPACE, container=container)]
+    try:
+        chunks = [chunk async for chunk in kube.logs(name, namespace=NAMESPACE, container=container)]
+    except KubeError as error:
+        if error.code == 404:
+            return ""
+        raise
     return b"".join(chunks).decode(errors="replace")

@@ -48,7 +48,7 @@ def written(kind: str, name: str) -> object:
     if kind == "MPIJob":
         waiting = {key: value for key, value in container.items() if key != "command"}
         specs["Worker"]["template"] = {"spec": {"containers": [waiting]}}
-    spec = {"runPolicy": {"cleanPodPolicy": "Running"}, field: specs}
+    spec = {"runPolicy": {"cleanPodPolicy": "None"}, field: specs}  # so that the workers' logs are there to be read
     model = getattr(models, f"KubeflowOrgV1{kind}")
     return model(api_version="kubeflow.org/v1", kind=kind, metadata=models.V1ObjectMeta(name=name), spec=spec)
 
