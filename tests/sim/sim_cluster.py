@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from sim_api import Api
 from sim_rendezvous import Agent, SimServer
@@ -154,7 +155,8 @@ class Cluster:
             for other in self.running():
                 peer = self._run(other).agent
                 if peer is not None and peer is not agent and self._draw.random() < 0.5:
-                    asyncio.get_running_loop().call_later(self._draw.uniform(0, 1.0), peer.fail)
+                    falls = partial(peer.fail, generation=agent.entered[-1])
+                    asyncio.get_running_loop().call_later(self._draw.uniform(0, 1.0), falls)
 
     # --- time ---
 

@@ -13,6 +13,7 @@ from sim_rendezvous import SimServer
 
 from controller.disruption import LOST, NOTICE_S
 from controller.keys import JOBS
+from controller.snapshot import pod_from
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
@@ -177,6 +178,9 @@ class Laws:
     def _is_another_group(self, pod: Object, lately: list[Job]) -> bool:
         label = "elastic-training/group"
         groups = {p["metadata"]["labels"].get(label) for p in self._pods_of(_owner(pod), WORKER.lower())}
+        stores = [pod_from(p) for p in self._api.all(PODS) if _owner(p) == _owner(pod) and REPLICA_TYPE not in p["metadata"]["labels"]]
+        if stores:  # what a store held dies with it
+            return pod["metadata"]["labels"].get(label) not in {f"c10d-{store.uid[:8]}-{store.restarts}" for store in stores}
         return len(groups) > 1 or pod["metadata"]["labels"].get(label, "").startswith("size-")
 
     def _life_of(self, pod: Object) -> Life | None:

@@ -153,12 +153,13 @@ class Agent:
             self._drop()
         self.is_over = True
 
-    def fail(self) -> bool:
-        """A worker process ends by itself; torchrun reports it and comes back to the barrier. False where none was running."""
-        if self.held is None or self.is_ready or self.is_over or self.is_finishing:
+    def fail(self, *, generation: int | None = None) -> bool:
+        """A worker process ends by itself; torchrun reports it and comes back to the barrier. False where none was running (then)."""
+        is_working = self.held is not None and not (self.is_ready or self.is_over or self.is_finishing)
+        if not is_working or generation not in (None, self._generation):
             return False
-        self._say(Failed(generation=self.held.generation, status=1))
-        self._later(self.draw.uniform(0.05, 0.5), self._come)
+        self._say(Failed(generation=self._generation, status=1))
+        self._later(self.draw.uniform(0.05, 0.5), self._come, self._generation)
         return True
 
     def finish(self) -> None:
@@ -179,7 +180,7 @@ class Agent:
             self.entered.append(view.generation)
             self._say(Started(generation=view.generation))
         elif view.reform and not self.is_ready:
-            self._later(self.draw.choice([0.05, 0.5, 3.0]), self._come)
+            self._later(self.draw.choice([0.05, 0.5, 3.0]), self._come, self._generation)
 
     def refused(self, link: Connection, reason: str) -> None:
         if link is self.link and not self.is_over:
@@ -206,8 +207,9 @@ class Agent:
         join = Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=store)
         self.server.hub.attach(self.job_uid, name=self.name, link=self.link, message=join)
 
-    def _come(self) -> None:
-        if not self.is_over and not self.is_ready and not self.is_finishing:
+    def _come(self, generation: int) -> None:
+        """Stop working in this world and stand at the barrier."""
+        if generation == self._generation and not self.is_over and not self.is_ready and not self.is_finishing:
             self.is_ready = True
             self._say(Ready(after=self._generation, store=f"{self.name}:{self._generation}"))
 
