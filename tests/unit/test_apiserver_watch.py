@@ -1,0 +1,116 @@
+"""Watches: where they start, what selectors make of changes, and what happens to a watcher that does not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from elastic.local.apiserver import watch
+from elastic.local.apiserver.calls import Call, User
+from elastic.local.apiserver.errors import StatusError
+from elastic.local.apiserver.lists import encode_one
+from elastic.local.apiserver.resources import ResourceType
+from elastic.local.apiserver.store import Entry, Store
+from elastic.local.apiserver.watch import Ended, Watcher
+
+KIND = ResourceType("", "v1", "configmaps", "ConfigMap", namespaced=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "objects.db", lambda *_: {})
+    yield made
+    made.close()
+
+
+def put(store: Store, name: str, **labels: str) -> int:
+    obj = {"metadata": {"name": name, "namespace": "default", "labels": labels}}
+    return store.put("configmaps", "default", name, obj=obj, expected=store.get("configmaps", "default", name)).revision
+
+
+def gone(store: Store, name: str) -> None:
+    entry = store.get("configmaps", "default", name)
+    assert entry is not None
+    store.remove("configmaps", "default", name, obj=entry.load(), expected=entry)
+
+
+def watcher(store: Store, aborted: list[bool] | None = None, **query: str) -> Watcher:
+    call = Call("watch", KIND, "default", "", "", query, User("somebody"))
+
+    def encode(entry: Entry) -> bytes:
+        return encode_one(entry, KIND)
+
+    return Watcher(store, call, encode, abort=lambda: aborted.append(True) if aborted is not None else None)
+
+
+async def seen(w: Watcher) -> list[tuple[str, str]]:
+    lines: list[Any] = [orjson.loads(line) for line in (await w.next(0.01)).splitlines()]
+    return [(e["type"], e["object"]["metadata"].get("name", "")) for e in lines]
+
+
+async def test_without_a_version_the_present_objects_come_first(store: Store) -> None:
+    put(store, "a")
+    w = watcher(store)
+    put(store, "b")
+    assert await seen(w) == [("ADDED", "a"), ("ADDED", "b")]
+
+
+async def test_from_a_version_only_what_came_later_is_told(store: Store) -> None:
+    version = put(store, "a")
+    put(store, "b")
+    w = watcher(store, resourceVersion=str(version))
+    gone(store, "a")
+    assert await seen(w) == [("ADDED", "b"), ("DELETED", "a")]
+
+
+async def test_entering_and_leaving_a_selection_are_told_as_added_and_deleted(store: Store) -> None:
+    version = put(store, "a", x="no")
+    w = watcher(store, resourceVersion=str(version), labelSelector="x=yes")
+    put(store, "a", x="yes")
+    put(store, "a", x="yes", y="1")
+    left = put(store, "a", x="no")
+    put(store, "a", x="no", y="2")
+    text = await w.next(0.01)
+    events = [orjson.loads(line) for line in text.splitlines()]
+    assert [e["type"] for e in events] == ["ADDED", "MODIFIED", "DELETED"]
+    assert events[2]["object"]["metadata"]["labels"] == {"x": "yes", "y": "1"}
+    assert events[2]["object"]["metadata"]["resourceVersion"] == str(left)
+
+
+async def test_a_streamed_list_ends_with_a_bookmark_that_says_so(store: Store) -> None:
+    put(store, "a")
+    w = watcher(store, sendInitialEvents="true", allowWatchBookmarks="true", resourceVersionMatch="NotOlderThan")
+    last = orjson.loads((await w.next(0.01)).splitlines()[-1])
+    assert last["type"] == "BOOKMARK"
+    assert last["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+async def test_a_version_that_is_forgotten_is_410(store: Store) -> None:
+    version = put(store, "a")
+    put(store, "b")
+    store.forget_history()
+    with pytest.raises(StatusError) as refused:
+        watcher(store, resourceVersion=str(version))
+    assert refused.value.code == 410
+
+
+async def test_a_watcher_that_does_not_read_is_cut_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "QUEUE_BYTES", 1000)
+    aborted: list[bool] = []
+    w = watcher(store, aborted)
+    for i in range(20):
+        put(store, f"a{i}")
+    assert aborted
+    with pytest.raises(Ended):
+        await w.next(0.01)
+
+
+async def test_a_closed_watcher_hears_nothing_more(store: Store) -> None:
+    w = watcher(store)
+    w.close()
+    put(store, "a")
+    assert await seen(w) == []
