@@ -41,6 +41,11 @@ class Observer:
         self._others = {r: _cache(kube, r, _owned, namespace=namespace, labels=None if r in UNMARKED else OWNED_LABEL) for r in resources}
 
     @property
+    def sees_all(self) -> bool:
+        """Could any job of the cluster be seen? With a view of one namespace, a job that is not seen may well be there."""
+        return self._nodes is not None
+
+    @property
     def _mine(self) -> list[Cache[_Mine]]:
         return [self._pods, self._services, *self._others.values()]
 

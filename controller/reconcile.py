@@ -76,7 +76,7 @@ class Reconciler:
         key = self._observer.key_of_uid(uid)
         if key is not None:
             self._queue.add(key)
-        else:
+        elif self._observer.sees_all:
             self._strangers.add(uid)
             self._stranger_came.set()
 
