@@ -52,9 +52,13 @@ def _in_places(type: str, count: int, pods: Sequence[Pod]) -> Crew:
 
 
 def _members(job: Job, snapshot: Snapshot, known: Sequence[Leaving], pods: Sequence[Pod]) -> Crew:
+    count = job.workers + disruption.to_be_moved(job, snapshot)
+    noticed = set(disruption.notices(snapshot))
     still = membership.still_leaving(snapshot, known)
-    gone = {entry.member for entry in still} | set(disruption.notices(snapshot))
-    staff = resize.by_count(job.workers + disruption.to_be_moved(job, snapshot), pods, leaving=gone)
+    short = count - len(resize.who_stay(pods, leaving={entry.member for entry in still} | noticed))
+    still = membership.without_spared(snapshot, still, short=short)
+    gone = {entry.member for entry in still} | noticed
+    staff = resize.by_count(count, pods, leaving=gone)
     departures = membership.departures(job, snapshot, still, surplus=staff.surplus)
     coming = [replica_name(job, WORKER, index) for index in staff.missing]
     told = membership.tell(job, snapshot, staying=staff.present, coming=coming, leaving=departures.waiting)

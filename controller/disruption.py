@@ -69,7 +69,9 @@ def _notice(pod: Pod, snapshot: Snapshot) -> Notice | None:
 
 def to_be_moved(job: Job, snapshot: Snapshot) -> int:
     """How many workers need a replacement before they go: so many that the budget lets a drain of the cordoned nodes end."""
-    workers = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.is_active]
+    # Whoever must go in any case has its replacement already.
+    noticed = notices(snapshot)
+    workers = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.is_active and pod.name not in noticed]
     cordoned = sum((node := snapshot.nodes.get(pod.node)) is not None and node.is_cordoned for pod in workers)
     return min(cordoned, max(0, job.least_workers - (job.workers - cordoned)))
 

@@ -145,6 +145,13 @@ def still_leaving(snapshot: Snapshot, known: Sequence[Leaving]) -> list[Leaving]
     return [e for e in known if uids.get(e.member) == e.uid and (e.cause == Cause.PLAN.value or e.member in noticed)]
 
 
+def without_spared(snapshot: Snapshot, leaving: Sequence[Leaving], *, short: int) -> list[Leaving]:
+    """Whoever was told to go only because there were too many stays after all, where others were lost meanwhile."""
+    here = {pod.name for pod in snapshot.pods if pod.is_active}
+    spared = [entry for entry in leaving if entry.cause == Cause.PLAN.value and entry.member in here][: max(0, short)]
+    return [entry for entry in leaving if entry not in spared]
+
+
 def departures(job: Job, snapshot: Snapshot, leaving: Sequence[Leaving], *, surplus: Sequence[Pod]) -> Departures:
     """A worker goes once it has left the world, was never in it, or its time is up; until then it is only told."""
     assert job.elastic is not None

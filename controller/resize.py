@@ -29,7 +29,7 @@ def in_places(count: int, pods: Sequence[Pod]) -> Staff:
 
 def by_count(count: int, pods: Sequence[Pod], *, leaving: Collection[str]) -> Staff:
     """Any `count` pods that stay; a worker on its way out is replaced at once, under another index."""
-    staying = [pod for pod in pods if not pod.is_deleting and pod.name not in leaving and pod.phase is not Phase.FAILED]
+    staying = who_stay(pods, leaving=leaving)
     if len(staying) > count:
         victims = sorted(staying, key=_last_to_go_first, reverse=True)[: len(staying) - count]
         gone = {pod.name for pod in victims}
@@ -37,6 +37,10 @@ def by_count(count: int, pods: Sequence[Pod], *, leaving: Collection[str]) -> St
     taken = {pod.index for pod in pods}
     free = (index for index in range(count + len(taken)) if index not in taken)
     return Staff(tuple(staying), tuple(index for index, _ in zip(free, range(count - len(staying)), strict=False)))
+
+
+def who_stay(pods: Sequence[Pod], *, leaving: Collection[str]) -> list[Pod]:
+    return [pod for pod in pods if not pod.is_deleting and pod.name not in leaving and pod.phase is not Phase.FAILED]
 
 
 def _last_to_go_first(pod: Pod) -> tuple[bool, bool, int]:

@@ -10,6 +10,9 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 FIRST_BACK_OFF_S = 0.05
 LONGEST_BACK_OFF_S = 60.0
+HEARD_BACK_OFF_S = 1.0
+"""The longest pause for a key that something happened to while its round failed."""
+MOST_DOUBLINGS = 16
 
 
 class WorkQueue(Generic[K]):
@@ -68,8 +71,8 @@ class WorkQueue(Generic[K]):
         if failed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
-            self._dirty.pop(key, None)
-            self.add_at(key, self._clock() + min(FIRST_BACK_OFF_S * 2.0**failures, LONGEST_BACK_OFF_S))
+            longest = LONGEST_BACK_OFF_S if self._dirty.pop(key, None) is None else HEARD_BACK_OFF_S
+            self.add_at(key, self._clock() + min(FIRST_BACK_OFF_S * 2.0 ** min(failures, MOST_DOUBLINGS), longest))
             return
         self._failures.pop(key, None)
         if key in self._dirty:

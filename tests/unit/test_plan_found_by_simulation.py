@@ -1,0 +1,77 @@
+"""Stories that the simulation told first: each was a defect once, found by a seed and played here by hand."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, replica
+
+from controller.snapshot import Node, Phase, World
+from elastic.api import parse
+from elastic.api.job import Job
+from elastic.api.words import ConditionType
+
+
+def running(one: Job) -> Cluster:
+    cluster = Cluster(one, settings=OURS, lingering=True)
+    cluster.settle()
+    cluster.run_all()
+    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+    cluster.settle()
+    return cluster
+
+
+def scaled(one: Job, workers: int) -> Job:
+    """The same job with another count, as /scale leaves it."""
+    raw = {"apiVersion": "kubeflow.org/v1", "kind": one.kind.name}
+    raw["metadata"] = {"name": "train", "namespace": "team", "uid": "job-uid", "resourceVersion": "2"}  # type: ignore[assignment]
+    policy = {"minReplicas": one.least_workers, "maxReplicas": one.most_workers}
+    raw["spec"] = {"pytorchReplicaSpecs": {"Worker": replica(workers)}, "elasticPolicy": policy, "runPolicy": {}}  # type: ignore[assignment]
+    parsed, _ = parse(raw, stored=True)
+    return type(parsed)(**{**{f: getattr(parsed, f) for f in parsed.__struct_fields__}, "status": one.status})
+
+
+def test_a_worker_on_a_node_that_is_reclaimed_and_cordoned_is_replaced_once() -> None:
+    cluster = running(elastic_job(3, least=3))
+    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], node="spot")
+    cluster.nodes = {"spot": Node("spot", taints=("aws-node-termination-handler/spot-itn",))}
+    plans = cluster.settle()
+    cluster.run_all()
+    cluster.nodes = {"spot": Node("spot", is_cordoned=True, taints=("aws-node-termination-handler/spot-itn",))}
+    plans += cluster.settle()
+    assert [name for planned in plans for name in created(planned)] == ["train-worker-3"]
+
+
+def test_a_worker_told_to_go_stays_when_another_is_lost_before_it_left() -> None:
+    cluster = running(elastic_job(4, least=3))
+    cluster.job = scaled(cluster.job, 3)
+    cluster.round()
+    assert [entry.member for entry in cluster.job.status.elastic.leaving] == ["train-worker-3"]  # type: ignore[union-attr]
+    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
+    cluster.now = NOW + timedelta(seconds=60)
+    plans = cluster.settle()
+    assert "train-worker-3" not in [name for planned in plans for name in deleted(planned)]
+    assert [pod.name for pod in cluster.pods.values() if pod.is_active] == ["train-worker-1", "train-worker-2", "train-worker-3"]
+    assert cluster.job.status.elastic.leaving == ()  # type: ignore[union-attr]
+
+
+def test_a_worker_stuck_in_its_end_asks_for_no_rounds_once_its_time_is_up() -> None:
+    cluster = running(elastic_job(2))
+    gone_by = NOW + timedelta(seconds=30)
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], is_deleting=True, gone_by=gone_by)
+    assert cluster.settle()[-1].look_again_at == gone_by
+    cluster.now = NOW + timedelta(seconds=31)
+    assert cluster.settle()[-1].look_again_at is None
+
+
+@pytest.mark.parametrize("kind", ["TFJob", "JAXJob", "PyTorchJob"])
+def test_a_worker_that_ends_with_0_because_it_was_told_to_stop_is_no_success(kind: str) -> None:
+    cluster = Cluster(job(kind, Worker=replica(1, kind=kind)), lingering=True)
+    cluster.settle()
+    cluster.run_all()
+    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0, is_deleting=True)
+    cluster.settle()
+    del cluster.pods["train-worker-0"]
+    cluster.settle()
+    assert cluster.job.status.condition(ConditionType.SUCCEEDED.value) is None
+    assert cluster.names() == ["train-worker-0"]
