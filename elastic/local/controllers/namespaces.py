@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import time
+from collections import Counter
+from dataclasses import dataclass, field
 
 import aiohttp
 
@@ -17,6 +19,14 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What has been asked to go and is still there, by kind, and the finalizers that keep it."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    finalizers: Counter[str] = field(default_factory=Counter)
 
 
 class NamespaceDeletion:
@@ -43,16 +53,16 @@ class NamespaceDeletion:
     async def _empty(self, namespace: Object) -> None:
         name = namespace["metadata"]["name"]
         pause = FIRST_PAUSE_S
-        told: dict[str, int] = {}
+        told = Waiting()
         while True:
             try:
-                left = await self._delete_content(name)
-                if not left:
+                found, waiting = await self._delete_content(name)
+                if not found:
                     await self._finalize(name)
                     return
-                if left != told:
-                    await self._tell(name, left)
-                    told = left
+                if waiting != told and waiting.kinds:
+                    await self._tell(name, waiting)
+                    told = waiting
             except (KubeError, aiohttp.ClientError, TimeoutError) as error:
                 if isinstance(error, KubeError) and error.code == 404:
                     return
@@ -60,20 +70,22 @@ class NamespaceDeletion:
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
-    async def _delete_content(self, name: str) -> dict[str, int]:
-        """Asks for the deletion of everything that is not going yet; returns what is left, by kind."""
-        left = {}
+    async def _delete_content(self, name: str) -> tuple[bool, Waiting]:
+        """Asks for the deletion of everything that is not going yet; tells whether anything was there, and what has been asked before."""
+        anything = False
+        waiting = Waiting()
         kinds = await discover(self._kube)
         for resource in kinds.resources:
             if not resource.namespaced:
                 continue
-            items = (await self._kube.list(resource, namespace=name)).items
-            if items:
-                left[f"{resource.plural}.{resource.group}".rstrip(".")] = len(items)
-            for found in items:
+            for found in (await self._kube.list(resource, namespace=name)).items:
+                anything = True
                 if "deletionTimestamp" not in found["metadata"]:
                     await self._delete(resource, name, found)
-        return left
+                    continue
+                waiting.kinds[f"{resource.plural}.{resource.group}"] += 1
+                waiting.finalizers.update(found["metadata"].get("finalizers") or ())
+        return anything, waiting
 
     async def _delete(self, resource: Resource, namespace: str, found: Object) -> None:
         metadata = found["metadata"]
@@ -89,22 +101,29 @@ class NamespaceDeletion:
         body = {**namespace, "spec": {**namespace["spec"], "finalizers": kept}}
         await self._kube.replace(NAMESPACES, body, name=name, subresource="finalize")
 
-    async def _tell(self, name: str, left: dict[str, int]) -> None:
-        words = ", ".join(f"{kind} has {count} resource instances" for kind, count in sorted(left.items()))
-        since = timestamp(time.time())
-        conditions = [
-            _condition("NamespaceDeletionDiscoveryFailure", False, "ResourcesDiscovered", "All resources successfully discovered", since),
-            _condition(
-                "NamespaceDeletionContentFailure",
-                False,
-                "ContentDeleted",
-                "All content successfully deleted, may be waiting on finalization",
-                since,
-            ),
-            _condition("NamespaceContentRemaining", True, "SomeResourcesRemain", f"Some resources are remaining: {words}", since),
-        ]
-        await self._kube.patch(NAMESPACES, name, {"status": {"conditions": conditions}}, kind=Patch.STRATEGIC, subresource="status")
+    async def _tell(self, name: str, waiting: Waiting) -> None:
+        body = {"status": {"conditions": conditions(waiting, since=timestamp(time.time()))}}
+        await self._kube.patch(NAMESPACES, name, body, kind=Patch.STRATEGIC, subresource="status")
 
 
-def _condition(kind: str, holds: bool, reason: str, message: str, since: str) -> Object:
-    return {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message, "lastTransitionTime": since}
+def conditions(waiting: Waiting, *, since: str) -> list[Object]:
+    """What a namespace waits for, in the words of a cluster."""
+    kinds = ", ".join(f"{kind} has {count} resource instances" for kind, count in sorted(waiting.kinds.items()))
+    holders = ", ".join(f"{finalizer} in {count} resource instances" for finalizer, count in sorted(waiting.finalizers.items()))
+    held = (True, "SomeFinalizersRemain", f"Some content in the namespace has finalizers remaining: {holders}")
+    free = (False, "ContentHasNoFinalizers", "All content-preserving finalizers finished")
+    told = {
+        "NamespaceDeletionDiscoveryFailure": (False, "ResourcesDiscovered", "All resources successfully discovered"),
+        "NamespaceDeletionGroupVersionParsingFailure": (False, "ParsedGroupVersions", "All legacy kube types successfully parsed"),
+        "NamespaceDeletionContentFailure": (
+            False,
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        "NamespaceContentRemaining": (True, "SomeResourcesRemain", f"Some resources are remaining: {kinds}"),
+        "NamespaceFinalizersRemaining": held if holders else free,
+    }
+    return [
+        {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message, "lastTransitionTime": since}
+        for kind, (holds, reason, message) in told.items()
+    ]
