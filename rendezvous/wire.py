@@ -132,7 +132,6 @@ class Join(Up, frozen=True):
     ready: bool = True
     store: Annotated[str, Meta(max_length=300)] = ""
     trouble: Words = ""
-    in_place: bool = False
 
 
 class Ready(Up, frozen=True):

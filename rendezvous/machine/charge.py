@@ -55,4 +55,4 @@ def _close_if_spent(job: Job, words: str) -> Job:
     if limit is None or spent <= limit:
         return job
     reason = f"{words}, and all {limit} restarts that maxRestarts allows are used up"
-    return replace(job, closed=reason, round=None, reason=reason)
+    return replace(job, closed=reason, round=None)

@@ -33,7 +33,7 @@ def hear(job: Job, *, name: str, incarnation: str, message: FromMember) -> Job:
         case Started():
             return _started(job, member, message.generation)
         case Finished():
-            return job.change(name, phase=Phase.FINISHED, at=job.now) if member.generation == message.generation else job
+            return job.change(name, phase=Phase.FINISHED) if member.generation == message.generation else job
         case Beat():
             return job
 
@@ -53,9 +53,9 @@ def _join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
         job = _adopt(job, held)
     if known is None:
         phase = Phase.READY if message.ready else Phase.BOOTING
-        known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, at=job.now, arrived=job.arrivals)
+        known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, arrived=job.arrivals)
         job = replace(job, arrivals=job.arrivals + 1)
-    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store, in_place=message.in_place)
+    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store)
     after = held.generation if held is not None else 0
     barrier = Ready(after=after, store=member.store, trouble=message.trouble) if message.ready else None
     return _place(job.with_member(member), member, held=held, barrier=barrier)
@@ -98,7 +98,6 @@ def _adopt(job: Job, held: Held) -> Job:
         generation=held.generation,
         seats=seats,
         store=held.store,
-        sealed_at=job.now,
         reason="found running after a restart of the rendezvous server",
         cause=Cause.START.value,
         adopted=True,
@@ -121,8 +120,8 @@ def _ready(job: Job, member: Member, message: Ready) -> Job:
     if was_working and message.trouble:
         job = disrupted_by(job, name=member.name, cause=Cause.DISRUPTION.value, words=f"{member.name}: {message.trouble}")
     elif was_working and not (job.round is not None and job.round.draining):
-        job = _record(job, member, status=None, detail="it stopped without a report")
-    return job.change(member.name, phase=Phase.READY, at=job.now, world="", generation=message.after, store=message.store or member.store)
+        job = _record(job, member, status=None)
+    return job.change(member.name, phase=Phase.READY, world="", generation=message.after, store=message.store or member.store)
 
 
 def _leave(job: Job, member: Member, message: Leave) -> Job:
@@ -148,17 +147,17 @@ def _failed(job: Job, member: Member, message: Failed) -> Job:
     standing = job.standing
     if standing is None or member.world != standing.id or message.generation != standing.generation:
         return job
-    return _record(job, member, status=message.status, detail=message.detail)
+    return _record(job, member, status=message.status)
 
 
-def _record(job: Job, member: Member, *, status: int | None, detail: str) -> Job:
+def _record(job: Job, member: Member, *, status: int | None) -> Job:
     """Note a worker's own end in the current world, once per member, unless it was told to stop."""
     assert job.standing is not None
     if job.round is not None and job.round.draining and not job.failures:
         return job
     if any(failure.member == member.name for failure in job.failures):
         return job
-    failure = Failure(member.name, job.standing.generation, job.now, status, detail)
+    failure = Failure(member.name, status)
     words = f"a worker of {member.name} ended with status {status}" if status is not None else f"a worker of {member.name} ended"
     return replace(job, failures=(*job.failures, failure), trouble=job.trouble or (words, Cause.USER.value))
 

@@ -165,14 +165,13 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         generation=generation,
         seats=by_rank,
         store=job.members[by_rank[0]].store,
-        sealed_at=job.now,
         reason=f"{job.round.reason}; {len(by_rank)} {'member' if len(by_rank) == 1 else 'members'}",
         cause=job.round.cause,
         ranks=ranks_of(by_rank),
     )
     members = dict(job.members)
     for name in by_rank:
-        members[name] = replace(members[name], phase=Phase.RUNNING, world=world.id, generation=generation, at=job.now)
+        members[name] = replace(members[name], phase=Phase.RUNNING, world=world.id, generation=generation)
     certain = job.round.began
     phases = Phases(
         sign=min(job.sign, certain) if job.sign is not None else certain,

@@ -50,24 +50,20 @@ class Limits:
     """without a beat on a connection that is open"""
     drain_s: float = 10.0
     """for a running member to come to the barrier, beyond its grace"""
-    window_s: float = 2.0
-    """in which other members' failures belong to the first one"""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One incarnation of a member. `world` is the id of the world it is in, "" for none; `at` is when it last changed phase."""
+    """One incarnation of a member. `world` is the id of the world it is in, "" for none; `arrived` tells who came first."""
 
     name: str
     incarnation: str
     phase: Phase
     heard_at: float
-    at: float
     arrived: int
     world: str = ""
     generation: int = 0
     store: str = ""
-    in_place: bool = False
     broken_at: float | None = None
     leave_by: float | None = None
     leave_cause: str = ""
@@ -81,7 +77,6 @@ class Standing:
     generation: int
     seats: tuple[str | None, ...]
     store: str
-    sealed_at: float
     reason: str
     cause: str
     adopted: bool = False
@@ -121,10 +116,7 @@ class Failure:
     """A worker's own end, not judged yet."""
 
     member: str
-    generation: int
-    at: float
     status: int | None
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +169,6 @@ class Job:
     """when the first sign of the next change was there"""
     started: frozenset[str] = frozenset()
     phases: Phases | None = None
-    reason: str = ""
     closed: str = ""
 
     @property

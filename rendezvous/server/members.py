@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from rendezvous.server.hub import Full, Hub
-from rendezvous.wire import MAX_MEMBERS, FromMember, Join, Refused, View
+from rendezvous.wire import MAX_MEMBERS, Failed, FromMember, Join, Refused, View
 
 log = logging.getLogger(__name__)
 
@@ -134,4 +134,7 @@ async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: st
         except msgspec.MsgspecError as error:
             await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
             return
+        if isinstance(message, Failed):
+            fields = {"job": uid, "member": name, "generation": message.generation, "status": message.status, "detail": message.detail}
+            log.info("a worker ended by itself", extra=fields)
         hub.said(uid, name=name, incarnation=incarnation, message=message)

@@ -20,7 +20,6 @@ class Agent:
     is_ready: bool = True
     is_linked: bool = False
     is_refused: bool = False
-    in_place: bool = False
     failed: bool = False
     view: View = field(default_factory=View)
     entered: list[int] = field(default_factory=list)
@@ -38,7 +37,7 @@ class Agent:
         return f"{self.name}:{self.generation}"
 
     def join(self) -> Join:
-        return Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=self.store, in_place=self.in_place)
+        return Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=self.store)
 
     def hear(self, view: View) -> None:
         self.view = view
@@ -142,10 +141,10 @@ class Group:
 
     # --- the members ---
 
-    def start(self, name: str, *, pod: str = "", in_place: bool = False) -> Agent:
-        """A fresh agent of this name joins."""
+    def start(self, name: str, *, pod: str = "", is_ready: bool = True) -> Agent:
+        """A fresh agent of this name joins; one that is not ready boots beside the others' work."""
         self.starts += 1
-        agent = self.agents[name] = Agent(name, f"{pod or name}/{self.starts}", in_place=in_place)
+        agent = self.agents[name] = Agent(name, f"{pod or name}/{self.starts}", is_ready=is_ready)
         self.link(name)
         return agent
 

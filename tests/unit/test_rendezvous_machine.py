@@ -374,12 +374,14 @@ def test_a_member_that_does_not_come_to_the_barrier_is_gone_on_without() -> None
 def test_members_that_re_form_in_place_move_on_without_their_agent_restarting() -> None:
     group = Group()
     group.expect("w0", "w1")
-    group.start("w0", in_place=True)
-    group.start("w1", in_place=True)
+    group.start("w0")
+    group.start("w1")
     group.expect("w0", "w1", "w2")
-    booting = group.start("w2", in_place=True)
-    assert booting.is_ready
+    group.start("w2", is_ready=False)  # boots beside the others' work
+    group.advance(30)
+    assert not group.agents["w0"].view.reform
     before = {name: agent.incarnation for name, agent in group.agents.items()}
+    group.come("w2")
     group.come_all()  # at a step boundary, in the same process
     assert group.world() == {"w0": 0, "w1": 1, "w2": 2}
     assert before == {name: agent.incarnation for name, agent in group.agents.items()}
