@@ -25,13 +25,13 @@ def reason_of(job: Job, word: str) -> str:
 
 
 def with_condition(status: JobStatus, type: ConditionType, *, reason: str, message: str, now: datetime, is_true: bool = True) -> JobStatus:
-    """Appends the condition, replacing its like; what already says the same stays untouched, and after Failed nothing changes."""
+    """Appends the condition, replacing its like; what says the same stays in its place, and after Failed nothing changes."""
     if holds(status, ConditionType.FAILED):
         return status
     value = "True" if is_true else "False"
     old = status.condition(type.value)
     if old is not None and old.status == value and old.reason == reason:
-        return status
+        return status if old.message == message else _in_place(status, replace(old, message=message, last_update_time=now))
     transition = old.last_transition_time if old is not None and old.status == value else now
     new = Condition(type=type.value, status=value, reason=reason, message=message, last_update_time=now, last_transition_time=transition)
     dropped = {type.value}
@@ -44,6 +44,10 @@ def with_condition(status: JobStatus, type: ConditionType, *, reason: str, messa
     if is_true and type.value in _ENDS:
         kept = [_no_longer_running(c, now) for c in kept]
     return replace(status, conditions=(*kept, new))
+
+
+def _in_place(status: JobStatus, condition: Condition) -> JobStatus:
+    return replace(status, conditions=tuple(condition if c.type == condition.type else c for c in status.conditions))
 
 
 def without_condition(status: JobStatus, type: ConditionType) -> JobStatus:

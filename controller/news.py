@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from controller.actions import News, normal, warning
-from controller.snapshot import Pod
+from controller.snapshot import Pod, Snapshot
 from elastic.api.job import Job
 from elastic.api.template import default_container
 from elastic.api.words import RdzvBackend
 
+MOST_REMARKS = 3
 ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 
 
@@ -32,10 +33,28 @@ def of_templates(job: Job) -> Iterator[News]:
         if spec.template["spec"].get("restartPolicy"):
             message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
             yield warning("SetPodTemplateRestartPolicy", message)
+    if remark := of_etcd(job):
+        yield warning("EtcdRendezvous", remark)
+
+
+def of_remarks(snapshot: Snapshot) -> Iterator[News]:
+    """What parse remarked about the spec: fields without effect, counts that were clamped."""
+    for remark in snapshot.remarks:
+        yield warning("SpecRemark", remark)
+
+
+def of_etcd(job: Job) -> str:
+    """What a user of an etcd of his own must know; empty for everybody else."""
     policy = job.elastic
-    if policy is not None and policy.rdzv_backend in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2):
-        message = (
-            f"elasticPolicy.rdzvBackend is {policy.rdzv_backend.value}: torch's own handler is used, which needs the package python-etcd "
-            "in the image and the v2 interface of etcd; leave rdzvBackend out to meet at this control plane"
-        )
-        yield warning("EtcdRendezvous", message)
+    if policy is None or policy.rdzv_backend not in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2):
+        return ""
+    return (
+        f"elasticPolicy.rdzvBackend is {policy.rdzv_backend.value}: torch's own handler is used, which needs the package python-etcd "
+        "in the image and the v2 interface of etcd; leave rdzvBackend out to meet at this control plane"
+    )
+
+
+def in_words(job: Job, snapshot: Snapshot) -> str:
+    """The same remarks, as what a condition's message goes on with."""
+    remarks = [remark for remark in (of_etcd(job), *snapshot.remarks[:MOST_REMARKS]) if remark]
+    return "".join(f" {remark.rstrip('.')}." for remark in remarks)

@@ -14,7 +14,7 @@ from controller.conditions import is_over, reason_of, with_condition
 from controller.crew import crew_of
 from controller.frameworks import FRAMEWORKS
 from controller.hpa import autoscaler
-from controller.news import of_pods, of_templates
+from controller.news import in_words, of_pods, of_remarks, of_templates
 from controller.objects import reconciled
 from controller.pdb import disruption_budget
 from controller.pods import pod_for
@@ -33,7 +33,7 @@ def plan(job: Job, snapshot: Snapshot) -> Plan:
         return Plan()
     if is_over(job.status):
         return ending.over(job, snapshot)
-    status = _accepted(job, snapshot.now)
+    status = _accepted(job, snapshot)
     if job.run_policy.suspend:
         return suspension.suspended(job, snapshot, status, ())
     if gang.is_waiting(job, snapshot):
@@ -41,7 +41,7 @@ def plan(job: Job, snapshot: Snapshot) -> Plan:
     status, news = suspension.resumed(job, status, snapshot.now)
     if status.start_time is None:
         status = replace(status, start_time=snapshot.now)
-    look = _Look(job, snapshot, status, (*news, *of_pods(job, snapshot.pods)))
+    look = _Look(job, snapshot, status, (*news, *of_remarks(snapshot), *of_pods(job, snapshot.pods)))
     return _succeeded(look) or _too_late(look) or _elsewhere(look) or _failed(look) or _active(look)
 
 
@@ -64,11 +64,11 @@ class _Look:
         return None if seconds is None or start is None else start + timedelta(seconds=seconds)
 
 
-def _accepted(job: Job, now: datetime) -> JobStatus:
-    message = f"{job.kind.name} {job.metadata.name} is created."
+def _accepted(job: Job, snapshot: Snapshot) -> JobStatus:
+    message = f"{job.kind.name} {job.metadata.name} is created.{in_words(job, snapshot)}"
     if job.status.condition(ConditionType.CREATED.value):
         return job.status
-    return with_condition(job.status, ConditionType.CREATED, reason=reason_of(job, "Created"), message=message, now=now)
+    return with_condition(job.status, ConditionType.CREATED, reason=reason_of(job, "Created"), message=message, now=snapshot.now)
 
 
 def _called(job: Job) -> str:
@@ -197,7 +197,7 @@ def _shown(look: _Look, *, restarting: Sequence[News]) -> JobStatus:
     job, now = look.job, look.snapshot.now
     status = replace(look.status, replica_statuses=replica_statuses(job, look.counts))
     if is_running(job, look.counts):
-        message = f"{job.kind.name} {_called(job)} is running."
+        message = f"{job.kind.name} {_called(job)} is running.{in_words(job, look.snapshot)}"
         return with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
     if restarting:
         message = restarting[0].message

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -155,7 +156,7 @@ class Reconciler:
 
     def _planned(self, key: Key, job: Object, now: datetime) -> tuple[JobStatus, Plan]:
         try:
-            parsed, _ = parse(job, stored=True)
+            parsed, warnings = parse(job, stored=True)
         except SpecError as error:
             status = msgspec.convert(job.get("status") or {}, JobStatus, strict=False)
             return status, plan_for_invalid(KINDS[key.kind], key.name, status=status, problems=error.problems, now=now)
@@ -163,7 +164,7 @@ class Reconciler:
         snapshot = self._observer.snapshot(
             key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid), term=self.term
         )
-        return parsed.status, plan(parsed, snapshot)
+        return parsed.status, plan(parsed, replace(snapshot, remarks=tuple(map(str, warnings))))
 
 
 def _level(error: Exception) -> int:

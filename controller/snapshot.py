@@ -131,6 +131,8 @@ class Snapshot:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     token: str = ""
     term: int = 0
+    remarks: tuple[str, ...] = ()
+    """What the user should know about the job's spec, which is taken all the same."""
 
     def find(self, kind: str, name: str) -> Owned | None:
         return next((o for o in self.owned if o.kind == kind and o.name == name), None)
