@@ -170,7 +170,7 @@ class NewEvents(Events):
     def fields(self, obj: Json, /) -> dict[str, str]:
         return super().fields(self.to_storage(obj))
 
-    def same_form(self) -> bool:
+    def same_form(self, revision: int, /) -> bool:
         return False
 
     def to_storage(self, obj: Json, /) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -60,7 +61,7 @@ class Custom(Strategy):
     needs_version = True
     typed = False
 
-    def __init__(self, version: Json) -> None:
+    def __init__(self, version: Json, *, complete_since: float = math.inf) -> None:
         self.version = version
         self.subresources = version.get("subresources") or {}
         self.has_status = "status" in self.subresources
@@ -69,7 +70,10 @@ class Custom(Strategy):
             "x-kubernetes-preserve-unknown-fields": True,
         }
         self.schema: Json = {**self.declared, "properties": {**self.declared.get("properties", {}), **_IMPLIED}}
+        self._storage = bool(version.get("storage"))
         self._has_rules = rules.declared(self.declared)
+        self._complete_since = complete_since
+        self._has_defaults = structural.has_defaults(self.declared)
         self._check: Any = None
         self._tree: fieldsets.Shape | None = None
         self._selectable = tuple(f["jsonPath"].removeprefix(".") for f in version.get("selectableFields") or ())
@@ -123,14 +127,14 @@ class Custom(Strategy):
             out["status"] = new["status"]
         return out
 
-    def same_form(self) -> bool:
-        return bool(self.version.get("storage"))
+    def same_form(self, revision: int, /) -> bool:
+        """An object older than its definition, or written through another version, may lack a default."""
+        return self._storage and (not self._has_defaults or revision > self._complete_since)
 
     def from_storage(self, obj: Json, /) -> Json:
-        if not self.same_form():
-            structural.prune(obj, self.schema, "", [])
-        self.default(obj)
-        return obj
+        shown: Json = obj if self._storage else structural.prune(obj, self.schema, "", [])
+        self.default(shown)
+        return shown
 
     def deprecation(self, plural: str, version: str) -> str:
         """The warning for every use of a deprecated version; empty for others."""

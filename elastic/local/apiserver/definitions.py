@@ -4,6 +4,7 @@ its objects go first. Acts on what the store tells, a moment after it was told, 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from elastic.local.apiserver.custom import Custom
@@ -34,6 +35,8 @@ def types_of(obj: Json) -> list[ResourceType]:
     spec = obj["spec"]
     names = spec["names"]
     out = []
+    # With one version, whatever was written after the definition took its form has all defaults in it.
+    complete_since = int(obj["metadata"]["resourceVersion"]) if len(spec["versions"]) == 1 else math.inf
     for version in spec["versions"]:
         if not version.get("served"):
             continue
@@ -50,7 +53,7 @@ def types_of(obj: Json) -> list[ResourceType]:
                 names["plural"],
                 kind,
                 spec["scope"] == "Namespaced",
-                Custom(version),
+                Custom(version, complete_since=complete_since),
                 names.get("singular", ""),
                 tuple(names.get("shortNames") or ()),
                 tuple(names.get("categories") or ()),

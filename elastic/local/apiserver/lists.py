@@ -167,17 +167,19 @@ def list_meta(found: Page, kind: ResourceType) -> Json:
 def encode(found: Page, kind: ResourceType) -> bytes:
     """The list as JSON. Items of built-in kinds carry no apiVersion and kind; those of custom resources do."""
     head = orjson.dumps({"kind": kind.list_of, "apiVersion": kind.api_version, "metadata": list_meta(found, kind)})[:-1]
-    if kind.custom:
-        prefix = kind.prefix()
-        items = b",".join(prefix + e.data[1:] for e in found.entries)
-    elif kind.strategy.same_form():
-        items = b",".join(e.data for e in found.entries)
-    else:
-        items = b",".join(orjson.dumps({k: v for k, v in whole(kind, e).items() if k not in ("kind", "apiVersion")}) for e in found.entries)
+    items = b",".join(_item(e, kind) for e in found.entries)
     return head + b',"items":[' + items + b"]}"
 
 
+def _item(entry: Entry, kind: ResourceType) -> bytes:
+    if kind.custom:
+        return encode_one(entry, kind)
+    if kind.strategy.same_form(entry.revision):
+        return entry.data
+    return orjson.dumps({k: v for k, v in whole(kind, entry).items() if k not in ("kind", "apiVersion")})
+
+
 def encode_one(entry: Entry, kind: ResourceType) -> bytes:
-    if kind.strategy.same_form():
+    if kind.strategy.same_form(entry.revision):
         return kind.prefix() + entry.data[1:]
     return orjson.dumps(whole(kind, entry))

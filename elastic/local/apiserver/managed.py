@@ -81,7 +81,8 @@ def read(obj: Json | None) -> list[Owned]:
 
 
 def write(obj: Json, owners: list[Owned]) -> None:
-    owners = sorted(owners, key=lambda o: (o.manager.operation, o.time, o.manager.name, o.manager.version, o.manager.subresource))
+    # Not by time, as a real server does before it looks at names: the order would depend on where a second ends.
+    owners = sorted(owners, key=lambda o: (o.manager.operation, o.manager.name, o.manager.version, o.manager.subresource))
     entries = [_entry(o) for o in owners if o.fields]
     if entries:
         obj["metadata"]["managedFields"] = entries

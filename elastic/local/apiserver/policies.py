@@ -136,7 +136,7 @@ class Autoscalers(Strategy):
 class AutoscalersV1(Autoscalers):
     """autoscaling/v1: the same objects, with the cpu metric in a field of its own; other metrics are not shown."""
 
-    def same_form(self) -> bool:
+    def same_form(self, revision: int, /) -> bool:
         return False
 
     def default(self, obj: Json, /) -> None:

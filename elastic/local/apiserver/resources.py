@@ -98,8 +98,8 @@ class Strategy:
     def from_storage(self, obj: Json, /) -> Json:
         return obj
 
-    def same_form(self) -> bool:
-        """Whether this version's form is the stored one, so that stored bytes can be answered as they are."""
+    def same_form(self, revision: int, /) -> bool:
+        """Whether what was stored at a revision has this version's form, so that its bytes can be answered as they are."""
         return True
 
     def columns(self) -> list[Json]:

@@ -40,6 +40,14 @@ def prune(value: Any, schema: Json, path: str, unknown: list[str]) -> Any:
     return value
 
 
+def has_defaults(schema: Any) -> bool:
+    """Whether there is a default anywhere in a schema."""
+    if not isinstance(schema, dict):
+        return False
+    inner = (*(schema.get("properties") or {}).values(), schema.get("items"), schema.get("additionalProperties"))
+    return "default" in schema or any(has_defaults(s) for s in inner)
+
+
 def default(value: Any, schema: Json) -> None:
     """Fills in defaults in place; a null that is not allowed counts as missing where there is a default."""
     if isinstance(value, dict):
