@@ -158,7 +158,8 @@ class Laws:
         lately = self._lately(life)
         job = lately[-1]
         is_whole = all(j.elastic is not None and not j.run_policy.suspend and j.kind.native_elastic for j in lately)
-        if life.end or not is_whole or self._is_another_group(pod, lately):
+        world = self._server.hub.world(life.uid)
+        if life.end or (world is not None and world.closed) or not is_whole or self._is_another_group(pod, lately):
             return
         name = pod["metadata"]["name"]
         others = [
