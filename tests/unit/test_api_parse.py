@@ -134,8 +134,16 @@ def test_a_stored_static_job_without_workers_keeps_them_at_none_with_a_warning()
 
 def test_a_count_that_is_no_allowed_size_is_rounded_down_with_a_warning():
     obj = job("pytorch-elastic-ours", {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 7}}}})
-    assert warned(obj) == [
-        "spec.pytorchReplicaSpecs.Worker.replicas: Worker.replicas is 7, which sizeStep does not allow; 6 train together"
+    message = "spec.pytorchReplicaSpecs.Worker.replicas: Worker.replicas is 7, which sizeStep does not allow; 6 train together"
+    assert message in warned(obj)
+
+
+def test_what_is_not_applied_yet_says_so():
+    assert warned(job("pytorch-elastic-ours")) == [
+        "spec.elasticPolicy.restartBudget.windowSeconds: windowSeconds is not applied by this version; "
+        "restarts count over the job's whole life",
+        "spec.elasticPolicy.maxRestartsWithoutProgress: maxRestartsWithoutProgress is not applied by this version; "
+        "bound the restarts by maxRestarts or restartBudget",
     ]
 
 
