@@ -20,7 +20,7 @@ from laptop import NAMESPACE, alive, container, get, gone, kill, log_of, phase, 
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
+from elastic.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -151,6 +151,8 @@ async def test_a_container_without_a_command_says_why_it_does_not_start(kube: Ku
         return state if state.get("reason") == "CreateContainerConfigError" else None
 
     assert "images are not pulled" in (await until(waiting, "a reason"))["message"]
+    events = (await kube.list(EVENTS, namespace=NAMESPACE, fields=f"involvedObject.name={name}")).items
+    assert [event["reason"] for event in events].count("Failed") <= 1
     await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
 
 

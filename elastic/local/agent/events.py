@@ -1,4 +1,6 @@
-"""Writes Kubernetes Events about pods and nodes. Best effort, as everywhere: a lost event is logged and nothing waits for it."""
+"""Writes Kubernetes Events about pods and nodes; one that repeats is counted, not written again.
+Best effort, as everywhere: a lost event is logged and nothing waits for it.
+"""
 
 import asyncio
 import logging
@@ -16,6 +18,7 @@ from elastic.local.agent.status import timestamp
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1000
+MOST_REMEMBERED = 1000
 
 
 class Recorder:
@@ -25,6 +28,8 @@ class Recorder:
         self._kube = kube
         self._source = {"component": component, **({"host": host} if host else {})}
         self._queue: asyncio.Queue[Object] = asyncio.Queue(MOST_WAITING)
+        self._written: dict[tuple[str, str, str], tuple[str, int]] = {}
+        """Name and count of what was written, by the object's uid, reason and message."""
 
     def pod(self, pod: Object, *, reason: str, message: str, warning: bool = False, container: str = "") -> None:
         metadata = pod["metadata"]
@@ -64,6 +69,26 @@ class Recorder:
         while True:
             event = await self._queue.get()
             try:
-                await self._kube.create(EVENTS, event, namespace=event["metadata"]["namespace"])
+                await self._write(event)
             except (KubeError, aiohttp.ClientError, TimeoutError) as error:
                 log.info("event %s about %s was not written: %s", event["reason"], event["involvedObject"]["name"], error)
+
+    async def _write(self, event: Object) -> None:
+        namespace = event["metadata"]["namespace"]
+        key = (event["involvedObject"]["uid"], event["reason"], event["message"])
+        name, count = self._written.pop(key, ("", 0))
+        if name:
+            again = {"count": count + 1, "lastTimestamp": event["lastTimestamp"]}
+            try:
+                await self._kube.patch(EVENTS, name, again, namespace=namespace)
+            except KubeError as error:
+                if error.code != 404:
+                    raise
+                # The API server keeps events for a while only.
+                name, count = "", 0
+        if not name:
+            name = event["metadata"]["name"]
+            await self._kube.create(EVENTS, event, namespace=namespace)
+        self._written[key] = (name, count + 1)
+        if len(self._written) > MOST_REMEMBERED:
+            del self._written[next(iter(self._written))]

@@ -36,8 +36,10 @@ async def ask(target: Target, handler: Object, *, timeout_s: float) -> str:
             return await _ask(target, handler)
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
-    except (OSError, SandboxError, HolderGone, ConfigError) as error:
-        return str(error) or type(error).__name__
+    except OSError as error:
+        return error.strerror or str(error)
+    except (SandboxError, HolderGone, ConfigError) as error:
+        return str(error)
 
 
 async def _ask(target: Target, handler: Object) -> str:
