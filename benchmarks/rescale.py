@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +30,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/rescale.md and docs/rescale.svg")
     parser.add_argument("--raw", type=Path, help="a JSON file to which every figure is added, and from which earlier ones are taken")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the agents are ended, too
 
     found = [Measured(**fields) for fields in json.loads(chosen.raw.read_text())] if chosen.raw and chosen.raw.exists() else []
     names = [name for name in chosen.settings.split(",") if not (chosen.quick and name == "stock")]

@@ -11,6 +11,7 @@ import socket
 import stat
 import sys
 import tempfile
+import time
 import typing
 
 SWITCH = "ELASTIC_WARM_START"
@@ -20,6 +21,10 @@ OFF = ("off", "no", "false", "0")
 REFUSED = ("PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONDUMPREFS")
 LONGEST_INTERPRETER = 120
 BACKLOG = 256
+PREFIX = "elastic-warm-"
+OLD_S = 60.0
+MOST_SWEPT = 64
+SWEEP_PATIENCE_S = 0.1
 TITLE_ROOM = " " * 2048
 """Room in the server's command line for the command line of a worker, which `ps` is to show."""
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from elastic_worker.warm.server import main; main()"
@@ -64,9 +69,26 @@ def environment_of_workers(command: typing.Sequence[str], environment: Environme
     return wanted
 
 
+def sweep(parent: str, *, now: float) -> None:
+    """Remove the folders of servers that were killed and could not do it: nobody listens there any more."""
+    names = [name for name in os.listdir(parent) if name.startswith(PREFIX)]
+    for folder in [os.path.join(parent, name) for name in names[:MOST_SWEPT]]:
+        try:
+            if now - os.stat(folder).st_mtime < OLD_S:
+                continue
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(SWEEP_PATIENCE_S)
+                probe.connect(os.path.join(folder, "socket"))
+        except (ConnectionRefusedError, FileNotFoundError):
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
+
+
 def make_folder(executable: str) -> str:
     """A folder of our own with the stub as an executable file."""
-    folder = tempfile.mkdtemp(prefix="elastic-warm-")
+    sweep(tempfile.gettempdir(), now=time.time())
+    folder = tempfile.mkdtemp(prefix=PREFIX)
     try:
         path = os.path.join(folder, "python")
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "stub.py")) as source, open(path, "w") as file:
@@ -84,8 +106,12 @@ def start_server(folder: str, *, agent: int, environment: Environment) -> None:
     """Start the fork server as a process that is nobody's; it ends with the agent."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(os.path.join(folder, "socket"))
-    listener.listen(BACKLOG)
+    try:
+        listener.bind(os.path.join(folder, "socket"))
+        listener.listen(BACKLOG)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     arguments = [sys.executable, "-u", "-c", BOOT, root, folder, str(listener.fileno()), str(agent), "0", TITLE_ROOM]
     if os.fork() == 0:
         try:

@@ -1,7 +1,9 @@
 """When a worker may start warm, and when it would not be what a plain start makes of it."""
 
 import os
+import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,18 @@ def test_the_server_imports_with_the_threads_that_torchrun_will_set(
     command: list[str], environment: dict[str, str], omp: str | None
 ) -> None:
     assert launch.environment_of_workers(command, environment).get("OMP_NUM_THREADS") == omp
+
+
+def test_folders_of_killed_servers_are_swept_away_and_those_of_living_ones_are_not(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as living, socket.socket(socket.AF_UNIX) as dead:
+        for name, listener in (("elastic-warm-living", living), ("elastic-warm-dead", dead)):
+            (tmp_path / name).mkdir()
+            listener.bind(str(tmp_path / name / "socket"))
+            listener.listen()
+        dead.close()
+        (tmp_path / "elastic-warm-other").mkdir()
+        (tmp_path / "mine").mkdir()
+        launch.sweep(str(tmp_path), now=time.time())
+        assert len(list(tmp_path.iterdir())) == 4, "what is young may be about to be used"
+        launch.sweep(str(tmp_path), now=time.time() + 2 * launch.OLD_S)
+        assert {path.name for path in tmp_path.iterdir()} == {"elastic-warm-living", "mine"}
