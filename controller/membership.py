@@ -140,9 +140,15 @@ class Departures:
 
 
 def still_leaving(snapshot: Snapshot, known: Sequence[Leaving]) -> list[Leaving]:
-    """Of those told to leave: the ones whose very pod is there, and whose notice, where that was the cause, still stands."""
-    uids, noticed = {pod.name: pod.uid for pod in snapshot.pods if not pod.is_over}, notices(snapshot)
-    return [e for e in known if uids.get(e.member) == e.uid and (e.cause == Cause.PLAN.value or e.member in noticed)]
+    """Of those told to leave: the ones whose very pod is there, and whose notice, where that was the cause, still stands.
+    A node that is gone took its taint along; that withdraws nothing.
+    """
+    pods, noticed = {pod.name: pod for pod in snapshot.pods if not pod.is_over}, notices(snapshot)
+
+    def stands(entry: Leaving, pod: Pod) -> bool:
+        return entry.cause == Cause.PLAN.value or entry.member in noticed or pod.node not in snapshot.nodes
+
+    return [e for e in known if (pod := pods.get(e.member)) is not None and pod.uid == e.uid and stands(e, pod)]
 
 
 def without_spared(snapshot: Snapshot, leaving: Sequence[Leaving], *, short: int) -> list[Leaving]:

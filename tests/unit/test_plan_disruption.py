@@ -42,6 +42,19 @@ def test_a_taint_of_the_node_is_passed_on_with_the_time_that_is_left(taint: str,
     assert told(cluster).pending == ("train-worker-2",)
 
 
+def test_a_node_that_goes_after_its_notice_makes_nobody_else_leave() -> None:
+    """The taint went with the node and the pod stayed a moment longer: it counted as one that stays, so another was told to go."""
+    cluster = running(2)
+    cluster.nodes["node-1"] = Node("node-1", taints=("cloud.google.com/impending-node-termination",))
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    del cluster.nodes["node-1"]
+    cluster.settle()
+    assert [leave.member for leave in told(cluster).leaving] == ["train-worker-1"]
+    assert told(cluster).members == ("train-worker-0", "train-worker-2")
+
+
 def test_the_deadline_of_a_notice_does_not_move_from_round_to_round() -> None:
     cluster = running(2)
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], disruption="PreemptionByScheduler")
