@@ -38,19 +38,23 @@ class Outcome:
         return next((log for log in self.logs.values() if text in log), "")
 
 
+def is_made(name: str) -> bool:
+    """Whether a framework's environment is there, from the present pins."""
+    pins, made_from = ROOT / "examples" / "requirements" / f"{name}.txt", ENVIRONMENTS / name / "made-from.txt"
+    return made_from.exists() and made_from.read_text() == pins.read_text()
+
+
 def environment(name: str) -> Path:
-    """The folder of a framework's environment; skips the test where it has not been made from the present pins."""
-    folder, pins = ENVIRONMENTS / name, ROOT / "examples" / "requirements" / f"{name}.txt"
-    made_from = folder / "made-from.txt"
-    if not made_from.exists() or made_from.read_text() != pins.read_text():
+    """The folder of a framework's environment; skips the test where it has not been made."""
+    if not is_made(name):
         pytest.skip(f"no environment with {name}; make it with: scripts/frameworks {name}")
-    return folder
+    return ENVIRONMENTS / name
 
 
 @contextlib.contextmanager
 def laptop(sandbox: str, *frameworks: str) -> Iterator[LocalCluster]:
-    """A laptop cluster in which the environments of these frameworks stand for the images that the examples name."""
-    images = {f"example.com/{name}": environment(name) for name in frameworks}
+    """A laptop cluster in which the environments of these frameworks stand for the examples' images, as far as they are made."""
+    images = {f"example.com/{name}": environment(name) for name in frameworks if is_made(name)}
     with contextlib.chdir(ROOT), LocalCluster(sandbox=sandbox, images=images) as cluster:
         # Examples name their files from the repository's root, where their reader stands.
         yield cluster
@@ -64,8 +68,10 @@ def resource(job: Mapping[str, Any]) -> Resource:
     return Resource("kubeflow.org", "v1", KINDS[job["kind"]].plural, kind=job["kind"])
 
 
-def run_to_end(cluster: LocalCluster, job: Mapping[str, Any], *, within_s: float) -> Outcome:
-    """Creates the job, waits until it is over, and gathers what its pods said."""
+def run_to_end(cluster: LocalCluster, job: Mapping[str, Any], *, within_s: float, framework: str = "") -> Outcome:
+    """Creates the job, waits until it is over, and gathers what its pods said; skips the test where its framework is not there."""
+    if framework:
+        environment(framework)
     return asyncio.run(_run_to_end(cluster, dict(job), within_s=within_s))
 
 

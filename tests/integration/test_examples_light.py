@@ -1,31 +1,35 @@
 """The examples whose frameworks are quick to install train for real on the laptop cluster, in each sandbox."""
 
 import re
+from collections.abc import Iterator
 
 import pytest
 from example_jobs import laptop, read, run_to_end
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(400),
-    pytest.mark.parametrize("sandbox", ["netns", "loopback"]),
-]
+from elastic.local import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 WITHIN_S = 300.0
 
 
+@pytest.fixture(scope="module", params=["netns", "loopback"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """One for all examples of a sandbox, for they do not disturb each other."""
+    with laptop(request.param, "xgboost", "jax") as running:
+        yield running
+
+
 @pytest.mark.torch
-def test_a_static_pytorchjob_trains_over_master_and_workers(sandbox: str) -> None:
-    with laptop(sandbox) as cluster:
-        outcome = run_to_end(cluster, read("pytorch-static"), within_s=WITHIN_S)
+def test_a_static_pytorchjob_trains_over_master_and_workers(cluster: LocalCluster) -> None:
+    outcome = run_to_end(cluster, read("pytorch-static"), within_s=WITHIN_S)
     assert outcome.state == "Succeeded", outcome.story
     assert sorted(outcome.logs) == ["pytorch-static-master-0", "pytorch-static-worker-0", "pytorch-static-worker-1"]
     for log in outcome.logs.values():
         assert float(re.search(r"accuracy ([\d.]+) over 3 ranks", log)[1]) > 0.9, outcome.story
 
 
-def test_an_xgboostjob_boosts_on_the_rows_of_all_replicas(sandbox: str) -> None:
-    with laptop(sandbox, "xgboost") as cluster:
-        outcome = run_to_end(cluster, read("xgboost"), within_s=WITHIN_S)
+def test_an_xgboostjob_boosts_on_the_rows_of_all_replicas(cluster: LocalCluster) -> None:
+    outcome = run_to_end(cluster, read("xgboost"), within_s=WITHIN_S, framework="xgboost")
     assert outcome.state == "Succeeded", outcome.story
     trained = re.search(r"trained 20 rounds on 6000 rows: error ([\d.]+) -> ([\d.]+)", outcome.logs["xgboost-master-0"])
     assert trained, outcome.story
@@ -34,9 +38,8 @@ def test_an_xgboostjob_boosts_on_the_rows_of_all_replicas(sandbox: str) -> None:
     assert ranks.items() >= {("xgboost-master-0", "0")}
 
 
-def test_a_jaxjob_trains_on_one_array_spread_over_its_workers(sandbox: str) -> None:
-    with laptop(sandbox, "jax") as cluster:
-        outcome = run_to_end(cluster, read("jax"), within_s=WITHIN_S)
+def test_a_jaxjob_trains_on_one_array_spread_over_its_workers(cluster: LocalCluster) -> None:
+    outcome = run_to_end(cluster, read("jax"), within_s=WITHIN_S, framework="jax")
     assert outcome.state == "Succeeded", outcome.story
     for index in range(3):
         log = outcome.logs[f"jax-worker-{index}"]

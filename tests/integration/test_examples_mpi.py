@@ -7,6 +7,7 @@ import asyncio
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 from example_jobs import NAMESPACE, laptop, read, resource, run_to_end
@@ -17,14 +18,20 @@ from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 WITHIN_S = 200.0
+WORKERS = "training.kubeflow.org/job-name=typed,training.kubeflow.org/replica-type=worker"
 needs_open_mpi = pytest.mark.skipif(shutil.which("orted") is None, reason="Open MPI is not installed: apt-get install openmpi-bin")
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with laptop("netns", "mpi") as running:
+        yield running
+
+
 @needs_open_mpi
-def test_an_mpijob_trains_with_ranks_on_every_worker() -> None:
-    with laptop("netns", "mpi") as cluster:
-        outcome = run_to_end(cluster, read("mpi"), within_s=WITHIN_S)
+def test_an_mpijob_trains_with_ranks_on_every_worker(cluster: LocalCluster) -> None:
+    outcome = run_to_end(cluster, read("mpi"), within_s=WITHIN_S, framework="mpi")
     assert outcome.state == "Succeeded", outcome.story
     trained = re.search(r"4 ranks on mpi-worker-0, mpi-worker-1: loss ([\d.]+) -> ([\d.]+)", outcome.logs["mpi-launcher"])
     assert trained, outcome.story
@@ -32,43 +39,43 @@ def test_an_mpijob_trains_with_ranks_on_every_worker() -> None:
 
 
 @needs_kubectl
-def test_the_launchers_exec_client_passes_streams_and_statuses_on_as_kubectl_does() -> None:
+def test_the_launchers_exec_client_passes_streams_and_statuses_on_as_kubectl_does(cluster: LocalCluster) -> None:
     """The launcher only waits here; everything is typed into it from outside, so no MPI is needed."""
     job = read("mpi")
+    job["metadata"]["name"] = "typed"
     launcher, worker = (job["spec"]["mpiReplicaSpecs"][type]["template"]["spec"]["containers"][0] for type in ("Launcher", "Worker"))
     launcher["command"], launcher["image"] = ["sleep", "600"], "example.com/ours"
     worker["image"] = "example.com/ours"
-    with laptop("netns") as cluster:
-        asyncio.run(_start(cluster, job))
-        assert _typed(cluster, "exec mpi-worker-0 -- hostname") == (0, "mpi-worker-0\n", "")
-        assert _typed(cluster, "exec mpi-worker-1 -- sh -c 'echo out; echo err >&2; exit 7'") == (7, "out\n", "err\n")
-        assert _typed(cluster, "exec -i mpi-worker-0 -c mpi -- wc -c", given="abc" * 50_000) == (0, "150000\n", "")
-        size = 3_000_000
-        code, out, _ = _typed(cluster, f"exec mpi-worker-0 -- head -c {size} /dev/zero")
-        assert (code, len(out)) == (0, size)
-        code, _, err = _typed(cluster, "exec mpi-worker-9 -- true")
-        assert code == 1
-        assert "mpi-worker-9" in err
-        code, _, err = _typed(cluster, "get pods")
-        assert code != 0
-        assert "kubectl" in err
+    asyncio.run(_start(cluster, job))
+    assert _typed(cluster, "exec typed-worker-0 -- hostname") == (0, "typed-worker-0\n", "")
+    assert _typed(cluster, "exec typed-worker-1 -- sh -c 'echo out; echo err >&2; exit 7'") == (7, "out\n", "err\n")
+    assert _typed(cluster, "exec -i typed-worker-0 -c mpi -- wc -c", given="abc" * 50_000) == (0, "150000\n", "")
+    size = 3_000_000
+    code, out, _ = _typed(cluster, f"exec typed-worker-0 -- head -c {size} /dev/zero")
+    assert (code, len(out)) == (0, size)
+    code, _, err = _typed(cluster, "exec typed-worker-9 -- true")
+    assert code == 1
+    assert "typed-worker-9" in err
+    code, _, err = _typed(cluster, "get pods")
+    assert code != 0
+    assert "kubectl" in err
 
 
 async def _start(cluster: LocalCluster, job: dict[str, object]) -> None:
     """Until the launcher runs, which it does only after all workers do."""
     async with connect(cluster.kubeconfig) as kube, asyncio.timeout(WITHIN_S):
         await kube.create(resource(job), job, namespace=NAMESPACE)
-        async for event in kube.watch(PODS, namespace=NAMESPACE, fields="metadata.name=mpi-launcher"):
+        async for event in kube.watch(PODS, namespace=NAMESPACE, fields="metadata.name=typed-launcher"):
             if event.object["status"].get("phase") == "Running":
                 break
-        workers = (await kube.list(PODS, namespace=NAMESPACE, labels="training.kubeflow.org/replica-type=worker")).items
+        workers = (await kube.list(PODS, namespace=NAMESPACE, labels=WORKERS)).items
         assert [pod["status"]["phase"] for pod in workers] == ["Running", "Running"]
 
 
 def _typed(cluster: LocalCluster, words: str, *, given: str = "") -> tuple[int, str, str]:
     """What our client prints and how it ends when it is called in the launcher. A marker tells its status from that of the way there."""
     script = f"/opt/kube/kubectl {words}; echo status $? >&2"
-    command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), "exec", "-i", "mpi-launcher", "-c", "mpi", "--", "sh", "-c", script]
+    command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), "exec", "-i", "typed-launcher", "-c", "mpi", "--", "sh", "-c", script]
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=WITHIN_S)
     err, _, status = done.stderr.rpartition("status ")
     return int(status), done.stdout, err
