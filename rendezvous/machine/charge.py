@@ -1,11 +1,12 @@
 """Whose restart it was. The first failure of a world is the cause and its peers' failures are collateral; where the world lost a
-member to something else in the same breath, every failure is collateral of that. Only some causes count against maxRestarts.
+member to something else in the same breath, or a peer had finished already, every failure is collateral. Only some causes count
+against maxRestarts.
 """
 
 from collections import Counter
 from dataclasses import replace
 
-from rendezvous.machine.state import CHARGED, Cause, Job
+from rendezvous.machine.state import CHARGED, Cause, Job, Phase
 
 
 def disrupted_by(job: Job, *, name: str, cause: str, words: str) -> Job:
@@ -23,17 +24,23 @@ def judge(job: Job) -> Job:
     for _, cause, _ in job.disrupted:
         counts[cause] += 1
     collateral = len(job.failures)
-    if job.failures and not job.disrupted:
+    if job.failures and not job.disrupted and not _has_finished(job):
         counts[Cause.USER.value] += 1
         collateral -= 1
     if collateral:
         counts[Cause.COLLATERAL.value] += collateral
     judged = replace(job, restarts=dict(counts), failures=(), disrupted=())
-    if job.failures:
+    if job.failures and not _has_finished(job):
         first = job.failures[0]
         status = f"with status {first.status}" if first.status is not None else "by itself"
         return _close_if_spent(judged, f"a worker of {first.member} ended {status}")
-    return _close_if_spent(judged, job.disrupted[0][2])
+    return _close_if_spent(judged, job.disrupted[0][2] if job.disrupted else "a worker ended after its peers had finished")
+
+
+def _has_finished(job: Job) -> bool:
+    """Whether a member of the current world is done: what others still held open with it breaks then, and is nobody's fault."""
+    seats = job.standing.ranks if job.standing is not None else {}
+    return any(name in job.members and job.members[name].phase is Phase.FINISHED for name in seats)
 
 
 def recount(job: Job, *, name: str, cause: str, words: str) -> Job:

@@ -203,6 +203,28 @@ def test_failures_around_a_lost_member_are_nobodys_fault() -> None:
     assert "connection to w0 broke" in summary(group.job).reason
 
 
+def test_a_failure_after_a_peer_has_finished_is_not_charged() -> None:
+    """Seen in a demo: rank 0 was done and closed its connection while rank 1 was still in the last barrier."""
+    group = group_of(2, max_restarts=0)
+    group.finish("w0")
+    group.fail("w1", 1)
+    group.come_all()
+    assert group.world() == {"w1": 0}
+    assert summary(group.job).restarts == {"collateral": 1}
+    group.fail("w1", 1)
+    group.come_all()
+    assert summary(group.job).closed.startswith("a worker of w1 ended with status 1"), "but it cannot go on for ever"
+
+
+def test_a_failure_whose_peer_finished_a_moment_later_is_not_charged_either() -> None:
+    group = group_of(2, max_restarts=0)
+    group.fail("w1", 1)
+    group.finish("w0")
+    group.come_all()
+    assert group.world() == {"w1": 0}
+    assert summary(group.job).restarts == {"collateral": 1}
+
+
 def test_a_spent_budget_closes_the_world_with_its_reason() -> None:
     group = group_of(2, max_restarts=1)
     group.fail("w1", 7)
