@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic.local.sandbox.loopback import compile_library
+from elastic.local.sandbox import Launch, Mount, SandboxError
+from elastic.local.sandbox.loopback import Loopback, compile_library
 
 pytestmark = [
     pytest.mark.integration,
@@ -84,3 +85,28 @@ def test_interfaces_are_those_of_a_pod(library: Path, tmp_path: Path) -> None:
         "libc.freeifaddrs(first); print(*names)"
     )
     assert inside(library, tmp_path, program) == "lo eth0"
+
+
+def test_links_of_the_machine_are_never_touched_and_those_of_pods_go_with_the_last_of_them(tmp_path: Path) -> None:
+    theirs, wanted, claim = tmp_path / "theirs", tmp_path / "deep/data", tmp_path / "claims/ns/shared"
+    theirs.symlink_to(tmp_path / "nowhere")
+    claim.mkdir(parents=True)
+    sandbox = Loopback(tmp_path)
+    try:
+        with pytest.raises(SandboxError, match="exists on this machine"):
+            sandbox.check(launch("a", Mount(str(claim), str(theirs))))
+        assert theirs.is_symlink()
+        for pod in ("a", "b"):
+            sandbox.check(launch(pod, Mount(str(claim), str(wanted))))
+        sandbox.destroy("a")
+        assert wanted.resolve() == claim
+        with pytest.raises(SandboxError, match="in use by another pod"):
+            sandbox.check(launch("c", Mount(str(tmp_path), str(wanted))))
+        sandbox.destroy("b")
+        assert not wanted.parent.exists()
+    finally:
+        sandbox.close()
+
+
+def launch(pod: str, mount: Mount) -> Launch:
+    return Launch(id=pod, pod=pod, argv=["true"], env={}, cwd="/", log="", record="", mounts=[mount])

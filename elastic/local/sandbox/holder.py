@@ -356,6 +356,7 @@ def main() -> int:
     """`python -m elastic.local.sandbox.holder FOLDER MODE`, started by whoever owns the cluster, with whom it ends."""
     folder, mode = Path(sys.argv[1]), Mode(sys.argv[2])
     linux.die_with_parent(signal.SIGTERM)
+    linux.adopt_orphans()
     try:
         sandbox = make_sandbox(mode, folder)
         prove(sandbox, folder)

@@ -5,6 +5,7 @@ library (podnet.c). Pods see the machine's files; a mountPath is a symbolic link
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -20,6 +21,8 @@ GATEWAY = "127.0.0.1"
 FIRST_NETWORK, LAST_NETWORK = 16, 250
 CLAIM_PORT = 47_001
 COMPILE_S = 60.0
+OF_A_POD = re.compile(r"/nodes/[^/]+/[^/]+/volumes/|/claims/")
+"""Where links lead that we made; any other belongs to the machine, and is never touched."""
 
 
 class Loopback:
@@ -35,7 +38,6 @@ class Loopback:
         self._hostnames: dict[str, str] = {}
         self._links: dict[str, list[str]] = {}
         self._last = 1
-        linux.adopt_orphans()
 
     def create(self, pod: str, *, hostname: str) -> str:
         taken = set(self._addresses.values())
@@ -54,6 +56,10 @@ class Loopback:
         self._addresses.pop(pod, None)
         self._hostnames.pop(pod, None)
         for link in reversed(self._links.pop(pod, [])):
+            heir = next((others for others in self._links.values() if any(f"{other}/".startswith(f"{link}/") for other in others)), None)
+            if heir is not None:
+                heir.insert(0, link)
+                continue
             with contextlib.suppress(OSError):
                 os.unlink(link) if os.path.islink(link) else os.rmdir(link)
 
@@ -75,15 +81,18 @@ class Loopback:
     def _link(self, pod: str, mount: Mount) -> None:
         target = mount.target.rstrip("/") or "/"
         made = self._links.setdefault(pod, [])
-        if os.path.islink(target):
-            if os.readlink(target) == mount.source:
-                return
+        if os.path.islink(target) and os.readlink(target) == mount.source:
+            # Made for an earlier container of the pod, or for another pod with the same claim.
+            made.append(target)
+            return
+        if os.path.islink(target) and OF_A_POD.search(os.readlink(target)):
             if os.path.exists(target):
                 raise SandboxError(
                     f"mountPath {target} is in use by another pod; without namespaces (sandbox loopback) one pod at a time can have it"
                 )
+            # Left by a cluster that was killed together with its pod.
             os.unlink(target)
-        if os.path.exists(target):
+        if os.path.lexists(target):
             raise SandboxError(f"mountPath {target} exists on this machine; without namespaces (sandbox loopback) it cannot be covered")
         try:
             for folder in _missing_parents(target):
