@@ -46,13 +46,13 @@ def _head(height: int) -> list[str]:
     lines = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' viewBox='0 0 {WIDTH} {height}' {FONT}>",
         f"<rect width='{WIDTH}' height='{height}' fill='#ffffff'/>",
-        f"<text x='{LEFT}' y='22' font-size='14' fill='#222'>{TITLE}</text>",
+        f"<text x='40' y='22' font-size='14' fill='#222'>{TITLE}</text>",
     ]
-    x = LEFT
+    x = 40.0
     for setting in SETTINGS:
-        lines.append(f"<rect x='{x}' y='34' width='11' height='11' fill='{setting.colour}'/>")
-        lines.append(f"<text x='{x + 16}' y='44' font-size='12' fill='#222'>{escape(setting.words)}</text>")
-        x += 28 + 7 * len(setting.words)
+        lines.append(f"<rect x='{x:.0f}' y='34' width='11' height='11' fill='{setting.colour}'/>")
+        lines.append(f"<text x='{x + 16:.0f}' y='44' font-size='12' fill='#222'>{escape(setting.words)}</text>")
+        x += 28 + 6.2 * len(setting.words)
     return lines
 
 

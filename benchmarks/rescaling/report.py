@@ -107,6 +107,15 @@ def _verdict(what: str, found: str, aim: str, is_met: bool) -> str:
     return f"{'met   ' if is_met else 'MISSED'} {what}: {found} (aim: {aim})"
 
 
+def _load() -> str:
+    """How busy the machine was, for that decides what a start of processes takes."""
+    load = os.getloadavg()[2]
+    busy = (
+        " Other work kept it busy, which makes every start of a process several times slower." if load > 2 * (os.cpu_count() or 1) else ""
+    )
+    return f"Load average over the last 15 minutes: {load:.1f}.{busy}"
+
+
 def write(found: Sequence[Measured], docs: Path) -> None:
     """Renew the figures in docs/rescale.md, and the picture beside it."""
     page = docs / "rescale.md"
@@ -118,7 +127,7 @@ def write(found: Sequence[Measured], docs: Path) -> None:
     aims = "\n".join(f"- {line}" for line in verdicts(found))
     parts = [
         table(found),
-        f"Seconds: median (least to most, number of runs). Machine: {machine}.",
+        f"Seconds: median (least to most, number of runs). Machine: {machine}. {_load()}",
         "Milliseconds by phase, of the backend elastic (medians):",
         phases(found),
         "The aims, as found in these runs:",
