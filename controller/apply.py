@@ -13,6 +13,8 @@ import msgspec
 
 from controller.actions import Action, Create, Delete, DeleteJob, Forget, News, Plan, Tell, Update, normal, warning
 from controller.keys import JOBS, Key, owner_uid
+from controller.objects import OWNED_LABEL
+from controller.observe import Seen
 from controller.tell import Teller
 from elastic.api.job import JobStatus
 from elastic.kube.client import Kube
@@ -36,7 +38,7 @@ class Membership(Protocol):
 class Outcome:
     """What a round did: the newest version written per kind, what to tell, and what failed."""
 
-    written: dict[Resource, str] = field(default_factory=dict)
+    written: dict[Seen, str] = field(default_factory=dict)
     news: list[News] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
     status: JobStatus | None = None
@@ -44,9 +46,10 @@ class Outcome:
     job_is_gone: bool = False
 
     def wrote(self, resource: Resource, item: Object) -> None:
-        version = str((item.get("metadata") or {}).get("resourceVersion", ""))
-        if version.isdigit() and int(version) > int(self.written.get(resource, "0")):
-            self.written[resource] = version
+        metadata = item.get("metadata") or {}
+        version, seen = str(metadata.get("resourceVersion", "")), Seen(resource, OWNED_LABEL in (metadata.get("labels") or {}))
+        if version.isdigit() and int(version) > int(self.written.get(seen, "0")):
+            self.written[seen] = version
 
 
 class Applier:

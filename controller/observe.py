@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller.keys import JOBS, Key, key_of_labels, key_of_owner, owner_uid
 from controller.objects import OWNED_LABEL, RESOURCES, UNMARKED
@@ -27,6 +27,13 @@ class _Mine:
     key: Key | None
     owner: str
     what: Pod | Service | Owned
+
+
+class Seen(NamedTuple):
+    """Where an object comes into view: pods are seen as a job's replicas, or beside them, each through a watch of its own."""
+
+    resource: Resource
+    is_beside: bool
 
 
 class Observer:
@@ -90,9 +97,9 @@ class Observer:
                 return Key(kind, job["metadata"].get("namespace", ""), job["metadata"]["name"])
         return None
 
-    async def reached(self, resource: Resource, version: str, *, timeout_s: float) -> bool:
+    async def reached(self, seen: Seen, version: str, *, timeout_s: float) -> bool:
         """Waits until a write of ours is in view, so that the next round does not do it again."""
-        cache = self._cache_of(resource)
+        cache = self._others.get(seen.resource) if seen.is_beside else self._cache_of(seen.resource)
         return True if cache is None else await cache.reached(version, timeout_s=timeout_s)
 
     def snapshot(

@@ -16,7 +16,7 @@ from controller.apply import Applier, Outcome
 from controller.invalid import plan_for_invalid
 from controller.keys import Key
 from controller.metrics import Metrics
-from controller.observe import Observer
+from controller.observe import Observer, Seen
 from controller.plan import plan
 from controller.settings import Settings
 from controller.snapshot import World
@@ -25,10 +25,12 @@ from elastic.api import SpecError, parse
 from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import Object, Resource
+from elastic.kube.resources import Object
 
 log = logging.getLogger(__name__)
 IN_VIEW_TIMEOUT_S = 10.0
+LONGEST_BLINDNESS_S = 60.0
+"""After so long without a sign of our own writes an old view is better than none."""
 LEAST_PAUSE_S = 0.5
 """Between two looks that only time asks for: a clock that steps back must not make one job's rounds the loop's only work."""
 
@@ -58,7 +60,7 @@ class Reconciler:
         self._token_for = token_for
         self._metrics = metrics
         self._uids: dict[Key, str] = {}
-        self._unseen: dict[Key, dict[Resource, str]] = {}
+        self._unseen: dict[Key, tuple[float, dict[Seen, str]]] = {}
         self._strangers: set[str] = set()
         self._stranger_came = asyncio.Event()
 
@@ -119,7 +121,7 @@ class Reconciler:
         self._count(key, old, outcome)
         for error in outcome.errors:
             log.log(_level(error), "round for %s %s/%s: %s", *key, error)
-        self._unseen[key] = outcome.written
+        self._unseen[key] = self._clock() + LONGEST_BLINDNESS_S, outcome.written
         await self._is_in_view(key)
         if planned.look_again_at is not None:
             pause_s = (planned.look_again_at - self._now()).total_seconds()
@@ -128,11 +130,13 @@ class Reconciler:
 
     async def _is_in_view(self, key: Key) -> bool:
         """Has the view caught up with what we wrote? A decision on an older one could undo it, or do it twice."""
-        unseen = self._unseen.get(key, {})
-        for resource, version in list(unseen.items()):
-            if not await self._observer.reached(resource, version, timeout_s=IN_VIEW_TIMEOUT_S):
+        until, unseen = self._unseen.get(key, (0.0, {}))
+        if until <= self._clock():
+            unseen.clear()
+        for seen, version in list(unseen.items()):
+            if not await self._observer.reached(seen, version, timeout_s=IN_VIEW_TIMEOUT_S):
                 return False
-            del unseen[resource]
+            del unseen[seen]
         self._unseen.pop(key, None)
         return True
 

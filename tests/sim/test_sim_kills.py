@@ -1,0 +1,89 @@
+"""The controller dies before or after one write of a job's life, another one in each run: everything must become right all the same."""
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+import sim_time
+from sim_client import Weather
+from sim_jobs import job_of, replicas
+from sim_storm import Options, Storm
+
+from elastic.api.job import Object
+from elastic.api.kinds import KINDS
+
+QUIET = Options(steps=0, kills=False, weather=Weather())
+ELASTIC = {"minReplicas": 1, "maxReplicas": 4, "maxRestarts": 10, "scaleInGraceSeconds": 5}
+JOBS = {
+    "elastic": job_of(KINDS["PyTorchJob"], {"Worker": 2}, policy=ELASTIC, run_policy={"cleanPodPolicy": "All"}),
+    "store": job_of(KINDS["PyTorchJob"], {"Worker": 2}, policy={**ELASTIC, "rdzvBackend": "c10d"}, run_policy={"cleanPodPolicy": "None"}),
+    "static": job_of(KINDS["TFJob"], {"Chief": 1, "PS": 1, "Worker": 1}, restart="ExitCode", run_policy={"ttlSecondsAfterFinished": 5}),
+}
+WRITES = 80
+"""More than any of these lives has."""
+STRIDE = 1 if int(os.environ.get("SEEDS", "0")) >= 100 else 9
+"""`make sim` tries every write, `make test` some of them."""
+
+
+class Scripted(Storm):
+    """A short life in fair weather, in which the first controller dies at one write."""
+
+    def __init__(self, manifest: Object, *, dies_at: int, when: str) -> None:
+        self.dies_at, self.when, self.made = dies_at, when, 0
+        super().__init__(dies_at, QUIET, manifest)
+
+    def _fate(self, draw: random.Random) -> Callable[[str], bool]:
+        def dies(moment: str) -> bool:
+            self.made += moment == self.when
+            return self.made == self.dies_at and moment == self.when
+
+        return dies
+
+    async def _storm(self) -> None:
+        self.keep_controllers()
+        self.api.create(self.resource, self.manifest, actor="user")
+        for deed in (lambda: None, self._grow, self._lose, self._shrink, self._suspend, self._suspend):
+            deed()
+            for _ in range(10):
+                await asyncio.sleep(2.0)
+                self.keep_controllers()
+                self.check()
+
+    def _workers(self, count: int) -> None:
+        self._change(lambda job: replicas(job)["Worker"].update({"replicas": count}))
+
+    def _grow(self) -> None:
+        self._workers(3)
+
+    def _shrink(self) -> None:
+        self._workers(1)
+
+    def _lose(self) -> None:
+        running = self.cluster.running()
+        self.cluster.crash(running[0], code=137)
+        self.cluster.evict(running[1])
+
+
+def live(job: str, *, dies_at: int, when: str) -> Scripted:
+    storms: list[Scripted] = []
+
+    async def life() -> None:
+        storms.append(Scripted(JOBS[job], dies_at=dies_at, when=when))
+        await storms[0].play()
+
+    try:
+        sim_time.run(life())
+    except AssertionError as error:
+        raise AssertionError(f"{job}: dies {when} write {dies_at}: {error}\n" + "\n".join(storms[0].history)) from error
+    return storms[0]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("job", JOBS)
+def test_a_controller_may_die_before_or_after_any_write(job: str, when: str) -> None:
+    for number in range(1, WRITES, STRIDE):
+        if live(job, dies_at=number, when=when).made < number:
+            return
+    raise AssertionError(f"more than {WRITES} writes in so short a life")
