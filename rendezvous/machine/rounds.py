@@ -101,7 +101,20 @@ def _must_form(job: Job) -> Job:
     reason, cause = job.trouble or ("the first members have come", Cause.START.value)
     if job.trouble is None and job.standing is not None and job.standing.adopted:
         reason, cause = "the rendezvous server restarted while members were missing", Cause.DISRUPTION.value
+    if job.failures and not job.disrupted and _works_on(job):
+        until = job.now + job.limits.peers_s
+        if job.round is None or job.round.until > until:
+            return replace(job, round=Round(reason, cause, job.now, False, until))
+        if job.now < job.round.until:
+            return job
     return _drain(job, reason, cause)
+
+
+def _works_on(job: Job) -> bool:
+    """Whether somebody's workers still run in a world in which another's failed."""
+    seats = job.standing.ranks if job.standing is not None else {}
+    failed = {failure.member for failure in job.failures}
+    return any(job.members[name].phase is Phase.RUNNING for name in seats if name in job.members and name not in failed)
 
 
 def _drain(job: Job, reason: str, cause: str) -> Job:

@@ -48,6 +48,8 @@ class Limits:
     """after the server's start, before silence counts as absence"""
     silence_s: float = 19.0
     """without a beat on a connection that is open"""
+    peers_s: float = 1.0
+    """after a worker's failure, for its peers to end by themselves: it may be that they were just finishing"""
     drain_s: float = 10.0
     """for a running member to come to the barrier, beyond its grace"""
 

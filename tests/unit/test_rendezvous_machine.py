@@ -138,6 +138,7 @@ def test_a_leaving_member_stays_while_the_job_would_fall_below_min_and_never_as_
     group.expect("w0", "w1", min=2, leaving=(Leaving(member="w0", by_s=60, cause="disruption"),))
     assert not group.agents["w1"].view.reform
     group.fail("w1")
+    group.advance(1.1)
     group.come_all()
     assert group.world() == {"w1": 0, "w0": 1}
     group.expect("w1", "w2", min=2, leaving=(Leaving(member="w0", by_s=60, cause="disruption"),))
@@ -183,6 +184,7 @@ def test_the_first_failure_is_the_cause_and_its_peers_are_collateral() -> None:
     group = group_of(3, max_restarts=1)
     group.fail("w1", 1)
     group.fail("w0", 1)
+    group.advance(1.1)
     group.come_all()
     group.come_all()
     assert len(group.world()) == 3
@@ -225,12 +227,35 @@ def test_a_failure_whose_peer_finished_a_moment_later_is_not_charged_either() ->
     assert summary(group.job).restarts == {"collateral": 1}
 
 
+def test_peers_of_a_failure_get_a_moment_to_end_by_themselves() -> None:
+    """They may have been finishing: a worker whose peer was done and gone fails at its last barrier, before the other's end is known."""
+    group = group_of(2, max_restarts=0)
+    group.fail("w1", 1)
+    group.come("w1")
+    group.advance(0.8)
+    assert not group.agents["w0"].view.reform
+    group.finish("w0")
+    assert group.world() == {"w1": 0}
+    assert summary(group.job).restarts == {"collateral": 1}
+
+
+def test_when_all_peers_of_a_failure_have_come_nothing_is_waited_for() -> None:
+    group = group_of(2, max_restarts=1)
+    for name in ("w1", "w0"):
+        group.fail(name, 1)
+        group.come(name)
+    assert len(group.world()) == 2
+    assert summary(group.job).restarts == {"collateral": 1, "user": 1}
+
+
 def test_a_spent_budget_closes_the_world_with_its_reason() -> None:
     group = group_of(2, max_restarts=1)
     group.fail("w1", 7)
+    group.advance(1.1)
     group.come_all()
     assert len(group.world()) == 2
     group.fail("w1", 7)
+    group.advance(1.1)
     group.come_all()
     world = summary(group.job)
     assert world.phase == "closed"
@@ -242,6 +267,7 @@ def test_an_agent_that_went_with_its_failed_worker_is_still_the_cause() -> None:
     group = group_of(2, max_restarts=0)
     group.fail("w1", 1)
     group.leave("w1")
+    group.advance(1.1)
     group.come_all()
     assert summary(group.job).closed.startswith("a worker of w1 ended with status 1")
 
@@ -249,6 +275,7 @@ def test_an_agent_that_went_with_its_failed_worker_is_still_the_cause() -> None:
 def test_a_member_that_stops_without_a_report_is_charged_as_the_user() -> None:
     group = group_of(2, max_restarts=3)
     group.come("w1")
+    group.advance(1.1)
     group.come_all()
     assert summary(group.job).restarts == {"user": 1}
 
@@ -313,6 +340,7 @@ def test_a_container_that_ended_by_itself_is_charged_once_when_the_controller_sa
 def test_a_restarted_server_learns_from_the_controller_what_was_charged() -> None:
     group = group_of(2, max_restarts=2, restarts={"user": 2, "disruption": 5})
     group.fail("w1", 1)
+    group.advance(1.1)
     group.come_all()
     assert summary(group.job).restarts == {"disruption": 5, "user": 3}
     assert "all 2 restarts that maxRestarts allows are used up" in summary(group.job).closed
