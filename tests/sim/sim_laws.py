@@ -13,7 +13,6 @@ from sim_rendezvous import SimServer
 
 from controller.disruption import LOST, NOTICE_S
 from controller.keys import JOBS
-from controller.snapshot import pod_from
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
@@ -156,10 +155,9 @@ class Laws:
         if life is None or pod["status"]["phase"] != "Running" or is_deleting(pod) or not _is_worker(pod):
             return
         lately = self._lately(life)
-        job = lately[-1]
         is_whole = all(j.elastic is not None and not j.run_policy.suspend and j.kind.native_elastic for j in lately)
         world = self._server.hub.world(life.uid)
-        if life.end or (world is not None and world.closed) or not is_whole or self._is_another_group(pod, lately):
+        if life.end or (world is not None and world.closed) or not is_whole or self._is_another_group(pod):
             return
         name = pod["metadata"]["name"]
         others = [
@@ -168,20 +166,17 @@ class Laws:
             if p["metadata"]["name"] != name and p["status"]["phase"] in ("Running", "Pending") and not is_deleting(p)
         ]
         least = min(j.least_workers for j in lately)
+        if life.uid not in self._server.expected:
+            return  # at c10d's store a place is filled again by its index, and surplus places go at once
         if len(others) < least:
             self._suspect(life, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
-        told = self._server.expected.get(life.uid)
-        if told is not None and job.elastic is not None:
-            last = told[-1]
-            if name in last.members and name not in {leaving.member for leaving in last.leaving}:
-                self._suspect(life, "nobody goes untold", f"{name} is deleted while it is expected")
+        last = self._server.expected[life.uid][-1]
+        if name in last.members and name not in {leaving.member for leaving in last.leaving}:
+            self._suspect(life, "nobody goes untold", f"{name} is deleted while it is expected")
 
-    def _is_another_group(self, pod: Object, lately: list[Job]) -> bool:
+    def _is_another_group(self, pod: Object) -> bool:
         label = "elastic-training/group"
         groups = {p["metadata"]["labels"].get(label) for p in self._pods_of(_owner(pod), WORKER.lower())}
-        stores = [pod_from(p) for p in self._api.all(PODS) if _owner(p) == _owner(pod) and REPLICA_TYPE not in p["metadata"]["labels"]]
-        if stores:  # what a store held dies with it
-            return pod["metadata"]["labels"].get(label) not in {f"c10d-{store.uid[:8]}-{store.restarts}" for store in stores}
         return len(groups) > 1 or pod["metadata"]["labels"].get(label, "").startswith("size-")
 
     def _life_of(self, pod: Object) -> Life | None:

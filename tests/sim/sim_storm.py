@@ -300,8 +300,8 @@ class Storm:
             raise AssertionError(f"nothing is left of a deleted job: {left}")
 
 
-def play(seed: int, options: Options | None = None, manifest: Object | None = None) -> None:
-    """Plays one life to its end; whatever is wrong names the seed and tells the story."""
+def play(seed: int, options: Options | None = None, manifest: Object | None = None) -> Storm:
+    """Plays one life to its end and returns it; whatever is wrong names the seed and tells the story."""
     storms: list[Storm] = []
 
     async def life() -> None:
@@ -314,6 +314,7 @@ def play(seed: int, options: Options | None = None, manifest: Object | None = No
     except (AssertionError, KubeError, KeyError) as error:
         story = "\n".join(storms[0].history) if storms else ""
         raise AssertionError(f"seed {seed}: {error!r}\n{error}\n{story}") from error
+    return storms[0]
 
 
 @contextmanager
