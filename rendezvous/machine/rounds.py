@@ -66,9 +66,7 @@ def _turn(job: Job) -> Job:
     if any(job.members[name].phase is Phase.FINISHED for name in standing.ranks):
         return replace(job, round=None)  # the work is done: nobody joins it now
     wanted = target(job)
-    if not wanted or unknown_seats(standing):
-        return replace(job, round=None)
-    if frozenset(wanted) == standing.ranks.keys():
+    if not wanted or unknown_seats(standing) or frozenset(wanted) == standing.ranks.keys():
         # Whoever was told to come has stopped its work for that: a round that drains is carried through, though nothing changes any more.
         return job if job.round is not None and job.round.draining else replace(job, round=None)
     going = [name for name in standing.ranks if name not in wanted]
