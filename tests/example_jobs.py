@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ ENVIRONMENTS = ROOT / ".cache" / "frameworks"
 NAMESPACE = "default"
 LOOK_EVERY_S = 0.2
 OVER = ("Succeeded", "Failed")
+Meanwhile = Callable[[Kube], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Outcome:
     """Succeeded or Failed; empty where the job did not end in time."""
     logs: Mapping[str, str]
     """Of the training container of each pod that still exists."""
+    restarts: Mapping[str, int]
+    """Of the training container of each of these pods, in place."""
     story: str
     """Everything that helps to understand a failure."""
 
@@ -61,25 +64,32 @@ def laptop(sandbox: str, *frameworks: str) -> Iterator[LocalCluster]:
 
 
 def read(example: str) -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "examples" / example / "job.yaml").read_text())
+    job: dict[str, Any] = yaml.safe_load((ROOT / "examples" / example / "job.yaml").read_text())
+    return job
 
 
 def resource(job: Mapping[str, Any]) -> Resource:
     return Resource("kubeflow.org", "v1", KINDS[job["kind"]].plural, kind=job["kind"])
 
 
-def run_to_end(cluster: LocalCluster, job: Mapping[str, Any], *, within_s: float, framework: str = "") -> Outcome:
-    """Creates the job, waits until it is over, and gathers what its pods said; skips the test where its framework is not there."""
+def run_to_end(
+    cluster: LocalCluster, job: Mapping[str, Any], *, within_s: float, framework: str = "", meanwhile: Meanwhile | None = None
+) -> Outcome:
+    """Creates the job, waits until it is over, and gathers what its pods said; skips the test where its framework is not there.
+    What shall happen to the job while it runs is `meanwhile`."""
     if framework:
         environment(framework)
-    return asyncio.run(_run_to_end(cluster, dict(job), within_s=within_s))
+    return asyncio.run(_run_to_end(cluster, dict(job), within_s=within_s, meanwhile=meanwhile))
 
 
-async def _run_to_end(cluster: LocalCluster, job: dict[str, Any], *, within_s: float) -> Outcome:
+async def _run_to_end(cluster: LocalCluster, job: dict[str, Any], *, within_s: float, meanwhile: Meanwhile | None) -> Outcome:
     name = job["metadata"]["name"]
     async with connect(cluster.kubeconfig) as kube:
         await kube.create(resource(job), job, namespace=NAMESPACE)
         deadline = time.monotonic() + within_s
+        if meanwhile is not None:
+            async with asyncio.timeout(within_s):
+                await meanwhile(kube)
         while not (state := _state(seen := await kube.get(resource(job), name, namespace=NAMESPACE))):
             if time.monotonic() > deadline:
                 break
@@ -89,12 +99,17 @@ async def _run_to_end(cluster: LocalCluster, job: dict[str, Any], *, within_s: f
         events = [event for event in (await kube.list(EVENTS, namespace=NAMESPACE)).items if name in event["involvedObject"]["name"]]
         story = [f"{name}: {seen.get('status')}", *(f"{event['reason']}: {event['message']}" for event in events)]
         story += [f"--- {pod['metadata']['name']} {pod['status'].get('phase')}\n{logs[pod['metadata']['name']][-3000:]}" for pod in pods]
-        return Outcome(state, logs, "\n".join(story))
+        restarts = {pod["metadata"]["name"]: _restarts(pod) for pod in pods}
+        return Outcome(state, logs, restarts, "\n".join(story))
 
 
 def _state(job: Mapping[str, Any]) -> str:
     conditions = (job.get("status") or {}).get("conditions") or ()
     return next((entry["type"] for entry in conditions if entry["type"] in OVER and entry["status"] == "True"), "")
+
+
+def _restarts(pod: Mapping[str, Any]) -> int:
+    return sum(status["restartCount"] for status in (pod.get("status") or {}).get("containerStatuses") or ())
 
 
 async def _log(kube: Kube, pod: Mapping[str, Any]) -> str:
