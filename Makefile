@@ -30,7 +30,7 @@ test-heavy: $(READY) ## train with the frameworks that are big to install, insid
 	$(BIN)/python scripts/test_heavy.py
 
 sim: $(READY) ## simulated lives of jobs under faults: SEEDS=1000 of them, or SEED=17 once more
-	SEEDS=$(or $(SEEDS),1000) SEED=$(SEED) $(PYTEST) -q -n auto tests/sim
+	SEEDS=$(or $(SEEDS),1000) SEED=$(SEED) $(PYTEST) -q -n auto tests/sim$(if $(SEED),/test_sim_lives.py)
 
 demo: $(READY) ## an elastic PyTorchJob on the laptop cluster: scaled up, a worker killed, trained to its end
 	$(BIN)/python examples/demo/demo.py
