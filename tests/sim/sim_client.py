@@ -177,7 +177,7 @@ class SimKube:
             code, reason = self._draw.choice([(409, "Conflict"), (429, "TooManyRequests"), (500, "InternalError"), (504, "Timeout")])
             raise KubeError(code=code, reason=reason, message="not now")
         if writes and self._chance(weather.late):
-            loop.call_later(self._draw.uniform(0, 2 * TIMEOUT_S), _late, act)
+            loop.call_later(self._draw.uniform(0, 2 * TIMEOUT_S), self._do_late, act)
             await asyncio.sleep(TIMEOUT_S)
             raise KubeError(code=0, reason="Unreachable", message="no answer in time")
         answer = act()
@@ -190,9 +190,12 @@ class SimKube:
             raise KubeError(code=0, reason="Unreachable", message="the connection broke")
         return answer
 
-
-def _late(act: Callable[[], Any]) -> None:
-    try:
-        act()
-    except KubeError:
-        return  # nobody waits for the answer
+    def _do_late(self, act: Callable[[], Any]) -> None:
+        """Done after its sender gave up: no law can be asked of when it lands, only of what is made of it."""
+        name, self.actor = self.actor, f"late {self.actor}"
+        try:
+            act()
+        except KubeError:
+            return  # nobody waits for the answer
+        finally:
+            self.actor = name

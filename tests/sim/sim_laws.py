@@ -48,6 +48,7 @@ class Laws:
         self.lives: dict[str, Life] = {}
         self.last_write, self.writes, self.newest = 0.0, 0, ""
         self.has_finished = False
+        self._bad_until: dict[str, float] = {}
         self._suspected: list[tuple[float, Life, str]] = []
         self._api, self._cluster, self._server = api, cluster, server
         self._jobs = JOBS[kind]
@@ -62,6 +63,8 @@ class Laws:
             self._see_job(write)
         elif write.resource == EVENTS and write.after is not None:
             self._see_event(write.after)
+        elif write.resource == NODES and write.before is not None and _is_bad(write.before):
+            self._bad_until[write.name] = _time()
         elif write.resource == PODS and is_ours:
             if write.before is None and write.after is not None:
                 self._see_made(write.after)
@@ -198,9 +201,7 @@ class Laws:
         if any(c["type"] == "DisruptionTarget" for c in pod["status"].get("conditions") or ()):
             return False
         node = self._api.find(NODES, pod["spec"].get("nodeName") or "")
-        if node is not None and (
-            node["spec"].get("unschedulable") or any(t["key"] in LOST or t["key"] in NOTICE_S for t in node["spec"].get("taints") or ())
-        ):
+        if node is not None and (_is_bad(node) or _time() - self._bad_until.get(node["metadata"]["name"], -BEHIND_S) < BEHIND_S):
             return False
         for job in self._api.all(self._jobs):
             leaving = ((job.get("status") or {}).get("elastic") or {}).get("leaving") or ()
@@ -208,6 +209,12 @@ class Laws:
                 return False
         told = self._server.expected.get(_owner(pod))
         return not told or pod["metadata"]["name"] not in {leaving.member for leaving in told[-1].leaving}
+
+
+def _is_bad(node: Object) -> bool:
+    """Must its pods expect to go?"""
+    taints = node["spec"].get("taints") or ()
+    return bool(node["spec"].get("unschedulable")) or any(t["key"] in LOST or t["key"] in NOTICE_S for t in taints)
 
 
 def counts(job: Job) -> dict[str, int]:
