@@ -262,16 +262,8 @@ class PodRunner:
         self._problem = words
 
     def write_hosts(self) -> None:
-        """In place, for the file is mounted into running containers: a new file under the name would not be seen there."""
-        if not self._ip:
-            return
-        text = self._around.hosts_of(self._pod, self._ip).encode()
-        path = self._folder.hosts
-        if path.exists() and path.read_bytes() == text:
-            return
-        with path.open("r+b" if path.exists() else "w+b", buffering=0) as file:
-            file.write(text)
-            file.truncate()
+        if self._ip:
+            self._folder.write_hosts(self._around.hosts_of(self._pod, self._ip))
 
     async def _refresh(self, now: float) -> bool:
         """Brings config maps and secrets in volumes up to date while the pod runs; false where there is nothing to follow."""

@@ -37,6 +37,18 @@ class PodFolder:
     def hosts(self) -> Path:
         return self.path / "hosts"
 
+    def write_hosts(self, text: str) -> None:
+        """In place, for the file is mounted into running containers: a new file under the name would not be seen there. Where the
+        folder has just been removed with its pod, nobody is left to read it.
+        """
+        content = text.encode()
+        with contextlib.suppress(FileNotFoundError):
+            if self.hosts.exists() and self.hosts.read_bytes() == content:
+                return
+            with self.hosts.open("r+b" if self.hosts.exists() else "w+b", buffering=0) as file:
+                file.write(content)
+                file.truncate()
+
     @property
     def scratch(self) -> Path:
         return self.path / "scratch"
