@@ -4,6 +4,7 @@ It is run by path with the options -I -S, imports the standard library only, and
 that is so goes to stderr, in one line. It never fails the container.
 """
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -69,6 +70,16 @@ def environment_of_workers(command: typing.Sequence[str], environment: Environme
     return wanted
 
 
+@contextlib.contextmanager
+def address_in(folder: str) -> typing.Iterator[str]:
+    """As in stub.py, which must stand alone as this file must: the folder's path may be longer than a socket's address can be."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield "/proc/self/fd/{}/socket".format(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sweep(parent: str, *, now: float) -> None:
     """Remove the folders of servers that were killed and could not do it: nobody listens there any more."""
     names = [name for name in os.listdir(parent) if name.startswith(PREFIX)]
@@ -78,7 +89,8 @@ def sweep(parent: str, *, now: float) -> None:
                 continue
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.settimeout(SWEEP_PATIENCE_S)
-                probe.connect(os.path.join(folder, "socket"))
+                with address_in(folder) as address:
+                    probe.connect(address)
         except (ConnectionRefusedError, FileNotFoundError):
             shutil.rmtree(folder, ignore_errors=True)
         except OSError:
@@ -107,7 +119,8 @@ def start_server(folder: str, *, agent: int, environment: Environment) -> None:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(os.path.join(folder, "socket"))
+        with address_in(folder) as address:
+            listener.bind(address)
         listener.listen(BACKLOG)
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)

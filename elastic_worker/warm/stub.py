@@ -38,6 +38,16 @@ def interpreter() -> str:
     return os.path.normpath(found) if found and os.access(found, os.X_OK) else sys.executable
 
 
+@contextlib.contextmanager
+def address_in(folder: str) -> typing.Iterator[str]:
+    """The server's address by way of a descriptor of its folder, for the path itself may be longer than an address can be."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield "/proc/self/fd/{}/socket".format(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def ask(folder: str, environment: typing.Dict[str, str]) -> socket.socket:
     """Hand everything to the server and wait until the worker runs; raises Odd or OSError where it will not."""
     for descriptor in (0, 1, 2):
@@ -48,7 +58,8 @@ def ask(folder: str, environment: typing.Dict[str, str]) -> socket.socket:
     request = json.dumps({"arguments": sys.argv[1:], "environment": environment, "umask": umask}).encode()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(PATIENCE_S)
-    connection.connect(os.path.join(folder, "socket"))
+    with address_in(folder) as address:
+        connection.connect(address)
     socket.send_fds(connection, [struct.pack("!I", len(request))], [0, 1, 2, here])
     connection.sendall(request)
     os.close(here)

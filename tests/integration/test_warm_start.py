@@ -368,6 +368,20 @@ def test_other_limits_and_closed_descriptors_start_plainly(warm: Warm) -> None:
     assert closed == End(0, "False\n", "elastic_worker: this worker starts plainly: [Errno 9] Bad file descriptor\n")
 
 
+def test_a_temporary_folder_with_a_long_name_is_no_obstacle(tmp_path: Path) -> None:
+    """A pod's own TMPDIR on the laptop cluster was longer than a socket's address may be, so all workers there started plainly."""
+    long = tmp_path / ("a" * 120)
+    long.mkdir()
+    server = Warm(tmp_path, {"TMPDIR": str(long)})
+    try:
+        assert server.exported["PYTHON_EXEC"].startswith(str(long))
+        write(tmp_path, "who.py", "import os; print(os.getppid() != 1)")
+        assert end_of(server.start("who.py")).error == ""
+        assert server.server() != 0
+    finally:
+        server.stop()
+
+
 def test_it_can_be_turned_off(tmp_path: Path) -> None:
     off = Warm(tmp_path, {"ELASTIC_WARM_START": "off"})
     try:
