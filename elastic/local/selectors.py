@@ -10,11 +10,12 @@ def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bo
         return False
     plain = selector.get("matchLabels") or {}
     return all(labels.get(key) == value for key, value in plain.items()) and all(
-        _holds(entry, labels) for entry in selector.get("matchExpressions") or ()
+        holds(entry, labels) for entry in selector.get("matchExpressions") or ()
     )
 
 
-def _holds(entry: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def holds(entry: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """One expression over labels; an operator that label selectors do not have holds nowhere."""
     value, values = labels.get(entry["key"]), entry.get("values") or ()
     match entry["operator"]:
         case "In":

@@ -10,6 +10,7 @@ from typing import Any
 
 from elastic.local import quantity
 from elastic.local.quantity import Amounts
+from elastic.local.selectors import holds
 
 Object = dict[str, Any]
 _BLOCKING = ("NoSchedule", "NoExecute")
@@ -157,18 +158,11 @@ def _matches(term: Object, node: Candidate) -> bool:
 
 
 def _holds(entry: Object, labels: dict[str, str]) -> bool:
+    """As a label selector, and two operators more, which only nodes know."""
+    operator = entry["operator"]
+    if operator not in ("Gt", "Lt"):
+        return holds(entry, labels)
     value, values = labels.get(entry["key"]), entry.get("values") or ()
-    match entry["operator"]:
-        case "In":
-            return value is not None and value in values
-        case "NotIn":
-            return value is None or value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" as operator:
-            if value is None or not value.lstrip("-").isdigit() or not values:
-                return False
-            return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
-    return False
+    if value is None or not value.lstrip("-").isdigit() or not values:
+        return False
+    return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
