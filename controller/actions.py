@@ -114,6 +114,8 @@ class Plan:
     look_again_at: datetime | None = None
     is_final: bool = False
     """The status ends the job, and is written only when every action has succeeded: nothing looks after them later."""
+    is_strict: bool = False
+    """Events are told as the Training Operator does: one for each object, in the name of its controller."""
 
 
 def normal(reason: str, message: str, about: str = "") -> News:

@@ -15,7 +15,7 @@ from controller.actions import Action, Create, Delete, DeleteJob, Forget, News, 
 from controller.keys import JOBS, Key, owner_uid
 from controller.objects import OWNED_LABEL
 from controller.observe import Seen
-from controller.tell import Teller
+from controller.tell import Teller, together
 from elastic.api.job import JobStatus
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -70,7 +70,8 @@ class Applier:
             await self._write(key, job, plan.status, old=old, outcome=outcome)
         # What was done is told as it is; what the status must say first waits until it does.
         is_said = plan.status is None or plan.status == old or outcome.status is not None
-        await self._teller.tell(job, (*_together(outcome.news), *(plan.news if is_said else ())), now=now)
+        done = outcome.news if plan.is_strict else together(outcome.news)
+        await self._teller.tell(job, (*done, *(plan.news if is_said else ())), now=now, strict=plan.is_strict)
         if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors:
             await self._act(gate, key, job, DeleteJob(), outcome)
         return outcome
@@ -189,17 +190,3 @@ def _in_order(actions: Iterable[Action]) -> list[list[Action]]:
         if not isinstance(action, DeleteJob):
             (pods if isinstance(action, Create) and action.resource == PODS else first).append(action)
     return [first, pods]
-
-
-def _together(news: Iterable[News]) -> list[News]:
-    """What one round did of one sort is told in one Event."""
-    sorts: dict[tuple[str, str], list[News]] = {}
-    for item in news:
-        sorts.setdefault((item.type, item.reason), []).append(item)
-    return [items[0] if len(items) == 1 else _joined(items) for items in sorts.values()]
-
-
-def _joined(items: list[News]) -> News:
-    names = [item.message.partition(": ")[2] for item in items]
-    opening = items[0].message.partition(": ")[0]
-    return News(items[0].type, items[0].reason, f"{opening}: {', '.join(sorted(names))}", about=" ".join(sorted(i.about for i in items)))

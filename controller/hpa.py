@@ -3,13 +3,17 @@
 from collections.abc import Iterator
 
 from controller.ownership import owned_metadata
+from controller.settings import Settings
 from elastic.api.job import Job, Object
 from elastic.api.kinds import API_VERSION
 
+UPSTREAM = "PyTorchJob"
+"""The one kind for which the Training Operator makes an autoscaler."""
 
-def autoscaler(job: Job) -> Iterator[Object]:
+
+def autoscaler(job: Job, settings: Settings) -> Iterator[Object]:
     policy = job.elastic
-    if policy is None or policy.metrics is None:
+    if policy is None or policy.metrics is None or (settings.strict and job.kind.name != UPSTREAM):
         return
     least, most = job.bounds
     yield {

@@ -2,13 +2,14 @@
 Pure: no clock, no I/O. Whoever carries the plan out may fail half-way; the next look starts from what is really there.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller import ending, failure, gang, group, membership, suspension
+from controller import compat, ending, failure, gang, group, membership, suspension
 from controller.actions import Create, Forget, News, Plan, normal, warning
 from controller.conditions import is_over, reason_of, with_condition
 from controller.crew import crew_of
@@ -29,6 +30,11 @@ from elastic.kube.resources import PODS
 
 
 def plan(job: Job, snapshot: Snapshot) -> Plan:
+    snapshot = compat.as_chosen(job, snapshot)
+    return dataclasses.replace(_planned(job, snapshot), is_strict=snapshot.settings.strict)
+
+
+def _planned(job: Job, snapshot: Snapshot) -> Plan:
     if job.run_policy.managed_by is ManagedBy.MULTIKUEUE or job.metadata.deletion_timestamp is not None:
         return Plan()
     if is_over(job.status):
@@ -187,7 +193,7 @@ def _objects(job: Job, snapshot: Snapshot) -> list[Object]:
         *FRAMEWORKS[job.kind.name].objects(job, snapshot),
         *membership.secret(job, snapshot),
         *(store_objects(job, snapshot) if membership.place(job, snapshot) is membership.Place.STORE else ()),
-        *autoscaler(job),
+        *autoscaler(job, snapshot.settings),
         *disruption_budget(job, snapshot.settings),
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from controller.actions import News
-from elastic.api.kinds import API_VERSION
+from elastic.api.kinds import API_VERSION, KINDS
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
@@ -25,9 +25,10 @@ class Teller:
         self._kube = kube
         self._told: OrderedDict[str, None] = OrderedDict()
 
-    async def tell(self, job: Object, news: Iterable[News], *, now: datetime) -> None:
+    async def tell(self, job: Object, news: Iterable[News], *, now: datetime, strict: bool = False) -> None:
+        component = KINDS[job["kind"]].operator_name if strict else COMPONENT
         for item in news:
-            event = event_for(job, item, now=now)
+            event = event_for(job, item, now=now, component=component)
             name = event["metadata"]["name"]
             if name in self._told:
                 continue
@@ -43,7 +44,21 @@ class Teller:
                 self._told.popitem(last=False)
 
 
-def event_for(job: Object, news: News, *, now: datetime) -> Object:
+def together(news: Iterable[News]) -> list[News]:
+    """What one round did of one sort, as one piece of news."""
+    sorts: dict[tuple[str, str], list[News]] = {}
+    for item in news:
+        sorts.setdefault((item.type, item.reason), []).append(item)
+    return [items[0] if len(items) == 1 else _joined(items) for items in sorts.values()]
+
+
+def _joined(items: list[News]) -> News:
+    names = [item.message.partition(": ")[2] for item in items]
+    opening = items[0].message.partition(": ")[0]
+    return News(items[0].type, items[0].reason, f"{opening}: {', '.join(sorted(names))}", about=" ".join(sorted(i.about for i in items)))
+
+
+def event_for(job: Object, news: News, *, now: datetime, component: str) -> Object:
     metadata = job["metadata"]
     said = "\0".join((metadata["uid"], news.type, news.reason, news.about, news.message))
     digest = hashlib.sha256(said.encode()).hexdigest()[:16]
@@ -64,8 +79,8 @@ def event_for(job: Object, news: News, *, now: datetime) -> Object:
         "type": news.type,
         "reason": news.reason,
         "message": news.message[:LONGEST_MESSAGE],
-        "source": {"component": COMPONENT},
-        "reportingComponent": COMPONENT,
+        "source": {"component": component},
+        "reportingComponent": component,
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,
         "count": 1,

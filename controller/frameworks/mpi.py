@@ -119,7 +119,8 @@ def _objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     account = job.replicas[LAUNCHER].template["spec"].get("serviceAccountName")
     rbac = "rbac.authorization.k8s.io"
     # A WebSocket begins with a GET, and our own client in the launcher, as any of today, knows nothing older.
-    exec_verbs = ["create"] if snapshot.settings.strict else ["create", "get"]
+    settings = snapshot.settings
+    exec_verbs = ["create"] if settings.strict and not settings.kubectl_command else ["create", "get"]
     if not account:
         yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(job, _name(job))}
     yield {
