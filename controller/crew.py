@@ -18,7 +18,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """`places` are filled or about to be, `missing` are to fill, `parted` are pods that may go now, `leaving` are still given time."""
+    """`places` are filled or about to be, `missing` are to fill, `parted` are pods that may go now, `leaving` all that were told to."""
 
     places: tuple[Place, ...] = ()
     missing: tuple[Place, ...] = ()
@@ -61,9 +61,9 @@ def _members(job: Job, snapshot: Snapshot, known: Sequence[Leaving], pods: Seque
     staff = resize.by_count(count, pods, leaving=gone)
     departures = membership.departures(job, snapshot, still, surplus=staff.surplus)
     coming = [replica_name(job, WORKER, index) for index in staff.missing]
-    told = membership.tell(job, snapshot, staying=staff.present, coming=coming, leaving=departures.waiting)
+    told = membership.tell(job, snapshot, staying=staff.present, coming=coming, leaving=departures.leaving)
     missing = tuple((WORKER, index) for index in staff.missing)
-    return Crew(_places(WORKER, staff), missing, departures.may_go, departures.waiting, (told,))
+    return Crew(_places(WORKER, staff), missing, departures.may_go, departures.leaving, (told,))
 
 
 def _places(type: str, staff: resize.Staff) -> tuple[Place, ...]:

@@ -19,6 +19,8 @@ from elastic.api.template import default_container
 from elastic.api.words import Cause, RdzvBackend, RestartPolicy
 
 FIRST_RETRYABLE_CODE = 128
+REMEMBERED = 32
+"""Ends of pods that are gone are kept in mind for a while: a controller whose view is older may see such a pod once more."""
 
 
 class Fate(Enum):
@@ -40,9 +42,10 @@ class Verdict:
 
 
 def judge(job: Job, pods: Sequence[Pod]) -> list[Verdict]:
-    """One verdict per failed pod that nobody deletes yet."""
+    """One verdict per failed pod that nobody deletes yet; how a pod ended that had been told to leave says nothing."""
     types = {type.lower(): type for type in job.replicas}
-    failed = [pod for pod in pods if pod.phase is Phase.FAILED and not pod.is_deleting and pod.type in types]
+    leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
+    failed = [p for p in pods if p.phase is Phase.FAILED and not p.is_deleting and p.type in types and p.uid not in leaving]
     return [_verdict(job, types[pod.type], pod) for pod in failed]
 
 
@@ -68,14 +71,17 @@ def _is_permanent(code: int | None) -> bool:
 
 
 def counted(status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod]) -> ElasticStatus:
-    """The ends seen so far by cause, each pod's end once, with the uids of those that are still there to be seen again."""
+    """The ends seen so far by cause, each pod's end once, with the uids of those that may be seen again."""
     known = status.elastic or ElasticStatus()
     new = [v for v in verdicts if v.fate is Fate.AGAIN and v.pod.uid not in known.counted]
     there = {pod.uid for pod in pods}
     restarts = dict(known.restarts)
     for verdict in new:
         restarts[verdict.cause.value] = restarts.get(verdict.cause.value, 0) + 1
-    return replace(known, restarts=restarts, counted=(*(uid for uid in known.counted if uid in there), *(v.pod.uid for v in new)))
+    counted = (*known.counted, *(v.pod.uid for v in new))
+    gone = [uid for uid in counted if uid not in there]
+    forgotten = set(gone[: max(0, len(gone) - REMEMBERED)])
+    return replace(known, restarts=restarts, counted=tuple(uid for uid in counted if uid not in forgotten))
 
 
 def told(job: Job, verdict: Verdict) -> News:

@@ -133,22 +133,28 @@ FORMED = "running"
 
 @dataclass(frozen=True, slots=True)
 class Departures:
-    """Who is on the way out: those that may be deleted now, and those still given time."""
+    """Who is on the way out, and whose pods may be deleted now."""
 
     may_go: tuple[Pod, ...]
-    waiting: tuple[Leaving, ...]
+    leaving: tuple[Leaving, ...]
 
 
 def still_leaving(snapshot: Snapshot, known: Sequence[Leaving]) -> list[Leaving]:
     """Of those told to leave: the ones whose very pod is there, and whose notice, where that was the cause, still stands.
-    A node that is gone took its taint along; that withdraws nothing.
+    A node that is gone took its taint along, and a pod that has failed had heard it; that withdraws nothing.
     """
-    pods, noticed = {pod.name: pod for pod in snapshot.pods if not pod.is_over}, notices(snapshot)
+    pods, noticed = _may_leave(snapshot), notices(snapshot)
 
     def stands(entry: Leaving, pod: Pod) -> bool:
-        return entry.cause == Cause.PLAN.value or entry.member in noticed or pod.node not in snapshot.nodes
+        is_beyond = pod.node not in snapshot.nodes or pod.phase is Phase.FAILED
+        return entry.cause == Cause.PLAN.value or entry.member in noticed or is_beyond
 
     return [e for e in known if (pod := pods.get(e.member)) is not None and pod.uid == e.uid and stands(e, pod)]
+
+
+def _may_leave(snapshot: Snapshot) -> dict[str, Pod]:
+    """By name, the pods that may be on their way out: one that has done its work has not left, and one that failed is yet to be removed."""
+    return {pod.name: pod for pod in snapshot.pods if pod.phase is not Phase.SUCCEEDED}
 
 
 def without_spared(snapshot: Snapshot, leaving: Sequence[Leaving], *, short: int) -> list[Leaving]:
@@ -159,24 +165,29 @@ def without_spared(snapshot: Snapshot, leaving: Sequence[Leaving], *, short: int
 
 
 def departures(job: Job, snapshot: Snapshot, leaving: Sequence[Leaving], *, surplus: Sequence[Pod]) -> Departures:
-    """A worker goes once it has left the world, was never in it, or its time is up; until then it is only told."""
+    """A worker goes once it has left the world, was never in it, or its time is up; until then it is only told.
+    It counts as leaving until its pod is gone, so that how that pod ends is never taken for a failure.
+    """
     assert job.elastic is not None
     by = snapshot.now + timedelta(seconds=job.elastic.scale_in_grace_seconds)
-    pods = {pod.name: pod for pod in snapshot.pods if not pod.is_over}
+    pods = _may_leave(snapshot)
     told = {entry.member: entry for entry in leaving}
     new = [Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=by) for pod in surplus if pod.name not in told]
     for name, notice in notices(snapshot).items():
         if name not in told:
             new.append(Leaving(member=name, uid=pods[name].uid, cause=Cause.DISRUPTION.value, by=notice.by))
-    waiting, may_go = [], []
-    for entry in (*leaving, *new):
-        pod = pods[entry.member]
-        is_ours_to_delete = entry.cause == Cause.PLAN.value and not pod.is_deleting
-        if is_ours_to_delete and _has_left(pod, entry, snapshot, was_told=entry.member in told):
-            may_go.append(pod)
-        else:
-            waiting.append(entry)
-    return Departures(tuple(may_go), tuple(waiting))
+    out = (*leaving, *new)
+    may_go = [pods[entry.member] for entry in out if _may_go(pods[entry.member], entry, snapshot, was_told=entry.member in told)]
+    return Departures(tuple(may_go), out)
+
+
+def _may_go(pod: Pod, entry: Leaving, snapshot: Snapshot, *, was_told: bool) -> bool:
+    """May we delete it? Who leaves for the cluster's reasons is the cluster's to delete, unless it only lies about."""
+    if pod.is_deleting:
+        return False
+    if pod.phase is Phase.FAILED:
+        return True
+    return entry.cause == Cause.PLAN.value and _has_left(pod, entry, snapshot, was_told=was_told)
 
 
 def _has_left(pod: Pod, entry: Leaving, snapshot: Snapshot, *, was_told: bool) -> bool:

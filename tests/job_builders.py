@@ -48,7 +48,7 @@ def with_status(one: Job, status: JobStatus) -> Job:
 
 def elastic_job(workers: int = 3, *, least: int = 1, most: int = 5, **more: Any) -> Job:
     policy = {"minReplicas": least, "maxReplicas": most, **more.pop("elastic", {})}
-    return job(Worker=replica(workers), elasticPolicy=policy, **more)
+    return job(Worker=replica(workers, restart=more.pop("restart", "OnFailure")), elasticPolicy=policy, **more)
 
 
 def pod(type: str = "worker", index: int = 0, phase: Phase = Phase.RUNNING, *, code: int | None = None, **changes: Any) -> Pod:

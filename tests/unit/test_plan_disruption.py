@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from job_builders import NOW, OURS, Cluster, created, elastic_job, job, replica
+from job_builders import NOW, OURS, Cluster, created, elastic_job, job, reasons, replica
 
 from controller.actions import End, Tell
 from controller.snapshot import Container, Node, Phase, World
@@ -53,6 +53,35 @@ def test_a_node_that_goes_after_its_notice_makes_nobody_else_leave() -> None:
     cluster.settle()
     assert [leave.member for leave in told(cluster).leaving] == ["train-worker-1"]
     assert told(cluster).members == ("train-worker-0", "train-worker-2")
+
+
+def test_the_end_of_a_worker_that_left_a_reclaimed_node_in_time_is_neither_counted_nor_told_as_a_restart() -> None:
+    """It was told, left, and was replaced; then its node went, and its pod was marked as failed for a moment before it went too."""
+    cluster = running(2)
+    cluster.nodes["node-1"] = Node("node-1", taints=("cloud.google.com/impending-node-termination",))
+    plans = cluster.settle()
+    cluster.run_all()
+    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-2"}), phase="running")
+    plans += cluster.settle()
+    del cluster.nodes["node-1"]
+    cluster.set("train-worker-1", Phase.FAILED, disruption="DeletionByPodGC")
+    plans += cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-2"]
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {}
+    assert cluster.job.status.elastic.leaving == ()
+    assert "PyTorchJobRestarting" not in reasons(plans)
+    assert cluster.state() == "Running"
+
+
+def test_a_worker_that_crashes_after_it_was_told_to_leave_fails_no_job() -> None:
+    cluster = running(3, restart="Never")
+    cluster.nodes["node-2"] = Node("node-2", taints=("karpenter.sh/disrupted",))
+    cluster.settle()
+    cluster.set("train-worker-2", Phase.FAILED, code=1)
+    cluster.settle()
+    assert cluster.state() == "Running"
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-3"]
 
 
 def test_the_deadline_of_a_notice_does_not_move_from_round_to_round() -> None:

@@ -4,8 +4,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, replica
+from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, reasons, replica
 
+from controller.failure import REMEMBERED
 from controller.snapshot import Node, Phase, World
 from elastic.api import parse
 from elastic.api.job import Job
@@ -75,3 +76,32 @@ def test_a_worker_that_ends_with_0_because_it_was_told_to_stop_is_no_success(kin
     cluster.settle()
     assert cluster.job.status.condition(ConditionType.SUCCEEDED.value) is None
     assert cluster.names() == ["train-worker-0"]
+
+
+def test_two_controllers_with_views_of_different_age_count_the_end_of_a_pod_once() -> None:
+    """One had deleted the pod and dropped its uid from the status; the other still saw the pod there, and counted it anew."""
+    cluster = Cluster(job(Worker=replica(2, restart="ExitCode")))
+    cluster.settle()
+    cluster.run_all()
+    cluster.set("train-worker-1", Phase.FAILED, code=137)
+    cluster.round()
+    old = dict(cluster.pods)
+    for _ in range(3):
+        cluster.settle()
+        newest, cluster.pods = cluster.pods, old
+        assert "PyTorchJobRestarting" not in reasons([cluster.round()])
+        cluster.pods = newest
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {"user": 1}
+
+
+def test_ends_of_pods_that_are_gone_are_not_kept_for_ever() -> None:
+    cluster = Cluster(job(Worker=replica(1, restart="ExitCode")))
+    for _ in range(REMEMBERED + 5):
+        cluster.settle()
+        cluster.run_all()
+        cluster.set("train-worker-0", Phase.FAILED, code=137)
+    cluster.settle()
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {"user": REMEMBERED + 5}
+    assert len(cluster.job.status.elastic.counted) == REMEMBERED
