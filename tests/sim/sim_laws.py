@@ -21,6 +21,8 @@ from elastic.kube.resources import EVENTS, NODES, PODS
 
 BEHIND_S = 3 * TIMEOUT_S
 """So old may be what a controller acts on: its view lags, and a request may arrive late."""
+UNSEEN_S = 10.0
+"""So long a loss may go unseen where a watch stalls; who deletes another pod in that time could not know of it."""
 CHARGED = ("user", "out of memory", "hang")
 TOLD_AFTER = ("Succeeded", "Failed", "Suspended", "Resumed")
 """Events that tell of a condition, which must stand in the status first."""
@@ -50,6 +52,7 @@ class Laws:
         self.has_finished = False
         self._bad_until: dict[str, float] = {}
         self._suspected: list[tuple[float, Life, str]] = []
+        self._lost: list[tuple[float, str]] = []
         self._api, self._cluster, self._server = api, cluster, server
         self._jobs = JOBS[kind]
         self._can_overshoot = can_overshoot
@@ -70,6 +73,8 @@ class Laws:
                 self._see_made(write.after)
             elif write.before is not None and write.verb == "delete":
                 self._see_deleted(write.before)
+        elif write.resource == PODS and write.before is not None and _is_lost(write.before, write.after):
+            self._lost.append((_time(), _owner(write.before)))
 
     def _breach(self, law: str, words: str) -> None:
         self.breaches.append(f"[{_time():.1f} s] {law}: {words}")
@@ -163,15 +168,12 @@ class Laws:
         if life.end or (world is not None and world.closed) or not is_whole or self._is_another_group(pod):
             return
         name = pod["metadata"]["name"]
-        others = [
-            p
-            for p in self._pods_of(life.uid, WORKER.lower())
-            if p["metadata"]["name"] != name and p["status"]["phase"] in ("Running", "Pending") and not is_deleting(p)
-        ]
+        others = [p for p in self._pods_of(life.uid, WORKER.lower()) if p["metadata"]["name"] != name and _is_at_work(p)]
+        unseen = sum(owner == life.uid and _time() - at < UNSEEN_S for at, owner in self._lost)
         least = min(j.least_workers for j in lately)
         if life.uid not in self._server.expected:
             return  # at c10d's store a place is filled again by its index, and surplus places go at once
-        if len(others) < least:
+        if len(others) + unseen < least:
             self._suspect(life, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
         last = self._server.expected[life.uid][-1]
         if name in last.members and name not in {leaving.member for leaving in last.leaving}:
@@ -209,6 +211,14 @@ class Laws:
                 return False
         told = self._server.expected.get(_owner(pod))
         return not told or pod["metadata"]["name"] not in {leaving.member for leaving in told[-1].leaving}
+
+
+def _is_at_work(pod: Object) -> bool:
+    return pod["status"]["phase"] in ("Pending", "Running") and not is_deleting(pod)
+
+
+def _is_lost(before: Object, after: Object | None) -> bool:
+    return _is_at_work(before) and (after is None or not _is_at_work(after))
 
 
 def _is_bad(node: Object) -> bool:

@@ -28,7 +28,7 @@ def wrongs(api: Api, server: SimServer, raw: Object | None) -> list[str]:
     pods = [pod for pod in api.all(PODS) if owner_uid(pod["metadata"]) == uid and REPLICA_TYPE in pod["metadata"]["labels"]]
     true = [c.type for c in job.status.conditions if c.status == "True"]
     if "Succeeded" in true or "Failed" in true:
-        return [*_conditions(true, never=("Running",)), *_over(api, job, pods)]
+        return [*_conditions(true, never=("Running", "Restarting")), *_over(api, job, pods)]
     if job.run_policy.suspend:
         return [*_conditions(true, wanted="Suspended", never=("Running", "Restarting")), *_idle(api, job, pods)]
     return [*_conditions(true, wanted="Running", never=("Restarting", "Suspended")), *_active(api, server, job, pods)]

@@ -1,4 +1,6 @@
-"""Whole lives of jobs under faults, by seed. A failure names its seed: `SEED=17 make sim` plays that one again, `SEEDS=1000` many."""
+"""Whole lives of jobs under faults, by seed. A failure names its seed: `SEED=17 make sim` plays that one again, `SEEDS=1000` many,
+`FROM=5000 SEEDS=1000` others.
+"""
 
 import os
 
@@ -6,7 +8,8 @@ import pytest
 from sim_storm import Options, play
 
 SEED = os.environ.get("SEED")
-SEEDS = [int(SEED)] if SEED else list(range(int(os.environ.get("SEEDS", "14"))))
+FIRST = int(os.environ.get("FROM", "0"))
+SEEDS = [int(SEED)] if SEED else list(range(FIRST, FIRST + int(os.environ.get("SEEDS", "14"))))
 CALM_SEEDS = SEEDS[: max(1, len(SEEDS) // 4)]
 
 
