@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 PATIENCE_S = 60.0
 Json = dict[str, Any]
@@ -92,6 +93,12 @@ def running(folder: Path, *flags: str) -> Iterator[ApiProcess]:
         yield server
     finally:
         server.stop()
+
+
+def closing(answer: web.Response) -> web.Response:
+    """Ends the connection with the answer, so that none is left half closed when the test's loop ends."""
+    answer.force_close()
+    return answer
 
 
 def config_map(name: str, **data: str) -> Json:

@@ -1,8 +1,7 @@
-"""The API server as a process: who gets in, admission webhooks, faults on purpose, logs and exec through a node's agent."""
+"""The API server as a process: who gets in, faults on purpose, logs and exec through a node's agent."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import shutil
 import socket
@@ -12,14 +11,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from api_process import CONFIG_MAPS, MERGE, PATIENCE_S, PODS, ApiProcess, config_map, running
+from api_process import CONFIG_MAPS, PATIENCE_S, PODS, ApiProcess, closing, config_map, running
 
 from elastic.local import certificates
 
@@ -111,123 +110,6 @@ async def test_an_account_may_do_what_its_role_says_and_no_more(server: ApiProce
         await admin.ask("DELETE", "/api/v1/namespaces/default/serviceaccounts/reader")
         async with server.client(token) as reader:
             assert (await reader.ask("GET", CONFIG_MAPS))[0] == 401
-
-
-# ---------------------------------------------------------------------- webhooks
-def closing(answer: web.Response) -> web.Response:
-    """Ends the connection with the answer, so that none is left half closed when the test's loop ends."""
-    answer.force_close()
-    return answer
-
-
-Review = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-@contextlib.asynccontextmanager
-async def webhook(folder: Path, answer: Review) -> AsyncIterator[tuple[str, str]]:
-    """An admission webhook over TLS; yields its URL and CA bundle."""
-    ca = certificates.make_ca("webhook-ca")
-    pair = certificates.issue(ca, "webhook", names=("127.0.0.1",))
-    (folder / "hook.crt").write_bytes(pair.certificate)
-    (folder / "hook.key").write_bytes(pair.key)
-
-    async def review(request: web.Request) -> web.Response:
-        asked = (await request.json())["request"]
-        response = {"uid": asked["uid"], **answer(asked)}
-        return closing(web.json_response({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
-
-    app = web.Application()
-    app.router.add_post("/review", review)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / "hook.crt", folder / "hook.key")
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
-    await site.start()
-    assert site._server is not None
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-    try:
-        yield f"https://127.0.0.1:{port}/review", base64.b64encode(ca.certificate).decode()
-    finally:
-        await runner.cleanup()
-
-
-def configuration(kind: str, url: str, bundle: str, **fields: Any) -> dict[str, Any]:
-    rule = {"operations": ["CREATE", "UPDATE", "DELETE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
-    hook = {
-        "name": "check.example.com", "clientConfig": {"url": url, "caBundle": bundle}, "rules": [rule], "sideEffects": "None",
-        "admissionReviewVersions": ["v1"], "objectSelector": {"matchLabels": {"checked": "yes"}}, **fields,
-    }  # fmt: skip
-    return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "check"}, "webhooks": [hook]}
-
-
-def checked(name: str, **data: str) -> dict[str, Any]:
-    made = config_map(name, **data)
-    made["metadata"]["labels"] = {"checked": "yes"}
-    return made
-
-
-HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-
-
-async def test_a_validating_webhook_refuses_and_warns_as_a_real_server_lets_it(server: ApiProcess, tmp_path: Path) -> None:
-    seen: list[dict[str, Any]] = []
-
-    def answer(request: dict[str, Any]) -> dict[str, Any]:
-        seen.append(request)
-        bad = (request["object"] or {}).get("data", {}).get("mood") == "bad"
-        if bad:
-            return {"allowed": False, "status": {"code": 403, "message": "no bad moods"}}
-        return {"allowed": True, "warnings": ["looked at it"]}
-
-    async with webhook(tmp_path, answer) as (url, bundle), server.client() as admin:
-        await admin.make(HOOKS, configuration("ValidatingWebhookConfiguration", url, bundle))
-        try:
-            await admin.make(CONFIG_MAPS, config_map("unlabelled", mood="bad"))
-            assert seen == []
-            status, refused = await admin.ask("POST", CONFIG_MAPS, checked("moody", mood="bad"))
-            assert (status, refused["message"]) == (403, 'admission webhook "check.example.com" denied the request: no bad moods')
-            async with admin.session.post(CONFIG_MAPS, json=checked("moody", mood="good")) as made:
-                assert made.status == 201
-                assert made.headers["Warning"] == '299 - "looked at it"'
-            status, _ = await admin.ask("PATCH", f"{CONFIG_MAPS}/moody", {"data": {"mood": "bad"}}, media=MERGE)
-            assert status == 403
-            assert (await admin.ask("DELETE", f"{CONFIG_MAPS}/moody"))[0] == 200
-            operations = [r["operation"] for r in seen]
-            assert operations == ["CREATE", "CREATE", "UPDATE", "DELETE"]
-            assert seen[2]["oldObject"]["data"]["mood"] == "good"
-            assert seen[3]["object"] is None
-            assert seen[0]["userInfo"]["username"] == "kubernetes-admin"
-            assert seen[0]["resource"] == {"group": "", "version": "v1", "resource": "configmaps"}
-        finally:
-            await admin.ask("DELETE", f"{HOOKS}/check")
-
-
-async def test_a_webhook_that_does_not_answer_blocks_only_where_its_policy_says_so(server: ApiProcess, tmp_path: Path) -> None:
-    async with server.client() as admin:
-        await admin.make(HOOKS, configuration("ValidatingWebhookConfiguration", "https://127.0.0.1:1/review", ""))
-        try:
-            status, failed = await admin.ask("POST", CONFIG_MAPS, checked("blocked"))
-            assert status == 500
-            assert 'failed calling webhook "check.example.com"' in failed["message"]
-            hook = configuration("ValidatingWebhookConfiguration", "https://127.0.0.1:1/review", "", failurePolicy="Ignore")
-            await admin.ask("PATCH", f"{HOOKS}/check", {"webhooks": hook["webhooks"]}, media=MERGE)
-            assert (await admin.ask("POST", CONFIG_MAPS, checked("passed")))[0] == 201
-        finally:
-            await admin.ask("DELETE", f"{HOOKS}/check")
-
-
-async def test_a_mutating_webhook_changes_what_is_stored(server: ApiProcess, tmp_path: Path) -> None:
-    patch = base64.b64encode(b'[{"op": "add", "path": "/data", "value": {"added": "yes"}}]').decode()
-    allow = {"allowed": True, "patchType": "JSONPatch", "patch": patch}
-    async with webhook(tmp_path, lambda _: allow) as (url, bundle), server.client() as admin:
-        await admin.make(MUTATING, configuration("MutatingWebhookConfiguration", url, bundle))
-        try:
-            made = await admin.make(CONFIG_MAPS, checked("mutated"))
-            assert made["data"] == {"added": "yes"}
-        finally:
-            await admin.ask("DELETE", f"{MUTATING}/check")
 
 
 # ---------------------------------------------------------------------- faults

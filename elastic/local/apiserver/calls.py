@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from elastic.local.apiserver.errors import Cause, StatusError, bad_request, forbidden_field, invalid, required, unsupported
+from elastic.local.apiserver.errors import Cause, Json, StatusError, bad_request, forbidden_field, invalid, required, unsupported
 from elastic.local.apiserver.resources import ResourceType
 
 
@@ -33,6 +33,10 @@ class Call:
     media: str = ""
     agent: str = ""
     warnings: list[str] = field(default_factory=list)
+    shown: Callable[[Json], Json] | None = None
+    """how admission webhooks see the object where the subresource has a form of its own"""
+    is_admitted: bool = False
+    """admission has judged what the client sent; this call carries it out"""
 
     @property
     def dry_run(self) -> bool:

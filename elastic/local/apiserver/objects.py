@@ -68,6 +68,10 @@ class Objects:
             raise not_found(call.kind.group, call.kind.plural, call.name)
         return entry
 
+    async def review(self, call: Call, new: Json) -> None:
+        """Asks admission about an object that is carried out and not stored, as an eviction is."""
+        await self._admission.review(call, new, None)
+
     # ------------------------------------------------------------------ create
     async def create(self, call: Call, obj: Json) -> Json:
         """Stores a new object; `obj` is decoded and has no defaults yet."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from elastic.local.apiserver import crdchecks, definitions, rows
+from elastic.local.apiserver import crdchecks, definitions, hookchecks, rows
 from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, required, unsupported
 from elastic.local.apiserver.resources import Strategy
 from elastic.local.apiserver.tables import column
@@ -225,17 +225,7 @@ class Webhooks(Strategy):
                 service.setdefault("port", 443)
 
     def validate(self, obj: Json, /) -> list[Cause]:
-        out = []
-        for i, hook in enumerate(obj.get("webhooks") or ()):
-            out += [
-                required(f"webhooks[{i}].{k}")
-                for k in ("name", "clientConfig", "sideEffects", "admissionReviewVersions")
-                if not hook.get(k)
-            ]
-            for j, rule in enumerate(hook.get("rules") or ()):
-                wanted = ("operations", "apiGroups", "apiVersions", "resources")
-                out += [required(f"webhooks[{i}].rules[{j}].{k}") for k in wanted if not rule.get(k)]
-        return out
+        return hookchecks.causes(obj)
 
 
 class Definitions(Strategy):

@@ -130,12 +130,12 @@ def _program(text: str) -> Any:
     return environment.program(environment.compile(text)).evaluate
 
 
-def holds(text: str, given: dict[str, Any]) -> bool:
-    """Whether an expression is true of plain values; one that cannot be evaluated is not."""
+def judged(text: str, given: dict[str, Any]) -> bool | str:
+    """Whether an expression is true of plain values, or why it cannot be evaluated."""
     try:
         return bool(_program(text)({k: _cel(v, {}) for k, v in given.items()}))
-    except Exception:  # as above
-        return False
+    except Exception as e:  # as above
+        return f"expression '{text}' resulted in error: {_reason(e)}"
 
 
 def problem(text: str) -> str:

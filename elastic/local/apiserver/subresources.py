@@ -99,7 +99,10 @@ class Subresources:
             _set(obj, self._scale_paths(call)[0], replicas)
             return obj
 
-        inner = Call("patch", call.kind, call.namespace, call.name, "scale", call.query, call.user, agent=call.agent)
+        inner = Call(
+            "patch", call.kind, call.namespace, call.name, "scale", call.query, call.user, agent=call.agent, warnings=call.warnings
+        )
+        inner.shown = lambda obj: self._as_scale(call, obj)
         return self._as_scale(call, await self._objects.update(inner, mutate))
 
     # ------------------------------------------------------------------ pods
@@ -114,7 +117,8 @@ class Subresources:
             raise StatusError(500, "", f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
         pods = self._registry.find("", "v1", "pods")
         assert pods is not None
-        inner = Call("update", pods, call.namespace, name, "binding", call.query, call.user, agent=call.agent)
+        await self._objects.review(call, body)
+        inner = Call("update", pods, call.namespace, name, "binding", call.query, call.user, agent=call.agent, is_admitted=True)
         uid = (body.get("metadata") or {}).get("uid")
 
         def mutate(pod: Json) -> Json:
@@ -147,9 +151,10 @@ class Subresources:
         if "All" in (options.get("dryRun") or ()):
             call.query = {**call.query, "dryRun": "All"}
         pod = whole(call.kind, self._objects.find(call))
+        await self._objects.review(call, body)
         if not self._free_to_go(pod):
             await self._charge_budget(call, pod)
-        inner = Call("delete", call.kind, call.namespace, call.name, "eviction", call.query, call.user, agent=call.agent)
+        inner = Call("delete", call.kind, call.namespace, call.name, "eviction", call.query, call.user, agent=call.agent, is_admitted=True)
         if not call.dry_run:
             await self._mark_disrupted(call)
         await self._objects.delete(inner, options)
@@ -161,7 +166,7 @@ class Subresources:
         return phase in ("Succeeded", "Failed", "Pending") or bool(pod["metadata"].get("deletionTimestamp"))
 
     async def _mark_disrupted(self, call: Call) -> None:
-        inner = Call("patch", call.kind, call.namespace, call.name, "status", {}, call.user, agent=call.agent)
+        inner = Call("patch", call.kind, call.namespace, call.name, "status", {}, call.user, agent=call.agent, is_admitted=True)
         condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
 
         def mutate(pod: Json) -> Json:
@@ -183,7 +188,7 @@ class Subresources:
             raise StatusError(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
         if not covering or _may_go_unready(pod, covering[0].load()):
             return
-        budget = Call("patch", kind, call.namespace, covering[0].name, "status", call.query, call.user, agent=call.agent)
+        budget = Call("patch", kind, call.namespace, covering[0].name, "status", call.query, call.user, agent=call.agent, is_admitted=True)
 
         def mutate(obj: Json) -> Json:
             spend(obj, pod)

@@ -1,7 +1,7 @@
-"""Admission webhooks: which of the registered ones a request concerns, how they are asked, and what their answers mean.
+"""Admission webhooks: which of the registered ones a request concerns, what they are told, and what their answers mean.
 
-Mutating ones are asked before defaults of the server's own admission, one after the other; validating ones after the object was found
-valid, all at once. A service as target cannot be reached from here: the laptop's webhooks name a URL.
+Mutating ones are asked before defaults of the server's own admission, one after the other, and never about a subresource of another form;
+validating ones after the object was found valid, all at once. How a webhook is reached is for hooktargets to know.
 """
 
 from __future__ import annotations
@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-import ssl
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any
 from uuid import uuid4
 
 import aiohttp
@@ -22,7 +19,8 @@ from jsonpointer import JsonPointerException
 
 from elastic.local.apiserver import rules
 from elastic.local.apiserver.calls import Call
-from elastic.local.apiserver.errors import Json, StatusError, bad_request
+from elastic.local.apiserver.errors import Json, StatusError, bad_request, forbidden, not_found
+from elastic.local.apiserver.hooktargets import Targets, Unreachable, url_of
 from elastic.local.apiserver.resources import Registry, ResourceType
 from elastic.local.apiserver.reviews import user_info
 from elastic.local.apiserver.store import Store
@@ -31,26 +29,23 @@ from elastic.local.selectors import matches
 GROUP = "admissionregistration.k8s.io"
 MUTATING, VALIDATING = "mutatingwebhookconfigurations", "validatingwebhookconfigurations"
 OPERATIONS = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE", "deletecollection": "DELETE"}
-
-
-@lru_cache(maxsize=32)
-def _trusting(ca_bundle: str) -> ssl.SSLContext:
-    return ssl.create_default_context(cadata=base64.b64decode(ca_bundle).decode() if ca_bundle else None)
+OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 
 
 class Webhooks:
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store, self._registry = store, registry
-        self._session: aiohttp.ClientSession | None = None
+        self._targets = Targets(store)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._targets.close()
 
     async def mutate(self, call: Call, new: Json, old: Json | None) -> None:
         """Lets mutating webhooks change the object in place."""
-        for hook, kind in self._concerned(MUTATING, call, new, old):
-            answer = await self._ask(hook, kind, call, new, old)
+        if call.shown is not None:
+            return
+        for hook, review in self._concerned(MUTATING, call, new, old):
+            answer = await self._ask(hook, review, call)
             patch = answer.get("patch")
             if not patch:
                 continue
@@ -64,20 +59,25 @@ class Webhooks:
             new.update(changed)
 
     async def validate(self, call: Call, new: Json | None, old: Json | None) -> None:
-        asked = [self._ask(hook, kind, call, new, old) for hook, kind in self._concerned(VALIDATING, call, new, old)]
-        if asked:
-            await asyncio.gather(*asked)
+        concerned = list(self._concerned(VALIDATING, call, new, old))
+        answers = await asyncio.gather(*(self._ask(*asked, call) for asked in concerned), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
 
     # ------------------------------------------------------------------ matching
-    def _concerned(self, plural: str, call: Call, new: Json | None, old: Json | None) -> Iterator[tuple[Json, ResourceType]]:
+    def _concerned(self, plural: str, call: Call, new: Json | None, old: Json | None) -> Iterator[tuple[Json, Json]]:
+        """The webhooks to ask, each with its review; whatever a webhook before it changed is seen in it."""
         operation = OPERATIONS.get(call.verb)
-        if operation is None or call.kind.group == GROUP:
+        if operation is None or call.kind.group == GROUP or call.is_admitted:
             return
         for entry in self._store.entries(f"{plural}.{GROUP}"):
             for hook in entry.load().get("webhooks") or ():
                 kind = self._matched(hook, call, operation)
-                if kind and self._selected(hook, call, new, old) and _conditions_hold(hook, call, operation, new, old):
-                    yield hook, kind
+                if kind and self._selected(hook, call, new, old):
+                    request = _request(kind, call, new, old)
+                    if _conditions_hold(hook, call, request):
+                        yield hook, {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
 
     def _matched(self, hook: Json, call: Call, operation: str) -> ResourceType | None:
         """The type in whose version the webhook wants to see the object."""
@@ -100,55 +100,43 @@ class Webhooks:
 
     def _selected(self, hook: Json, call: Call, new: Json | None, old: Json | None) -> bool:
         selector = hook.get("namespaceSelector") or {}
-        if selector and call.kind.namespaced:
-            entry = self._store.get("namespaces", "", call.namespace)
-            if entry is None or not matches(selector, entry.labels):
+        if selector:
+            labels = self._namespace_labels(call, new if new is not None else old)
+            if labels is not None and not matches(selector, labels):
                 return False
         selector = hook.get("objectSelector") or {}
-        return any(matches(selector, o["metadata"].get("labels") or {}) for o in (new, old) if o is not None)
+        return any(matches(selector, (o.get("metadata") or {}).get("labels") or {}) for o in (new, old) if o is not None)
+
+    def _namespace_labels(self, call: Call, obj: Json | None) -> dict[str, str] | None:
+        """Those of the object's namespace, or of the object itself where it is one; None where it can have none."""
+        if call.kind.stored_in == "namespaces":
+            return dict((obj or {}).get("metadata", {}).get("labels") or {})
+        if not call.kind.namespaced:
+            return None
+        entry = self._store.get("namespaces", "", call.namespace)
+        if entry is None:
+            raise not_found("", "namespaces", call.namespace)
+        return entry.labels
 
     # ------------------------------------------------------------------ asking
-    async def _ask(self, hook: Json, kind: ResourceType, call: Call, new: Json | None, old: Json | None) -> Json:
+    async def _ask(self, hook: Json, review: Json, call: Call) -> Json:
         """The webhook's answer when it allows the request; raises when it does not, or fails and must not."""
         if call.dry_run and hook.get("sideEffects") not in ("None", "NoneOnDryRun"):
             raise bad_request(f'admission webhook "{hook["name"]}" does not support dry run')
-        review = _review(hook, kind, call, new, old)
+        seconds = hook.get("timeoutSeconds", 10)
         try:
-            answer = await self._post(hook, review)
-        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as e:
+            answer = await self._targets.ask(hook.get("clientConfig") or {}, review, seconds=seconds)
+        except (aiohttp.ClientError, TimeoutError, Unreachable, ValueError, OSError) as e:
             if hook.get("failurePolicy") == "Ignore":
                 return {}
-            url = (hook.get("clientConfig") or {}).get("url", "")
-            target = f"{url}?timeout={hook.get('timeoutSeconds', 10)}s"
-            why = f'failed calling webhook "{hook["name"]}": failed to call webhook: Post "{target}": {e or type(e).__name__}'
+            target = f"{url_of(hook.get('clientConfig') or {})}?timeout={seconds}s"
+            words = str(e) or ("context deadline exceeded" if isinstance(e, TimeoutError) else type(e).__name__)
+            why = f'failed calling webhook "{hook["name"]}": failed to call webhook: Post "{target}": {words}'
             raise StatusError(500, "InternalError", f"Internal error occurred: {why}", details={"causes": [{"message": why}]}) from None
         call.warnings += [str(w) for w in answer.get("warnings") or ()]
         if not answer.get("allowed"):
             raise _denied(hook["name"], answer.get("status") or {})
         return answer
-
-    async def _post(self, hook: Json, review: Json) -> Json:
-        client, seconds = hook.get("clientConfig") or {}, hook.get("timeoutSeconds", 10)
-        url = client.get("url")
-        if not url:
-            raise ValueError("services cannot be reached from the laptop's API server; name a clientConfig.url")
-        if self._session is None:
-            self._session = aiohttp.ClientSession()
-        async with self._session.post(
-            url,
-            params={"timeout": f"{seconds}s"},
-            data=orjson.dumps(review),
-            headers={"Content-Type": "application/json"},
-            ssl=_trusting(client.get("caBundle", "")),
-            timeout=aiohttp.ClientTimeout(total=seconds),
-        ) as answer:
-            if answer.status != 200:
-                raise ValueError(f"the webhook answered {answer.status}")
-            read = orjson.loads(await answer.read())
-            response = read.get("response") if isinstance(read, dict) else None
-            if not isinstance(response, dict) or response.get("uid") != review["request"]["uid"]:
-                raise ValueError("expected an AdmissionReview whose response has the request's uid")
-            return response
 
 
 def _listed(value: str, allowed: list[str]) -> bool:
@@ -162,36 +150,60 @@ def _resource_matches(pattern: str, wanted: str) -> bool:
     return re.fullmatch(expression, wanted) is not None
 
 
-def _review(hook: Json, kind: ResourceType, call: Call, new: Json | None, old: Json | None) -> Json:
+def _request(kind: ResourceType, call: Call, new: Json | None, old: Json | None) -> Json:
+    """What a webhook is told of a request, in the version it asked for."""
+    operation = OPERATIONS[call.verb]
+
     def shown(obj: Json | None) -> Json | None:
-        return {**obj, "apiVersion": kind.api_version} if obj is not None else None
+        if obj is None:
+            return None
+        return call.shown(obj) if call.shown is not None else {"kind": kind.kind, **obj, "apiVersion": kind.api_version}
 
     def gvk(t: ResourceType) -> Json:
-        return {"group": t.group, "version": t.version, "kind": t.kind}
+        sub = t.sub(call.subresource)
+        if sub is None or sub.group is None:
+            return {"group": t.group, "version": t.version, "kind": sub.kind if sub else t.kind}
+        return {"group": sub.group, "version": sub.version, "kind": sub.kind}
 
     def gvr(t: ResourceType) -> Json:
         return {"group": t.group, "version": t.version, "resource": t.plural}
 
+    options = {"kind": OPTIONS[operation], "apiVersion": "meta.k8s.io/v1", **_options(call, operation)}
     request: Json = {
         "uid": str(uuid4()), "kind": gvk(kind), "resource": gvr(kind), "requestKind": gvk(call.kind), "requestResource": gvr(call.kind),
-        "name": call.name, "operation": OPERATIONS[call.verb], "userInfo": user_info(call.user),
-        "object": shown(new), "oldObject": shown(old), "dryRun": call.dry_run, "options": None,
+        "name": call.name, "operation": operation, "userInfo": user_info(call.user),
+        "object": shown(new), "oldObject": shown(old), "dryRun": call.dry_run, "options": options,
     }  # fmt: skip
     if call.namespace:
         request["namespace"] = call.namespace
     if call.subresource:
         request |= {"subResource": call.subresource, "requestSubResource": call.subresource}
-    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+    return request
 
 
-def _conditions_hold(hook: Json, call: Call, operation: str, new: Json | None, old: Json | None) -> bool:
-    """matchConditions: all must hold for the webhook to be asked."""
-    given: dict[str, Any] = {
-        "object": new,
-        "oldObject": old,
-        "request": {"operation": operation, "name": call.name, "namespace": call.namespace},
-    }
-    return all(rules.holds(c["expression"], given) for c in hook.get("matchConditions") or ())
+def _options(call: Call, operation: str) -> Json:
+    given: Json = {"dryRun": ["All"]} if call.dry_run else {}
+    if operation != "DELETE":
+        given |= {k: call.query[k] for k in ("fieldManager", "fieldValidation") if call.query.get(k)}
+    return given
+
+
+def _conditions_hold(hook: Json, call: Call, request: Json) -> bool:
+    """matchConditions: all must hold for the webhook to be asked. One that is false decides before one that cannot be evaluated."""
+    conditions = hook.get("matchConditions") or ()
+    if not conditions:
+        return True
+    given = {"object": request["object"], "oldObject": request["oldObject"], "request": request}
+    failed = ""
+    for condition in conditions:
+        found = rules.judged(condition["expression"], given)
+        if found is False:
+            return False
+        if found is not True:
+            failed = failed or found
+    if failed and hook.get("failurePolicy") != "Ignore":
+        raise forbidden(call.kind.group, call.kind.plural, call.name, failed)
+    return not failed
 
 
 def _denied(name: str, status: Json) -> StatusError:

@@ -146,7 +146,9 @@ class Writes:
         options = self.delete_options(call)
         deleted = []
         for entry in lists.page(self._store, call).entries:
-            one = Call(call.verb, call.kind, entry.namespace, entry.name, "", call.query, call.user, agent=call.agent)
+            one = Call(
+                call.verb, call.kind, entry.namespace, entry.name, "", call.query, call.user, agent=call.agent, warnings=call.warnings
+            )
             try:
                 deleted.append((await self._objects.delete(one, dict(options)))[0])
             except StatusError as e:
