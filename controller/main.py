@@ -43,6 +43,14 @@ log = logging.getLogger("controller")
 )
 @click.option("--metrics-port", default=0, show_default=True, help="Prometheus metrics; 0: none.")
 @click.option("--health-port", default=0, show_default=True, help="/healthz and /readyz; 0: none.")
+@click.option("--webhook-port", default=0, show_default=True, help="Answers the API server whether a job may come in; 0: does not.")
+@click.option("--webhook-fd", type=int, help="Like --webhook-port, on a listening socket inherited from the parent.")
+@click.option(
+    "--webhook-name",
+    default="elastic-webhook",
+    show_default=True,
+    help="Name of the webhook's Service, of the Secret with its certificate and of the configuration that asks it.",
+)
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Written once the controller works.")
 @click.option("--leader-elect/--no-leader-elect", default=False, show_default=True, help="Let only the holder of a Lease work.")
 @click.option("--lease-namespace", default="", help="Where the Lease is. Default: the namespace of the account or kubeconfig.")

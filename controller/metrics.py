@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from controller.conditions import holds
 from elastic.api.job import JobStatus
+from elastic.api.kinds import KINDS
 from elastic.api.words import ConditionType
 
 LABELS = ("job_namespace", "framework")
@@ -33,6 +34,7 @@ class Metrics:
             registry=registry,
             buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
         )
+        self._judged = Counter("elastic_controller_admissions", "Jobs that asked to come in.", ("framework", "allowed"), registry=registry)
         registry.register(_Requests(sent))
         Gauge("elastic_controller_waiting", "Jobs that wait for their round.", registry=registry).set_function(waiting)
 
@@ -54,6 +56,11 @@ class Metrics:
         more = _restarts(new) - _restarts(old)
         if more > 0:
             self._restarted.labels(namespace, framework).inc(more)
+
+    def judged(self, kind: str, *, allowed: bool) -> None:
+        """By the webhook, which may be asked about kinds of somebody else's."""
+        if kind in KINDS:
+            self._judged.labels(KINDS[kind].framework, str(allowed).lower()).inc()
 
     def deleted(self, *, namespace: str, framework: str) -> None:
         self._deleted.labels(namespace, framework).inc()

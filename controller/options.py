@@ -22,6 +22,9 @@ class Options:
     compat: str
     health_port: int
     metrics_port: int
+    webhook_port: int
+    webhook_fd: int | None
+    webhook_name: str
     ready_file: Path | None
     leader_elect: bool
     lease_namespace: str

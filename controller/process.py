@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -18,12 +20,15 @@ from controller.options import Options
 from controller.reconcile import Reconciler
 from controller.settings import Rendezvous, Settings
 from controller.tell import Teller
-from controller.web import serving
+from controller.web import ALL_ADDRESSES, serving
 from controller.workqueue import WorkQueue
 from elastic.kube.client import Kube
 from elastic.kube.resources import PLUGIN_POD_GROUPS, VOLCANO_POD_GROUPS, Resource
 from rendezvous.client import RendezvousClient, RendezvousError
 from rendezvous.tokens import control_token, job_token, load_keys
+
+if TYPE_CHECKING:
+    from controller.webhook.door import Door
 
 log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
@@ -44,6 +49,7 @@ class Process:
         self._observer = Observer(kube, kinds=options.kinds, resources=_watched(options.gang_scheduler), namespace=options.namespace)
         self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent)
         self._is_ready = asyncio.Event()
+        self._door = _door(kube, options)
         self._key = load_keys(options.installation)[0] if options.installation else b""
         self._ca = (options.installation / "ca.crt").read_text() if options.installation else ""
 
@@ -57,6 +63,8 @@ class Process:
         parts = [self._observer.run(self._changed), edge.run(self._changed), self._reconcile(reconciler), self._say_ready(), _set(stop)]
         if link is not None:
             parts.append(link.run(reconciler.world_changed))
+        if self._door is not None:
+            parts.append(self._door.run(self._metrics.judged))
         async with serving(
             health_port=options.health_port,
             metrics_port=options.metrics_port,
@@ -133,10 +141,27 @@ class Process:
     async def _say_ready(self) -> None:
         await self._observer.wait_synced()
         log.info("every view is whole; %d jobs", len(self._observer.keys()))
+        if self._door is not None:
+            await self._door.wait_open()
         self._is_ready.set()
         if self._options.ready_file is not None:
             _write_whole(self._options.ready_file)
         await asyncio.Event().wait()
+
+
+def _door(kube: Kube, options: Options) -> "Door | None":
+    """Loaded only where it is wanted: what makes certificates takes memory."""
+    if options.webhook_fd is None and not options.webhook_port:
+        return None
+    from controller.webhook.door import Door
+    from controller.webhook.keeping import Place
+
+    if options.webhook_fd is not None:
+        opened = socket.socket(fileno=options.webhook_fd)
+    else:
+        opened = socket.create_server((ALL_ADDRESSES, options.webhook_port))
+    place = Place(namespace=options.lease_namespace, name=options.webhook_name)
+    return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
 
 
 def _watched(gang_scheduler: str) -> list[Resource]:

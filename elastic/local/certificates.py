@@ -42,7 +42,7 @@ def _name(common_name: str, organizations: tuple[str, ...] = ()) -> x509.Name:
     return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, life: timedelta) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -51,7 +51,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + TEN_YEARS)
+        .not_valid_after(now + life)
     )
 
 
@@ -69,11 +69,11 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def make_ca(common_name: str) -> Pair:
+def make_ca(common_name: str, *, life: timedelta = TEN_YEARS) -> Pair:
     key = new_key()
     name = _name(common_name)
     certificate = (
-        _builder(name, name, key)
+        _builder(name, name, key, life=life)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -82,11 +82,13 @@ def make_ca(common_name: str) -> Pair:
     return Pair(certificate.public_bytes(serialization.Encoding.PEM), key_pem(key))
 
 
-def issue(ca: Pair, common_name: str, *, names: tuple[str, ...] = (), organizations: tuple[str, ...] = ()) -> Pair:
+def issue(
+    ca: Pair, common_name: str, *, names: tuple[str, ...] = (), organizations: tuple[str, ...] = (), life: timedelta = TEN_YEARS
+) -> Pair:
     """A certificate for these DNS names and addresses, good for servers and clients."""
     ca_certificate, ca_key, key = x509.load_pem_x509_certificate(ca.certificate), load_key(ca.key), new_key()
     builder = (
-        _builder(_name(common_name, organizations), ca_certificate.subject, key)
+        _builder(_name(common_name, organizations), ca_certificate.subject, key, life=life)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)

@@ -1,0 +1,50 @@
+"""The webhook as a part of the controller's process: it opens once there is a certificate, and is open in every replica, leader or not."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Protocol
+
+from controller.webhook.keeping import Keeping, Place
+from controller.webhook.review import Answer, Request, answer
+from controller.webhook.server import serving
+from elastic.kube.client import Kube
+
+log = logging.getLogger(__name__)
+
+
+class Judged(Protocol):
+    def __call__(self, kind: str, /, *, allowed: bool) -> None: ...
+
+
+class Door:
+    def __init__(self, kube: Kube, place: Place, opened: socket.socket, *, kinds: Collection[str], namespace: str | None) -> None:
+        self._keeping = Keeping(kube, place, clock=lambda: datetime.now(UTC))
+        self._opened = opened
+        self._kinds = frozenset(kinds)
+        self._namespace = namespace
+        self._is_open = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open.is_set()
+
+    async def wait_open(self) -> None:
+        await self._is_open.wait()
+
+    async def run(self, judged: Judged) -> None:
+        """Answers until cancelled; `judged` hears of each answer."""
+
+        def judge(request: Request) -> Answer:
+            given = answer(request, kinds=self._kinds, namespace=self._namespace)
+            judged(request.kind.kind, allowed=given.response.allowed)
+            if given.response.status is not None:
+                log.info("refused %s %s/%s: %s", request.kind.kind, request.namespace, request.name, given.response.status.message)
+            return given
+
+        await self._keeping.begin()
+        async with serving(self._opened, tls=self._keeping.tls, judge=judge):
+            self._is_open.set()
+            await self._keeping.run()

@@ -1,0 +1,158 @@
+"""Keeps the webhook's certificate in a Secret that all replicas share, renews it in time, and tells the API server whom to trust by writing
+the authority into the one configuration that asks us. Every replica does all of it, since any may be the only one left; what two do at once
+is settled by the Secret's version.
+"""
+
+import asyncio
+import base64
+import binascii
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import aiohttp
+
+from controller.webhook.certificate import Credentials, Due, due, renewed
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
+from elastic.local.certificates import Pair
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 15.0
+TRIES = 5
+TRUSTED, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Service, Secret and configuration have one name."""
+
+    namespace: str
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By which the server is called: in a cluster, and on the machine it runs on."""
+        return (f"{self.name}.{self.namespace}.svc", "localhost", "127.0.0.1")
+
+
+class Keeping:
+    def __init__(self, kube: Kube, place: Place, *, clock: Callable[[], datetime], every_s: float = LOOK_EVERY_S) -> None:
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._kube = kube
+        self._place = place
+        self._clock = clock
+        self._every_s = every_s
+        self._served: Pair | None = None
+        self._trouble = ""
+
+    async def begin(self) -> None:
+        """Returns once there is something to serve with."""
+        while self._served is None:
+            await self._try()
+            if self._served is None:
+                await asyncio.sleep(self._every_s)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            await self._try()
+
+    async def _try(self) -> None:
+        """What fails may pass; until then what is served stays."""
+        try:
+            credentials = await self._credentials()
+            # First they trust, then we show.
+            await self._be_trusted(credentials.trusted)
+            if credentials.served != self._served:
+                load(self.tls, credentials.served)
+                self._served = credentials.served
+            self._trouble = ""
+        except (KubeError, aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
+            if str(error) != self._trouble:
+                log.warning("the webhook's certificate could not be looked after, trying again: %s", error)
+            self._trouble = str(error)
+
+    async def _credentials(self) -> Credentials:
+        """Those of the Secret, renewed where it is time; of several that renew at once one is heard, and all take what it wrote."""
+        for _ in range(TRIES):
+            secret = await self._secret()
+            there = _read(secret)
+            what = due(there, self._place.names, now=self._clock())
+            if what is Due.NOTHING and there is not None:
+                return there
+            made = renewed(there, self._place.names, what=what)
+            try:
+                await self._write(secret, made)
+            except KubeError as error:
+                if error.code != 409:
+                    raise
+                continue
+            log.info("made the webhook's %s anew in secret %s/%s", what.value, self._place.namespace, self._place.name)
+            return made
+        raise TimeoutError(f"others write the secret {self._place.namespace}/{self._place.name} all the time")
+
+    async def _secret(self) -> Object | None:
+        try:
+            return await self._kube.get(SECRETS, self._place.name, namespace=self._place.namespace)
+        except KubeError as error:
+            if error.code != 404:
+                raise
+            return None
+
+    async def _write(self, secret: Object | None, made: Credentials) -> None:
+        parts = {TRUSTED: made.trusted, AUTHORITY_KEY: made.authority_key, CERTIFICATE: made.served.certificate, KEY: made.served.key}
+        data = {name: base64.b64encode(part).decode() for name, part in parts.items()}
+        metadata: Object = {"name": self._place.name, "namespace": self._place.namespace}
+        if secret is None:
+            body: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+            await self._kube.create(SECRETS, body, namespace=self._place.namespace)
+        else:
+            body = {"metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]}, "data": data}
+            await self._kube.patch(SECRETS, self._place.name, body, namespace=self._place.namespace)
+
+    async def _be_trusted(self, trusted: bytes) -> None:
+        """Every webhook of the configuration is ours."""
+        bundle = base64.b64encode(trusted).decode()
+        hooks = await self._hooks()
+        others = [hook["name"] for hook in hooks if hook["clientConfig"].get("caBundle") != bundle]
+        if others:
+            change = {"webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in others]}
+            await self._kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, self._place.name, change, kind=Patch.STRATEGIC)
+            log.info("the configuration %s trusts the webhook's authority now", self._place.name)
+
+    async def _hooks(self) -> list[Object]:
+        """None where nothing asks us: then there is nobody whose trust we need."""
+        try:
+            configuration = await self._kube.get(VALIDATING_WEBHOOK_CONFIGURATIONS, self._place.name)
+        except KubeError as error:
+            if error.code != 404:
+                raise
+            return []
+        return configuration.get("webhooks") or []
+
+
+def load(tls: ssl.SSLContext, pair: Pair) -> None:
+    """From now on new connections see this. OpenSSL's binding reads files only; this one is in memory, and gone right after."""
+    with os.fdopen(os.memfd_create("webhook"), "wb") as file:
+        file.write(pair.certificate + pair.key)
+        file.flush()
+        tls.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+
+
+def _read(secret: Object | None) -> Credentials | None:
+    """None where there is nothing that could be served."""
+    data = (secret or {}).get("data") or {}
+    try:
+        part = {name: base64.b64decode(data.get(name, ""), validate=True) for name in (TRUSTED, AUTHORITY_KEY, CERTIFICATE, KEY)}
+    except binascii.Error:
+        return None
+    if not (part[TRUSTED] and part[CERTIFICATE] and part[KEY]):
+        return None
+    return Credentials(part[TRUSTED], part[AUTHORITY_KEY], Pair(part[CERTIFICATE], part[KEY]))

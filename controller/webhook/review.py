@@ -1,0 +1,127 @@
+"""Decides whether a job may come in, as the API server asks before it stores one: what `parse` finds, in the words of `parse`.
+An update is refused only for what it makes wrong. What was wrong before is no reason to keep somebody from suspending or mending a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from elastic.api.errors import Problem, SpecError
+from elastic.api.kinds import API_VERSION
+from elastic.api.parser import parse
+
+MOST_TOLD = 20
+LONGEST_WARNING = 256
+"""An API server cuts what is longer, and drops warnings beyond 4096 characters in all."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    group: str
+    version: str
+    kind: str
+
+
+class Request(msgspec.Struct, frozen=True, rename="camel"):
+    """What the API server is about to store, and what it has stored."""
+
+    uid: str
+    kind: Kind
+    operation: str
+    name: str = ""
+    namespace: str = ""
+    sub_resource: str = ""
+    object: dict[str, Any] | None = None
+    old_object: dict[str, Any] | None = None
+
+
+class Review(msgspec.Struct, frozen=True, rename="camel"):
+    """An AdmissionReview that asks."""
+
+    request: Request
+
+
+class Cause(msgspec.Struct, frozen=True):
+    field: str
+    message: str
+    reason: str = "FieldValueInvalid"
+
+
+class Details(msgspec.Struct, frozen=True):
+    name: str
+    group: str
+    kind: str
+    causes: tuple[Cause, ...]
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    message: str
+    details: Details
+    code: int = 422
+    reason: str = "Invalid"
+
+
+class Response(msgspec.Struct, frozen=True, omit_defaults=True):
+    uid: str
+    allowed: bool
+    status: Refusal | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Answer(msgspec.Struct, frozen=True, rename="camel"):
+    """An AdmissionReview that answers."""
+
+    response: Response
+    api_version: str = "admission.k8s.io/v1"
+    kind: str = "AdmissionReview"
+
+
+def answer(request: Request, *, kinds: Collection[str], namespace: str | None) -> Answer:
+    """`kinds` and `namespace` are those that this controller looks after; about others it has nothing to say."""
+    if not _is_ours(request, kinds=kinds, namespace=namespace) or _changes_no_spec(request):
+        return Answer(Response(request.uid, True))
+    problems, warnings = _found(request.object)
+    known = set(_found(request.old_object)[0]) if request.old_object is not None and problems else set()
+    brought = [problem for problem in problems if problem not in known]
+    if brought:
+        return Answer(Response(request.uid, False, _refusal(request, brought), _in_words(warnings)))
+    return Answer(Response(request.uid, True, warnings=_in_words((*problems, *warnings))))
+
+
+def _is_ours(request: Request, *, kinds: Collection[str], namespace: str | None) -> bool:
+    kind = request.kind
+    return (
+        f"{kind.group}/{kind.version}" == API_VERSION
+        and kind.kind in kinds
+        and not request.sub_resource
+        and namespace in (None, request.namespace)
+        and request.operation in ("CREATE", "UPDATE")
+    )
+
+
+def _changes_no_spec(request: Request) -> bool:
+    """Labels, finalizers and owners are not ours to judge, and a job that is going must be let go."""
+    new, old = request.object, request.old_object
+    if new is None or (isinstance(new.get("metadata"), dict) and new["metadata"].get("deletionTimestamp")):
+        return True
+    return old is not None and old.get("spec") == new.get("spec")
+
+
+def _found(obj: object) -> tuple[Sequence[Problem], Sequence[Problem]]:
+    try:
+        return (), parse(obj)[1]
+    except SpecError as error:
+        return error.problems, error.warnings
+
+
+def _refusal(request: Request, problems: Sequence[Problem]) -> Refusal:
+    more = len(problems) - MOST_TOLD
+    words = "; ".join(map(str, problems[:MOST_TOLD])) + (f"; and {more} more problems" if more > 0 else "")
+    causes = tuple(Cause(problem.path, problem.message) for problem in problems[:MOST_TOLD])
+    return Refusal(words, Details(request.name, request.kind.group, request.kind.kind, causes))
+
+
+def _in_words(found: Sequence[Problem]) -> tuple[str, ...]:
+    return tuple(str(each)[:LONGEST_WARNING] for each in found[:MOST_TOLD])
