@@ -34,7 +34,8 @@ def default_data_dir() -> Path:
 
 
 class LocalCluster:
-    """`with LocalCluster() as cluster: ...` runs a cluster in a folder of its own, or in `data_dir`, and leaves nothing running."""
+    """`with LocalCluster() as cluster: ...` runs a cluster in a folder of its own, or in `data_dir`, and leaves nothing running.
+    With `join` it brings nodes and control plane to the API server of that kubeconfig, which has a scheduler and controllers of its own."""
 
     def __init__(
         self,
@@ -46,12 +47,15 @@ class LocalCluster:
         sandbox: str = "auto",
         images: Mapping[str, Path] | None = None,
         control_plane: bool = True,
+        join: Path | None = None,
     ) -> None:
         self._own_folder = TemporaryDirectory(prefix="elastic-") if data_dir is None else None
         self._layout = Layout(Path(self._own_folder.name if self._own_folder else data_dir or "").resolve())
         self._arguments = ["--nodes", str(nodes), "--gpus", str(gpus), "--port", str(port), "--sandbox", sandbox]
         self._arguments += [word for image, folder in (images or {}).items() for word in ("--image", f"{image}={folder}")]
         self._arguments += [] if control_plane else ["--cluster-only"]
+        self._arguments += ["--join", str(join.resolve())] if join else []
+        self._kubeconfig = join.resolve() if join else self._layout.kubeconfig
         self._supervisor: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -63,7 +67,7 @@ class LocalCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        return self._layout.kubeconfig
+        return self._kubeconfig
 
     @property
     def data_dir(self) -> Path:

@@ -1,5 +1,6 @@
 """The process behind `elastic up`: starts the cluster's processes in order, hands each its sockets, keeps them running, stops them in
 reverse. The sockets are opened here once, so a process that is started again finds the connections that waited for it.
+Told to join another API server, it starts no API server, scheduler or controllers of ours, only nodes and the control plane.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ import msgspec
 from elastic.api.crd import crd
 from elastic.api.kinds import KINDS
 from elastic.kube import connect
+from elastic.kube.access import AccessError, from_kubeconfig
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
+from elastic.local.agent.roster import node_name
 from elastic.local.children import Child, ChildFailed
 from elastic.local.files import ClusterState, Layout, write_private
 from elastic.local.installation import SERVICE, ensure_installation
 from elastic.local.sandbox import Mode
-from elastic.local.sandbox.channel import ask, listen_inside
+from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
 
 log = logging.getLogger("elastic.local.supervisor")
 
@@ -88,18 +91,39 @@ class Supervisor:
             control_plane=not options.cluster_only,
             processes={child.name: child.pid for child in self._children},
         )
-        names = [word for address in self._addresses() for word in ("--san", address)]
-        await self._start("apiserver", "elastic.local.apiserver", ["--data-dir", str(layout.root), *names], port=options.port)
-        self._state = msgspec.structs.replace(self._state, server=f"https://127.0.0.1:{self._ports['apiserver']}")
-        agents = ["--data-dir", str(layout.root), "--nodes", str(options.nodes), "--gpus", str(options.gpus), "--cwd", str(options.cwd)]
-        agents += [word for image in options.image for word in ("--image", image)]
-        await self._begin(self._child("agents", "elastic.local.agents", ["--kubeconfig", str(layout.kubeconfig), *agents]))
-        async with connect(layout.kubeconfig) as kube:
+        server = await self._start_server()
+        self._state = msgspec.structs.replace(self._state, server=server)
+        if options.nodes or not options.join:
+            await self._begin(self._agents())
+        async with connect(self._kubeconfig) as kube:
             if not options.cluster_only:
                 await _apply_definitions(kube)
                 await self._start_control_plane()
-            await _wait_nodes(kube, options.nodes)
+            await _wait_nodes(kube, {node_name(index) for index in range(options.nodes)})
         layout.write_state(self._state)
+
+    @property
+    def _kubeconfig(self) -> Path:
+        return self._options.join or self._layout.kubeconfig
+
+    async def _start_server(self) -> str:
+        """The address of the API server, ours or the one to join."""
+        if self._options.join:
+            return from_kubeconfig(self._options.join).server
+        names = [word for address in self._addresses() for word in ("--san", address)]
+        arguments = ["--data-dir", str(self._layout.root), *names]
+        await self._start("apiserver", "elastic.local.apiserver", arguments, port=self._options.port)
+        return f"https://{HOST}:{self._ports['apiserver']}"
+
+    def _agents(self) -> Child:
+        """Nodes; with the scheduler and the controllers where no other cluster brings them."""
+        options = self._options
+        arguments = ["--kubeconfig", str(self._kubeconfig), "--data-dir", str(self._layout.root), "--cwd", str(options.cwd)]
+        arguments += ["--gpus", str(options.gpus), *(word for image in options.image for word in ("--image", image))]
+        if options.join:
+            nodes = [word for index in range(options.nodes) for word in ("--node", node_name(index))]
+            return self._child("agents", "elastic.local.agent", [*arguments, *nodes, "--sandbox", RUNNING])
+        return self._child("agents", "elastic.local.agents", [*arguments, "--nodes", str(options.nodes)])
 
     async def _start_holder(self) -> Mode:
         """The first sandbox of those allowed that can be made here."""
@@ -123,7 +147,7 @@ class Supervisor:
     async def _start_control_plane(self) -> None:
         folder = self._layout.installation
         ensure_installation(folder, addresses=self._addresses())
-        given = ["--installation", str(folder), "--kubeconfig", str(self._layout.kubeconfig)]
+        given = ["--installation", str(folder), "--kubeconfig", str(self._kubeconfig)]
         await self._start("rendezvous", "rendezvous.main", given)
         port = self._ports["rendezvous"]
         reach = ["--rendezvous-url", f"https://127.0.0.1:{port}", "--rendezvous-endpoint", f"{SERVICE}:{port}"]
@@ -204,19 +228,20 @@ async def _apply_definitions(kube: Kube) -> None:
         await kube.patch(CUSTOM_RESOURCE_DEFINITIONS, kind.crd_name, body, kind=Patch.APPLY, field_manager="elastic-up", force=True)
 
 
-async def _wait_nodes(kube: Kube, count: int) -> None:
-    """Until as many nodes as were asked for say that they are ready."""
+async def _wait_nodes(kube: Kube, wanted: set[str]) -> None:
+    """Until these nodes say that they are ready."""
     listing = await kube.list(NODES)
-    ready = {node["metadata"]["name"] for node in listing.items if _is_ready(node)}
+    missing = wanted - {node["metadata"]["name"] for node in listing.items if _is_ready(node)}
     try:
         async with asyncio.timeout(NODES_READY_S):
             changes = kube.watch(NODES, resource_version=listing.resource_version)
-            while len(ready) < count:
+            while missing:
                 event = await anext(changes)
                 if _is_ready(event.object):
-                    ready.add(event.object["metadata"]["name"])
+                    missing.discard(event.object["metadata"]["name"])
     except (TimeoutError, StopAsyncIteration):
-        raise ChildFailed(f"{len(ready)} of {count} nodes are ready after {NODES_READY_S:.0f} s; see agents.log") from None
+        ready = len(wanted) - len(missing)
+        raise ChildFailed(f"{ready} of {len(wanted)} nodes are ready after {NODES_READY_S:.0f} s; see agents.log") from None
 
 
 def _is_ready(node: dict[str, object]) -> bool:
@@ -248,6 +273,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cluster-only", action="store_true")
     parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
     parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
+    parser.add_argument("--join", type=Path, metavar="KUBECONFIG", help="bring nodes and control plane to this API server, start none")
     parser.add_argument("--lifeline", action="store_true", help="stop when standard input ends")
     return parser.parse_args()
 
@@ -278,7 +304,7 @@ def main() -> int:
     try:
         with sole_owner(layout):
             asyncio.run(_run(layout, options))
-    except (AlreadyRunning, ChildFailed, KubeError, OSError) as error:
+    except (AlreadyRunning, ChildFailed, AccessError, KubeError, OSError) as error:
         log.error("%s", error)
         return 1
     return 0

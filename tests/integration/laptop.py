@@ -75,11 +75,11 @@ async def log_of(kube: Kube, name: str, **options: Any) -> str:
     return b"".join([chunk async for chunk in kube.logs(name, namespace=NAMESPACE, **options)]).decode()
 
 
-async def gone(kube: Kube, name: str, **where: Any) -> None:
+async def gone(kube: Kube, name: str, *, within_s: float = PATIENCE_S, **where: Any) -> None:
     async def absent() -> bool:
         return await get(kube, name, **where) is None
 
-    await until(absent, f"{name} is gone")
+    await until(absent, f"{name} is gone", within_s=within_s)
 
 
 async def kill(cluster: LocalCluster, name: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from elastic_runs import elastic_run
+from grounds import Ground
 from laptop import until
 
 from elastic.local import LocalCluster
@@ -14,9 +15,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(30
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as cluster:
-        yield cluster
+def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with ground.cluster(tmp_path_factory.mktemp("faults")) as running:
+        yield running
 
 
 async def kill(cluster: LocalCluster, process: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from elastic_runs import NAMESPACE, ElasticRun, elastic_run
+from grounds import Ground
 from laptop import until
 
 from elastic.api.words import Cause
@@ -19,9 +20,9 @@ OWNED = (PODS, SERVICES, SECRETS, POD_DISRUPTION_BUDGETS)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as cluster:
-        yield cluster
+def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with ground.cluster(tmp_path_factory.mktemp("faults")) as running:
+        yield running
 
 
 def charged(restarts: dict[str, int]) -> int:

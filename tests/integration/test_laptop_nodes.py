@@ -7,14 +7,12 @@ import json
 import shutil
 import subprocess
 import time
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
-import pytest_asyncio
+from grounds import Ground
 from laptop import NAMESPACE, PATIENCE_S, alive, container, get, gone, log_of, phase, pod, shell, until
 
-from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.resources import NODES, PODS, PRIORITY_CLASSES
 from elastic.local import LocalCluster
@@ -25,20 +23,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(data_dir=tmp_path_factory.mktemp("nodes"), nodes=2, gpus=2, control_plane=False) as running:
+def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with ground.cluster(tmp_path_factory.mktemp("nodes"), nodes=2, gpus=2, control_plane=False) as running:
         yield running
-
-
-@pytest_asyncio.fixture
-async def kube(cluster: LocalCluster) -> AsyncIterator[Kube]:
-    async with connect(cluster.kubeconfig) as client:
-        yield client
-
-
-@pytest.fixture
-def unique() -> str:
-    return uuid.uuid4().hex[:8]
 
 
 def on(node: str) -> dict:
@@ -108,7 +95,8 @@ async def test_a_killed_node_takes_its_processes_along_and_a_removed_one_its_pod
     assert found is not None
     assert found["status"]["phase"] == "Running"
     await kube.delete(NODES, node)
-    await gone(kube, name)
+    # A real controller manager waits a minute before it believes that a node is no more.
+    await gone(kube, name, within_s=2 * PATIENCE_S)
     with pytest.raises(NotDone, match="nodes: node-0, node-1"):
         ask_agents(cluster.data_dir, Kill(name=node))
 

@@ -9,38 +9,25 @@ import os
 import shutil
 import signal
 import subprocess
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
+from grounds import Ground
 from laptop import NAMESPACE, alive, container, get, gone, kill, log_of, phase, pod, service, shell, until
 
-from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
 from elastic.local import LocalCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180), pytest.mark.sandboxes("netns", "loopback")]
 
 
-@pytest.fixture(scope="module", params=["netns", "loopback"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(data_dir=tmp_path_factory.mktemp(request.param), sandbox=request.param, nodes=2, control_plane=False) as running:
+@pytest.fixture(scope="module")
+def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with ground.cluster(tmp_path_factory.mktemp("pods"), nodes=2, control_plane=False) as running:
         yield running
-
-
-@pytest_asyncio.fixture
-async def kube(cluster: LocalCluster) -> AsyncIterator[Kube]:
-    async with connect(cluster.kubeconfig) as client:
-        yield client
-
-
-@pytest.fixture
-def unique() -> str:
-    return uuid.uuid4().hex[:8]
 
 
 async def make(kube: Kube, *objects: dict) -> None:

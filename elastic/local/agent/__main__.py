@@ -1,4 +1,4 @@
-"""`python -m elastic.local.agent`: one node on this machine for any API server, that of the laptop or a real one."""
+"""`python -m elastic.local.agent`: nodes on this machine for any API server, that of the laptop or a real one."""
 
 import argparse
 import asyncio
@@ -20,7 +20,7 @@ from elastic.local.agent.images import ImageError, Images, parse_images
 from elastic.local.agent.roster import Member
 from elastic.local.agent.service import Options, base_environment, start
 from elastic.local.sandbox import Mode
-from elastic.local.sandbox.channel import listen_inside
+from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
 
 log = logging.getLogger("elastic.local.agent")
 
@@ -29,13 +29,14 @@ API_NAME = "kubernetes.default.svc"
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m elastic.local.agent", description="A node whose pods are processes of this machine.")
+    parser = argparse.ArgumentParser(prog="python -m elastic.local.agent", description="Nodes whose pods are processes of this machine.")
     parser.add_argument("--kubeconfig", type=Path, required=True)
-    parser.add_argument("--node", required=True, metavar="NAME")
+    parser.add_argument("--node", required=True, action="append", metavar="NAME", help="repeatable")
     parser.add_argument("--data-dir", type=Path, required=True, help="where pods have their folders")
-    parser.add_argument("--sandbox", choices=["auto", *(mode.value for mode in Mode)], default="auto")
-    parser.add_argument("--gpus", type=int, default=0)
-    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="a label of the node; repeatable")
+    choices = ["auto", *(mode.value for mode in Mode), RUNNING]
+    parser.add_argument("--sandbox", choices=choices, default="auto", help=f"{RUNNING}: of a holder that serves the data folder already")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs of each node")
+    parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="a label of each node; repeatable")
     parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
     parser.add_argument(
         "--forward",
@@ -46,13 +47,16 @@ def arguments() -> argparse.Namespace:
         help="a port of 127.0.0.1 that pods reach at their gateway; repeatable",
     )
     parser.add_argument("--cwd", type=Path, default=Path.cwd(), help="working folder of containers that name none")
-    parser.add_argument("--ready-file", type=Path, help="written when the node is in the API")
+    parser.add_argument("--ready-file", type=Path, help="written when the nodes are in the API")
     return parser.parse_args()
 
 
 @contextmanager
 def holder(folder: Path, sandbox: str) -> Iterator[Mode]:
-    """The first sandbox of those allowed that can be made here, as a process that ends with us."""
+    """The first sandbox of those allowed that can be made here, as a process that ends with us, unless one runs already."""
+    if sandbox == RUNNING:
+        yield Mode(ask(folder, "describe")[0]["mode"])
+        return
     modes = list(Mode) if sandbox == "auto" else [Mode(sandbox)]
     for mode in modes:
         command = [sys.executable, "-m", "elastic.local.sandbox.holder", str(folder), mode.value]
@@ -85,10 +89,10 @@ async def _work(kube: Kube, args: argparse.Namespace, images: Images, mode: Mode
     pods = pods_cache(kube)
     server = urlsplit(kube.access.server)
     port = server.port or 443
-    member = Member(args.node, args.gpus, dict(entry.split("=", 1) for entry in args.label))
+    labels = dict(entry.split("=", 1) for entry in args.label)
     options = Options(
         data_dir=args.data_dir,
-        members=(member,),
+        members=tuple(Member(name, args.gpus, labels) for name in args.node),
         cwd=args.cwd,
         images=images,
         base_env=base_env,

@@ -15,6 +15,11 @@ class Member(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
 
 
+def node_name(index: int) -> str:
+    """Of a node that nobody named."""
+    return f"node-{index}"
+
+
 class Roster(msgspec.Struct, frozen=True):
     """A value; with_... and without_... return the next one."""
 

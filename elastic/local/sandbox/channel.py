@@ -13,6 +13,8 @@ import msgspec
 from elastic.local.sandbox import Launch, SandboxError
 
 SOCKET = "holder.sock"
+RUNNING = "running"
+"""In the place of a mode: that of the holder which runs already."""
 REPLY_S = 30.0
 
 

@@ -1,6 +1,7 @@
 """A real Kubernetes control plane for tests: etcd and kube-apiserver on loopback, and controller manager and scheduler where they are.
 
-The binaries come from one folder, as envtest has it. Everything written lies in one folder; stop() ends every process.
+The binaries come from one folder, as envtest has it. Everything written lies in one folder; stop() ends every process, restart() kills
+one and starts it as it was.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class ControlPlane:
         self.assets = assets
         self.folder = folder
         self.kubeconfig = folder / "admin.kubeconfig"
-        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._commands: dict[str, list[str | Path]] = {}
         self._ca = make_ca("kube-ca")
         self._etcd, self._etcd_peer, self._api, self._manager, self._scheduler = _free_ports(5)
 
@@ -49,13 +51,23 @@ class ControlPlane:
             self._start_scheduler()
 
     def stop(self) -> None:
-        for _, process in reversed(self._processes):
+        for process in reversed(self._processes.values()):
             process.terminate()
             try:
                 process.wait(STOPPED_WITHIN_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def pid(self, name: str) -> int:
+        return self._processes[name].pid
+
+    def restart(self, name: str) -> None:
+        """SIGKILL, and the same again; its successor need not be ready yet."""
+        process = self._processes[name]
+        process.kill()
+        process.wait()
+        self._begin(name)
 
     def _write_certificates(self) -> None:
         (self.folder / "ca.crt").write_bytes(self._ca.certificate)
@@ -145,6 +157,8 @@ class ControlPlane:
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
             "--horizontal-pod-autoscaler-sync-period=2s",
+            # A new node carries a taint until it has been looked at.
+            "--node-monitor-period=1s",
         )
 
     def _start_scheduler(self) -> None:
@@ -161,9 +175,12 @@ class ControlPlane:
         )
 
     def _run(self, name: str, *arguments: str) -> None:
-        with (self.folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen([self.assets / name, *arguments], stdout=log, stderr=log, cwd=self.folder, start_new_session=True)
-        self._processes.append((name, process))
+        self._commands[name] = [self.assets / name, *arguments]
+        self._begin(name)
+
+    def _begin(self, name: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(self._commands[name], stdout=log, stderr=log, cwd=self.folder, start_new_session=True)
 
     def _wait_until_ready(self) -> None:
         tls = ssl.create_default_context(cadata=self._ca.certificate.decode())
@@ -181,7 +198,7 @@ class ControlPlane:
             time.sleep(0.2)
 
     def _check_alive(self) -> None:
-        for name, process in self._processes:
+        for name, process in self._processes.items():
             if process.poll() is not None:
                 tail = (self.folder / f"{name}.log").read_text(errors="replace")[-2000:]
                 raise RuntimeError(f"{name} ended with {process.returncode}: {tail}")

@@ -1,0 +1,65 @@
+"""On what a test's cluster stands: the laptop's own API server, or a real one with its controller manager and scheduler, to which the
+laptop's nodes and control plane are brought. Either is a LocalCluster to the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from real_servers import ControlPlane
+
+from elastic.local import LocalCluster
+
+
+@dataclass(frozen=True)
+class Ground:
+    sandbox: str
+    assets: Path | None = None
+    """Where the programs of a real control plane are; None: the laptop's own API server."""
+
+    def __str__(self) -> str:
+        return self.sandbox if self.assets is None else f"real-{self.sandbox}"
+
+    @contextlib.contextmanager
+    def cluster(self, folder: Path, **options: Any) -> Iterator[LocalCluster]:
+        """A fresh one, for the length of a block."""
+        if self.assets is None:
+            with LocalCluster(data_dir=folder, sandbox=self.sandbox, **options) as running:
+                yield running
+            return
+        servers = folder / "servers"
+        servers.mkdir(parents=True)
+        plane = ControlPlane(self.assets, servers)
+        try:
+            plane.start()
+            with Joined(plane, data_dir=folder / "nodes", sandbox=self.sandbox, **options) as running:
+                yield running
+        finally:
+            plane.stop()
+
+
+class Joined(LocalCluster):
+    """Nodes and control plane of the laptop on a real API server, which is killed and started again as the laptop's own is."""
+
+    def __init__(self, plane: ControlPlane, **options: Any) -> None:
+        super().__init__(join=plane.kubeconfig, **options)
+        self._plane = plane
+
+    def processes(self) -> dict[str, int]:
+        return {**super().processes(), "apiserver": self._plane.pid("kube-apiserver")}
+
+    def kill(self, name: str) -> None:
+        if name == "apiserver":
+            self._plane.restart("kube-apiserver")
+        else:
+            super().kill(name)
+
+
+def grounds(sandboxes: tuple[str, ...], assets: str | None) -> list[Ground]:
+    """The laptop's own in each sandbox, and after it, where `assets` says from what, a real one."""
+    own = [Ground(sandbox) for sandbox in sandboxes]
+    return own if not assets else [*own, *(Ground(sandbox, Path(assets)) for sandbox in sandboxes)]

@@ -1,0 +1,43 @@
+"""Where the tests of this folder get their cluster from.
+
+A module whose fixture `cluster` takes `ground` runs on the laptop's own cluster, in each sandbox that its marker `sandboxes` names, and,
+where KUBEBUILDER_ASSETS names the folder of kube-apiserver and its like, once more on a real control plane, under the marker `cluster`.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from grounds import grounds
+
+from elastic.kube import connect
+from elastic.kube.client import Kube
+from elastic.local import LocalCluster
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sandboxes: those in which the cluster of a module is started, one after the other")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "ground" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("sandboxes")
+    found = grounds(marker.args if marker else ("auto",), os.environ.get("KUBEBUILDER_ASSETS"))
+    marked = [pytest.param(ground, id=str(ground), marks=[pytest.mark.cluster] if ground.assets else []) for ground in found]
+    metafunc.parametrize("ground", marked, scope="module")
+
+
+@pytest_asyncio.fixture
+async def kube(cluster: LocalCluster) -> AsyncIterator[Kube]:
+    async with connect(cluster.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+def unique() -> str:
+    return uuid.uuid4().hex[:8]
