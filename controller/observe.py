@@ -76,9 +76,10 @@ class Observer:
     def _tell_of_node(self, change: Change[Node], changed: Callable[[Key], None]) -> None:
         """Heartbeats change a node all the time; only what decides about its pods is passed on."""
         if change.old != change.new:
-            for mine in self._pods.by(BY_NODE, change.key[1]):
-                if mine.key is not None:
-                    changed(mine.key)
+            for cache in (self._pods, self._others[PODS]):
+                for mine in cache.by(BY_NODE, change.key[1]):
+                    if mine.key is not None:
+                        changed(mine.key)
 
     async def wait_synced(self) -> None:
         for cache in self._all:
@@ -111,20 +112,25 @@ class Observer:
             return (m.what for m in cache.by(BY_JOB, str(key)) if m.owner == uid)
 
         pods: tuple[Pod, ...] = tuple(sorted(mine(self._pods), key=lambda pod: (pod.type, pod.index)))
+        left = tuple(m.what for m in self._pods.by(BY_JOB, str(key)) if m.owner != uid and isinstance(m.what, Pod))
+        owned: tuple[Owned, ...] = tuple(item for cache in self._others.values() for item in mine(cache))
         return Snapshot(
             now=now,
             settings=settings,
             pods=pods,
-            nodes={node.name: node for node in map(self._node_of, pods) if node is not None},
+            left_behind=left,
+            nodes={node.name: node for what in (*pods, *left, *owned) if (node := self._node_of(what)) is not None},
+            sees_nodes=self._nodes is not None,
             services=tuple(mine(self._services)),
-            owned=tuple(owned for cache in self._others.values() for owned in mine(cache)),
+            owned=owned,
             world=world,
             token=token,
             term=term,
         )
 
-    def _node_of(self, pod: Pod) -> Node | None:
-        return self._nodes.get("", pod.node) if self._nodes is not None and pod.node else None
+    def _node_of(self, what: Pod | Owned) -> Node | None:
+        name = _node_name(what)
+        return self._nodes.get("", name) if self._nodes is not None and name else None
 
     def _cache_of(self, resource: Resource) -> Cache[Any] | None:
         return next((cache for cache in self._all if cache.resource == resource), None)
@@ -133,12 +139,14 @@ class Observer:
 def _cache(
     kube: Kube, resource: Resource, project: Callable[[Object], _Mine], *, namespace: str | None, labels: str | None
 ) -> Cache[_Mine]:
-    indexes = {BY_JOB: lambda mine: [str(mine.key)], BY_NODE: _node_name}
+    indexes = {BY_JOB: lambda mine: [str(mine.key)], BY_NODE: lambda mine: list(filter(None, [_node_name(mine.what)]))}
     return Cache(kube, resource, project=project, namespace=namespace, labels=labels, indexes=indexes)
 
 
-def _node_name(mine: _Mine) -> list[str]:
-    return [mine.what.node] if isinstance(mine.what, Pod) and mine.what.node else []
+def _node_name(what: Pod | Service | Owned) -> str:
+    if isinstance(what, Owned) and what.kind == "Pod":
+        return str((what.raw.get("spec") or {}).get("nodeName") or "")
+    return what.node if isinstance(what, Pod) else ""
 
 
 def _telling(kind: str, changed: Callable[[Key], None]) -> Callable[[Change[Object]], None]:

@@ -15,6 +15,7 @@ from controller.conditions import is_over, reason_of, with_condition
 from controller.crew import crew_of
 from controller.frameworks import FRAMEWORKS
 from controller.hpa import autoscaler
+from controller.lost import with_lost_given_up
 from controller.news import in_words, of_pods, of_remarks, of_templates
 from controller.objects import reconciled
 from controller.pdb import disruption_budget
@@ -31,7 +32,8 @@ from elastic.kube.resources import PODS
 
 def plan(job: Job, snapshot: Snapshot) -> Plan:
     snapshot = compat.as_chosen(job, snapshot)
-    return dataclasses.replace(_planned(job, snapshot), is_strict=snapshot.settings.strict)
+    planned = with_lost_given_up(job, snapshot, _planned(job, snapshot))
+    return dataclasses.replace(planned, is_strict=snapshot.settings.strict)
 
 
 def _planned(job: Job, snapshot: Snapshot) -> Plan:

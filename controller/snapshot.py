@@ -61,6 +61,8 @@ class Pod:
     """The group it was made for; pods of another group cannot work with it."""
     gone_by: datetime | None = None
     """When it is being deleted: the end of its grace."""
+    is_forced: bool = False
+    """It is being deleted without any grace; what keeps it is a finalizer."""
 
     @property
     def is_active(self) -> bool:
@@ -125,10 +127,14 @@ class Snapshot:
     now: datetime
     settings: Settings
     pods: tuple[Pod, ...] = ()
+    left_behind: tuple[Pod, ...] = ()
+    """Pods of an earlier job of the same name, which have the names that this job's pods need."""
     services: tuple[Service, ...] = ()
     owned: tuple[Owned, ...] = ()
     world: World | None = None
     nodes: Mapping[str, Node] = field(default_factory=dict)
+    """Those of the job's pods; where nodes are seen at all, one that is missing here is gone."""
+    sees_nodes: bool = True
     token: str = ""
     term: int = 0
     remarks: tuple[str, ...] = ()
@@ -160,6 +166,7 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
         containers=tuple(_container(c) for c in status.get("containerStatuses") or ()),
         group=labels.get(GROUP, ""),
         gone_by=_time(metadata.get("deletionTimestamp")),
+        is_forced=metadata.get("deletionGracePeriodSeconds") == 0,
         init_restarts=sum(int(c.get("restartCount") or 0) for c in status.get("initContainerStatuses") or ()),
     )
 

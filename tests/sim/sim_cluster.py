@@ -78,15 +78,22 @@ class Cluster:
         if not is_cordoned:
             self._drains.discard(name)
 
-    def heal(self) -> None:
-        """Every broken machine is replaced, every cordon lifted, every stuck pod let go."""
+    def heal(self, *, leave_dead: bool = False) -> None:
+        """Every broken machine is replaced, every cordon lifted, every stuck pod let go. Of dead ones nobody may ever tell the API."""
         for name in [*self._dead, *self._reclaimed]:
-            self._delete_node(name)
+            if leave_dead and name in self._dead:
+                self.add_node()
+            else:
+                self._delete_node(name)
         for name in self.nodes():
             self.cordon(name, is_cordoned=False)
         self.may_stick = False
         for run in self._runs.values():
             run.is_stuck = False
+
+    def has_forsaken(self) -> bool:
+        """Are there pods of which no kubelet will ever tell anything?"""
+        return any(pod["spec"].get("nodeName") in self._dead for pod in self.pods())
 
     def _taint(self, name: str, key: str) -> None:
         def change(node: Object) -> None:
