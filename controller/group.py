@@ -36,6 +36,13 @@ def marked(pod: Object, group: str) -> Object:
     return pod
 
 
+def orphans(job: Job, snapshot: Snapshot) -> list[Pod]:
+    """Pods whose end says nothing, for what they were made for is gone: strays, and all that met at a store which is no more."""
+    if membership.place(job, snapshot) is membership.Place.STORE and is_waiting(job, snapshot):
+        return [pod for pod in snapshot.pods if pod.group]
+    return strays(job, snapshot)
+
+
 def strays(job: Job, snapshot: Snapshot) -> list[Pod]:
     """Pods of another group than the job's; unmarked ones were made by somebody else and are left to finish."""
     if is_waiting(job, snapshot):

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller import compat, ending, failure, gang, group, membership, suspension
+from controller import aftermath, compat, ending, failure, gang, group, membership, suspension
 from controller.actions import Create, Forget, News, Plan, normal, warning
 from controller.conditions import is_over, reason_of, with_condition
 from controller.crew import crew_of
@@ -22,8 +22,8 @@ from controller.pdb import disruption_budget
 from controller.pods import pod_for
 from controller.replicas import Tally, replica_statuses, tally
 from controller.services import services
-from controller.snapshot import Snapshot
-from controller.store import store_objects
+from controller.snapshot import Pod, Snapshot
+from controller.store import store_deleted, store_objects
 from controller.success import has_succeeded, is_running
 from elastic.api.job import ElasticStatus, Job, JobStatus, Object
 from elastic.api.words import ConditionType, ManagedBy, RdzvBackend
@@ -50,7 +50,7 @@ def _planned(job: Job, snapshot: Snapshot) -> Plan:
     if status.start_time is None:
         status = replace(status, start_time=snapshot.now)
     look = _Look(job, snapshot, status, (*news, *of_remarks(snapshot), *of_pods(job, snapshot.pods)))
-    return _succeeded(look) or _too_late(look) or _elsewhere(look) or _failed(look) or _active(look)
+    return _succeeded(look) or _too_late(look) or _elsewhere(look) or _met_anew(look) or _failed(look) or _active(look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,18 @@ def _elsewhere(look: _Look) -> Plan | None:
     return Plan((Forget(),), replace(look.status, elastic=elastic), (*look.news, warning("OtherRendezvous", message)))
 
 
+def _met_anew(look: _Look) -> Plan | None:
+    """A loss has made torch close its rendezvous: without the store the group is made anew, and none of it is held against the job."""
+    job, snapshot = look.job, look.snapshot
+    pod = aftermath.of_a_loss(job, snapshot) if membership.place(job, snapshot) is membership.Place.STORE else None
+    if pod is None:
+        return None
+    elastic = aftermath.met_anew(look.status.elastic or ElasticStatus(), snapshot)
+    message = f"{job.kind.name} {job.metadata.name} meets anew at a fresh store, because the agent of {pod.name} gave up after a loss."
+    told = normal("FreshRendezvous", message, about=elastic.last_rescale.id if elastic.last_rescale else "")
+    return Plan(tuple(store_deleted(job, snapshot)), replace(look.status, elastic=elastic), (*look.news, told))
+
+
 def _failed(look: _Look) -> Plan | None:
     """A pod failed for good, the job's restarts are used up, or the rendezvous has given up."""
     job, snapshot = look.job, look.snapshot
@@ -127,19 +139,26 @@ def _failed(look: _Look) -> Plan | None:
     if fatal:
         return _failed_by(look, fatal)
     elastic = failure.counted(look.status, verdicts, snapshot.pods)
-    if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, snapshot.pods, elastic.restarts)):
+    if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, _answerable(look), elastic.restarts)):
         return _ended(look, f"Job {job.metadata.name} has failed because it has reached the specified backoff limit")
     spent = failure.beyond_budget(job, elastic.restarts)
     if spent:
         return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because {spent}")
+    if membership.place(job, snapshot) is membership.Place.STORE and (reason := aftermath.given_up(job, snapshot)):
+        return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because {reason}")
     if snapshot.world is not None and snapshot.world.closed:
         return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because its group ended: {snapshot.world.closed}")
     return None
 
 
 def _verdicts(look: _Look) -> list[failure.Verdict]:
-    strays = {pod.uid for pod in group.strays(look.job, look.snapshot)}
-    return failure.judge(look.job, [pod for pod in look.snapshot.pods if pod.uid not in strays])
+    return failure.judge(look.job, _answerable(look))
+
+
+def _answerable(look: _Look) -> list[Pod]:
+    """The pods whose end says something."""
+    orphans = {pod.uid for pod in group.orphans(look.job, look.snapshot)}
+    return [pod for pod in look.snapshot.pods if pod.uid not in orphans]
 
 
 def _failed_by(look: _Look, fatal: Sequence[failure.Verdict]) -> Plan:
@@ -178,7 +197,7 @@ def _active(look: _Look) -> Plan:
         case membership.Place.OURS:
             elastic = membership.shown(elastic, snapshot, crew.leaving)
         case membership.Place.STORE:
-            elastic = replace(elastic, backend=membership.Place.STORE.value, leaving=())
+            elastic = aftermath.shown(job, snapshot, elastic)
     status = _shown(look, restarting=restarts)
     if elastic != (known if look.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)

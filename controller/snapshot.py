@@ -35,6 +35,8 @@ class Container:
     exit_reason: str = ""
     waiting: str = ""
     message: str = ""
+    ended_at: datetime | None = None
+    """When its newest run ended that has ended."""
     # The run before this one: with a kubelet that restarts containers, the only trace of how it ended.
     last_exit_code: int | None = None
     last_exit_reason: str = ""
@@ -204,6 +206,7 @@ def _container(raw: Mapping[str, Any]) -> Container:
         exit_reason=ended.get("reason") or "",
         waiting=waiting.get("reason") or "",
         message=ended.get("message") or waiting.get("message") or "",
+        ended_at=_time(ended.get("finishedAt") or last.get("finishedAt")),
         last_exit_code=last.get("exitCode"),
         last_exit_reason=last.get("reason") or "",
         last_message=last.get("message") or "",

@@ -4,11 +4,13 @@ What it holds dies with it, so workers belong to the very run of the store they 
 
 from collections.abc import Iterator
 
+from controller.actions import Delete
 from controller.ownership import owner_reference
 from controller.snapshot import Owned, Phase, Snapshot, pod_from
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import job_labels
+from elastic.kube.resources import PODS
 from rendezvous.c10d import Store, c10d_env, store_network_policy, store_pod, store_service
 
 
@@ -34,6 +36,12 @@ def store_objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     policy = store_network_policy(store)
     if policy is not None:
         yield policy
+
+
+def store_deleted(job: Job, snapshot: Snapshot) -> Iterator[Delete]:
+    there = snapshot.find("Pod", store_of(job).name)
+    if there is not None:
+        yield Delete(PODS, there.name, there.uid)
 
 
 def environment(job: Job) -> list[Object]:

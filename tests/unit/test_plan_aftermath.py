@@ -1,0 +1,143 @@
+"""What follows a loss where torch's own c10d counts the restarts: its agents give up, and the group meets anew."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from job_builders import NOW, OURS, Cluster, elastic_job, reasons
+
+from controller.snapshot import Container, Phase
+from elastic.api.job import ElasticStatus
+
+
+def training(workers: int = 3, **changes: object) -> Cluster:
+    cluster = Cluster(elastic_job(workers, elastic={"rdzvBackend": "c10d", "maxRestarts": 1}, **changes), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    return cluster
+
+
+def gives_up(cluster: Cluster, name: str, *, after_s: float, restarts: int = 1, code: int = 1) -> None:
+    ended = Container("pytorch", restarts=restarts, waiting="CrashLoopBackOff", last_exit_code=code)
+    at = NOW + timedelta(seconds=after_s)
+    cluster.pods[name] = replace(cluster.pods[name], containers=(replace(ended, ended_at=at),))
+    cluster.now = max(cluster.now, at)
+
+
+def elastic(cluster: Cluster) -> ElasticStatus:
+    assert cluster.job.status.elastic is not None
+    return cluster.job.status.elastic
+
+
+def lose(cluster: Cluster, name: str) -> None:
+    """As a forced deletion: the pod is gone before anybody has seen it go."""
+    del cluster.pods[name]
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+
+
+def test_an_agent_that_gives_up_after_a_loss_costs_a_fresh_store_and_nothing_else() -> None:
+    cluster = training()
+    before = {one.uid for one in cluster.pods.values()}
+    store = cluster.owned["Pod", "train-rdzv"].uid
+    lose(cluster, "train-worker-0")
+    gives_up(cluster, "train-worker-1", after_s=8)
+    plans = cluster.settle()
+    assert "FreshRendezvous" in reasons(plans)
+    assert cluster.owned["Pod", "train-rdzv"].uid != store
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+    assert not before & {one.uid for one in cluster.pods.values()}
+    assert elastic(cluster).restarts == {}
+    assert cluster.state() == "Running"
+
+
+def test_one_loss_is_made_up_for_once() -> None:
+    cluster = training()
+    lose(cluster, "train-worker-0")
+    gives_up(cluster, "train-worker-1", after_s=8)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    store = cluster.owned["Pod", "train-rdzv"].uid
+    gives_up(cluster, "train-worker-1", after_s=20)
+    assert "FreshRendezvous" not in reasons(cluster.settle())
+    assert cluster.owned["Pod", "train-rdzv"].uid == store
+
+
+@pytest.mark.parametrize("restart", ["Never", "OnFailure", "ExitCode"])
+def test_a_scale_in_never_fails_the_job_whatever_the_restart_policy(restart: str) -> None:
+    cluster = training(restart=restart)
+    cluster.job = elastic_job(2, elastic={"rdzvBackend": "c10d", "maxRestarts": 1}, restart=restart, status=cluster.job.status)
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    if restart == "OnFailure":
+        gives_up(cluster, "train-worker-0", after_s=5)
+    else:
+        ended = Container("pytorch", exit_code=1, ended_at=NOW + timedelta(seconds=5))
+        cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, containers=(ended,))
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.state() == "Running", cluster.job.status
+    assert elastic(cluster).restarts == {}
+
+
+def test_an_agent_that_gives_up_long_after_a_loss_is_another_story() -> None:
+    cluster = training()
+    lose(cluster, "train-worker-0")
+    gives_up(cluster, "train-worker-1", after_s=600)
+    assert "FreshRendezvous" not in reasons(cluster.settle())
+
+
+def test_what_a_killed_container_does_is_not_giving_up() -> None:
+    cluster = training()
+    lose(cluster, "train-worker-0")
+    gives_up(cluster, "train-worker-1", after_s=8, code=137)
+    assert "FreshRendezvous" not in reasons(cluster.settle())
+
+
+def test_a_group_whose_agents_all_give_up_by_themselves_has_spent_its_budget() -> None:
+    cluster = training(2)
+    for name in ("train-worker-0", "train-worker-1"):
+        gives_up(cluster, name, after_s=300, restarts=1)
+    cluster.settle()
+    assert cluster.state() == "Running", "an agent may have come too early for its store"
+    for name in ("train-worker-0", "train-worker-1"):
+        gives_up(cluster, name, after_s=320, restarts=2)
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    assert "maxRestarts (1)" in cluster.job.status.conditions[-1].message
+
+
+def test_a_worker_that_has_finished_is_no_loss() -> None:
+    cluster = training(2)
+    cluster.set("train-worker-1", Phase.SUCCEEDED, code=0)
+    cluster.settle()
+    assert elastic(cluster).last_rescale is None
+
+
+@pytest.mark.parametrize("restart", ["Never", "OnFailure"])
+def test_how_workers_end_because_their_store_is_gone_is_no_failure(restart: str) -> None:
+    cluster = training(2, restart=restart)
+    del cluster.owned["Pod", "train-rdzv"]
+    for name in cluster.names():
+        cluster.set(name, Phase.FAILED if restart == "Never" else Phase.RUNNING, code=1)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.state() == "Running"
+    assert elastic(cluster).restarts == {}
+
+
+def test_a_worker_that_lies_about_half_deleted_is_one_loss_and_is_written_once() -> None:
+    cluster = training()
+    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], is_deleting=True)
+    cluster.settle()
+    first = elastic(cluster).last_rescale
+    assert first is not None
+    assert (first.cause, first.from_size, first.to_size) == ("disruption", 3, 2)
+    cluster.now += timedelta(hours=1)
+    cluster.settle()
+    assert elastic(cluster).last_rescale == first
