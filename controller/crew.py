@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from controller import disruption, group, membership, resize
 from controller.actions import Tell
+from controller.frameworks import FRAMEWORKS
 from controller.pods import replica_name
 from controller.snapshot import Pod, Snapshot
 from elastic.api.job import Job, Leaving
@@ -32,14 +33,14 @@ def crew_of(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> Crew:
     pods = {type: [pod for pod in snapshot.pods if pod.type == type.lower()] for type in job.replicas}
     if group.is_waiting(job, snapshot):
         return Crew(places=tuple((type, pod.index) for type, found in pods.items() for pod in found))
-    is_ours = membership.is_ours(job, snapshot)
+    framework, is_ours = FRAMEWORKS[job.kind.name], membership.is_ours(job, snapshot)
     parts = [
         _members(job, snapshot, known, pods[type]) if is_ours and type == WORKER else _in_places(type, spec.replicas, pods[type])
         for type, spec in job.replicas.items()
     ]
     return Crew(
         places=tuple(place for part in parts for place in part.places),
-        missing=tuple(place for part in parts for place in part.missing),
+        missing=tuple(place for part in parts for place in part.missing if framework.may_start(job, place[0], snapshot.pods)),
         parted=tuple(pod for part in parts for pod in part.parted),
         leaving=tuple(entry for part in parts for entry in part.leaving),
         told=tuple(told for part in parts for told in part.told),

@@ -13,13 +13,15 @@ import msgspec
 
 from controller.actions import Plan
 from controller.apply import Applier, Outcome
+from controller.frameworks import mpi_ssh
 from controller.invalid import plan_for_invalid
+from controller.keypair import new_key_pair
 from controller.keys import Key
 from controller.metrics import Metrics
 from controller.observe import Observer, Seen
 from controller.plan import plan
 from controller.settings import Settings
-from controller.snapshot import World
+from controller.snapshot import KeyPair, World
 from controller.workqueue import WorkQueue
 from elastic.api import SpecError, parse
 from elastic.api.job import JobStatus
@@ -46,10 +48,12 @@ class Reconciler:
         worlds: Mapping[str, World],
         token_for: Callable[[str], str],
         metrics: Metrics,
+        new_keys: Callable[[], KeyPair] = new_key_pair,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.term = 0
+        self._new_keys = new_keys
         self._clock = clock
         self._now = now
         self._observer = observer
@@ -168,7 +172,8 @@ class Reconciler:
         snapshot = self._observer.snapshot(
             key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid), term=self.term
         )
-        return parsed.status, plan(parsed, replace(snapshot, remarks=tuple(map(str, warnings))))
+        keys = self._new_keys() if mpi_ssh.lacks_keys(parsed, snapshot) else None
+        return parsed.status, plan(parsed, replace(snapshot, remarks=tuple(map(str, warnings)), fresh_keys=keys))
 
 
 def _level(error: Exception) -> int:

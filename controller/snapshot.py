@@ -123,6 +123,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyPair:
+    """Of a job whose pods reach each other by ssh; both halves as a Secret holds them."""
+
+    private: str
+    public: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent look. `pods` are this job's by owner uid, `services` those with its name label; `now` is aware UTC."""
 
@@ -139,6 +147,8 @@ class Snapshot:
     sees_nodes: bool = True
     token: str = ""
     term: int = 0
+    fresh_keys: KeyPair | None = None
+    """Made beforehand for a job that needs a key pair and has none yet."""
     remarks: tuple[str, ...] = ()
     """What the user should know about the job's spec, which is taken all the same."""
 

@@ -36,6 +36,10 @@ class Framework:
         """A rule of its own for success; None: the common rule for the head or the workers."""
         return None
 
+    def may_start(self, job: Job, type: str, pods: Sequence[Pod]) -> bool:
+        """May replicas of this type be made now? False: they wait for others."""
+        return True
+
     def tolerates(self, job: Job, type: str) -> bool:
         """May a replica of this type fail for good without an effect on the job?"""
         return False

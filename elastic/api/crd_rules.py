@@ -59,6 +59,7 @@ def spec_rules(kind: Kind) -> list[Rule]:
         *_worker_rules(kind),
         *_type_rules(kind),
         *_nproc_rules(kind),
+        *_mpi_rules(kind),
         _rule(
             "(has(self.runPolicy) && has(self.runPolicy.managedBy) ? self.runPolicy.managedBy : '')"
             " == (has(oldSelf.runPolicy) && has(oldSelf.runPolicy.managedBy) ? oldSelf.runPolicy.managedBy : '')",
@@ -77,6 +78,7 @@ def job_rules(kind: Kind) -> list[Rule]:
     if kind.name == "MPIJob":
         index = f"(t == 'Launcher' ? 0 : {index})"  # the only pod without one
     return [
+        *_service_rules(kind),
         _rule(
             f"self.metadata.name.matches('^[{first}]([-a-z0-9]*[a-z0-9])?$')",
             f"name has the wrong form; use lower-case letters, digits and -, {start} and end with a letter or digit",
@@ -85,6 +87,17 @@ def job_rules(kind: Kind) -> list[Rule]:
             f"{replicas}.all(t, size(self.metadata.name) + 1 + size(t) + {index} <= {LONGEST})",
             f"name makes the name of a pod longer than {LONGEST}; shorten it",
         ),
+    ]
+
+
+def _service_rules(kind: Kind) -> list[Rule]:
+    if "mpi_transport" not in kind.options:
+        return []
+    return [
+        _rule(
+            "!has(self.spec.mpiTransport) || self.spec.mpiTransport != 'SSH' || self.metadata.name.matches('^[a-z]')",
+            "name has the wrong form; with mpiTransport SSH it is a service's name too, start with a letter",
+        )
     ]
 
 
@@ -161,6 +174,21 @@ def _nproc_rules(kind: Kind) -> list[Rule]:
             "!has(self.nprocPerNode) || !has(self.elasticPolicy) || !has(self.elasticPolicy.nProcPerNode)",
             "nProcPerNode and spec.nprocPerNode are both set; remove nProcPerNode, which is deprecated",
         )
+    ]
+
+
+def _mpi_rules(kind: Kind) -> list[Rule]:
+    if "mpi_transport" not in kind.options:
+        return []
+    return [
+        _rule(
+            "(has(self.mpiTransport) ? self.mpiTransport : 'Exec') == (has(oldSelf.mpiTransport) ? oldSelf.mpiTransport : 'Exec')",
+            "spec.mpiTransport is immutable",
+        ),
+        _rule(
+            "!has(self.sshAuthMountPath) || self.sshAuthMountPath.startsWith('/')",
+            "sshAuthMountPath does not begin with /; write the whole path of the .ssh folder",
+        ),
     ]
 
 

@@ -14,7 +14,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 from elastic.api.kinds import WORKER, Kind
-from elastic.api.words import CleanPodPolicy, JobMode, ManagedBy, RdzvBackend, RestartPolicy, SuccessPolicy, Through, WorkerLibrary
+from elastic.api.words import (
+    CleanPodPolicy,
+    JobMode,
+    LauncherCreation,
+    ManagedBy,
+    MpiImplementation,
+    MpiTransport,
+    RdzvBackend,
+    RestartPolicy,
+    SuccessPolicy,
+    Through,
+    WorkerLibrary,
+)
 
 INT32 = 2**31 - 1
 MOST_REPLICAS = 10_000
@@ -196,6 +208,18 @@ class Options(_Wire, frozen=True, kw_only=True):
     """Older place of runPolicy.cleanPodPolicy, which wins."""
     main_container: Word | None = None
     """The container of a worker in which MPI starts its processes. Default: the first."""
+    mpi_transport: MpiTransport = MpiTransport.EXEC
+    """How the launcher starts processes in the workers: Exec (through the API server) or SSH (workers run sshd, as in version
+    v2beta1 of the MPI Operator). It cannot be changed. Default: Exec."""
+    mpi_implementation: MpiImplementation = MpiImplementation.OPEN_MPI
+    """With SSH: OpenMPI, Intel or MPICH, which differ in the variables and the host file they read. Default: OpenMPI."""
+    ssh_auth_mount_path: Word = "/root/.ssh"
+    """With SSH: where the job's key pair is mounted, the .ssh folder of the user that runs. Default: /root/.ssh."""
+    run_launcher_as_worker: bool = False
+    """With SSH: the launcher is a host too. Default: false."""
+    launcher_creation_policy: LauncherCreation | None = None
+    """AtStartup: the launcher is made together with the workers; WaitForWorkersReady: once all of them are ready. Default:
+    WaitForWorkersReady with SSH, AtStartup with Exec."""
     job_mode: JobMode = JobMode.TRAIN
     """MXTrain or MXTune. Default: MXTrain."""
 

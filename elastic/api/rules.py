@@ -14,10 +14,10 @@ import msgspec
 
 from elastic.api import names
 from elastic.api.errors import Path, shown
-from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job
+from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Options
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
-from elastic.api.words import RdzvBackend, WorkerLibrary
+from elastic.api.words import MpiTransport, RdzvBackend, WorkerLibrary
 
 ELASTIC: Path = ("spec", "elasticPolicy")
 
@@ -45,6 +45,8 @@ def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
         _check_sizes(draft, job.elastic, stored=stored, findings=findings)
     if not findings.blames(draft.at(WORKER)[:-1]) or WORKER in job.replicas:
         job = _check_counts(draft, stored=stored, findings=findings)
+    if "mpi_transport" in job.kind.options:
+        _check_mpi(job.options, findings)
     _check_names(job, stored=stored, findings=findings)
     return job
 
@@ -131,6 +133,18 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
         findings.problem((*ELASTIC, "workerLibrary"), message)
 
 
+def _check_mpi(options: Options, findings: Findings) -> None:
+    if not options.ssh_auth_mount_path.startswith("/"):
+        message = f"sshAuthMountPath is {shown(options.ssh_auth_mount_path)}; write the whole path of the .ssh folder"
+        findings.problem(("spec", "sshAuthMountPath"), message)
+    is_ssh, default = options.mpi_transport is MpiTransport.SSH, Options()
+    one_only = ("main_container",) if is_ssh else ("mpi_implementation", "ssh_auth_mount_path", "run_launcher_as_worker")
+    for field in msgspec.structs.fields(Options):
+        if field.name in one_only and getattr(options, field.name) != getattr(default, field.name):
+            message = f"{field.encode_name} has no effect with mpiTransport {options.mpi_transport.value}; remove one of the two"
+            findings.warning(("spec", field.encode_name), message)
+
+
 def _check_sizes(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings: Findings) -> None:
     if elastic.allowed_sizes and elastic.size_step is not None:
         findings.problem((*ELASTIC, "sizeStep"), "allowedSizes and sizeStep are both set; remove one")
@@ -196,9 +210,10 @@ def _check_names(job: Job, *, stored: bool, findings: Findings) -> None:
     if not name:
         findings.problem(at, "name is missing")
         return
-    pattern = names.DNS_1035 if kind.has_services else names.DNS_1123
+    is_service = kind.has_services or job.options.mpi_transport is MpiTransport.SSH
+    pattern = names.DNS_1035 if is_service else names.DNS_1123
     if not pattern.match(name):
-        start = "start with a letter" if kind.has_services else "start with a letter or digit"
+        start = "start with a letter" if is_service else "start with a letter or digit"
         message = f"{field} is {shown(name)}; use lower-case letters, digits and -, {start} and end with a letter or digit"
         findings.problem(at, message)
         return

@@ -44,6 +44,28 @@ class JobMode(enum.Enum):
     TUNE = "MXTune"
 
 
+class MpiTransport(enum.Enum):
+    """MPIJob: how the launcher starts processes in workers, through the API server or by ssh."""
+
+    EXEC = "Exec"
+    SSH = "SSH"
+
+
+class MpiImplementation(enum.Enum):
+    """MPIJob over ssh: whose variables and whose form of host file the launcher gets."""
+
+    OPEN_MPI = "OpenMPI"
+    INTEL = "Intel"
+    MPICH = "MPICH"
+
+
+class LauncherCreation(enum.Enum):
+    """MPIJob: when the launcher's pod is made."""
+
+    AT_STARTUP = "AtStartup"
+    WAIT_FOR_WORKERS = "WaitForWorkersReady"
+
+
 class WorkerLibrary(enum.Enum):
     """How `elastic_worker` gets into a worker's container."""
 

@@ -1,9 +1,11 @@
-"""The MPI example trains on the laptop cluster over the exec client that the launcher gets, and that client behaves as kubectl does.
+"""The MPI examples train on the laptop cluster, by ssh and over the exec client that the launcher gets, and that client behaves as
+kubectl does.
 
 Only in sandbox netns: Open MPI refuses to talk over loopback addresses.
 """
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -20,6 +22,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 WITHIN_S = 200.0
 WORKERS = "training.kubeflow.org/job-name=typed,training.kubeflow.org/replica-type=worker"
 needs_open_mpi = pytest.mark.skipif(shutil.which("orted") is None, reason="Open MPI is not installed: apt-get install openmpi-bin")
+needs_sshd = pytest.mark.skipif(shutil.which("sshd") is None, reason="OpenSSH's server is not installed: apt-get install openssh-server")
+# In a user namespace that maps one user only, sshd cannot become the one that logs in.
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="sshd needs root")
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 
@@ -34,6 +39,17 @@ def test_an_mpijob_trains_with_ranks_on_every_worker(cluster: LocalCluster) -> N
     outcome = run_to_end(cluster, read("mpi"), within_s=WITHIN_S, framework="mpi")
     assert outcome.state == "Succeeded", outcome.story
     trained = re.search(r"4 ranks on mpi-worker-0, mpi-worker-1: loss ([\d.]+) -> ([\d.]+)", outcome.logs["mpi-launcher"])
+    assert trained, outcome.story
+    assert float(trained[2]) < float(trained[1]) / 1000
+
+
+@needs_open_mpi
+@needs_sshd
+@needs_root
+def test_an_mpijob_over_ssh_trains_with_ranks_on_every_worker(cluster: LocalCluster) -> None:
+    outcome = run_to_end(cluster, read("mpi-ssh"), within_s=WITHIN_S, framework="mpi")
+    assert outcome.state == "Succeeded", outcome.story
+    trained = re.search(r"4 ranks on mpi-ssh-worker-0, mpi-ssh-worker-1: loss ([\d.]+) -> ([\d.]+)", outcome.logs["mpi-ssh-launcher"])
     assert trained, outcome.story
     assert float(trained[2]) < float(trained[1]) / 1000
 

@@ -1,0 +1,49 @@
+"""Who takes part in an MPI job and under which names, for either transport: launcher, workers, and the config map that lists them."""
+
+from collections.abc import Sequence
+
+from controller.ownership import owned_metadata
+from controller.snapshot import Pod
+from elastic.api.job import Job, Object
+from elastic.api.kinds import WORKER
+from elastic.api.names import pod_name
+
+LAUNCHER = "Launcher"
+CONFIG_VOLUME, CONFIG_PATH = "mpi-job-config", "/etc/mpi"
+EXECUTABLE, READABLE = 0o555, 0o444
+
+
+def launcher_name(job: Job) -> str:
+    return pod_name(job.kind, job.metadata.name, LAUNCHER, 0)
+
+
+def workers(job: Job) -> list[str]:
+    """The workers that should be, by the names of their pods."""
+    return [pod_name(job.kind, job.metadata.name, WORKER, index) for index in range(job.workers)]
+
+
+def running_workers(job: Job, pods: Sequence[Pod]) -> list[str]:
+    """Those that run and stay: one that leaves is off the list before it goes."""
+    wanted = set(workers(job))
+    return sorted(pod.name for pod in pods if pod.is_active and pod.name in wanted)
+
+
+def metadata(job: Job, name: str) -> Object:
+    return owned_metadata(job, name, labels={"app": job.metadata.name})
+
+
+def config_map(job: Job, files: dict[str, str]) -> Object:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(job, f"{job.metadata.name}-config"), "data": files}
+
+
+def with_config(spec: Object, job: Job, modes: dict[str, int]) -> None:
+    """Puts these files of the config map into the first container of a pod's spec."""
+    items = [{"key": name, "path": name, "mode": mode} for name, mode in modes.items()]
+    source = {"name": f"{job.metadata.name}-config", "items": items}
+    with_volume(spec, {"name": CONFIG_VOLUME, "configMap": source}, at=CONFIG_PATH)
+
+
+def with_volume(spec: Object, volume: Object, *, at: str) -> None:
+    first = spec["containers"][0]
+    first["volumeMounts"] = [*(first.get("volumeMounts") or ()), {"name": volume["name"], "mountPath": at}]
+    spec["volumes"] = [*(spec.get("volumes") or ()), volume]
