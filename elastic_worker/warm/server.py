@@ -118,10 +118,10 @@ class ForkServer:
         pid = os.fork()
         if pid == 0:
             fresh.die_with_parent(self._library, server)
+            request.answer("started")  # by the worker itself: whoever sees a sign of it can be sure that the stub forwards signals
             return request, program, signals
         close_all(request.descriptors)
         self._watch(Worker(pid, connection))
-        request.answer("started")
         return None
 
     def _difference(self, request: Request, program: typing.Optional[programs.Program]) -> str:

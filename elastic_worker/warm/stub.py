@@ -14,11 +14,14 @@ import signal
 import socket
 import struct
 import sys
+import time
+import types
 import typing
 
 OURS = ("PYTHON_EXEC", "ELASTIC_WARM")
 PATIENCE_S = 120.0
 """How long to wait for a server that is still importing. It began before us, so a plain start would hardly be sooner."""
+STARTED = b"started"
 NOT_FORWARDED = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGXFSZ)
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGSYS)
 
@@ -48,10 +51,35 @@ def address_in(folder: str) -> typing.Iterator[str]:
         os.close(descriptor)
 
 
-def ask(folder: str, environment: typing.Dict[str, str]) -> socket.socket:
-    """Hand everything to the server and wait until the worker runs; raises Odd or OSError where it will not."""
+def listen_for_signals() -> socket.socket:
+    """From now on a signal is a byte in this socket; raises OSError where it would take the place of a closed standard stream."""
     for descriptor in (0, 1, 2):
         os.fstat(descriptor)
+    wake_in, wake_out = socket.socketpair()
+    wake_out.setblocking(False)
+    signal.set_wakeup_fd(wake_out.detach(), warn_on_full_buffer=False)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *NOT_FORWARDED, *FAULTS}:
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
+            signal.signal(number, take)
+    return wake_in
+
+
+def take(number: int, frame: typing.Optional[types.FrameType]) -> None:
+    """Python needs a handler to write the byte."""
+
+
+def obey(wake: socket.socket) -> None:
+    """Do what the signals that came do to a process without handlers: there is no worker that could have any."""
+    wake.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        for number in wake.recv(256):
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            signal.signal(number, take)
+
+
+def ask(folder: str, environment: typing.Dict[str, str], wake: socket.socket) -> socket.socket:
+    """Hand everything to the server and wait until the worker runs; raises Odd or OSError where it will not."""
     umask = os.umask(0o077)
     os.umask(umask)
     here = os.open(".", os.O_PATH | os.O_DIRECTORY)
@@ -63,30 +91,35 @@ def ask(folder: str, environment: typing.Dict[str, str]) -> socket.socket:
     socket.send_fds(connection, [struct.pack("!I", len(request))], [0, 1, 2, here])
     connection.sendall(request)
     os.close(here)
-    answer = connection.recv(4096)
-    if answer != b"started":
+    wait_for_answer(connection, wake)
+    answer = connection.recv(len(STARTED))  # and no more: the worker's status may follow at once
+    if answer != STARTED:
+        answer += connection.recv(4096) if answer else b""
         raise Odd(answer.decode("utf-8", "replace") or "the fork server ended")
     connection.settimeout(None)
     return connection
 
 
-def stand_in(connection: socket.socket) -> int:
-    """Forward signals until the worker has ended; returns its wait status."""
-    wake_in, wake_out = socket.socketpair()
-    wake_out.setblocking(False)
-    signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *NOT_FORWARDED, *FAULTS}:
-        if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            signal.signal(number, lambda number, frame: None)
-    poller = select.poll()
-    poller.register(wake_in, select.POLLIN)
-    poller.register(connection, select.POLLIN)
+def wait_for_answer(connection: socket.socket, wake: socket.socket) -> None:
+    """A signal ends the wait as it would end an interpreter that is starting; once the answer is there it is the worker's to take."""
+    until = time.monotonic() + PATIENCE_S
     while True:
-        for descriptor, _ in poller.poll():
-            if descriptor == wake_in.fileno():
-                with contextlib.suppress(BrokenPipeError):
-                    connection.sendall(wake_in.recv(256))
-                continue
+        readable = select.select([connection, wake], [], [], max(0.0, until - time.monotonic()))[0]
+        if connection in readable:
+            return
+        if not readable:
+            raise Odd("the fork server did not answer within {:.0f} s".format(PATIENCE_S))
+        obey(wake)
+
+
+def stand_in(connection: socket.socket, wake: socket.socket) -> int:
+    """Forward signals until the worker has ended; returns its wait status."""
+    while True:
+        readable = select.select([connection, wake], [], [])[0]
+        if wake in readable:
+            with contextlib.suppress(BrokenPipeError):
+                connection.sendall(wake.recv(256))
+        if connection in readable:
             try:
                 status = connection.recv(4)
             except ConnectionResetError:
@@ -107,7 +140,9 @@ def end_as(status: int) -> None:
     os._exit(128 + number)
 
 
-def start_plainly(python: str, environment: typing.Dict[str, str]) -> None:
+def start_plainly(python: str, environment: typing.Dict[str, str], wake: typing.Optional[socket.socket]) -> None:
+    if wake is not None:
+        obey(wake)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execve(python, [python, *sys.argv[1:]], environment)
@@ -116,17 +151,19 @@ def start_plainly(python: str, environment: typing.Dict[str, str]) -> None:
 def main() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in OURS}
     python = sys.executable
+    wake = None  # type: typing.Optional[socket.socket]
     try:
         python = interpreter()
+        wake = listen_for_signals()
         if python != sys.executable:
             raise Odd("torchrun runs under {} and the fork server under {}".format(python, sys.executable))
-        connection = ask(os.environ.get("ELASTIC_WARM", ""), environment)
+        connection = ask(os.environ.get("ELASTIC_WARM", ""), environment, wake)
     except (Odd, OSError) as why:
         with contextlib.suppress(OSError):
             os.write(2, "elastic_worker: this worker starts plainly: {}\n".format(why).encode("utf-8", "replace"))
-        start_plainly(python, environment)
+        start_plainly(python, environment, wake)
     else:
-        end_as(stand_in(connection))
+        end_as(stand_in(connection, wake))
 
 
 if __name__ == "__main__":
