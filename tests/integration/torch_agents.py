@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import re
 import signal
@@ -101,7 +102,9 @@ class Server:
             self.process.wait(20)
 
     def log(self) -> str:
-        return (self._folder / "server.log").read_text()
+        """Nothing where the server was never started."""
+        path = self._folder / "server.log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def client(self) -> RendezvousClient:
         async def token() -> str:
@@ -159,6 +162,7 @@ class Agents:
             "ELASTIC_MEMBER": name,
             "ELASTIC_POD_UID": f"uid-{name}",
             "ELASTIC_POD_IP": "127.0.0.1",
+            "TEST_POD": self._mark(name),
             "LOGLEVEL": "INFO",
             "OMP_NUM_THREADS": "1",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -175,12 +179,31 @@ class Agents:
         os.kill(self.processes[name].pid, number)
 
     def kill_pod(self, name: str) -> None:
-        """Everything of this agent at once, as when a node is gone."""
-        os.killpg(self.processes[name].pid, signal.SIGKILL)
-        for child in self.worker_pids(name):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+        """Everything of this agent at once, as when a node is gone; how each process is related to the agent does not matter."""
+
+        def is_gone() -> bool:
+            pids = self._pod_pids(name)
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not pids  # whoever was being forked while we looked is found in the next look
+
+        wait_until(is_gone, what=f"all processes of {name} are gone")
         self.processes[name].wait()
+
+    def _mark(self, name: str) -> str:
+        """What all processes of one agent carry in their environment. Workers have sessions of their own, and lose their parent with it."""
+        return f"{self.folder}/{name}"
+
+    def _pod_pids(self, name: str) -> list[int]:
+        mark = f"TEST_POD={self._mark(name)}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
 
     def worker_pids(self, name: str) -> list[int]:
         pid = self.processes[name].pid
@@ -199,6 +222,11 @@ class Agents:
         )
         return [match.groupdict() for match in found if match]
 
+    def step(self) -> int:
+        """The step that the newest checkpoint holds."""
+        path = self.folder / "checkpoint.json"
+        return int(json.loads(path.read_text())["step"]) if path.exists() else 0
+
     def wait_for_world(self, size: int, *, after: float = 0.0, patience_s: float = PATIENCE_S) -> float:
         """Wait until `size` workers took their first step in a world of that size after this moment; returns the time of the last one."""
 
@@ -211,19 +239,19 @@ class Agents:
         return max(entered())
 
     def describe(self) -> str:
-        tails = "\n".join(f"--- {name}\n{self.output(name)[-1500:]}" for name in self.processes)
-        return f"{tails}\n--- server\n{self.server.log()[-3000:]}\n--- log\n{self.log()[-12:]}\n{self.server.world(self.job)}"
+        """What a failed test shows; it holds whatever there is and never fails itself."""
+        tails = "\n".join(f"--- {name}\n{self.output(name)[-4000:]}" for name in self.processes)
+        try:
+            world: object = self.server.world(self.job)
+        except (OSError, http.client.HTTPException) as error:
+            world = f"no rendezvous server answers ({error})"
+        living = {name: self._pod_pids(name) for name in self.processes}
+        now = f"now {time.time():.3f}, processes {living}, {world}"
+        return f"{tails}\n--- server\n{self.server.log()[-3000:]}\n--- log\n{self.log()[-12:]}\n{now}"
 
     def stop(self) -> None:
-        for name, process in self.processes.items():
-            workers = self.worker_pids(name)
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-            for pid in workers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.wait()
+        for name in self.processes:
+            self.kill_pod(name)
 
 
 class Proxy:
