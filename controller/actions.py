@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from elastic.api.job import JobStatus
+from elastic.api.job import Charge, JobStatus
 from elastic.api.words import Cause
 from elastic.kube.resources import Object, Resource
 
@@ -65,6 +65,19 @@ class End:
     pod_uid: str
     run: int
     cause: Cause
+    is_last: bool = False
+    """The whole pod is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What ends a job: restarts beyond a limit, and how long training may stand still."""
+
+    max_restarts: int | None = None
+    by_cause: tuple[tuple[str, int], ...] = ()
+    window_s: int | None = None
+    without_progress: int | None = None
+    hang_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +91,14 @@ class Tell:
     least: int
     most: int
     sizes: tuple[int, ...]
-    max_restarts: int | None
+    budget: Budget
     restarts: tuple[tuple[str, int], ...]
     grace_s: float
     floor: int
     term: int = 0
+    charged: tuple[Charge, ...] = ()
+    fruitless: int = 0
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 A disruption is never the job's fault: it costs nothing, and the pod is made again whatever the restart policy says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -70,13 +70,15 @@ def _is_permanent(code: int | None) -> bool:
     return code is not None and code < FIRST_RETRYABLE_CODE
 
 
-def counted(status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod]) -> ElasticStatus:
-    """The ends seen so far by cause, each pod's end once, with the uids of those that may be seen again."""
+def counted(status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod], *, is_ours: bool = False) -> ElasticStatus:
+    """The ends seen so far by cause, each pod's end once, with the uids of those that may be seen again.
+    At our own rendezvous its server counts: it sees ends that cost no pod, and knows which of them another one caused.
+    """
     known = status.elastic or ElasticStatus()
     new = [v for v in verdicts if v.fate is Fate.AGAIN and v.pod.uid not in known.counted]
     there = {pod.uid for pod in pods}
     restarts = dict(known.restarts)
-    for verdict in new:
+    for verdict in () if is_ours else new:
         restarts[verdict.cause.value] = restarts.get(verdict.cause.value, 0) + 1
     counted = (*known.counted, *(v.pod.uid for v in new))
     gone = [uid for uid in counted if uid not in there]
@@ -102,24 +104,6 @@ def spent(job: Job, pods: Sequence[Pod], counted: dict[str, int]) -> int:
         # The rendezvous server has counted these already, and knows which of them a peer caused.
         restarting.discard(WORKER.lower())
     return ended + sum(pod.restarts for pod in pods if pod.phase is Phase.RUNNING and pod.type in restarting)
-
-
-def beyond_budget(job: Job, restarts: Mapping[str, int]) -> str:
-    """Which budget of its own a cause has used up, in words; empty while all hold."""
-    budget = job.elastic.restart_budget if job.elastic is not None else None
-    if budget is None:
-        return ""
-    limits = {
-        Cause.USER: budget.user,
-        Cause.OUT_OF_MEMORY: budget.out_of_memory,
-        Cause.HANG: budget.hang,
-        Cause.DISRUPTION: budget.disruption,
-    }
-    for cause, limit in limits.items():
-        used = restarts.get(cause.value, 0)
-        if limit is not None and used > limit:
-            return f"restarts by cause {cause.value} are {used} but restartBudget allows {limit}"
-    return ""
 
 
 def is_exhausted(limit: int | None, used: int) -> bool:

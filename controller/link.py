@@ -8,16 +8,13 @@ from typing import Protocol
 
 import msgspec
 
-from controller.actions import Tell
+from controller.actions import Budget, Tell
 from controller.snapshot import World
 from elastic.api.job import Rescale
-from elastic.api.words import Cause
 from rendezvous import wire
 
 log = logging.getLogger(__name__)
 SAY_AGAIN_S = 1.0
-_WORDS = {Cause.OUT_OF_MEMORY.value: "out of memory"}
-_WORDS_BACK = {theirs: ours for ours, theirs in _WORDS.items()}
 
 
 class Server(Protocol):
@@ -74,7 +71,7 @@ class RendezvousLink:
                 try:
                     await self._say(job_uid, told)
                 except OSError as error:
-                    log.info("expectations could not be repeated: %s", error)
+                    log.info("expectations could not be repeated", extra={"error": str(error)})
                     await asyncio.sleep(SAY_AGAIN_S)
                     opened.set()
                     break
@@ -98,17 +95,33 @@ def expectation(told: Tell, *, now: datetime) -> wire.Expectation:
             wire.Leaving(member=leave.member, by_s=max(0.0, (leave.by - now).total_seconds()), cause=leave.cause) for leave in told.leaving
         ),
         ended=tuple(
-            wire.Ended(member=end.member, pod_uid=end.pod_uid, run=end.run, cause=_WORDS.get(end.cause.value, end.cause.value))
+            wire.Ended(member=end.member, pod_uid=end.pod_uid, run=end.run, cause=end.cause.value, is_last=end.is_last)
             for end in told.ended
         ),
-        restarts={_WORDS.get(cause, cause): number for cause, number in told.restarts},
+        restarts=dict(told.restarts),
+        charged=tuple(
+            wire.Charge(cause=charge.cause, age_s=max(0.0, (now - charge.at).total_seconds()), count=charge.count)
+            for charge in told.charged
+        ),
+        fruitless=told.fruitless,
+        step=told.step,
         min=told.least,
         max=told.most,
         sizes=told.sizes,
-        max_restarts=told.max_restarts,
+        budget=_budget(told.budget),
         grace_s=told.grace_s,
         floor=told.floor,
         term=told.term,
+    )
+
+
+def _budget(budget: Budget) -> wire.Budget:
+    return wire.Budget(
+        max_restarts=budget.max_restarts,
+        by_cause=dict(budget.by_cause),
+        window_s=budget.window_s,
+        without_progress=budget.without_progress,
+        hang_s=budget.hang_s,
     )
 
 
@@ -119,6 +132,8 @@ def _world(heard: wire.World) -> World:
         phase=heard.phase,
         reason=heard.reason,
         closed=heard.closed,
-        restarts={_WORDS_BACK.get(cause, cause): number for cause, number in heard.restarts.items()},
+        restarts=heard.restarts,
+        fruitless=heard.fruitless,
+        step=heard.step,
         rescale=None if heard.rescale is None else Rescale(**msgspec.structs.asdict(heard.rescale)),
     )

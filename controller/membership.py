@@ -3,6 +3,7 @@ It decides nothing about ranks or rounds: those are the server's.
 """
 
 import base64
+import signal
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,6 +11,7 @@ from enum import Enum
 
 from msgspec.structs import replace
 
+from controller import ledger
 from controller.actions import End, Leave, News, Tell, normal
 from controller.disruption import cause_of, notices
 from controller.ownership import owned_metadata
@@ -127,6 +129,10 @@ def undeliverable(job: Job, pods: Sequence[Pod]) -> str:
     return ""
 
 
+OUT_OF_MEMORY = "OOMKilled"
+KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
+"""Exit codes of a container whose first process was ended from outside: nothing within can send it these signals to such effect. What the
+rendezvous server saw of it, a broken connection or a farewell, is all there is to it."""
 FORMED = "running"
 """The phase of a world whose members work; in any other one, who leaves may still be saving its state."""
 
@@ -200,23 +206,26 @@ def _has_left(pod: Pod, entry: Leaving, snapshot: Snapshot, *, was_told: bool) -
 def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> Tell:
     """The whole expectation: who is there or coming, who of them does not run yet, and who leaves."""
     assert job.elastic is not None
-    policy = job.elastic
+    policy, known = job.elastic, job.status.elastic or ElasticStatus()
     least, most = job.bounds
+    ended = [*staying, *(pod for pod in snapshot.pods if pod.phase is Phase.FAILED)]
     sizes = policy.allowed_sizes or tuple(n for n in range(least, most + 1) if policy.size_step and n % policy.size_step == 0)
     return Tell(
         members=tuple(sorted({pod.name for pod in staying} | set(coming))),
         pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
         leaving=tuple(Leave(entry.member, entry.by or snapshot.now, entry.cause) for entry in leaving),
-        ended=tuple(end for pod in staying if (end := _end_of(job, pod)) is not None),
+        ended=tuple(end for pod in ended if (end := _end_of(job, pod)) is not None),
         least=least,
         most=max(most, len(staying) + len(coming)),
         sizes=sizes,
-        # As torchrun: without a number of its own, the first failure of the training program is the last.
-        max_restarts=policy.max_restarts or 0,
-        restarts=tuple(sorted(job.status.elastic.restarts.items())) if job.status.elastic else (),
+        budget=ledger.budget_of(policy),
+        restarts=tuple(sorted(known.restarts.items())),
         grace_s=float(policy.scale_in_grace_seconds),
-        floor=max(job.status.elastic.generation if job.status.elastic else 0, snapshot.world.generation if snapshot.world else 0),
+        floor=max(known.generation, snapshot.world.generation if snapshot.world else 0),
         term=snapshot.term,
+        charged=known.charged,
+        fruitless=known.fruitless,
+        step=known.step,
     )
 
 
@@ -230,7 +239,11 @@ def _end_of(job: Job, pod: Pod) -> End | None:
         code, reason, message, run = container.last_exit_code, container.last_exit_reason, container.last_message, container.restarts - 1
     if not code or is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid):
         return None
-    return End(pod.name, pod.uid, max(0, run), Cause.OUT_OF_MEMORY if reason == "OOMKilled" else Cause.USER)
+    if code in KILLED and reason != OUT_OF_MEMORY:
+        return None
+    cause = Cause.OUT_OF_MEMORY if reason == OUT_OF_MEMORY else Cause.USER
+    is_counted = job.status.elastic is not None and pod.uid in job.status.elastic.counted
+    return End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED and not is_counted)
 
 
 def shown(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:
@@ -242,7 +255,9 @@ def shown(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving])
     # Both sides see a worker end; each cause stands at what the one who saw more of it has seen, and never falls.
     causes = status.restarts.keys() | world.restarts.keys()
     restarts = {cause: max(status.restarts.get(cause, 0), world.restarts.get(cause, 0)) for cause in sorted(causes)}
-    status = replace(status, restarts=restarts)
+    status = replace(status, restarts=restarts, closed=world.closed or status.closed)
+    if world.fruitless is not None:
+        status = replace(status, fruitless=world.fruitless, step=world.step)
     last = status.last_rescale
     if world.rescale is not None and last is not None and world.rescale.id == last.id:
         return replace(status, last_rescale=replace(last, phases=world.rescale.phases))

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller import aftermath, compat, ending, failure, gang, group, membership, suspension
+from controller import aftermath, compat, ending, failure, gang, group, ledger, membership, suspension
 from controller.actions import Create, Forget, News, Plan, normal, warning
 from controller.conditions import is_over, reason_of, with_condition
 from controller.crew import crew_of
@@ -132,23 +132,39 @@ def _met_anew(look: _Look) -> Plan | None:
 
 
 def _failed(look: _Look) -> Plan | None:
-    """A pod failed for good, the job's restarts are used up, or the rendezvous has given up."""
+    """The rendezvous has given up, a pod failed for good, or the job's restarts are used up."""
     job, snapshot = look.job, look.snapshot
+    closed = look.status.elastic.closed if look.status.elastic is not None else ""
+    if closed:
+        return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because its group ended: {closed}")
+    if snapshot.world is not None and snapshot.world.closed:
+        return _closed(look)
     verdicts = _verdicts(look)
     fatal = [verdict for verdict in verdicts if verdict.fate is failure.Fate.FATAL]
     if fatal:
         return _failed_by(look, fatal)
-    elastic = failure.counted(look.status, verdicts, snapshot.pods)
+    elastic = _counted(look, verdicts)
     if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, _answerable(look), elastic.restarts)):
         return _ended(look, f"Job {job.metadata.name} has failed because it has reached the specified backoff limit")
-    spent = failure.beyond_budget(job, elastic.restarts)
-    if spent:
-        return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because {spent}")
     if membership.place(job, snapshot) is membership.Place.STORE and (reason := aftermath.given_up(job, snapshot)):
         return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because {reason}")
-    if snapshot.world is not None and snapshot.world.closed:
-        return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because its group ended: {snapshot.world.closed}")
-    return None
+    spent = "" if membership.is_ours(job, snapshot) else ledger.beyond_budget(job, elastic, now=snapshot.now)
+    return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because {spent}") if spent else None
+
+
+def _closed(look: _Look) -> Plan:
+    """The rendezvous has given up. That is written down before anything else is done: its server may be gone by the next look."""
+    known = look.status.elastic or ElasticStatus()
+    elastic = membership.shown(known, look.snapshot, known.leaving)
+    elastic = ledger.dated(look.job, known=known, new=elastic, now=look.snapshot.now)
+    return Plan(status=replace(look.status, elastic=elastic), news=look.news)
+
+
+def _counted(look: _Look, verdicts: Sequence[failure.Verdict]) -> ElasticStatus:
+    """The status with the ends of pods that are new in this look."""
+    is_ours = membership.is_ours(look.job, look.snapshot)
+    counted = failure.counted(look.status, verdicts, look.snapshot.pods, is_ours=is_ours)
+    return ledger.dated(look.job, known=look.status.elastic or ElasticStatus(), new=counted, now=look.snapshot.now)
 
 
 def _verdicts(look: _Look) -> list[failure.Verdict]:
@@ -179,7 +195,7 @@ def _active(look: _Look) -> Plan:
     """Keeps the job as it should be: lost pods are counted, then replaced; places are filled; surplus goes."""
     job, snapshot = look.job, look.snapshot
     verdicts = _verdicts(look)
-    elastic = failure.counted(look.status, verdicts, snapshot.pods)
+    elastic = _counted(look, verdicts)
     known = look.status.elastic or ElasticStatus()
     again = [v for v in verdicts if v.fate is failure.Fate.AGAIN]
     restarts = tuple(failure.told(job, v) for v in again if v.pod.uid not in known.counted)
@@ -195,7 +211,8 @@ def _active(look: _Look) -> Plan:
     ]
     match membership.place(job, snapshot):
         case membership.Place.OURS:
-            elastic = membership.shown(elastic, snapshot, crew.leaving)
+            shown = membership.shown(elastic, snapshot, crew.leaving)
+            elastic = ledger.dated(job, known=elastic, new=shown, now=snapshot.now)
         case membership.Place.STORE:
             elastic = aftermath.shown(job, snapshot, elastic)
     status = _shown(look, restarting=restarts)

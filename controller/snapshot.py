@@ -110,6 +110,8 @@ class World:
     reason: str = ""
     closed: str = ""
     restarts: Mapping[str, int] = field(default_factory=dict)
+    fruitless: int | None = None
+    step: int | None = None
     rescale: Rescale | None = None
 
 

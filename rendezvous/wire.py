@@ -14,6 +14,8 @@ Words = Annotated[str, Meta(max_length=1024)]
 Seconds = Annotated[float, Meta(ge=0, le=366 * 86400)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Generation = Annotated[int, Meta(ge=0, le=2**53)]
+Step = Annotated[int, Meta(ge=0, le=2**53)]
+CauseWord = Annotated[str, Meta(max_length=64)]
 
 MAX_MEMBERS = 8192
 Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_MEMBERS)]
@@ -31,27 +33,53 @@ class Leaving(Wire, frozen=True):
 
     member: Name
     by_s: Seconds = 0.0
-    cause: Annotated[str, Meta(max_length=64)] = "plan"
+    cause: CauseWord = "plan"
 
 
 class Ended(Wire, frozen=True):
     """What the controller saw of a container's end, which a broken connection does not tell: told again and again, counted once.
 
-    `run` keeps the ends of one pod apart, where its container is restarted in place: the container's restart count.
+    `run` keeps the ends of one pod apart, where its container is restarted in place: the container's restart count. is_last: the whole pod
+    is over, so that it counts also where it was never heard of here.
     """
 
     member: Name
     pod_uid: Annotated[str, Meta(max_length=128)]
-    cause: Annotated[str, Meta(max_length=64)]
+    cause: CauseWord
     run: Count = 0
+    is_last: bool = False
+
+
+class Charge(Wire, frozen=True):
+    """Restarts of one cause, so many seconds ago."""
+
+    cause: CauseWord
+    age_s: Seconds
+    count: Count = 1
+
+
+class Budget(Wire, frozen=True):
+    """What ends a job: how many restarts there may be, and how long training may stand still.
+
+    by_cause: limits for single causes. max_restarts: for all others that count, together. window_s: only the restarts of the last so many
+    seconds count for these. without_progress: restarts in a row without a step forward. hang_s: training that has reported steps, and
+    reports no further one for so long, stands still and is started anew.
+    """
+
+    max_restarts: Count | None = None
+    by_cause: Annotated[dict[CauseWord, Count], Meta(max_length=64)] = {}
+    window_s: Annotated[float, Meta(gt=0)] | None = None
+    without_progress: Count | None = None
+    hang_s: Annotated[float, Meta(gt=0)] | None = None
 
 
 class Expectation(Wire, frozen=True):
     """The full truth of the controller about one job, sent again whenever it changes; sending it twice changes nothing.
 
-    pending: members whose pods cannot be here yet, so that nobody waits for them. floor, restarts: what the job's status says of the
-    highest generation and of the restarts by cause, for a server that has just started and knows neither. term: how often the controllers'
-    lease changed hands; an older leader is not heard.
+    pending: members whose pods cannot be here yet, so that nobody waits for them. floor, restarts, charged, fruitless, step: what the job's
+    status says of the highest generation, of the restarts by cause, of those within the budget's window, of those in a row without a step
+    forward and of the step that had been reached then, for a server that has just started and knows nothing. term: how often the
+    controllers' lease changed hands; an older leader is not heard.
     """
 
     members: Names = ()
@@ -61,8 +89,11 @@ class Expectation(Wire, frozen=True):
     min: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
     max: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
     sizes: Annotated[tuple[int, ...], Meta(max_length=MAX_MEMBERS)] = ()
-    max_restarts: Count | None = None
-    restarts: Annotated[dict[Annotated[str, Meta(max_length=64)], Count], Meta(max_length=64)] = {}
+    budget: Budget = Budget()
+    restarts: Annotated[dict[CauseWord, Count], Meta(max_length=64)] = {}
+    charged: Annotated[tuple[Charge, ...], Meta(max_length=1024)] = ()
+    fruitless: Count = 0
+    step: Step | None = None
     grace_s: Seconds = 30.0
     floor: Generation = 0
     term: Generation = 0
@@ -92,7 +123,11 @@ class Rescale(Wire, frozen=True):
 
 
 class World(Wire, frozen=True):
-    """Who is in the world of a job now, and why. `members` is empty while a broken or absent world is being formed anew."""
+    """Who is in the world of a job now, and why. `members` is empty while a broken or absent world is being formed anew.
+
+    fruitless: restarts in a row without a step forward, None where the server has yet to hear from the controller; step: the highest that
+    had been reported at the last of them.
+    """
 
     job: str
     generation: Generation
@@ -101,6 +136,8 @@ class World(Wire, frozen=True):
     waiting: tuple[str, ...] = ()
     leaving: tuple[str, ...] = ()
     restarts: dict[str, int] = {}
+    fruitless: int | None = None
+    step: int | None = None
     reason: str = ""
     closed: str = ""
     rescale: Rescale | None = None
@@ -159,7 +196,7 @@ class Notice(Up, frozen=True):
     """I was told to be gone within `by_s` seconds."""
 
     by_s: Seconds = 0.0
-    cause: Annotated[str, Meta(max_length=64)] = "disruption"
+    cause: CauseWord = "disruption"
 
 
 class Failed(Up, frozen=True):
@@ -221,7 +258,7 @@ class Report(Wire, frozen=True):
 
     member: Name
     generation: Generation = 0
-    step: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    step: Step | None = None
     values: Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=32)] = {}
 
 

@@ -174,7 +174,11 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """How long a worker that was told to leave may finish its step and save its state before its pod is deleted. Default: 30."""
     restart_budget: RestartBudget | None = None
     max_restarts_without_progress: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
-    """Fail the job after so many restarts in a row without a step forward between them, whatever their cause. Default: no limit."""
+    """Fail the job after so many restarts in a row without a step forward between them, whatever their cause, but for changes that
+    somebody asked for. Where it is set and maxRestarts is not, nothing else bounds restarts. Default: no limit."""
+    hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
+    """Start training anew, by cause hang, when it has reported steps before and reports no further one for so long; longer than
+    its longest pause, a start included. Default: never."""
     worker_library: WorkerLibrary = WorkerLibrary.INJECT
     """How elastic_worker gets into the container: Inject (an init container brings it; a copy in the image is preferred), Image
     (the image has it, nothing is added) or None (do without: the backend is c10d). Default: Inject."""
@@ -270,6 +274,14 @@ class Rescale(_Wire, frozen=True, kw_only=True):
     """Milliseconds by phase: notice, detect, drain, round, start, firstStep."""
 
 
+class Charge(_Wire, frozen=True, kw_only=True):
+    """Restarts of one cause at about one time."""
+
+    cause: str
+    at: Time
+    count: int = 1
+
+
 class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Who trains together at the moment, and how it came to be."""
 
@@ -283,6 +295,14 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     last_rescale: Rescale | None = None
     restarts: dict[str, int] = {}
     """Restarts by cause."""
+    charged: tuple[Charge, ...] = ()
+    """Those of the last restartBudget.windowSeconds, where that is set, with dates; near ones share a date."""
+    fruitless: int = 0
+    """Restarts in a row without a step forward."""
+    step: int | None = None
+    """The highest step that training had reported at the last of them."""
+    closed: str = ""
+    """Why the rendezvous let the group end; the job fails for that."""
     counted: tuple[str, ...] = ()
     """Ended pods, by uid, whose end has been counted; only those that still exist."""
 

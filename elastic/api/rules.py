@@ -122,12 +122,6 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
     if elastic.metrics is not None and elastic.scaling_policy is not None and elastic.scaling_policy.through is None:
         message = "scalingPolicy and metrics would both set Worker.replicas; remove one, or write scalingPolicy.through: hpa"
         findings.problem((*ELASTIC, "scalingPolicy"), message)
-    if elastic.restart_budget is not None and elastic.restart_budget.window_seconds is not None:
-        message = "windowSeconds is not applied by this version; restarts count over the job's whole life"
-        findings.warning((*ELASTIC, "restartBudget", "windowSeconds"), message)
-    if elastic.max_restarts_without_progress is not None:
-        message = "maxRestartsWithoutProgress is not applied by this version; bound the restarts by maxRestarts or restartBudget"
-        findings.warning((*ELASTIC, "maxRestartsWithoutProgress"), message)
     if elastic.worker_library is WorkerLibrary.NONE and elastic.rdzv_backend is RdzvBackend.ELASTIC:
         message = "workerLibrary is None, but rdzvBackend elastic needs it; use Inject or Image, or rdzvBackend c10d"
         findings.problem((*ELASTIC, "workerLibrary"), message)

@@ -31,9 +31,10 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """Training made a step in this generation."""
+    """Training made a step in this generation, and says which one."""
 
     generation: int
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

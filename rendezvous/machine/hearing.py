@@ -5,8 +5,10 @@ A message speaks for the incarnation of its connection. One that arrives late, t
 
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import attrgetter
 
-from rendezvous.machine.charge import disrupted_by, recount
+from rendezvous.machine import progress, window
+from rendezvous.machine.charge import alone, disrupted_by, recount
 from rendezvous.machine.state import Cause, Failure, Job, Member, Phase, Standing, ranks_of
 from rendezvous.wire import Beat, Ended, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Notice, Ready, Started
 
@@ -100,10 +102,12 @@ def _adopt(job: Job, held: Held) -> Job:
         store=held.store,
         reason="found running after a restart of the rendezvous server",
         cause=Cause.START.value,
+        since=job.now,
         adopted=True,
         ranks=ranks_of(seats),
     )
-    return replace(job, standing=world, trouble=None, failures=(), disrupted=(), started=frozenset())
+    job = replace(job, standing=world, trouble=None, failures=(), disrupted=(), hung="", started=frozenset())
+    return replace(job, progress=progress.in_new_world(job))
 
 
 def _retire(job: Job, member: Member) -> Job:
@@ -173,14 +177,6 @@ def _started(job: Job, member: Member, generation: int) -> Job:
     return job
 
 
-def stepped(job: Job, generation: int) -> Job:
-    """Training reported a step: the first one of a world ends its rescale."""
-    phases = job.phases
-    if job.standing is None or phases is None or phases.stepped is not None or generation != job.standing.generation:
-        return job
-    return replace(job, phases=replace(phases, started=phases.started or job.now, stepped=job.now))
-
-
 def lose(job: Job, *, name: str, incarnation: str) -> Job:
     """The connection of a member broke; it has a moment to come back."""
     member = job.members.get(name)
@@ -193,6 +189,8 @@ def expect(job: Job, expectation: Expectation) -> Job:
     """The job after the controller said who should be there. An older leader's word is not heard."""
     if job.expectation is not None and expectation.term < job.expectation.term:
         return job
+    if job.expectation is None:
+        job = replace(job, progress=progress.learnt(job, expectation), dated=_dated(job, expectation))
     job = replace(
         job,
         expectation=expectation,
@@ -207,6 +205,12 @@ def expect(job: Job, expectation: Expectation) -> Job:
     return job
 
 
+def _dated(job: Job, expectation: Expectation) -> window.Dates:
+    """The restarts within the budget's window, as the job's status tells of them."""
+    dates = (window.Dated(charge.cause, job.now - charge.age_s, charge.count) for charge in expectation.charged)
+    return tuple(sorted(dates, key=attrgetter("at")))
+
+
 def _at_least(counts: Mapping[str, int], floor: Mapping[str, int]) -> Mapping[str, int]:
     """The larger count of each cause; the same object where nothing is larger."""
     if all(counts.get(cause, 0) >= count for cause, count in floor.items()):
@@ -215,13 +219,18 @@ def _at_least(counts: Mapping[str, int], floor: Mapping[str, int]) -> Mapping[st
 
 
 def _explain(job: Job, end: Ended) -> Job:
-    """The controller says why a container ended. One whose connection stands has not: it is a later run of the same pod."""
+    """The controller says why a container ended. One whose connection stands has not: it is a later run of the same pod.
+    One that was never heard of may have been counted before this server began, unless its pod is over: nobody asks about that for long.
+    """
     member = job.members.get(end.member)
+    is_here = member is not None and pod_of(member) == end.pod_uid
     words = f"the container of {end.member} ended ({end.cause})"
-    if member is not None and member.broken_at is not None and pod_of(member) == end.pod_uid:
+    if member is not None and member.broken_at is not None and is_here:
         job = gone(job, end.member, cause=end.cause, words=words)
     elif end.pod_uid in job.unexplained:
         job = recount(job, name=end.member, cause=end.cause, words=words)
+    elif end.is_last and not is_here and end.member not in job.leave_by:
+        job = alone(job, cause=end.cause, words=words)
     else:
         return job
     left = list(job.unexplained)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from rendezvous.machine.charge import judge
 from rendezvous.machine.choose import absent, leaving, seats, target, unknown_seats
 from rendezvous.machine.hearing import gone
+from rendezvous.machine.progress import in_new_world, stood_still
 from rendezvous.machine.state import Cause, Job, Member, Phase, Phases, Round, Standing, ranks_of
 
 
@@ -17,7 +18,7 @@ def settle(job: Job, *, let_go: bool) -> Job:
     if job.closed:
         return job
     if let_go:
-        job = _drop_absent(job)
+        job = stood_still(_drop_absent(job))
     job = _turn(job)
     if job.round is not None and job.round.draining:
         job = _give_up_late(job)
@@ -50,7 +51,7 @@ def _is_overdue(job: Job, member: Member) -> bool:
 def is_whole(job: Job) -> bool:
     """Whether the current world can go on: nobody of it is gone, at the barrier, or failed."""
     standing = job.standing
-    if standing is None or job.failures:
+    if standing is None or job.failures or job.hung:
         return False
     if unknown_seats(standing) and job.is_settled:
         return False
@@ -181,6 +182,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         store=job.members[by_rank[0]].store,
         reason=f"{job.round.reason}; {len(by_rank)} {'member' if len(by_rank) == 1 else 'members'}",
         cause=job.round.cause,
+        since=job.now,
         ranks=ranks_of(by_rank),
     )
     members = dict(job.members)
@@ -204,6 +206,8 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         trouble=None,
         failures=(),
         disrupted=(),
+        hung="",
+        progress=in_new_world(job),
         sign=None,
         started=frozenset(),
         phases=phases,

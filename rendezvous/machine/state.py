@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from rendezvous.wire import Expectation
+from rendezvous.machine.window import Dates
+from rendezvous.wire import Budget, Expectation
 
 
 class Phase(StrEnum):
@@ -27,7 +28,7 @@ class Cause(StrEnum):
     PLAN = "plan"
     DISRUPTION = "disruption"
     COLLATERAL = "collateral"
-    OUT_OF_MEMORY = "out of memory"
+    OUT_OF_MEMORY = "outOfMemory"
     HANG = "hang"
     USER = "user"
 
@@ -52,6 +53,8 @@ class Limits:
     """after a worker's failure, for its peers to end by themselves: it may be that they were just finishing"""
     drain_s: float = 10.0
     """for a running member to come to the barrier, beyond its grace"""
+    progress_s: float = 300.0
+    """of life, after which a world has got somewhere, where training never tells of its steps"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Standing:
     store: str
     reason: str
     cause: str
+    since: float = 0.0
     adopted: bool = False
     ranks: Mapping[str, int] = field(default_factory=dict)
 
@@ -119,6 +123,22 @@ class Failure:
 
     member: str
     status: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far training has come, as its reports say."""
+
+    step: int | None = None
+    """the highest step ever reported; None where training reports none"""
+    bar: int | None = None
+    """what `step` was when the world broke last: a step beyond it is one forward"""
+    fruitless: int = 0
+    """restarts in a row without a step forward"""
+    here: int | None = None
+    """the highest step reported in the current world"""
+    moved_at: float = 0.0
+    """when `here` rose last, or the world began"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +187,11 @@ class Job:
     explained: tuple[tuple[str, int], ...] = ()
     """ends (pod uid, run) that the controller has told and that are counted"""
     restarts: Mapping[str, int] = field(default_factory=dict)
+    dated: Dates = ()
+    """the restarts within the budget's window, where it has one"""
+    progress: Progress = field(default_factory=Progress)
+    hung: str = ""
+    """in words, where training stands still in the current world"""
     sign: float | None = None
     """when the first sign of the next change was there"""
     started: frozenset[str] = frozenset()
@@ -180,6 +205,10 @@ class Job:
     @property
     def max(self) -> int:
         return self.expectation.max if self.expectation is not None else 0
+
+    @property
+    def budget(self) -> Budget:
+        return self.expectation.budget if self.expectation is not None else Budget()
 
     @property
     def is_settled(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rendezvous.machine import hearing, rounds
+from rendezvous.machine import hearing, progress, rounds
 from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
 from rendezvous.machine.state import Job, Limits, Phase
 from rendezvous.machine.views import is_done, view
@@ -86,9 +86,10 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
             case Expected(expectation=expectation):
                 is_quiet = False
                 job = hearing.expect(job, expectation)
-            case Stepped(generation=generation):
-                is_quiet = False
-                job = hearing.stepped(job, generation)
+            case Stepped(generation=generation, step=step):
+                known = job
+                job = progress.stepped(job, generation, step)
+                is_quiet = is_quiet and job.phases is known.phases and job.progress.fruitless == known.progress.fruitless
             case Tick():
                 is_quiet, is_tick = False, True
     if is_quiet:
@@ -125,7 +126,9 @@ def _tells(before: Job, after: Job, *, subjects: set[str], answered: set[str]) -
 def _is_news(before: Job, after: Job) -> bool:
     """Whether the controller's picture may have changed."""
     fields = ("members", "standing", "round", "closed", "restarts", "phases", "expectation")
-    return any(getattr(before, field) is not getattr(after, field) for field in fields)
+    if any(getattr(before, field) is not getattr(after, field) for field in fields):
+        return True
+    return before.progress.fruitless != after.progress.fruitless
 
 
 def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool) -> float:

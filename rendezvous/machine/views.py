@@ -74,6 +74,8 @@ def summary(job: Job) -> World:
         waiting=tuple(m.name for m in job.members.values() if m.phase is Phase.READY),
         leaving=tuple(name for name in job.members if leaving(job, name) is not None),
         restarts=dict(job.restarts),
+        fruitless=job.progress.fruitless if job.expectation is not None else None,
+        step=job.progress.bar,
         reason=_reason(job),
         closed=job.closed,
         rescale=_rescale(job),

@@ -180,7 +180,7 @@ class Hub:
         while len(reports) > MAX_MEMBERS:
             del reports[next(iter(reports))]
         if report.generation and report.step is not None:
-            self._step_reported(course, report.generation)
+            self._step_reported(course, report.generation, report.step)
         return _answer(course.job, report.member, self._clock())
 
     def signals(self, uid: str) -> list[Signal]:
@@ -192,10 +192,11 @@ class Hub:
             for name, (report, at) in (course.reports.items() if course is not None else ())
         ]
 
-    def _step_reported(self, course: Course, generation: int) -> None:
-        phases = course.job.phases
-        if phases is not None and phases.stepped is None:
-            self._apply(course, Stepped(generation))
+    def _step_reported(self, course: Course, generation: int, step: int) -> None:
+        """Pass on only what the machine does not know: of a thousand workers that report the same step, one."""
+        known, phases = course.job.progress.here, course.job.phases
+        if known is None or step > known or (phases is not None and phases.stepped is None):
+            self._apply(course, Stepped(generation, step))
 
     # --- inside ---
 

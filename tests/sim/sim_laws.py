@@ -23,7 +23,7 @@ BEHIND_S = 3 * TIMEOUT_S
 """So old may be what a controller acts on: its view lags, and a request may arrive late."""
 UNSEEN_S = 10.0
 """So long a loss may go unseen where a watch stalls; who deletes another pod in that time could not know of it."""
-CHARGED = ("user", "out of memory", "hang")
+CHARGED = ("user", "outOfMemory", "hang")
 TOLD_AFTER = ("Succeeded", "Failed", "Suspended", "Resumed")
 """Events that tell of a condition, which must stand in the status first."""
 

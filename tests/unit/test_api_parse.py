@@ -138,13 +138,8 @@ def test_a_count_that_is_no_allowed_size_is_rounded_down_with_a_warning():
     assert message in warned(obj)
 
 
-def test_what_is_not_applied_yet_says_so():
-    assert warned(job("pytorch-elastic-ours")) == [
-        "spec.elasticPolicy.restartBudget.windowSeconds: windowSeconds is not applied by this version; "
-        "restarts count over the job's whole life",
-        "spec.elasticPolicy.maxRestartsWithoutProgress: maxRestartsWithoutProgress is not applied by this version; "
-        "bound the restarts by maxRestarts or restartBudget",
-    ]
+def test_every_field_of_our_own_is_applied_so_nothing_is_remarked():
+    assert warned(job("pytorch-elastic-ours")) == []
 
 
 def test_allowed_sizes():

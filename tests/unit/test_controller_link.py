@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller.actions import End, Leave, Tell
+from controller.actions import Budget, End, Leave, Tell
 from controller.link import RendezvousLink, expectation
 from elastic.api.words import Cause
 from rendezvous import wire
@@ -15,7 +15,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def tell(**changes: object) -> Tell:
-    nothing = {"members": ("a",), "pending": (), "leaving": (), "ended": (), "least": 1, "most": 2, "sizes": (), "max_restarts": 0}
+    nothing = {"members": ("a",), "pending": (), "leaving": (), "ended": (), "least": 1, "most": 2, "sizes": (), "budget": Budget()}
     return Tell(**{**nothing, "restarts": (), "grace_s": 30.0, "floor": 0, **changes})  # type: ignore[arg-type]
 
 
@@ -49,8 +49,8 @@ def test_times_become_durations_and_causes_the_servers_words() -> None:
     leave = Leave("b", NOW + timedelta(seconds=12), "plan")
     said = expectation(tell(leaving=(leave,), ended=(End("a", "u", 3, Cause.OUT_OF_MEMORY),), restarts=(("outOfMemory", 2),)), now=NOW)
     assert said.leaving == (wire.Leaving(member="b", by_s=12.0, cause="plan"),)
-    assert said.ended == (wire.Ended(member="a", pod_uid="u", run=3, cause="out of memory"),)
-    assert said.restarts == {"out of memory": 2}
+    assert said.ended == (wire.Ended(member="a", pod_uid="u", run=3, cause="outOfMemory"),)
+    assert said.restarts == {"outOfMemory": 2}
 
 
 async def test_only_what_is_new_goes_over_the_wire() -> None:
@@ -81,7 +81,7 @@ async def test_a_server_that_was_restarted_hears_every_expectation_again() -> No
     changed: asyncio.Queue[str] = asyncio.Queue()
     running = asyncio.create_task(link.run(changed.put_nowait))
     try:
-        world = wire.World(job="one", generation=4, phase="running", members=(wire.Seat(name="a", rank=0),), restarts={"out of memory": 1})
+        world = wire.World(job="one", generation=4, phase="running", members=(wire.Seat(name="a", rank=0),), restarts={"outOfMemory": 1})
         server.worlds_to_tell.put_nowait(world)
         async with asyncio.timeout(10):
             assert await changed.get() == "one"

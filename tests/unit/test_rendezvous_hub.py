@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rendezvous.server.hub import Hub
-from rendezvous.wire import Beat, Expectation, Join, Ready, Report, View
+from rendezvous.wire import Beat, Budget, Expectation, Join, Ready, Report, View
 
 
 class Wire:
@@ -122,3 +122,22 @@ async def test_only_the_newest_report_of_a_member_is_kept(hub: Hub, clock: Clock
     (signal,) = hub.signals("job")
     assert (signal.step, signal.age_s) == (2, 5.0)
     assert hub.signals("unknown") == []
+
+
+async def test_the_machine_hears_of_steps_that_lead_on_and_the_controller_only_of_what_that_changes(hub: Hub) -> None:
+    hub.expect("job", Expectation(members=("w0",), budget=Budget(without_progress=3), fruitless=1, step=9))
+    hub.attach("job", name="w0", link=Wire(), message=Join(incarnation="w0/1"))
+    await turn()
+    hub.report("job", Report(member="w0", generation=1, step=8))
+    await turn()
+    seen = hub.version
+    for step in (9, 8):
+        hub.report("job", Report(member="w0", generation=1, step=step))
+        await turn()
+    assert hub.since(seen) == []
+    hub.report("job", Report(member="w0", generation=1, step=10))
+    await turn()
+    assert [world.fruitless for world in hub.since(seen)] == [0]
+    job = hub.job("job")
+    assert job is not None
+    assert (job.progress.step, job.progress.here) == (10, 10)

@@ -1,0 +1,75 @@
+"""Keeps the book of restarts in a job's status: how many there were by cause, when those within the budget's window were, and which limit
+they have reached. It counts what others have judged; the dates are those at which this controller learnt of a restart.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from controller.actions import Budget
+from elastic.api.job import Charge, ElasticPolicy, ElasticStatus, Job
+from elastic.api.words import Cause
+from rendezvous.machine import window
+
+
+def budget_of(policy: ElasticPolicy) -> Budget:
+    """As torchrun: without a number of its own, the first failure of the training program is the last, unless progress is the measure."""
+    limits, most = policy.restart_budget, policy.max_restarts
+    return Budget(
+        max_restarts=0 if most is None and policy.max_restarts_without_progress is None else most,
+        by_cause=tuple((cause.value, limit) for cause, limit in own_limits(policy).items()),
+        window_s=limits.window_seconds if limits is not None else None,
+        without_progress=policy.max_restarts_without_progress,
+        hang_s=policy.hang_timeout_seconds,
+    )
+
+
+def own_limits(policy: ElasticPolicy) -> dict[Cause, int]:
+    """The causes that the job's own budget limits one by one."""
+    budget = policy.restart_budget
+    if budget is None:
+        return {}
+    limits = {
+        Cause.USER: budget.user,
+        Cause.OUT_OF_MEMORY: budget.out_of_memory,
+        Cause.HANG: budget.hang,
+        Cause.DISRUPTION: budget.disruption,
+    }
+    return {cause: limit for cause, limit in limits.items() if limit is not None}
+
+
+def dated(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) -> ElasticStatus:
+    """The new status with a date for every restart that the known one does not count yet."""
+    window_s = _window_s(job)
+    if window_s is None:
+        return replace(new, charged=())
+    dates = _dates(known)
+    for cause, count in new.restarts.items():
+        more = count - known.restarts.get(cause, 0)
+        if more > 0 and cause != Cause.PLAN.value:
+            dates = window.added(dates, cause, count=more, now=now.timestamp(), window_s=window_s)
+    charged = tuple(Charge(cause=d.what, at=datetime.fromtimestamp(d.at, UTC).replace(microsecond=0), count=d.count) for d in dates)
+    return replace(new, charged=charged)
+
+
+def beyond_budget(job: Job, status: ElasticStatus, *, now: datetime) -> str:
+    """Which budget of its own a cause has used up, in words; empty while all hold."""
+    window_s = _window_s(job)
+    used: Mapping[str, int] = status.restarts
+    if window_s is not None:
+        used = window.counted(_dates(status), now=now.timestamp(), window_s=window_s)
+    within = f" within {window_s} s" if window_s is not None else ""
+    for cause, limit in own_limits(job.elastic).items() if job.elastic is not None else ():
+        if used.get(cause.value, 0) > limit:
+            return f"restarts by cause {cause.value} are {used[cause.value]}{within} but restartBudget allows {limit}"
+    return ""
+
+
+def _window_s(job: Job) -> int | None:
+    budget = job.elastic.restart_budget if job.elastic is not None else None
+    return budget.window_seconds if budget is not None else None
+
+
+def _dates(status: ElasticStatus) -> window.Dates:
+    return tuple(window.Dated(charge.cause, charge.at.timestamp(), charge.count) for charge in status.charged)

@@ -1,0 +1,145 @@
+"""Which restarts count, since when, and what becomes of a job that has used up its budget, from the controller's side."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from job_builders import NOW, OURS, Cluster, elastic_job
+
+from controller.actions import Budget, End, Tell
+from controller.snapshot import Container, Phase, World
+from elastic.api.job import Charge
+from elastic.api.words import Cause
+
+
+def running(workers: int, *, settings: Any = OURS, restart: str = "OnFailure", **elastic: Any) -> Cluster:
+    cluster = Cluster(elastic_job(workers, elastic=elastic, restart=restart), settings=settings)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    return cluster
+
+
+def told(cluster: Cluster) -> Tell:
+    planned = cluster.round()
+    return next(action for action in planned.actions if isinstance(action, Tell))
+
+
+def evicted(cluster: Cluster, name: str) -> None:
+    cluster.run_all()
+    cluster.settle()
+    cluster.set(name, Phase.FAILED, reason="Evicted")
+    cluster.settle()
+
+
+def test_only_restarts_within_the_window_count_against_a_budget() -> None:
+    cluster = Cluster(elastic_job(2, elastic={"restartBudget": {"disruption": 1, "windowSeconds": 600}}))
+    cluster.settle()
+    for _ in range(4):
+        evicted(cluster, "train-worker-1")
+        assert cluster.state() != "Failed"
+        cluster.now += timedelta(seconds=601)
+    evicted(cluster, "train-worker-1")
+    evicted(cluster, "train-worker-1")
+    assert cluster.state() == "Failed"
+    words = "restarts by cause disruption are 2 within 600 s but restartBudget allows 1"
+    assert cluster.job.status.conditions[-1].message.endswith(words)
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {"disruption": 5}, "what is counted over the whole life stays"
+
+
+def test_restarts_that_the_server_counts_are_dated_once_and_told_to_a_server_that_knows_nothing() -> None:
+    cluster = running(2, restartBudget={"windowSeconds": 600})
+    members = frozenset(cluster.names())
+    cluster.world = World(generation=2, members=members, phase="running", restarts={"user": 1}, fruitless=1, step=40)
+    cluster.settle()
+    cluster.now += timedelta(seconds=60)
+    cluster.world = replace(cluster.world, restarts={"user": 1, "plan": 1, "disruption": 2}, fruitless=0)
+    cluster.settle()
+    known = cluster.job.status.elastic
+    assert known is not None
+    assert known.charged == (Charge(cause="user", at=NOW), Charge(cause="disruption", at=NOW + timedelta(seconds=60), count=2))
+    cluster.world = World(generation=2, members=members, phase="running")  # a server that has just started
+    cluster.settle()
+    said = told(cluster)
+    assert (said.charged, said.fruitless, said.step) == (known.charged, 0, 40)
+
+
+def test_without_a_window_no_dates_are_kept() -> None:
+    cluster = running(2)
+    cluster.world = World(generation=2, members=frozenset(cluster.names()), phase="running", restarts={"user": 1})
+    cluster.settle()
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.charged == ()
+
+
+@pytest.mark.parametrize(
+    ("elastic", "budget"),
+    [
+        ({}, Budget(max_restarts=0)),
+        ({"maxRestarts": 3}, Budget(max_restarts=3)),
+        ({"maxRestartsWithoutProgress": 2}, Budget(max_restarts=None, without_progress=2)),
+        ({"maxRestartsWithoutProgress": 2, "maxRestarts": 9}, Budget(max_restarts=9, without_progress=2)),
+        (
+            {"restartBudget": {"windowSeconds": 60, "user": 4, "disruption": 5}, "hangTimeoutSeconds": 90},
+            Budget(max_restarts=0, by_cause=(("user", 4), ("disruption", 5)), window_s=60, hang_s=90),
+        ),
+    ],
+)
+def test_the_server_is_told_the_whole_budget(elastic: dict[str, Any], budget: Budget) -> None:
+    assert told(running(2, **elastic)).budget == budget
+
+
+def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() -> None:
+    """Its server may die the next moment, and nobody else knows that the budget is spent."""
+    cluster = running(2, restartBudget={"windowSeconds": 600})
+    pods = cluster.names()
+    reason = "a worker of train-worker-1 ended with status 1, and all 0 restarts that maxRestarts allows are used up"
+    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed=reason, restarts={"user": 1})
+    first = cluster.round()
+    assert first.actions == ()
+    cluster.world = None
+    assert cluster.names() == pods
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    assert cluster.job.status.conditions[-1].message.endswith(f"its group ended: {reason}")
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {"user": 1}
+    assert cluster.job.status.elastic.charged == (Charge(cause="user", at=NOW),)
+    assert cluster.names() == []
+
+
+def test_a_closed_world_gives_the_reason_also_where_its_workers_have_failed_for_good() -> None:
+    cluster = running(2, restart="Never")
+    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed="the budget is spent", restarts={"user": 1})
+    cluster.set("train-worker-0", Phase.FAILED, code=1)
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    assert cluster.job.status.conditions[-1].message.endswith("its group ended: the budget is spent")
+
+
+@pytest.mark.parametrize(("code", "reason", "cause"), [(139, "Error", Cause.USER), (137, "OOMKilled", Cause.OUT_OF_MEMORY)])
+def test_a_pod_that_ended_by_its_own_doing_is_told_of_until_it_is_gone(code: int, reason: str, cause: Cause) -> None:
+    cluster = running(2, restart="ExitCode", maxRestarts=9)
+    cluster.set("train-worker-1", Phase.FAILED)
+    container = Container(name="pytorch", exit_code=code, exit_reason=reason)
+    failed = replace(cluster.pods["train-worker-1"], containers=(container,))
+    cluster.pods["train-worker-1"] = failed
+    assert told(cluster).ended == (End("train-worker-1", failed.uid, 0, cause, is_last=True),)
+    assert told(cluster).ended == (End("train-worker-1", failed.uid, 0, cause),), "its end stands in the status now"
+    assert told(cluster).ended == (), "and so it goes"
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {}, "the server counts"
+
+
+@pytest.mark.parametrize("code", [137, 143])
+def test_a_container_that_was_killed_from_outside_is_not_the_programs_crash(code: int) -> None:
+    cluster = running(2)
+    name = "train-worker-1"
+    again = Container(name="pytorch", restarts=1, last_exit_code=code, last_exit_reason="Error")
+    cluster.pods[name] = replace(cluster.pods[name], containers=(again,))
+    assert told(cluster).ended == ()
+    crashed = replace(again, last_exit_code=1)
+    cluster.pods[name] = replace(cluster.pods[name], containers=(crashed,))
+    assert told(cluster).ended == (End(name, cluster.pods[name].uid, 0, Cause.USER),)

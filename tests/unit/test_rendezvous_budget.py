@@ -1,0 +1,203 @@
+"""Limits by cause and within a window, restarts that bring nothing forward, and training that stands still: in virtual time."""
+
+from rendezvous_group import Group, group_of
+
+from rendezvous.machine import Stepped, summary
+from rendezvous.wire import Budget, Charge, Ended
+
+
+def crash(group: Group, name: str = "w1") -> None:
+    """A worker fails, and everybody forms the next world, if there is one."""
+    group.fail(name, 1)
+    group.advance(1.1)
+    group.come_all()
+
+
+def reached(group: Group, step: int) -> None:
+    """Training reports a step in its current world."""
+    group.apply(Stepped(group.job.generation, step))
+
+
+def closed(group: Group) -> str:
+    return summary(group.job).closed
+
+
+def test_restarts_older_than_the_window_no_longer_count() -> None:
+    group = group_of(2, budget=Budget(max_restarts=1, window_s=600))
+    for _ in range(4):
+        crash(group)
+        assert not closed(group)
+        group.advance(601)
+    assert summary(group.job).restarts == {"user": 4}
+    crash(group)
+    crash(group)
+    assert closed(group) == "a worker of w1 ended with status 1, and all 1 restarts that maxRestarts allows within 600 s are used up"
+
+
+def test_a_restarted_server_knows_the_window_from_the_controller() -> None:
+    told = (Charge(cause="user", age_s=500.0), Charge(cause="user", age_s=50.0))
+    group = group_of(2, budget=Budget(max_restarts=2, window_s=600), restarts={"user": 9}, charged=told)
+    group.advance(120)  # by now the older one has left the window
+    crash(group)
+    assert not closed(group)
+    crash(group)
+    assert closed(group)
+
+
+def test_the_controllers_later_words_do_not_date_a_restart_again() -> None:
+    budget = Budget(max_restarts=1, window_s=600)
+    group = group_of(2, budget=budget)
+    crash(group)
+    for _ in range(3):
+        group.expect("w0", "w1", budget=budget, restarts={"user": 1}, charged=(Charge(cause="user", age_s=1.0),))
+    group.advance(601)
+    crash(group)
+    assert not closed(group)
+
+
+def test_a_cause_with_a_limit_of_its_own_is_held_to_that_one_alone() -> None:
+    group = group_of(2, budget=Budget(max_restarts=0, by_cause={"user": 2}))
+    crash(group)
+    crash(group)
+    assert not closed(group)
+    crash(group)
+    assert closed(group).endswith("and all 2 restarts by cause user that restartBudget allows are used up")
+
+
+def test_losses_are_limited_only_where_the_budget_says_so() -> None:
+    group = group_of(3, budget=Budget(max_restarts=0, by_cause={"disruption": 1}), min=1)
+    group.leave("w2")
+    group.come_all()
+    assert group.world() == {"w0": 0, "w1": 1}
+    group.leave("w1")
+    group.come_all()
+    assert closed(group) == "w1 left: SIGTERM, and all 1 restarts by cause disruption that restartBudget allows are used up"
+
+
+def test_a_pod_that_is_over_and_was_never_heard_of_is_charged_once() -> None:
+    group = group_of(2, budget=Budget(max_restarts=1))
+    end = Ended(member="w2", pod_uid="a-pod", cause="user", is_last=True)
+    for _ in range(3):
+        group.expect("w0", "w1", "w2", budget=Budget(max_restarts=1), ended=(end,))
+    assert summary(group.job).restarts == {"user": 1}
+    assert len(group.world()) == 2, "the others work on"
+
+
+def test_restarts_in_a_row_without_a_step_forward_end_the_job() -> None:
+    group = group_of(2, budget=Budget(without_progress=2))
+    reached(group, 10)
+    for step in (5, 10):
+        crash(group)
+        reached(group, step)  # from the checkpoint, but not beyond where it was
+        assert not closed(group)
+    crash(group)
+    assert closed(group) == (
+        "a worker of w1 ended with status 1, and 2 restarts in a row, as many as maxRestartsWithoutProgress allows, brought no step forward"
+    )
+
+
+def test_a_step_beyond_all_earlier_ones_begins_the_count_anew() -> None:
+    group = group_of(2, budget=Budget(without_progress=1))
+    for step in (10, 11, 12, 13):
+        reached(group, step)
+        assert summary(group.job).fruitless == 0
+        crash(group)
+        assert (summary(group.job).fruitless, summary(group.job).step) == (1, step)
+    crash(group)
+    assert closed(group)
+
+
+def test_losses_count_as_restarts_in_vain_but_changes_that_were_asked_for_do_not() -> None:
+    group = group_of(3, budget=Budget(max_restarts=0, without_progress=1), min=1)
+    group.expect("w0", "w1", budget=Budget(max_restarts=0, without_progress=1), min=1)
+    group.come_all()
+    assert (len(group.world()), summary(group.job).fruitless) == (2, 0)
+    group.kill("w1")
+    group.advance(1.1)
+    group.come_all()
+    assert summary(group.job).fruitless == 1
+
+
+def test_where_no_steps_are_reported_a_world_that_lived_long_enough_has_got_somewhere() -> None:
+    group = group_of(2, budget=Budget(without_progress=1))
+    for _ in range(3):
+        group.advance(301)
+        crash(group)
+        assert not closed(group)
+    group.advance(200)
+    crash(group)
+    assert closed(group)
+
+
+def test_a_restarted_server_goes_on_counting_restarts_in_vain() -> None:
+    group = group_of(2, budget=Budget(without_progress=2), fruitless=2, step=40)
+    reached(group, 40)
+    crash(group)
+    assert closed(group)
+
+
+def test_what_a_restarted_server_heard_before_the_controller_spoke_counts_too() -> None:
+    group = group_of(2)
+    reached(group, 7)
+    budget = Budget(without_progress=1)
+    group.start_server()
+    for name in group.agents:
+        group.link(name)
+    reached(group, 41)
+    assert summary(group.job).fruitless is None, "it has yet to be told"
+    group.expect("w0", "w1", budget=budget, fruitless=1, step=40)
+    assert summary(group.job).fruitless == 0
+    crash(group)
+    assert not closed(group)
+
+
+def test_training_that_reports_no_further_step_is_started_anew_by_cause_hang() -> None:
+    group = group_of(2, budget=Budget(max_restarts=1, hang_s=60))
+    group.started("w0", "w1")
+    reached(group, 1)
+    group.advance(50)
+    reached(group, 2)
+    group.advance(59)
+    assert not group.agents["w0"].view.reform
+    reached(group, 2)  # the same step again is no sign of life
+    group.advance(6)
+    assert group.agents["w0"].view.reform == group.agents["w1"].view.reform == "training reported no further step for 60 s"
+    group.come_all()
+    world = summary(group.job)
+    assert (world.restarts, world.phase, len(group.world())) == ({"hang": 1}, "running", 2)
+    assert world.rescale is not None
+    assert world.rescale.cause == "hang"
+    group.started("w0", "w1")
+    group.advance(66)
+    group.come_all()
+    assert closed(group) == "training reported no further step for 60 s, and all 1 restarts that maxRestarts allows are used up"
+
+
+def test_a_job_that_never_reported_is_not_taken_for_hanging() -> None:
+    group = group_of(2, budget=Budget(hang_s=60))
+    group.started("w0", "w1")
+    group.advance(600)
+    assert len(group.sealed) == 1
+
+
+def test_workers_that_do_not_run_yet_or_have_finished_do_not_hang() -> None:
+    group = group_of(2, budget=Budget(hang_s=60), step=100)
+    group.advance(600)
+    assert not group.agents["w0"].view.reform, "not all of them have started"
+    group.started("w0", "w1")
+    group.finish("w1")
+    group.advance(600)
+    assert len(group.sealed) == 1
+
+
+def test_after_a_restart_of_the_server_a_hang_is_noticed_from_then_on() -> None:
+    group = group_of(2, budget=Budget(max_restarts=1, hang_s=60), step=100)
+    group.started("w0", "w1")
+    group.start_server()
+    for name in group.agents:
+        group.link(name)
+    group.retell()
+    group.advance(59)
+    assert not group.agents["w0"].view.reform
+    group.advance(10)
+    assert group.agents["w0"].view.reform

@@ -1,0 +1,127 @@
+"""What a machine does that has just started, that sleeps or whose clock jumps, and how it times a rescale: by example, in virtual time."""
+
+from rendezvous_group import Group, group_of
+
+from rendezvous.machine import Stepped, Tick, step, summary
+
+
+def test_a_restarted_server_finds_the_world_as_its_members_present_it() -> None:
+    group = group_of(3)
+    group.start_server()
+    for name in ("w2", "w0", "w1"):
+        group.advance(0.3)
+        group.link(name)
+    group.retell()
+    group.advance(60)
+    assert group.world() == {"w0": 0, "w1": 1, "w2": 2}
+    assert len(group.sealed) == 1
+    group.leave("w1")
+    group.come_all()
+    assert group.job.generation == 2
+
+
+def test_a_restarted_server_waits_for_members_before_it_calls_them_lost() -> None:
+    group = group_of(3)
+    group.start_server()
+    group.retell()
+    group.link("w0")
+    group.link("w1")
+    group.advance(14)
+    assert not group.agents["w0"].view.reform
+    group.advance(2)
+    group.come_all()
+    assert group.world() == {"w0": 0, "w1": 1}
+
+
+def test_a_leave_is_acted_on_at_once_even_by_a_young_server() -> None:
+    group = group_of(3)
+    group.start_server()
+    group.retell()
+    for name in ("w0", "w1", "w2"):
+        group.link(name)
+    group.leave("w2")
+    group.come_all()
+    assert group.world() == {"w0": 0, "w1": 1}
+
+
+def test_a_young_server_need_not_wait_for_a_job_that_is_as_young() -> None:
+    group = Group(up_for_s=0)
+    group.expect("w0", "w1", "w2")
+    group.start("w0")
+    group.start("w1")
+    group.advance(5.1)
+    assert group.world() == {"w0": 0, "w1": 1}
+    group.kill("w1")
+    group.advance(1.1)
+    group.come_all()
+    assert group.world() == {"w0": 0}
+
+
+def test_the_floor_keeps_generations_from_falling_when_everybody_is_new() -> None:
+    group = Group(up_for_s=0)
+    group.expect("w0", floor=41)
+    group.start("w0")
+    assert group.agents["w0"].generation == 42
+
+
+def test_without_the_controllers_word_no_world_is_numbered() -> None:
+    """Found by the laws: a new server that knows no floor numbered a second world 1 when everybody was new."""
+    group = Group(up_for_s=0)
+    group.start("w0")
+    group.advance(120)
+    assert group.world() == {}
+    assert "the controller" in group.agents["w0"].view.waiting
+    group.expect("w0", floor=3)
+    assert group.agents["w0"].generation == 4
+
+
+def test_a_silent_member_that_runs_again_is_made_to_present_itself_anew() -> None:
+    group = group_of(2)
+    old = group.agents["w1"]
+    old.is_linked = False
+    group.advance(20)
+    group.come_all()
+    assert group.world() == {"w0": 0}
+    assert ("w1", old.incarnation) in group.cuts
+    group.link("w1")
+    group.come_all()
+    group.come_all()
+    assert group.world() == {"w0": 0, "w1": 1}
+
+
+def test_a_clock_that_jumps_back_neither_loses_nor_forms_anything() -> None:
+    group = group_of(2)
+    job, _ = step(group.job, Tick(), group.now - 500)
+    assert job.now == group.job.now
+    assert job.members == group.job.members
+
+
+def test_phases_of_a_rescale_add_up() -> None:
+    group = group_of(2)
+    group.leave("w1")
+    group.advance(0.5)
+    group.come_all()
+    group.advance(0.7)
+    group.started("w0")
+    rescale = summary(group.job).rescale
+    assert rescale is not None
+    assert rescale.phases == {"detect": 0, "notice": 0, "drain": 500, "round": 0, "start": 700}
+    assert rescale.cause == "disruption"
+    group.now += 0.2
+    group.apply(Stepped(generation=2))
+    group.now += 9
+    group.apply(Stepped(generation=2))
+    rescale = summary(group.job).rescale
+    assert rescale is not None
+    assert rescale.phases["firstStep"] == 200
+    assert rescale.id == group.job.standing.id  # type: ignore[union-attr]
+
+
+def test_the_time_until_a_lost_connection_was_certain_is_told_apart() -> None:
+    group = group_of(2)
+    group.kill("w1")
+    group.advance(1.1)
+    group.come_all()
+    rescale = summary(group.job).rescale
+    assert rescale is not None
+    assert rescale.phases["detect"] == 1000
