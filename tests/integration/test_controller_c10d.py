@@ -2,46 +2,41 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
 from controller.keys import JOBS
 from elastic.kube import connect
 from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, Object
 from elastic.local.cluster import LocalCluster
 
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(600)]
+
 PYTORCH = JOBS["PyTorchJob"]
 PATIENCE_S = 180.0
-JOB: Object = {
-    "apiVersion": "kubeflow.org/v1",
-    "kind": "PyTorchJob",
-    "metadata": {"name": "stored"},
-    "spec": {
-        "nprocPerNode": "1",
-        "elasticPolicy": {"minReplicas": 1, "maxReplicas": 2, "rdzvBackend": "c10d", "maxRestarts": 20},
-        "pytorchReplicaSpecs": {
-            "Worker": {
-                "replicas": 2,
-                "restartPolicy": "OnFailure",
-                "template": {
-                    "spec": {
-                        "terminationGracePeriodSeconds": 5,
-                        "containers": [
-                            {
-                                "name": "pytorch",
-                                "image": "example.com/train:1",
-                                "command": ["torchrun", "examples/pytorch-elastic/train.py"],
-                                "env": [{"name": "STEPS", "value": "150"}, {"name": "STEP_SECONDS", "value": "0.1"}],
-                            }
-                        ],
-                    }
-                },
-            }
+
+
+def job(name: str, *, restarts: int) -> Object:
+    container = {
+        "name": "pytorch",
+        "image": "example.com/train:1",
+        "command": ["torchrun", "examples/pytorch-elastic/train.py"],
+        "env": [{"name": "STEPS", "value": "150"}, {"name": "STEP_SECONDS", "value": "0.1"}],
+    }
+    template = {"spec": {"terminationGracePeriodSeconds": 5, "containers": [container]}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {
+            "nprocPerNode": "1",
+            "elasticPolicy": {"minReplicas": 1, "maxReplicas": 2, "rdzvBackend": "c10d", "maxRestarts": restarts},
+            "pytorchReplicaSpecs": {"Worker": {"replicas": 2, "restartPolicy": "OnFailure", "template": template}},
         },
-    },
-}
+    }
 
 
 async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
@@ -51,37 +46,57 @@ async def until(what: str, holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.2)
 
 
-async def state(kube: Kube) -> Object:
-    status: Object = (await kube.get(PYTORCH, "stored", namespace="default")).get("status") or {}
+async def state(kube: Kube, name: str) -> Object:
+    status: Object = (await kube.get(PYTORCH, name, namespace="default")).get("status") or {}
     return status
 
 
+async def uid(kube: Kube, pod: str) -> str:
+    """Empty while there is no such pod."""
+    try:
+        return str((await kube.get(PODS, pod, namespace="default"))["metadata"]["uid"])
+    except KubeError:
+        return ""
+
+
 async def log_of(kube: Kube, pod: str) -> str:
-    return b"".join([chunk async for chunk in kube.logs(pod, namespace="default")]).decode()
+    """Empty while the pod has none."""
+    try:
+        return b"".join([chunk async for chunk in kube.logs(pod, namespace="default")]).decode()
+    except KubeError:
+        return ""
 
 
-@pytest.mark.integration
-@pytest.mark.torch
-@pytest.mark.timeout(600)
-async def test_the_loss_of_worker_0_does_not_end_a_job_that_meets_through_c10d() -> None:
-    with LocalCluster() as cluster:
-        async with connect(cluster.kubeconfig) as kube:
-            await kube.create(PYTORCH, JOB, namespace="default")
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as started:
+        yield started
 
-            async def trains() -> bool:
-                counts = (await state(kube)).get("replicaStatuses", {}).get("Worker", {})
-                return counts.get("active") == 2 and "step" in await log_of(kube, "stored-worker-0")
 
-            await until("two workers train", trains)
-            assert (await kube.get(PODS, "stored-rdzv", namespace="default"))["status"]["phase"] == "Running"
-            first = (await kube.get(PODS, "stored-worker-0", namespace="default"))["metadata"]["uid"]
-            await kube.delete(PODS, "stored-worker-0", namespace="default", grace_s=0)
+@pytest.mark.parametrize(("name", "restarts"), [("ample", 20), ("spent", 0)])
+async def test_the_loss_of_worker_0_does_not_end_a_job_that_meets_through_c10d(cluster: LocalCluster, name: str, restarts: int) -> None:
+    async with connect(cluster.kubeconfig) as kube:
+        await kube.create(PYTORCH, job(name, restarts=restarts), namespace="default")
 
-            async def is_over() -> bool:
-                return (await state(kube)).get("completionTime") is not None
+        async def trains() -> bool:
+            counts = (await state(kube, name)).get("replicaStatuses", {}).get("Worker", {})
+            return counts.get("active") == 2 and "world 2" in await log_of(kube, f"{name}-worker-0")
 
-            await until("the job is over", is_over)
-            ended = await state(kube)
-            assert ended["conditions"][-1]["type"] == "Succeeded", ended
-            again = await kube.get(PODS, "stored-worker-0", namespace="default")
-            assert again["metadata"]["uid"] != first
+        await until("two workers train", trains)
+        first, store = await uid(kube, f"{name}-worker-0"), await uid(kube, f"{name}-rdzv")
+        await kube.delete(PODS, f"{name}-worker-0", namespace="default", grace_s=0)
+
+        async def trains_again() -> bool:
+            return await uid(kube, f"{name}-worker-0") not in ("", first) and await trains()
+
+        await until("a new worker-0 trains with worker-1", trains_again)
+        stays = await uid(kube, f"{name}-rdzv") == store
+        assert stays == (restarts > 0), "a survivor whom torch allows no restart closes torch's rendezvous, and only a fresh store opens it"
+
+        async def is_over() -> bool:
+            return (await state(kube, name)).get("completionTime") is not None
+
+        await until("the job is over", is_over)
+        ended = await state(kube, name)
+        assert ended["conditions"][-1]["type"] == "Succeeded", ended
+        assert not ended["elastic"].get("restarts"), "torch charged the survivor; the job is charged nothing"
