@@ -2,6 +2,7 @@
 Only who holds the API server's client certificate is answered.
 """
 
+import socket
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -9,12 +10,17 @@ from typing import NoReturn
 
 from aiohttp import web
 
+from elastic.local.agent import attach, logs, portforward
 from elastic.local.agent import exec as running
-from elastic.local.agent import logs
+from elastic.local.agent.dial import dial
 from elastic.local.agent.environment import ConfigError, Object
+from elastic.local.agent.links import HEARTBEAT_S, SPDY, ClientGone, Streams, linked, negotiated
 from elastic.local.agent.pod import PodRunner
+from elastic.local.agent.runs import Run
+from elastic.local.agent.spdysession import Connection, Session, Tunnel
 from elastic.local.certificates import issue, make_ca
 from elastic.local.sandbox.channel import Channel
+from elastic.local.takeover import taken_over
 
 ALLOWED = {("commonName", "kube-apiserver-kubelet-client"), ("organizationName", "system:masters")}
 SHUTDOWN_S = 1.0
@@ -42,7 +48,10 @@ class Endpoint:
         self._channel = channel
         app = web.Application(middlewares=[_api_server_only])
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
-        app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
+        for method in ("GET", "POST"):
+            app.router.add_route(method, "/exec/{namespace}/{pod}/{container}", self._exec)
+            app.router.add_route(method, "/attach/{namespace}/{pod}/{container}", self._attach)
+            app.router.add_route(method, "/portForward/{namespace}/{pod}", self._forward)
         app.router.add_get("/healthz", _healthy)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
 
@@ -56,11 +65,15 @@ class Endpoint:
     async def stop(self) -> None:
         await self._runner.cleanup()
 
-    def _container(self, request: web.Request) -> tuple[PodRunner, Object]:
+    def _runner_of(self, request: web.Request) -> PodRunner:
         where = request.match_info
         runner = self._find(where["namespace"], where["pod"])
         if runner is None:
             _refuse(404, f'pod "{where["pod"]}" in namespace "{where["namespace"]}" is not on this node')
+        return runner
+
+    def _container(self, request: web.Request) -> tuple[PodRunner, Object]:
+        where, runner = request.match_info, self._runner_of(request)
         container = runner.container(where["container"])
         if container is None:
             _refuse(404, f'container {where["container"]} not found in pod "{where["pod"]}"')
@@ -89,23 +102,82 @@ class Endpoint:
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         runner, container = self._container(request)
-        query = request.query
-        argv = query.getall("command", [])
+        argv = request.query.getall("command", [])
         if not argv:
             _refuse(400, "you must specify at least 1 command for the container")
-        runs = runner.folder.runs(container)
-        if not runs or not runs[-1].running:
-            _refuse(400, f"container {container['name']} is not running")
+        run = _running(runner, container)
         try:
-            launch = await runner.launch_beside(container, run_id=runs[-1].id)
+            launch = await runner.launch_beside(container, run_id=run.id)
         except ConfigError as error:
             _refuse(500, str(error))
-        flags = {name: _flag(query.get(name) or query.get(old, "")) for name, old in _STREAMS.items()}
-        socket = web.WebSocketResponse(protocols=running.PROTOCOLS, heartbeat=running.HEARTBEAT_S)
-        await socket.prepare(request)
-        streams = running.Streams(flags["stdin"], flags["stdout"], flags["stderr"], flags["tty"])
-        await running.serve(socket, self._channel, running.command(launch, argv), streams)
-        return socket
+        streams = _streams(request)
+        try:
+            async with linked(request, streams) as link:
+                await running.serve(link, self._channel, running.command(launch, argv), streams)
+                return link.response
+        except ClientGone as gone:
+            return gone.response
+
+    async def _attach(self, request: web.Request) -> web.StreamResponse:
+        runner, container = self._container(request)
+        run = _running(runner, container)
+        name, streams = container["name"], _streams(request)
+        try:
+            async with linked(request, streams) as link:
+                path = runner.folder.log(name, run.attempt)
+                await attach.serve(link, path, streams, running=lambda: runner.runs_now(name, run.attempt))
+                return link.response
+        except ClientGone as gone:
+            return gone.response
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        runner = self._runner_of(request)
+        if not runner.ip:
+            _refuse(400, f'pod "{request.match_info["pod"]}" has no network yet')
+
+        async def to(port: int) -> socket.socket:
+            return await dial(self._channel, runner.pod["metadata"]["uid"], ip=runner.ip, port=port)
+
+        if request.headers.get("Upgrade", "").lower() == SPDY.lower():
+            version = negotiated(request, (portforward.SPDY_PROTOCOL,))
+            headers = {"Connection": "Upgrade", "Upgrade": SPDY, "X-Stream-Protocol-Version": version}
+            async with taken_over(request, headers) as taken:
+                await portforward.over_spdy(Session(Connection(taken.reader, taken.writer)), to)
+                return taken.response
+        ports = _ports(request)
+        ws = web.WebSocketResponse(
+            protocols=(portforward.TUNNEL_PROTOCOL, portforward.CHANNEL_PROTOCOL), heartbeat=HEARTBEAT_S, max_msg_size=0
+        )
+        await ws.prepare(request)
+        if ws.ws_protocol == portforward.TUNNEL_PROTOCOL:
+            await portforward.over_spdy(Session(Tunnel(ws)), to)
+        else:
+            await portforward.over_channels(ws, ports, to)
+        return ws
+
+
+def _running(runner: PodRunner, container: Object) -> Run:
+    runs = runner.folder.runs(container)
+    if not runs or not runs[-1].running:
+        _refuse(400, f"container {container['name']} is not running")
+    return runs[-1]
+
+
+def _streams(request: web.Request) -> Streams:
+    query = request.query
+    flags = {name: _flag(query.get(name) or query.get(old, "")) for name, old in _STREAMS.items()}
+    return Streams(flags["stdin"], flags["stdout"], flags["stderr"], flags["tty"])
+
+
+def _ports(request: web.Request) -> list[int]:
+    """The ports named in the request; those who speak SPDY name them later."""
+    words = [word for name in ("port", "ports") for text in request.query.getall(name, []) for word in text.split(",")]
+    for word in words:
+        if not word.isdigit() or not 0 < int(word) < 65536:
+            _refuse(400, f"port is {word} but has to be a number between 1 and 65535")
+    if len(words) > portforward.MOST_PORTS:
+        _refuse(400, f"{len(words)} ports are asked for, but {portforward.MOST_PORTS} is the most")
+    return [int(word) for word in words]
 
 
 _STREAMS = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}

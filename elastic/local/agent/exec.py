@@ -1,6 +1,4 @@
-"""Runs a program beside a container for `kubectl exec`, and carries its streams over a WebSocket in the way Kubernetes names
-`v4.channel.k8s.io` and `v5.channel.k8s.io`: the first byte of a message says which stream it belongs to.
-"""
+"""Runs a program beside a container for `kubectl exec`, with its streams on the link that the client made."""
 
 import asyncio
 import contextlib
@@ -9,29 +7,14 @@ import json
 import os
 import struct
 import termios
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from aiohttp import WSMsgType, web
-
+from elastic.local.agent.links import RESIZE, STDERR, STDIN, STDOUT, Link, Streams, failure, outcome
 from elastic.local.sandbox import Launch, SandboxError
 from elastic.local.sandbox.channel import Channel, HolderGone
 
-PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 CHUNK = 32 * 1024
-HEARTBEAT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """Which streams the client asked for."""
-
-    stdin: bool
-    stdout: bool
-    stderr: bool
-    terminal: bool
 
 
 class _Ends:
@@ -83,7 +66,7 @@ class _Ends:
             os.close(descriptor)
 
 
-async def serve(socket: web.WebSocketResponse, channel: Channel, launch: Launch, streams: Streams) -> None:
+async def serve(link: Link, channel: Channel, launch: Launch, streams: Streams) -> None:
     """Runs the program to its end, or until the client goes away."""
     ends = _Ends(streams)
     try:
@@ -93,19 +76,21 @@ async def serve(socket: web.WebSocketResponse, channel: Channel, launch: Launch,
             ends.hand_over()
     except (SandboxError, HolderGone) as error:
         ends.close()
-        await _tell_end(socket, failure(str(error)))
+        await link.end(failure(str(error)))
         return
-    listening = asyncio.create_task(_listen(socket, ends))
-    outputs = [asyncio.create_task(_pump(socket, stream, source)) for stream, source in ends.readers.items()]
+    listening = asyncio.create_task(_listen(link, ends))
+    outputs = [asyncio.create_task(_pump(link, stream, source)) for stream, source in ends.readers.items()]
     try:
         waits: list[asyncio.Future[Any]] = [end, listening]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if end.done():
-            await asyncio.gather(*outputs, return_exceptions=True)
+            # What it left running may keep its output open: the client decides how long to wait for that.
+            waits = [asyncio.gather(*outputs), listening]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             # While another task still receives, closing would cut the connection instead of agreeing on its end.
             await _cancel(listening)
             code, words = end.result()
-            await _tell_end(socket, outcome(code, words))
+            await link.end(outcome(code, words))
     finally:
         await _cancel(listening, *outputs)
         ends.close()
@@ -117,31 +102,7 @@ async def _cancel(*tasks: "asyncio.Task[None]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def outcome(code: int, words: str) -> dict[str, object]:
-    if words:
-        return failure(words)
-    if code == 0:
-        return {"metadata": {}, "status": "Success"}
-    return {
-        "metadata": {},
-        "status": "Failure",
-        "message": f"command terminated with non-zero exit code: exit status {code}",
-        "reason": "NonZeroExitCode",
-        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
-    }
-
-
-def failure(words: str) -> dict[str, object]:
-    return {"metadata": {}, "status": "Failure", "message": words, "reason": "InternalError", "code": 500}
-
-
-async def _tell_end(socket: web.WebSocketResponse, status: dict[str, object]) -> None:
-    with contextlib.suppress(ConnectionError):
-        await socket.send_bytes(bytes([ERROR]) + json.dumps(status).encode())
-        await socket.close()
-
-
-async def _pump(socket: web.WebSocketResponse, stream: int, source: int) -> None:
+async def _pump(link: Link, stream: int, source: int) -> None:
     while True:
         try:
             data = await _when_readable(source)
@@ -151,51 +112,56 @@ async def _pump(socket: web.WebSocketResponse, stream: int, source: int) -> None
         if not data:
             return
         try:
-            await socket.send_bytes(bytes([stream]) + data)
+            await link.send(stream, data)
         except ConnectionError:
             return
 
 
 async def _when_readable(source: int) -> bytes:
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
+    await _ready(source, loop.add_reader, loop.remove_reader)
+    return os.read(source, CHUNK)
+
+
+async def _ready(descriptor: int, add: Callable[[int, Callable[[], None]], None], remove: Callable[[int], Any]) -> None:
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle() -> None:
         if not ready.done():
             ready.set_result(None)
 
-    loop.add_reader(source, settle)
+    add(descriptor, settle)
     try:
         await ready
     finally:
-        loop.remove_reader(source)
-    return os.read(source, CHUNK)
+        remove(descriptor)
 
 
-async def _listen(socket: web.WebSocketResponse, ends: _Ends) -> None:
-    async for message in socket:
-        if message.type is not WSMsgType.BINARY or not message.data:
-            continue
-        stream, data = message.data[0], message.data[1:]
-        if stream == STDIN and ends.writer is not None:
-            await _write(ends.writer, data)
-        elif stream == RESIZE and ends.terminal is not None:
-            _resize(ends.terminal, data)
-        elif stream == CLOSE and data[:1] == bytes([STDIN]):
+async def _listen(link: Link, ends: _Ends) -> None:
+    async for stream, data in link.incoming():
+        if stream == STDIN and data is None:
             ends.close_input()
+        elif stream == STDIN and data and ends.writer is not None:
+            await _write(ends.writer, data)
+        elif stream == RESIZE and data and ends.terminal is not None:
+            _resize(ends.terminal, data)
 
 
 async def _write(target: int, data: bytes) -> None:
-    # A program that does not read its input must not hold up the loop.
+    """A program that does not read its input holds up nothing but its client."""
+    os.set_blocking(target, False)
     with contextlib.suppress(BrokenPipeError):
         while data:
-            written = await asyncio.to_thread(os.write, target, data)
-            data = data[written:]
+            try:
+                data = data[os.write(target, data) :]
+            except BlockingIOError:
+                await _ready(target, asyncio.get_running_loop().add_writer, asyncio.get_running_loop().remove_writer)
 
 
 def _resize(terminal: int, data: bytes) -> None:
-    with contextlib.suppress(ValueError, KeyError):
-        size = json.loads(data)
+    # A client may send several sizes at once, one a line; the last one counts.
+    with contextlib.suppress(ValueError, KeyError, IndexError, TypeError, struct.error):
+        size = json.loads(data.split()[-1])
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
 
 

@@ -1,10 +1,10 @@
 """Lets pods reach servers of the host from their own network: what connects to the gateway at a port is passed on to an address here."""
 
 import asyncio
-import contextlib
 import socket
 
-CHUNK = 64 * 1024
+from elastic.local.takeover import pass_on
+
 CONNECT_S = 10.0
 
 
@@ -18,18 +18,9 @@ async def serve(listening: socket.socket, host: str, port: int) -> None:
         except (OSError, TimeoutError):
             writer.close()
             return
-        await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+        await asyncio.gather(pass_on(reader, far_writer), pass_on(far_reader, writer))
 
     listening.setblocking(False)
     server = await asyncio.start_server(accept, sock=listening)
     async with server:
         await server.serve_forever()
-
-
-async def _pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await source.read(CHUNK):
-            target.write(data)
-            await target.drain()
-    with contextlib.suppress(ConnectionError):
-        target.close()

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from elastic.local.agent.dial import dial
 from elastic.local.agent.environment import ConfigError, Object
 from elastic.local.agent.exec import command
 from elastic.local.agent.probes import port_of
@@ -71,32 +72,7 @@ async def _connect(target: Target, port: int | str) -> socket.socket:
     number = port_of(target.container, port)
     if number is None:
         raise ConfigError(f"the container has no port named {port}")
-    connection = await target.channel.dial(target.pod, port=number)
-    try:
-        await _connected(connection)
-        problem = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if problem:
-            raise OSError(problem, f"dial tcp {target.ip}:{number}: {os.strerror(problem)}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-async def _connected(connection: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-
-    def settle() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    connection.setblocking(False)
-    loop.add_writer(connection, settle)
-    try:
-        await ready
-    finally:
-        loop.remove_writer(connection)
+    return await dial(target.channel, target.pod, ip=target.ip, port=number)
 
 
 async def _get(target: Target, wanted: Object) -> str:

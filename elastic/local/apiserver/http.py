@@ -216,7 +216,7 @@ class Edge:
             return self._list(request, call)
         if call.kind.plural.endswith("reviews") and call.kind.verbs == ("create",):
             return json_response(self._reviews.answer(call, self._writes.read(call)), status=201)
-        if call.kind.plural == "pods" and call.subresource in ("log", "exec", "attach"):
+        if call.kind.plural == "pods" and call.subresource in ("log", "exec", "attach", "portforward"):
             return await self._kubelets.serve(request, call)
         if (call.subresource and call.subresource != "status") or call.kind.plural == "bindings":
             status, obj = await self._subresources.answer(call)

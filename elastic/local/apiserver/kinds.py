@@ -72,6 +72,7 @@ def _core() -> list[ResourceType]:
                 Subresource("eviction", "Eviction", CREATE, "policy", "v1"),
                 Subresource("exec", "PodExecOptions", ("create", "get")),
                 Subresource("log", "Pod", ("get",)),
+                Subresource("portforward", "PodPortForwardOptions", ("create", "get")),
                 _status("Pod"),
             ),
         ),

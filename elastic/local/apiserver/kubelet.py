@@ -1,29 +1,28 @@
-"""Logs, exec and attach of pods: passed on to the agent of the pod's node, which serves them as a kubelet does."""
+"""Logs, exec, attach and port-forward of pods: passed on to the agent of the pod's node, which serves them as a kubelet does."""
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Callable
 
 import aiohttp
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Cause, Json, StatusError, bad, bad_request, forbidden_field, invalid, not_found
 from elastic.local.apiserver.store import Store
-
-PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+from elastic.local.apiserver.upgrades import passed_on
 
 
 class Kubelets:
     def __init__(self, store: Store, context: Callable[[], ssl.SSLContext]) -> None:
         self._store, self._context = store, context
         self._session: aiohttp.ClientSession | None = None
+        self._kept: ssl.SSLContext | None = None
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=self._context(), limit=0)
+            connector = aiohttp.TCPConnector(ssl=self._tls(), limit=0)
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None, sock_connect=5))
         return self._session
 
@@ -38,10 +37,10 @@ class Kubelets:
         pod = entry.load()
         if call.subresource == "log":
             return await self._log(request, call, pod)
-        return await self._exec(request, call, pod)
+        return await self._stream(request, call, pod)
 
-    def _address(self, pod: Json) -> str:
-        """The base URL of the node's agent."""
+    def _address(self, pod: Json) -> tuple[str, int]:
+        """Where the node's agent listens."""
         name = pod["spec"]["nodeName"]
         entry = self._store.get("nodes", "", name)
         if entry is None:
@@ -52,14 +51,15 @@ class Kubelets:
         host = addresses.get("InternalIP") or addresses.get("Hostname")
         if not port or not host:
             raise StatusError(500, "InternalError", f'Internal error occurred: node "{name}" tells no address and port of its agent')
-        return f"https://{host}:{port}"
+        return str(host), int(port)
 
     async def _log(self, request: web.Request, call: Call, pod: Json) -> web.StreamResponse:
         self._check_log_options(call)
         container = container_of(call, pod)
         if not pod["spec"].get("nodeName"):
             return web.Response(status=204)
-        url = f"{self._address(pod)}/containerLogs/{call.namespace}/{call.name}/{container}"
+        host, port = self._address(pod)
+        url = f"https://{host}:{port}/containerLogs/{call.namespace}/{call.name}/{container}"
         query = {k: v for k, v in call.query.items() if k != "container"}
         try:
             async with self._client().get(url, params=query) as answer:
@@ -75,9 +75,7 @@ class Kubelets:
                         request.transport.abort()
                 return response
         except aiohttp.ClientConnectorError as e:
-            raise StatusError(
-                500, "InternalError", f"Internal error occurred: the agent of node {pod['spec']['nodeName']} does not answer: {e}"
-            ) from None
+            raise _silent(pod, e) from None
 
     @staticmethod
     def _check_log_options(call: Call) -> None:
@@ -92,54 +90,29 @@ class Kubelets:
         if causes:
             raise invalid("", "PodLogOptions", call.name, causes)
 
-    async def _exec(self, request: web.Request, call: Call, pod: Json) -> web.StreamResponse:
-        container = container_of(call, pod)
+    async def _stream(self, request: web.Request, call: Call, pod: Json) -> web.StreamResponse:
+        """exec, attach and port-forward: a protocol between the client and the agent."""
+        container = f"/{container_of(call, pod)}" if call.subresource != "portforward" else ""
         if not pod["spec"].get("nodeName"):
             raise bad_request(f"pod {call.name} does not have a host assigned")
-        if request.headers.get("Upgrade", "").lower() != "websocket":
-            raise bad_request("Upgrade request required: only WebSocket connections are served")
-        base = self._address(pod).replace("https://", "wss://")
-        url = f"{base}/{call.subresource}/{call.namespace}/{call.name}/{container}?{request.query_string}"
-        offered = [p.strip() for p in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
-        wanted = [p for p in PROTOCOLS if p in offered]
+        if "upgrade" not in request.headers.get("Connection", "").lower():
+            raise bad_request("Upgrade request required")
+        verb = "portForward" if call.subresource == "portforward" else call.subresource
+        path = f"/{verb}/{call.namespace}/{call.name}{container}?{request.rel_url.raw_query_string}"
         try:
-            async with self._client().ws_connect(url, protocols=wanted, max_msg_size=0, autoping=True) as inner:
-                outer = web.WebSocketResponse(protocols=[inner.protocol] if inner.protocol else (), max_msg_size=0)
-                await outer.prepare(request)
-                await _both_ways(outer, inner)
-                return outer
-        except aiohttp.WSServerHandshakeError as e:
-            raise StatusError(e.status, "InternalError", f"the agent refused: {e.message}") from None
-        except aiohttp.ClientConnectorError as e:
-            raise StatusError(
-                500, "InternalError", f"Internal error occurred: the agent of node {pod['spec']['nodeName']} does not answer: {e}"
-            ) from None
+            return await passed_on(request, address=self._address(pod), path=path, context=self._tls())
+        except (OSError, TimeoutError) as e:
+            raise _silent(pod, e) from None
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._kept is None:
+            self._kept = self._context()
+        return self._kept
 
 
-async def _both_ways(outer: web.WebSocketResponse, inner: aiohttp.ClientWebSocketResponse) -> None:
-    """Passes frames on until the agent's side closes, or the client's does."""
-
-    async def inwards() -> None:
-        async for message in outer:
-            if message.type is WSMsgType.BINARY:
-                await inner.send_bytes(message.data)
-            elif message.type is WSMsgType.TEXT:
-                await inner.send_str(message.data)
-        await inner.close()
-
-    sending = asyncio.create_task(inwards())
-    try:
-        async for message in inner:
-            if message.type is WSMsgType.BINARY:
-                await outer.send_bytes(message.data)
-            elif message.type is WSMsgType.TEXT:
-                await outer.send_str(message.data)
-        sending.cancel()  # else its reading takes the client's answer to the close frame
-        await outer.close(code=inner.close_code or 1000)
-    except ConnectionError:
-        pass
-    finally:
-        sending.cancel()
+def _silent(pod: Json, error: Exception) -> StatusError:
+    why = str(error) or type(error).__name__
+    return StatusError(500, "InternalError", f"Internal error occurred: the agent of node {pod['spec']['nodeName']} does not answer: {why}")
 
 
 def container_of(call: Call, pod: Json) -> str:

@@ -1,0 +1,63 @@
+"""Takes the connection of an HTTP request over after an upgrade: what follows is bytes in both directions, whatever they mean."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+CHUNK = 64 * 1024
+BUFFER = 256 * 1024
+
+
+class _Protocol(asyncio.StreamReaderProtocol):
+    lost = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        super().connection_lost(exc)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    response: web.StreamResponse
+    """what the request's handler has to return in the end"""
+
+
+@contextlib.asynccontextmanager
+async def taken_over(request: web.Request, headers: Mapping[str, str]) -> AsyncIterator[Taken]:
+    """Answers 101 with these headers and lends the connection; it is closed afterwards."""
+    response = web.StreamResponse(status=101, headers=headers)
+    response.force_close()
+    await response.prepare(request)
+    transport, before = request.transport, request.protocol
+    if transport is None:
+        raise ConnectionResetError("the client has gone")
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=BUFFER)
+    protocol = _Protocol(reader)
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    try:
+        yield Taken(reader, asyncio.StreamWriter(transport, protocol, reader, loop), response)
+    finally:
+        if protocol.lost:
+            loop.call_soon(before.connection_lost, None)
+        else:
+            transport.set_protocol(before)
+            transport.close()
+
+
+async def pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Until the source ends or the target is gone; the target is closed then."""
+    with contextlib.suppress(ConnectionError):
+        while data := await source.read(CHUNK):
+            target.write(data)
+            await target.drain()
+    with contextlib.suppress(ConnectionError):
+        target.close()

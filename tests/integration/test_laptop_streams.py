@@ -1,0 +1,145 @@
+"""exec, attach and port-forward, as kubectl asks for them over WebSocket and over SPDY, which is also what a real API server speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from grounds import Ground
+from laptop import NAMESPACE, PATIENCE_S, container, phase, pod, shell
+
+from elastic.kube.client import Kube
+from elastic.kube.resources import PODS
+from elastic.local import LocalCluster
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed"),
+]
+SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
+SOCKETS = dict.fromkeys(SPDY, "true")
+SERVE = 'cd "$TMPDIR"; echo served > page; echo begun; exec python -m http.server 8123'
+
+
+@pytest.fixture(scope="module")
+def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with ground.cluster(tmp_path_factory.mktemp("streams"), nodes=1, control_plane=False) as running:
+        yield running
+
+
+@pytest.fixture(params=[SOCKETS, SPDY], ids=["websocket", "spdy"])
+def protocol(request: pytest.FixtureRequest) -> dict[str, str]:
+    found: dict[str, str] = request.param
+    return found
+
+
+async def kubectl(cluster: LocalCluster, *arguments: str, given: bytes = b"", **environment: str) -> tuple[int, str, str]:
+    command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), *arguments]
+    done = await asyncio.to_thread(
+        subprocess.run, command, input=given, capture_output=True, timeout=PATIENCE_S, env={**os.environ, **environment}
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+async def test_exec_carries_every_stream_and_the_exit_code(
+    cluster: LocalCluster, kube: Kube, unique: str, protocol: dict[str, str]
+) -> None:
+    name = f"beside-{unique}"
+    await kube.create(PODS, pod(name, container("sleep", "1000", env=[{"name": "MINE", "value": "42"}])), namespace=NAMESPACE)
+    await phase(kube, name, "Running")
+    script = "hostname; echo $MINE; cat; echo wrong >&2; exit 3"
+    code, out, err = await kubectl(cluster, "exec", "-i", name, "--", "sh", "-c", script, given=b"typed", **protocol)
+    assert (code, out) == (3, f"{name}\n42\ntyped"), err
+    assert err.startswith("wrong\n")
+    long = os.urandom(500_000)
+    code, out, err = await kubectl(
+        cluster, "exec", "-i", name, "--", "sh", "-c", "wc -c; head -c 500000 /dev/zero | wc -c", given=long, **protocol
+    )
+    assert (code, out.split()) == (0, ["500000", "500000"]), err
+    code, out, err = await kubectl(cluster, "exec", name, "--", "no-such-program", **protocol)
+    assert code != 0
+    assert 'exec: "no-such-program": not found' in err
+
+
+async def test_exec_without_streams_and_with_a_terminal_ends_too(
+    cluster: LocalCluster, kube: Kube, unique: str, protocol: dict[str, str]
+) -> None:
+    name = f"quiet-{unique}"
+    await kube.create(PODS, pod(name, container("sleep", "1000")), namespace=NAMESPACE)
+    await phase(kube, name, "Running")
+    assert (await kubectl(cluster, "exec", name, "--", "true", **protocol))[0] == 0
+    terminal = [
+        "script",
+        "-qec",
+        f"kubectl --kubeconfig {cluster.kubeconfig} exec -it {name} -- sh -c 'test -t 0 && tty; exit 5'",
+        "/dev/null",
+    ]
+    done = await asyncio.to_thread(
+        subprocess.run, terminal, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, env={**os.environ, **protocol}
+    )
+    assert (done.returncode, b"/dev/pts/" in done.stdout) == (5, True), done.stdout
+
+
+async def test_attach_follows_a_container_to_its_end(cluster: LocalCluster, kube: Kube, unique: str, protocol: dict[str, str]) -> None:
+    name = f"told-{unique}"
+    script = 'until [ -e "$TMPDIR/go" ]; do echo waiting; sleep 0.05; done; echo over'
+    await kube.create(PODS, pod(name, shell(script)), namespace=NAMESPACE)
+    await phase(kube, name, "Running")
+    environment = {**os.environ, **protocol}
+    command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), "attach", name]
+    attached = await asyncio.create_subprocess_exec(
+        *command, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert attached.stdout is not None
+    async with asyncio.timeout(PATIENCE_S):
+        while await attached.stdout.readline() != b"waiting\n":
+            pass
+        assert (await kubectl(cluster, "exec", name, "--", "sh", "-c", 'touch "$TMPDIR/go"'))[0] == 0
+        rest = (await attached.stdout.read()).splitlines()
+        assert (rest[-1], await attached.wait()) == (b"over", 0)
+
+
+@contextlib.asynccontextmanager
+async def forwarded(cluster: LocalCluster, name: str, port: int, environment: dict[str, str]) -> AsyncIterator[int]:
+    """kubectl port-forward in the background; yields the local port."""
+    command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), "port-forward", f"pod/{name}", f":{port}"]
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, **environment}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
+            found = re.match(rb"Forwarding from 127.0.0.1:(\d+)", await process.stdout.readline())
+        assert found is not None
+        yield int(found[1])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def fetched(port: int) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /page HTTP/1.0\r\n\r\n")
+    try:
+        return (await reader.read()).rpartition(b"\r\n\r\n")[2]
+    finally:
+        writer.close()
+
+
+async def test_port_forward_carries_connections_side_by_side(
+    cluster: LocalCluster, kube: Kube, unique: str, protocol: dict[str, str]
+) -> None:
+    name = f"served-{unique}"
+    probe = {"tcpSocket": {"port": 8123}, "periodSeconds": 1}
+    await kube.create(PODS, pod(name, shell(SERVE, readinessProbe=probe)), namespace=NAMESPACE)
+    assert (await kubectl(cluster, "wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={PATIENCE_S:.0f}s"))[0] == 0
+    async with forwarded(cluster, name, 8123, protocol) as port, asyncio.timeout(PATIENCE_S):
+        assert await asyncio.gather(*(fetched(port) for _ in range(8))) == [b"served\n"] * 8
