@@ -63,7 +63,7 @@ class Election:
             if await self._try(self._take):
                 break
             await asyncio.sleep(self._terms.poll_s)
-        log.info("%s holds the lease %s/%s, term %d", self._me, self._namespace, self._name, self.term)
+        log.info("holds the lease", extra={"lease": f"{self._namespace}/{self._name}", "holder": self._me, "term": self.term})
 
     async def hold(self) -> None:
         """Renews until the Lease is lost, then returns; whoever worked under it must stop at once."""
@@ -74,7 +74,7 @@ class Election:
                 renewed = self._clock()
             elif self._seen is not None and self._seen.holder != self._me:
                 break
-        log.error("the lease %s/%s is lost", self._namespace, self._name)
+        log.error("the lease is lost", extra={"lease": f"{self._namespace}/{self._name}", "holder": self._me})
 
     async def give_back(self) -> None:
         """A clean stop: the next one need not wait."""
@@ -87,7 +87,7 @@ class Election:
                 return await attempt()
         except (KubeError, aiohttp.ClientError, TimeoutError) as error:
             # A conflict is a lost race; anything else may pass. Either way the next try looks afresh.
-            log.debug("lease %s: %s", self._name, error)
+            log.debug("the lease was not taken", extra={"lease": self._name, "error": str(error)})
             return False
 
     async def _take(self) -> bool:

@@ -14,6 +14,7 @@ import click
 
 from controller.options import Options
 from elastic.api.kinds import KINDS
+from elastic.logs import log_to
 
 log = logging.getLogger("controller")
 
@@ -25,7 +26,12 @@ log = logging.getLogger("controller")
 @click.option("--installation", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder with server.key and ca.crt.")
 @click.option("--rendezvous-url", default="", help="Where this process reaches the rendezvous server.")
 @click.option("--rendezvous-endpoint", default="", metavar="HOST:PORT", help="Where pods reach the rendezvous server.")
-@click.option("--worker-image", default="elastic-worker:latest", show_default=True, help="Image that brings elastic_worker into pods.")
+@click.option(
+    "--worker-image",
+    default="elastic-worker:latest",
+    show_default=True,
+    help="Brings elastic_worker into pods; own: the image of this pod.",
+)
 @click.option("--gang-scheduler-name", "gang_scheduler", default="", help="Make pod groups for this scheduler.")
 @click.option("--cluster-domain", default="", help="Domain behind .svc in the names that TensorFlow gets.")
 @click.option("--pytorch-init-container-image", "init_image", default="alpine:3.10", show_default=True, help="Waits for the master.")
@@ -57,7 +63,7 @@ log = logging.getLogger("controller")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
 def main(*, log_level: str, kinds: str, **flags: Any) -> None:
     """Keeps training jobs of group kubeflow.org/v1 as their specs say."""
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to(sys.stderr, level=log_level)
     # kopf tells of each event that it hands over; ours say what was made of them.
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
     chosen = tuple(kind for kind in kinds.split(",") if kind)
@@ -70,7 +76,8 @@ def main(*, log_level: str, kinds: str, **flags: Any) -> None:
 
 
 async def _run(options: Options) -> int:
-    from controller.process import LeaseLost, Process
+    from controller.own_pod import NoPod, own_image
+    from controller.process import OWN, LeaseLost, Process
     from elastic.kube import connect
     from elastic.kube.access import AccessError
 
@@ -90,10 +97,13 @@ async def _run(options: Options) -> int:
     async with kube:
         options = replace(options, lease_namespace=options.lease_namespace or kube.access.namespace)
         try:
+            if options.worker_image == OWN:
+                options = replace(options, worker_image=await own_image(kube, pod=socket.gethostname()))
             await Process(kube, options).run(stop)
-        except LeaseLost as error:
+        except (LeaseLost, NoPod) as error:
             log.error("%s", error)
             return 1
+        log.info("stopped as told")
     return 0
 
 

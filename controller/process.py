@@ -22,8 +22,17 @@ from controller.settings import Rendezvous, Settings
 from controller.tell import Teller
 from controller.web import ALL_ADDRESSES, serving
 from controller.workqueue import WorkQueue
+from elastic.api.rights import MPI
 from elastic.kube.client import Kube
-from elastic.kube.resources import PLUGIN_POD_GROUPS, VOLCANO_POD_GROUPS, Resource
+from elastic.kube.resources import (
+    CONFIG_MAPS,
+    PLUGIN_POD_GROUPS,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    VOLCANO_POD_GROUPS,
+    Resource,
+)
 from rendezvous.client import RendezvousClient, RendezvousError
 from rendezvous.tokens import control_token, job_token, load_keys
 
@@ -46,7 +55,7 @@ class Process:
         self._kube = kube
         self._options = options
         self._queue: WorkQueue[Key] = WorkQueue(clock=time.monotonic)
-        self._observer = Observer(kube, kinds=options.kinds, resources=_watched(options.gang_scheduler), namespace=options.namespace)
+        self._observer = Observer(kube, kinds=options.kinds, resources=_watched(options), namespace=options.namespace)
         self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent)
         self._is_ready = asyncio.Event()
         self._door = _door(kube, options)
@@ -140,7 +149,7 @@ class Process:
 
     async def _say_ready(self) -> None:
         await self._observer.wait_synced()
-        log.info("every view is whole; %d jobs", len(self._observer.keys()))
+        log.info("every view is whole", extra={"jobs": len(self._observer.keys())})
         if self._door is not None:
             await self._door.wait_open()
         self._is_ready.set()
@@ -164,11 +173,12 @@ def _door(kube: Kube, options: Options) -> "Door | None":
     return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
 
 
-def _watched(gang_scheduler: str) -> list[Resource]:
-    """Pod groups are watched only where a gang scheduler's kind exists."""
-    groups = {VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS}
-    chosen = {"": None, "volcano": VOLCANO_POD_GROUPS}.get(gang_scheduler, PLUGIN_POD_GROUPS)
-    return [resource for resource in OTHER_RESOURCES if resource not in groups or resource == chosen]
+def _watched(options: Options) -> list[Resource]:
+    """Pod groups are watched only where a gang scheduler's kind exists, and what only MPIJobs have only where we look after them."""
+    groups = {"": None, "volcano": VOLCANO_POD_GROUPS}.get(options.gang_scheduler, PLUGIN_POD_GROUPS)
+    without = {VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS} - {groups}
+    without |= set() if MPI in options.kinds else {CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS}
+    return [resource for resource in OTHER_RESOURCES if resource not in without]
 
 
 async def _first_end(tasks: list[asyncio.Task[None]]) -> None:

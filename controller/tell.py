@@ -37,7 +37,8 @@ class Teller:
             except KubeError as error:
                 if error.reason != "AlreadyExists":
                     # News is not worth failing a round for; it is told again when the same round comes again.
-                    log.warning("event %s of %s was not written: %s", item.reason, job["metadata"]["name"], error)
+                    about = {"reason": item.reason, "job": job["metadata"]["name"]}
+                    log.warning("an event was not written", extra=about | {"error": str(error)})
                     continue
             self._told[name] = None
             if len(self._told) > REMEMBERED:

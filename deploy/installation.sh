@@ -1,11 +1,11 @@
 #!/bin/sh
 # Makes what controller and rendezvous server share, in a folder: key, CA, and a certificate for the server's name in the cluster.
-# usage: deploy/installation.sh FOLDER, then
-#   kubectl -n elastic-system create secret generic elastic-installation --from-file=FOLDER
+# usage: deploy/installation.sh FOLDER [NAMESPACE], then
+#   kubectl -n NAMESPACE create secret generic elastic-installation --from-file=FOLDER
 # Keep the Secret: the tokens of running jobs depend on server.key. The key of the CA is thrown away; for a new certificate make a new CA.
 set -eu
-folder=${1:?usage: deploy/installation.sh FOLDER}
-name=elastic-rendezvous.elastic-system.svc
+folder=${1:?usage: deploy/installation.sh FOLDER [NAMESPACE]}
+name=elastic-rendezvous.${2:-elastic-system}.svc
 umask 077
 mkdir -p "$folder"
 [ -e "$folder/server.key" ] && { echo "$folder/server.key is there already; nothing was changed" >&2; exit 1; }

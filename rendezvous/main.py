@@ -14,17 +14,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 import click
 from aiohttp import web
 
 from elastic.kube import connect
+from elastic.kube.access import AccessError
+from elastic.kube.client import Kube
+from elastic.logs import log_to
 from rendezvous.server.access import Gate, KubeReviewer
+from rendezvous.server.credentials import Credentials, follow
 from rendezvous.server.http import Face
 from rendezvous.server.hub import Hub
 from rendezvous.server.metrics import metrics_of
-from rendezvous.tokens import BadKey, load_keys
+from rendezvous.tokens import BadKey
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +69,9 @@ def main(
     log_level: str,
 ) -> None:
     """Serve the rendezvous: who is in the world of each elastic job, decided where it is known."""
-    _log_to(sys.stderr, log_level)
+    log_to(sys.stderr, level=log_level)
     try:
-        keys = load_keys(installation)
-        tls = _tls(installation)
+        credentials = Credentials(installation)
         sockets = [_open(address) for address in listen] + [socket.socket(fileno=fd) for fd in listen_fd]
     except (BadKey, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
@@ -80,15 +82,26 @@ def main(
     asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER
 
     async def run() -> None:
-        kube = connect(str(kubeconfig) if kubeconfig is not None else None) if kubeconfig is not None or in_cluster else None
+        kube = _api_server(kubeconfig) if kubeconfig is not None or in_cluster else None
+        following = asyncio.create_task(follow(credentials))
         try:
-            gate = Gate(keys=keys, reviewer=KubeReviewer(kube) if kube is not None else None, accounts=account or DEFAULT_ACCOUNTS)
-            await _serve(sockets, tls=tls, gate=gate, tell_ready=lambda text: _tell_ready(text, ready_file, ready_fd))
+            reviewer = KubeReviewer(kube) if kube is not None else None
+            gate = Gate(keys=lambda: credentials.keys, reviewer=reviewer, accounts=account or DEFAULT_ACCOUNTS)
+            await _serve(sockets, tls=credentials.tls, gate=gate, tell_ready=lambda text: _tell_ready(text, ready_file, ready_fd))
         finally:
+            following.cancel()
             if kube is not None:
                 await kube.close()
 
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    except AccessError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _api_server(kubeconfig: Path | None) -> Kube:
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    return connect(kubeconfig, host=host, port=port)
 
 
 async def _serve(sockets: list[socket.socket], *, tls: ssl.SSLContext, gate: Gate, tell_ready: Callable[[str], None]) -> None:
@@ -102,38 +115,12 @@ async def _serve(sockets: list[socket.socket], *, tls: ssl.SSLContext, gate: Gat
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    log.info("serving on %s", ", ".join(addresses))
+    log.info("serving", extra={"addresses": addresses})
     tell_ready(json.dumps({"listen": addresses}))
     await stop.wait()
     log.info("stopping")
     await face.close()
     await runner.cleanup()
-
-
-class _Line(logging.Formatter):
-    """One JSON object a line: time, level, message, and the fields of the event."""
-
-    _own = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "taskName"}
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {name: value for name, value in record.__dict__.items() if name not in self._own}
-        line = {"at": self.formatTime(record), "level": record.levelname.lower(), "message": record.getMessage(), **fields}
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
-def _log_to(stream: TextIO, level: str) -> None:
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(_Line())
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-
-
-def _tls(installation: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(installation / "tls.crt", installation / "tls.key")
-    return context
 
 
 def _open(address: str) -> socket.socket:

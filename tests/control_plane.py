@@ -79,10 +79,13 @@ def controller(kubeconfig: Path, *flags: str, folder: Path) -> Iterator[Path]:
 
 
 async def controller_account(kubeconfig: Path, folder: Path) -> Path:
-    """A kubeconfig of the controller's own service account, with the rights that deploy/base gives it and no others."""
+    """A kubeconfig of the controller's own service account, with the rights that deploy/overlays/standalone gives it and no others."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "elastic-controller", "namespace": SYSTEM}}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
+    rights = yaml.safe_load_all((ROOT / "deploy" / "overlays" / "standalone" / "rights.yaml").read_text())
     async with connect(kubeconfig) as kube:
-        for name in ("namespace.yaml", "controller-rbac.yaml"):
-            for item in yaml.safe_load_all((ROOT / "deploy" / "base" / name).read_text()):
+        for item in (namespace, account, *rights):
+            if item is not None:
                 await _applied(kube, RIGHTS[item["kind"]], item)
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
         answer = await kube.create(SERVICE_ACCOUNTS, request, namespace=SYSTEM, name="elastic-controller", subresource="token")

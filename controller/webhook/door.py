@@ -41,7 +41,8 @@ class Door:
             given = answer(request, kinds=self._kinds, namespace=self._namespace)
             judged(request.kind.kind, allowed=given.response.allowed)
             if given.response.status is not None:
-                log.info("refused %s %s/%s: %s", request.kind.kind, request.namespace, request.name, given.response.status.message)
+                who = {"kind": request.kind.kind, "namespace": request.namespace, "job": request.name}
+                log.info("refused at the door", extra={**who, "problems": given.response.status.message})
             return given
 
         await self._keeping.begin()

@@ -35,6 +35,9 @@ class Place:
     namespace: str
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
     @property
     def names(self) -> tuple[str, ...]:
         """By which the server is called: in a cluster, and on the machine it runs on."""
@@ -76,7 +79,7 @@ class Keeping:
             self._trouble = ""
         except (KubeError, aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
             if str(error) != self._trouble:
-                log.warning("the webhook's certificate could not be looked after, trying again: %s", error)
+                log.warning("the webhook's certificate could not be looked after, trying again", extra={"error": str(error)})
             self._trouble = str(error)
 
     async def _credentials(self) -> Credentials:
@@ -94,9 +97,9 @@ class Keeping:
                 if error.code != 409:
                     raise
                 continue
-            log.info("made the webhook's %s anew in secret %s/%s", what.value, self._place.namespace, self._place.name)
+            log.info("the webhook's certificate was made anew", extra={"what": what.value, "secret": str(self._place)})
             return made
-        raise TimeoutError(f"others write the secret {self._place.namespace}/{self._place.name} all the time")
+        raise TimeoutError(f"others write the secret {self._place} all the time")
 
     async def _secret(self) -> Object | None:
         try:
@@ -125,7 +128,7 @@ class Keeping:
         if others:
             change = {"webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in others]}
             await self._kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, self._place.name, change, kind=Patch.STRATEGIC)
-            log.info("the configuration %s trusts the webhook's authority now", self._place.name)
+            log.info("the API server trusts the webhook's authority now", extra={"configuration": self._place.name})
 
     async def _hooks(self) -> list[Object]:
         """None where nothing asks us: then there is nobody whose trust we need."""

@@ -1,56 +1,296 @@
 """What lies under deploy/ fits together and fits the code."""
 
+from __future__ import annotations
+
+import json
+import os
+import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner
+from dockerfile_rules import complaints, steps
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
-from controller.main import main
-from elastic.api.kinds import KINDS
+from controller.main import main as controller_main
+from controller.metrics import Metrics
+from controller.webhook.keeping import Place
+from controller.webhook.server import PATH
+from elastic.api.kinds import GROUP, KINDS, VERSION
+from elastic.api.rights import MPI, SYSTEM, WEBHOOK, as_objects, roles
 from elastic.local import certificates
 from elastic.local.installation import SERVICE
+from rendezvous.main import main as rendezvous_main
+from rendezvous.server.metrics import metrics_of
 from rendezvous.tokens import load_keys
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+OVERLAYS = ("standalone", "namespaced")
+Object = dict[str, Any]
+Build = Callable[..., list[Object]]
 
 
-def documents(name: str) -> list[dict]:
-    return [item for item in yaml.safe_load_all((DEPLOY / "base" / name).read_text()) if item]
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """What kustomize makes of an overlay, with what a user adds in a kustomization of his own; without the CRDs, which take long."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("needs kubectl, which has kustomize in it")
+    made: dict[str, list[Object]] = {}
+    root = tmp_path_factory.mktemp("deploy")
+    shutil.copytree(DEPLOY, root / "deploy", ignore=shutil.ignore_patterns("crds"))
+    standalone = root / "deploy" / "overlays" / "standalone" / "kustomization.yaml"
+    standalone.write_text(standalone.read_text().replace("- ../../crds\n", ""))
+
+    def here(folder: str, *names: str) -> str:
+        return ", ".join(f"../deploy/{folder}/{name}" for name in names)
+
+    def built(overlay: str, *, components: tuple[str, ...] = (), namespace: str = "", image: str = "") -> list[Object]:
+        text = f"resources: [{here('overlays', overlay)}]\n"
+        text += f"components: [{here('components', *components)}]\n" if components else ""
+        text += f"namespace: {namespace}\n" if namespace else ""
+        text += f"images: [{{name: elastic-training, newName: {image}}}]\n" if image else ""
+        if text not in made:
+            folder = root / f"user{len(made)}"
+            folder.mkdir()
+            (folder / "kustomization.yaml").write_text(text)
+            ended = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=100)
+            assert ended.returncode == 0, ended.stderr
+            made[text] = list(yaml.load_all(ended.stdout, Loader=yaml.CSafeLoader))
+        return made[text]
+
+    return built
 
 
-def test_every_kind_is_applied_and_may_be_looked_after() -> None:
+def only(found: list[Object], kind: str, name: str) -> Object:
+    (item,) = [item for item in found if item["kind"] == kind and item["metadata"]["name"] == name]
+    return item
+
+
+def containers(found: list[Object]) -> Iterator[tuple[Object, Object]]:
+    """Pod spec and container of each Deployment."""
+    for item in found:
+        if item["kind"] == "Deployment":
+            yield item["spec"]["template"]["spec"], item["spec"]["template"]["spec"]["containers"][0]
+
+
+def test_every_kind_is_applied_and_asks_the_webhook() -> None:
     listed = yaml.safe_load((DEPLOY / "crds" / "kustomization.yaml").read_text())["resources"]
     assert sorted(listed) == sorted(f"{kind.crd_name}.yaml" for kind in KINDS.values())
-    role = next(item for item in documents("controller-rbac.yaml") if item["kind"] == "ClusterRole")
-    allowed = {resource for rule in role["rules"] for resource in rule["resources"]}
-    assert {kind.plural for kind in KINDS.values()} <= allowed
-    assert {f"{kind.plural}/status" for kind in KINDS.values()} <= allowed
+    webhook = DEPLOY / "overlays" / "standalone" / "webhook.yaml"
+    (rule,) = next(i for i in yaml.safe_load_all(webhook.read_text()) if "webhooks" in i)["webhooks"][0]["rules"]
+    assert sorted(rule["resources"]) == sorted(kind.plural for kind in KINDS.values())
+    assert (rule["apiGroups"], rule["apiVersions"]) == ([GROUP], [VERSION])
 
 
-def test_the_controllers_flags_are_ones_it_has() -> None:
-    known = {option for parameter in main.params for option in parameter.opts}
-    container = next(i for i in documents("controller.yaml") if i["kind"] == "Deployment")["spec"]["template"]["spec"]["containers"][0]
-    assert {flag.partition("=")[0] for flag in container["args"]} <= known
+def test_the_webhook_is_called_by_the_name_that_its_certificate_has(build: Build) -> None:
+    found = build("standalone")
+    hook = only(found, "ValidatingWebhookConfiguration", WEBHOOK)["webhooks"][0]
+    service = hook["clientConfig"]["service"]
+    assert f"{service['name']}.{service['namespace']}.svc" in Place(namespace=SYSTEM, name=WEBHOOK).names
+    assert service["path"] == PATH
+    assert only(found, "Secret", WEBHOOK).get("data") is None
+    (port,) = only(found, "Service", WEBHOOK)["spec"]["ports"]
+    assert port["port"] == service["port"]
+    ports = {port["name"]: port["containerPort"] for _, container in containers(found) for port in container["ports"]}
+    assert (
+        f"--webhook-port={ports[port['targetPort']]}"
+        in only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]["args"]
+    )
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_flags_of_both_processes_are_ones_they_have(build: Build, overlay: str) -> None:
+    programs = {"elastic-controller": controller_main, "elastic-rendezvous": rendezvous_main}
+    for _, container in containers(build(overlay)):
+        known = {option for parameter in programs[container["command"][0]].params for option in parameter.opts}
+        assert {flag.partition("=")[0] for flag in container["args"]} <= known
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_of_the_control_plane_fit_the_level_restricted_and_say_what_they_need(build: Build, overlay: str) -> None:
+    seen = 0
+    for pod, container in containers(build(overlay)):
+        seen += 1
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        context = container["securityContext"]
+        assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+        assert "memory" in container["resources"]["limits"]
+        named = {port["name"] for port in container["ports"]}
+        for probe in ("livenessProbe", "readinessProbe"):
+            assert container[probe]["httpGet"]["port"] in named
+        assert not any(key.startswith("host") for key in pod)
+    assert seen == 2
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_network_policies_open_ports_that_there_are_and_all_that_serve(build: Build, overlay: str) -> None:
+    found = build(overlay)
+    for item in (item for item in found if item["kind"] == "NetworkPolicy"):
+        name = item["metadata"]["name"]
+        deployment = only(found, "Deployment", name)["spec"]["template"]
+        assert item["spec"]["podSelector"]["matchLabels"].items() <= deployment["metadata"]["labels"].items()
+        opened = {port["port"] for rule in item["spec"]["ingress"] for port in rule["ports"]}
+        assert opened == {port["name"] for port in deployment["spec"]["containers"][0]["ports"]}
+
+
+def test_one_name_of_an_image_in_a_kustomization_is_all_that_a_user_writes(build: Build) -> None:
+    found = build("standalone", image="reg.example/elastic-training")
+    images = {container["image"] for _, container in containers(found)}
+    assert images == {"reg.example/elastic-training:latest"}
+    text = json.dumps([container for _, container in containers(found)])
+    assert "elastic-training:latest" not in text.replace("reg.example/elastic-training:latest", "")
+    assert "--worker-image=own" in text
+
+
+def test_rights_in_a_cluster_are_those_of_the_table(build: Build) -> None:
+    found = build("standalone")
+    for role in roles():
+        for item in as_objects(role):
+            made = only(found, item["kind"], item["metadata"]["name"])
+            assert made == item
+
+
+def test_the_namespaced_overlay_asks_for_nothing_outside_its_namespace(build: Build) -> None:
+    found = build("namespaced", namespace="team-a", components=("monitoring",))
+    assert {item["metadata"].get("namespace") for item in found} == {"team-a"}
+    assert "elastic-system" not in json.dumps(found)
+    assert {s["namespace"] for item in found for s in item.get("subjects", ())} == {"team-a"}
+    assert not any(item["kind"].startswith("Cluster") for item in found)
+    args = only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--namespace=$(NAMESPACE)" in args
+    assert not any(flag.startswith("--webhook") for flag in args)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_without_mpi_nobody_may_exec_or_hand_out_roles(build: Build, overlay: str) -> None:
+    found = build(overlay, components=("without-mpi",))
+    granted = [rule for item in found if item["kind"] in ("Role", "ClusterRole") for rule in item["rules"]]
+    named = {resource for rule in granted for resource in rule["resources"]}
+    assert not named & {"pods/exec", "roles", "rolebindings", "serviceaccounts", "configmaps", "mpijobs"}
+    assert "elastic-controller-mpi" not in json.dumps(found)
+    args = only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]["args"]
+    (enabled,) = [flag.partition("=")[2] for flag in args if flag.startswith("--enable-kinds")]
+    assert enabled.split(",") == [kind for kind in KINDS if kind != MPI]
+
+
+def exported() -> set[str]:
+    """Every name that Prometheus finds at the controller and at the rendezvous server."""
+    metrics = Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1})
+    text = generate_latest(metrics.registry).decode() + metrics_of(lambda: ())()[0].decode()
+    names = {family.name for family in text_string_to_metric_families(text)}
+    kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
+    return (
+        names
+        | set(kinds)
+        | {f"{name}{end}" for name, kind in kinds.items() if kind == "histogram" for end in ("_bucket", "_sum", "_count")}
+    )
+
+
+def test_the_dashboard_asks_for_metrics_that_are_exported() -> None:
+    dashboard = json.loads((DEPLOY / "components" / "monitoring" / "dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    named = {name for text in asked for name in re.findall(r"\b(?:training_operator|elastic)_\w+", text)}
+    assert len(named) >= 10
+    assert named <= exported()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_monitors_find_services_and_ports(build: Build, overlay: str) -> None:
+    found = build(overlay, components=("monitoring",))
+    services = [item for item in found if item["kind"] == "Service"]
+    monitors = [item for item in found if item["kind"] == "ServiceMonitor"]
+    assert len(monitors) == 2
+    for monitor in monitors:
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = [item for item in services if wanted <= item["metadata"].get("labels", {}).items()]
+        assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
 
 
 def test_a_flag_that_cannot_work_alone_is_refused_in_words() -> None:
-    result = CliRunner().invoke(main, ["--rendezvous-url", "https://r:1"])
+    result = CliRunner().invoke(controller_main, ["--rendezvous-url", "https://r:1"])
     assert result.exit_code == 2
     assert "--rendezvous-url needs --installation and --rendezvous-endpoint as well" in result.output
-    result = CliRunner().invoke(main, ["--enable-kinds", "SparkJob"])
+    result = CliRunner().invoke(controller_main, ["--enable-kinds", "SparkJob"])
     assert "SparkJob is no kind of ours" in result.output
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-def test_the_script_makes_an_installation_that_server_and_controller_can_use(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("arguments", "name"), [((), SERVICE), (("team-a",), "elastic-rendezvous.team-a.svc")])
+def test_the_script_makes_an_installation_that_server_and_controller_can_use(tmp_path: Path, arguments: tuple[str], name: str) -> None:
     folder = tmp_path / "installation"
-    subprocess.run([str(DEPLOY / "installation.sh"), str(folder)], check=True, capture_output=True)
+    command = [str(DEPLOY / "installation.sh"), str(folder), *arguments]
+    subprocess.run(command, check=True, capture_output=True)
     assert sorted(path.name for path in folder.iterdir()) == ["ca.crt", "server.key", "tls.crt", "tls.key"]
     assert len(load_keys(folder)) == 1
-    assert certificates.covers((folder / "tls.crt").read_bytes(), (SERVICE, "localhost", "127.0.0.1"))
-    again = subprocess.run([str(DEPLOY / "installation.sh"), str(folder)], capture_output=True, text=True)
+    assert certificates.covers((folder / "tls.crt").read_bytes(), (name, "localhost", "127.0.0.1"))
+    again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 1
     assert "nothing was changed" in again.stderr
+
+
+def test_the_dockerfile_keeps_the_rules_that_matter() -> None:
+    assert list(complaints((DEPLOY / "Dockerfile").read_text())) == []
+
+
+BAD = "FROM python:latest\nADD https://x/y /y\nCOPY . .\nENV API_TOKEN=1\nRUN pip install a\nRUN wget x && pip install b\nCMD run me\n"
+
+
+def test_each_rule_for_a_dockerfile_is_one_that_can_be_broken() -> None:
+    found = "\n".join(complaints(BAD))
+    for word in (
+        "ADD",
+        "COPY .",
+        "latest",
+        "USER",
+        "layers",
+        "--no-cache-dir",
+        "--constraint",
+        "secret",
+        "SIGTERM",
+        "fetched",
+        "digest",
+        "only copies",
+    ):
+        assert word in found, word
+
+
+def test_the_steps_of_the_image_make_programs_that_run(tmp_path: Path) -> None:
+    """What is copied and run for the image, with its folders moved below a temporary one and the packages that are installed here."""
+    source, installed = tmp_path / "source", tmp_path / "installed"
+    source.mkdir()
+    for step in steps((DEPLOY / "Dockerfile").read_text()):
+        if step.stage == 1 and step.word == "COPY":
+            *names, target = step.rest.split()
+            for name in names:
+                _copy(ROOT / name, source / (name if target == "./" else target))
+        elif step.stage == 1 and step.word == "RUN":
+            # Whatever is installed here stays as it is: without --ignore-installed pip would take the tests' own package away.
+            pip = f"{sys.executable} -m pip install --ignore-installed --no-deps --no-index --no-build-isolation --quiet"
+            command = step.rest.replace("/installed", str(installed)).replace("pip install", pip).replace('"', "")
+            subprocess.run(command.split(), cwd=source, check=True, timeout=110)
+    (packages,) = installed.glob("lib/python*/site-packages")
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages)}
+    for program in ("elastic-controller", "elastic-rendezvous"):
+        command = [installed / "bin" / program, "--help"]
+        ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert ended.returncode == 0, ended.stderr
+    assert (packages / "elastic_worker" / "__init__.py").exists()
+
+
+def _copy(there: Path, here: Path) -> None:
+    if there.is_dir():
+        shutil.copytree(there, here, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(there, here)

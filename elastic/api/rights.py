@@ -1,0 +1,183 @@
+"""What the controller may do in a cluster, and what for: the one table from which the roles under deploy/ are made, by which the laptop
+cluster gives its controller the same rights, and to which a test holds what the controller really does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elastic.api.kinds import GROUP, KINDS
+
+RBAC = "rbac.authorization.k8s.io"
+CONTROLLER = "elastic-controller"
+SYSTEM = "elastic-system"
+WEBHOOK = "elastic-webhook"
+MPI = "MPIJob"
+SEEN = ("list", "watch")
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    groups: tuple[str, ...]
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    why: str
+    names: tuple[str, ...] = ()
+    """Of these objects only; empty: of all."""
+
+    @property
+    def rule(self) -> Object:
+        made: Object = {"apiGroups": list(self.groups), "resources": list(self.resources), "verbs": list(self.verbs)}
+        return made | ({"resourceNames": list(self.names)} if self.names else {})
+
+
+def _right(groups: str, resources: str, verbs: Iterable[str], why: str, *, names: tuple[str, ...] = ()) -> Right:
+    return Right(groups=tuple(groups.split(" ")), resources=tuple(resources.split(" ")), verbs=tuple(verbs), why=why, names=names)
+
+
+def job_rights(kinds: Iterable[str]) -> list[Right]:
+    plurals = [KINDS[kind].plural for kind in kinds]
+    return [
+        _right(GROUP, " ".join(plurals), (*SEEN, "delete"), "Jobs are watched, and deleted when their ttlSecondsAfterFinished is over."),
+        _right(GROUP, " ".join(f"{plural}/status" for plural in plurals), ("patch",), "Their status is ours to write, their spec is not."),
+        _right(
+            GROUP,
+            " ".join(f"{plural}/finalizers" for plural in plurals),
+            ("update",),
+            "Asked for by API servers with OwnerReferencesPermissionEnforcement, for owner references that block the owner's deletion.",
+        ),
+    ]
+
+
+REPLICAS = [
+    _right("", "pods", ("get", *SEEN, "create", "delete"), "A job's replicas; where a name is taken, the pod is read to see by whom."),
+    _right("", "services", ("get", *SEEN, "create", "patch", "delete"), "The names of replicas and stores."),
+    _right("", "secrets", ("get", *SEEN, "create", "patch"), "A job's token for its world, and the keys of MPI over ssh."),
+    _right("", "events", ("create",), "What happened is told as Events."),
+    _right("autoscaling", "horizontalpodautoscalers", ("get", *SEEN, "create", "patch", "delete"), "For elasticPolicy.metrics."),
+    _right("policy", "poddisruptionbudgets", ("get", *SEEN, "create", "patch", "delete"), "minReplicas of an elastic job stay up."),
+    _right(
+        "networking.k8s.io",
+        "networkpolicies",
+        ("get", *SEEN, "create", "patch", "delete"),
+        "Only its own pods reach the store of a c10d job.",
+    ),
+    _right(
+        "scheduling.volcano.sh scheduling.x-k8s.io",
+        "podgroups",
+        ("get", *SEEN, "create", "patch", "delete"),
+        "Used with --gang-scheduler-name only.",
+    ),
+]
+NODES = [_right("", "nodes", SEEN, "The taints by which nodes give notice, and nodes that are lost.")]
+MPI_OBJECTS = [
+    _right("", "configmaps serviceaccounts", ("get", *SEEN, "create", "patch"), "Host file and account of MPI launchers."),
+    _right(RBAC, "roles rolebindings", ("get", *SEEN, "create", "patch"), "What launchers may do: start processes in their own workers."),
+    _right("", "pods/exec", ("create", "get"), "Never used by the controller; but nobody can grant what he lacks, and launchers need it."),
+]
+LEASE = [
+    _right("coordination.k8s.io", "leases", ("create",), "The Lease by which one of several controllers works."),
+    _right("coordination.k8s.io", "leases", ("get", "update"), "It is renewed.", names=(CONTROLLER,)),
+]
+CERTIFICATE = [_right("", "secrets", ("get", "patch"), "The webhook's certificate, which all replicas share.", names=(WEBHOOK,))]
+CONFIGURATION = [
+    _right(
+        "admissionregistration.k8s.io",
+        "validatingwebhookconfigurations",
+        ("get", "patch"),
+        "Whose certificate to trust is written into the one configuration that asks our webhook.",
+        names=(WEBHOOK,),
+    )
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    name: str
+    rights: tuple[Right, ...]
+    is_everywhere: bool
+    """For all namespaces; otherwise for the one in which the controller lives."""
+
+
+def roles(*, everywhere: bool = True, kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
+    """Those of a controller that looks after all namespaces, or after its own."""
+    chosen = tuple(kinds)
+    jobs = job_rights(kind for kind in chosen if kind != MPI)
+    found = [Role(CONTROLLER, (*jobs, *REPLICAS, *(NODES if everywhere else ())), everywhere)]
+    if MPI in chosen:
+        found.append(Role(f"{CONTROLLER}-mpi", (*job_rights([MPI]), *MPI_OBJECTS), everywhere))
+    if not everywhere:
+        return [*found, Role(f"{CONTROLLER}-own", tuple(LEASE), False)]
+    # The configuration that asks the webhook belongs to the whole cluster, and so does whoever writes to it.
+    return [*found, Role(f"{CONTROLLER}-webhook", tuple(CONFIGURATION), True), Role(f"{CONTROLLER}-own", (*LEASE, *CERTIFICATE), False)]
+
+
+def as_objects(role: Role, *, home: str = SYSTEM) -> tuple[Object, Object]:
+    """The role, and its binding to the controller's account in the namespace `home`; kustomize fills in one that is empty."""
+    kind = "ClusterRole" if role.is_everywhere else "Role"
+    place = {"namespace": home} if home else {}
+    metadata = {"name": role.name} | ({} if role.is_everywhere else place)
+    api: Object = {"apiVersion": f"{RBAC}/v1"}
+    binding = {
+        "kind": f"{kind}Binding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role.name},
+        "subjects": [{"kind": "ServiceAccount", "name": CONTROLLER} | place],
+    }
+    return api | {"kind": kind, "metadata": metadata, "rules": [right.rule for right in role.rights]}, api | binding
+
+
+def as_yaml(found: Iterable[Role], *, home: str) -> str:
+    """A file under deploy/: each rule below the reason for it."""
+    text = "# Generated by `python -m elastic.api.rights --write` from elastic/api/rights.py.\n"
+    for role in found:
+        made, binding = as_objects(role, home=home)
+        text += f"---\n{_block({key: value for key, value in made.items() if key != 'rules'})}rules:\n"
+        for right in role.rights:
+            first, *rest = (f"{key}: {_flow(value)}\n" for key, value in right.rule.items())
+            text += f"# {right.why}\n- {first}{''.join(f'  {line}' for line in rest)}"
+        text += f"---\n{_block(binding)}"
+    return text
+
+
+def _block(item: Object) -> str:
+    return "".join(f"{key}: {_flow(value)}\n" for key, value in item.items())
+
+
+def _flow(value: Any) -> str:
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_flow, value)) + "]"
+        case _:
+            return str(value) or '""'
+
+
+def files(deploy: Path) -> Iterator[tuple[Path, str]]:
+    yield deploy / "overlays" / "standalone" / "rights.yaml", as_yaml(roles(), home=SYSTEM)
+    yield deploy / "overlays" / "namespaced" / "rights.yaml", as_yaml(roles(everywhere=False), home="")
+
+
+def main(arguments: list[str]) -> int:
+    found = list(files(Path(__file__).parent.parent.parent / "deploy"))
+    stale = [(file, text) for file, text in found if not file.exists() or file.read_text() != text]
+    if arguments not in (["--write"], ["--check"]):
+        print("usage: python -m elastic.api.rights --check | --write", file=sys.stderr)
+        return 2
+    for file, text in stale:
+        if arguments == ["--write"]:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        else:
+            print(f"{file} is not what elastic.api.rights makes; run python -m elastic.api.rights --write", file=sys.stderr)
+    return 1 if stale and arguments == ["--check"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

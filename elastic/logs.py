@@ -1,0 +1,30 @@
+"""How the processes of the control plane log: one JSON object a line, with a constant message and the fields of what happened."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import TextIO
+
+
+class Line(logging.Formatter):
+    """Time, level, logger, message, and whatever was given as `extra`."""
+
+    _own = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "taskName", "asctime"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"at": self.formatTime(record), "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        line |= {name: value for name, value in record.__dict__.items() if name not in self._own}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
+
+
+def log_to(stream: TextIO, *, level: str) -> None:
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(Line())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
