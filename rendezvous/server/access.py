@@ -29,12 +29,17 @@ class Review:
 
 
 class Gate:
-    """Checks tokens. Reviews by the API server are remembered for a minute."""
+    """Checks tokens, by the keys that are in force at that moment. Reviews by the API server are remembered for a minute."""
 
     def __init__(
-        self, *, keys: Sequence[bytes], reviewer: Reviewer | None, accounts: Sequence[str], clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        keys: Callable[[], Sequence[bytes]],
+        reviewer: Reviewer | None,
+        accounts: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._keys = tuple(keys)
+        self._keys = keys
         self._reviewer = reviewer
         self._accounts = frozenset(accounts)
         self._clock = clock
@@ -43,13 +48,13 @@ class Gate:
 
     def is_agent(self, token: str, job_uid: str) -> bool:
         """Whether this is the token of the job's members."""
-        return is_valid(token, keys=self._keys, job_uid=job_uid, role=Role.AGENT)
+        return is_valid(token, keys=self._keys(), job_uid=job_uid, role=Role.AGENT)
 
     async def is_control(self, token: str) -> bool:
         """Whether this token may speak for the control plane."""
         if not token:
             return False
-        if is_valid(token, keys=self._keys, job_uid="", role=Role.CONTROL):
+        if is_valid(token, keys=self._keys(), job_uid="", role=Role.CONTROL):
             return True
         if self._reviewer is None or token.count(".") != 2:
             return False

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from rendezvous_members import Member, expecting, members
 from torch_agents import Proxy, Server, serving, wait_until
 
 from elastic.local.installation import ensure_installation
 from elastic_worker import settings
-from elastic_worker.presence import Presence
 from elastic_worker.report import Reporter
 from rendezvous.client import RendezvousClient, RendezvousError
 from rendezvous.tokens import control_token, job_token
@@ -32,62 +32,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 def server(tmp_path: Path) -> Iterator[Server]:
     with serving(tmp_path) as running:
         yield running
-
-
-class Member:
-    """An agent's presence that behaves as the handler does, without torch."""
-
-    def __init__(self, server: Server, *, job: str, name: str, port: int = 0, token: str = "") -> None:
-        told = settings.Settings(
-            host="127.0.0.1",
-            port=port or server.port,
-            job=job,
-            member=name,
-            pod_uid=f"uid-{name}",
-            address="127.0.0.1",
-            token=token or job_token(server.key, job),
-            ca=server.ca,
-        )
-        self.settings = told
-        self.presence = Presence(told, on_signal=lambda number: None)
-        self.generation = 0
-        self.presence.stand_at_barrier(after=0, store="127.0.0.1:1")
-        self.presence.start()
-        self._is_over = False
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
-
-    def _follow(self) -> None:
-        presence = self.presence
-        while not self._is_over:
-            with presence.changed:
-                presence.changed.wait(0.05)
-            view = presence.view
-            if view.generation > self.generation and not view.reform:
-                self.generation = view.generation
-                presence.enter(view)
-                presence.state("started", generation=view.generation)
-            elif view.reform and self.generation:
-                presence.stand_at_barrier(after=self.generation, store="127.0.0.1:1")
-
-    def stop(self) -> None:
-        self._is_over = True
-        self._thread.join(5)
-        self.presence.close()
-
-
-@contextlib.contextmanager
-def members(server: Server, job: str, count: int) -> Iterator[list[Member]]:
-    group = [Member(server, job=job, name=f"w{index}") for index in range(count)]
-    try:
-        yield group
-    finally:
-        for member in group:
-            member.stop()
-
-
-def expecting(count: int, **fields: object) -> Expectation:
-    return Expectation(members=tuple(f"w{index}" for index in range(count)), **{"min": 1, "max": count, **fields})  # type: ignore[arg-type]
 
 
 def test_one_job_can_neither_read_nor_join_nor_steer_another(server: Server) -> None:

@@ -73,7 +73,8 @@ def wait_until(holds: Callable[[], bool], *, what: str | Callable[[], str], pati
 class Server:
     """A rendezvous server as a process, on a port that stays the same over restarts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self._flags = flags
         self.installation = folder / "installation"
         ensure_installation(self.installation, addresses=())
         self._folder = folder
@@ -86,7 +87,15 @@ class Server:
     def start(self) -> None:
         ready = self._folder / "ready"
         ready.unlink(missing_ok=True)
-        arguments = ["--installation", str(self.installation), "--listen", f"127.0.0.1:{self.port}", "--ready-file", str(ready)]
+        arguments = [
+            "--installation",
+            str(self.installation),
+            "--listen",
+            f"127.0.0.1:{self.port}",
+            "--ready-file",
+            str(ready),
+            *self._flags,
+        ]
         with open(self._folder / "server.log", "ab") as log:
             self.process = subprocess.Popen([sys.executable, "-m", "rendezvous.main", *arguments], stderr=log, stdout=log)
         wait_until(ready.exists, what="the server serves")
@@ -302,9 +311,9 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Server]:
+def serving(folder: Path, *flags: str) -> Iterator[Server]:
     """A server for a block of code."""
-    server = Server(folder)
+    server = Server(folder, *flags)
     server.start()
     try:
         yield server

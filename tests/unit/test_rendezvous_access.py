@@ -52,7 +52,7 @@ def test_an_unusable_key_is_one_clear_error(tmp_path: Path, text: str, words: st
 async def test_a_service_account_speaks_for_the_control_plane_only_if_it_is_one_of_ours() -> None:
     accounts = Accounts(ours="system:serviceaccount:elastic:controller", theirs="system:serviceaccount:team:default")
     now = [0.0]
-    gate = Gate(keys=[KEY], reviewer=accounts, accounts=["system:serviceaccount:elastic:controller"], clock=lambda: now[0])
+    gate = Gate(keys=lambda: [KEY], reviewer=accounts, accounts=["system:serviceaccount:elastic:controller"], clock=lambda: now[0])
     assert await gate.is_control("ours.b.c")
     assert not await gate.is_control("theirs.b.c")
     assert not await gate.is_control("nobody.b.c")
@@ -66,7 +66,7 @@ async def test_a_service_account_speaks_for_the_control_plane_only_if_it_is_one_
 
 
 async def test_without_an_api_server_only_the_installations_key_speaks_for_the_control_plane() -> None:
-    gate = Gate(keys=[KEY], reviewer=None, accounts=["x"])
+    gate = Gate(keys=lambda: [KEY], reviewer=None, accounts=["x"])
     assert await gate.is_control(control_token(KEY))
     assert not await gate.is_control("a.b.c")
     assert not await gate.is_control(job_token(KEY, "job"))
