@@ -12,7 +12,7 @@ from torch_agents import Agents, Server
 
 from rendezvous.c10d import Store, c10d_env, store_pod
 
-pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 
 STORE = Store(
     job_name="train",

@@ -25,7 +25,7 @@ from rendezvous.client import RendezvousClient, RendezvousError
 from rendezvous.tokens import control_token, job_token
 from rendezvous.wire import Expectation, Leaving, World
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from torch_agents import TRAINING, Agents, Proxy, Server, serving, wait_until
 
 from rendezvous.wire import Budget, Expectation
 
-pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from rendezvous.client import RendezvousClient
 from rendezvous.tokens import control_token, job_token, load_keys
 from rendezvous.wire import Expectation, World
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 TRAINING = """
 import os, sys, time, json
