@@ -6,6 +6,7 @@ already found wrong keeps silent.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from elastic.api.reader import Findings, one_of
 from elastic.api.words import MpiTransport, RdzvBackend, WorkerLibrary
 
 ELASTIC: Path = ("spec", "elasticPolicy")
+MAX_RESTARTS_FLAG = re.compile(r"--max[-_]restarts(=|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,22 @@ def _check_containers(draft: Draft, name: str, findings: Findings) -> None:
             findings.problem((*at, i, "image"), "image is missing; name the image of this container")
     index = names_found.index(kind.container) if kind.container in names_found else 0
     _check_ports(found[index].get("ports"), draft, at=(*at, index, "ports"), findings=findings)
+    if draft.job.elastic is not None and kind.name == "PyTorchJob":
+        _check_command(found[index], at=(*at, index), findings=findings)
+
+
+def _check_command(container: Mapping[str, Any], *, at: Path, findings: Findings) -> None:
+    """A flag in the command wins over whatever torchrun finds in its environment."""
+    for key in ("command", "args"):
+        words = container.get(key)
+        for i, text in enumerate(words if isinstance(words, list) else ()):
+            if isinstance(text, str) and any(MAX_RESTARTS_FLAG.match(word) for word in text.split()):
+                message = (
+                    "--max-restarts in the command wins over elasticPolicy: each torchrun counts for itself then, what a peer caused "
+                    "included, and ends when its own number is used up; remove it and set elasticPolicy.maxRestarts, one for the whole job"
+                )
+                findings.warning((*at, key, i), message)
+                return
 
 
 def _check_ports(ports: Any, draft: Draft, *, at: Path, findings: Findings) -> None:

@@ -1,10 +1,13 @@
 """What a user hears about a spec that is taken although something in it has no effect, or another effect than it seems."""
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from job_builders import Cluster, elastic_job, job, replica, snapshot
 
 from controller.plan import plan
+from elastic.api import parse
 
 CLAMPED = "spec.pytorchReplicaSpecs.Worker.replicas: Worker.replicas is 9 but maxReplicas is 3; 3 are run"
 
@@ -35,3 +38,19 @@ def test_a_job_that_asks_for_etcd_hears_in_condition_and_event_what_that_needs()
     assert planned.status is not None
     assert "rdzvBackend is etcd-v2: torch's own handler is used" in planned.status.conditions[0].message
     assert "EtcdRendezvous" in [news.reason for news in planned.news]
+
+
+@pytest.mark.parametrize(
+    ("words", "index"),
+    [(["--max-restarts=3"], 0), (["-x", "--max_restarts", "3"], 1), (["-c", "exec torchrun --max-restarts 3 train.py"], 1)],
+)
+def test_a_restart_count_in_the_command_is_remarked_for_it_wins_over_the_policy(words: list[str], index: int) -> None:
+    template = replica(1)
+    template["template"]["spec"]["containers"][0]["args"] = words
+    spec: dict[str, Any] = {"elasticPolicy": {"maxRestarts": 2}, "pytorchReplicaSpecs": {"Worker": template}}
+    raw = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train", "namespace": "team"}, "spec": spec}
+    (remark,) = parse(raw, stored=True)[1]
+    field = f"spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].args[{index}]"
+    assert str(remark).startswith(f"{field}: --max-restarts in the command wins over elasticPolicy")
+    del spec["elasticPolicy"]
+    assert parse(raw, stored=True)[1] == []
