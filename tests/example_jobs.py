@@ -6,10 +6,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import yaml
+from grounds import Ground
 
 from elastic.api.kinds import KINDS
 from elastic.kube import connect
@@ -55,10 +57,10 @@ def environment(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def laptop(sandbox: str, *frameworks: str) -> Iterator[LocalCluster]:
-    """A laptop cluster in which the environments of these frameworks stand for the examples' images, as far as they are made."""
+def laptop(ground: Ground, *frameworks: str) -> Iterator[LocalCluster]:
+    """A cluster in which the environments of these frameworks stand for the examples' images, as far as they are made."""
     images = {f"example.com/{name}": environment(name) for name in frameworks if is_made(name)}
-    with contextlib.chdir(ROOT), LocalCluster(sandbox=sandbox, images=images) as cluster:
+    with TemporaryDirectory() as folder, contextlib.chdir(ROOT), ground.cluster(Path(folder), images=images) as cluster:
         # Examples name their files from the repository's root, where their reader stands.
         yield cluster
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from example_jobs import laptop, read, run_to_end
+from grounds import Ground
 
 pytestmark = [pytest.mark.heavy, pytest.mark.integration, pytest.mark.timeout(400)]
 WITHIN_S = 300.0
@@ -12,7 +13,7 @@ both_sandboxes = pytest.mark.parametrize("sandbox", ["netns", "loopback"])
 
 @both_sandboxes
 def test_a_paddlejob_trains_over_its_workers(sandbox: str) -> None:
-    with laptop(sandbox, "paddle") as cluster:
+    with laptop(Ground(sandbox), "paddle") as cluster:
         outcome = run_to_end(cluster, read("paddle"), within_s=WITHIN_S, framework="paddle")
     assert outcome.state == "Succeeded", outcome.story
     ranks = {rank for log in outcome.logs.values() for rank in re.findall(r"^rank (\d) of 2$", log, re.MULTILINE)}
@@ -24,7 +25,7 @@ def test_a_paddlejob_trains_over_its_workers(sandbox: str) -> None:
 
 @both_sandboxes
 def test_a_tfjob_of_mirrored_workers_trains_in_step(sandbox: str) -> None:
-    with laptop(sandbox, "tensorflow") as cluster:
+    with laptop(Ground(sandbox), "tensorflow") as cluster:
         outcome = run_to_end(cluster, read("tensorflow-multiworker"), within_s=WITHIN_S, framework="tensorflow")
     assert outcome.state == "Succeeded", outcome.story
     first = outcome.logs["tensorflow-multiworker-worker-0"]
@@ -36,7 +37,7 @@ def test_a_tfjob_of_mirrored_workers_trains_in_step(sandbox: str) -> None:
 
 @both_sandboxes
 def test_a_tfjob_with_a_parameter_server_keeps_its_variables_there(sandbox: str) -> None:
-    with laptop(sandbox, "tensorflow") as cluster:
+    with laptop(Ground(sandbox), "tensorflow") as cluster:
         outcome = run_to_end(cluster, read("tensorflow-ps"), within_s=WITHIN_S, framework="tensorflow")
     assert outcome.state == "Succeeded", outcome.story
     chief = outcome.logs["tensorflow-ps-chief-0"]
@@ -47,7 +48,7 @@ def test_a_tfjob_with_a_parameter_server_keeps_its_variables_there(sandbox: str)
 
 def test_an_mxjob_trains_through_its_server() -> None:
     """Only in sandbox netns: MXNet looks for a network interface that is not loopback."""
-    with laptop("netns", "mxnet") as cluster:
+    with laptop(Ground("netns"), "mxnet") as cluster:
         outcome = run_to_end(cluster, read("mxnet"), within_s=WITHIN_S, framework="mxnet")
     assert outcome.state == "Succeeded", outcome.story
     trained = re.search(r"trained 150 steps: loss ([\d.]+) -> ([\d.]+)", outcome.log_of_any("worker 0 of 2"))

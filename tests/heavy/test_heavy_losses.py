@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from example_jobs import LOOK_EVERY_S, NAMESPACE, laptop, read, run_to_end
+from grounds import Ground
 
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -21,7 +22,7 @@ def test_a_static_pytorchjob_starts_again_in_place_when_a_worker_is_killed() -> 
     for spec in job["spec"]["pytorchReplicaSpecs"].values():
         spec["template"] = copy.deepcopy(spec["template"])  # the file says the same pod twice by an anchor
         spec["template"]["spec"]["containers"][0]["env"] = [{"name": "STEPS", "value": "3000"}]
-    with laptop("netns") as cluster:
+    with laptop(Ground("netns")) as cluster:
 
         async def kill_a_worker(kube: Kube) -> None:
             log = ""

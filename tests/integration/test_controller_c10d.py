@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+from grounds import Ground
 
 from controller.keys import JOBS
 from elastic.kube import connect
@@ -68,8 +69,8 @@ async def log_of(kube: Kube, pod: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as started:
+def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with ground.cluster(tmp_path_factory.mktemp("c10d")) as started:
         yield started
 
 

@@ -5,17 +5,18 @@ from collections.abc import Iterator
 
 import pytest
 from example_jobs import laptop, read, run_to_end
+from grounds import Ground
 
 from elastic.local import LocalCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400), pytest.mark.sandboxes("netns", "loopback")]
 WITHIN_S = 300.0
 
 
-@pytest.fixture(scope="module", params=["netns", "loopback"])
-def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def cluster(ground: Ground) -> Iterator[LocalCluster]:
     """One for all examples of a sandbox, for they do not disturb each other."""
-    with laptop(request.param, "xgboost", "jax") as running:
+    with laptop(ground, "xgboost", "jax") as running:
         yield running
 
 

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 
 import pytest
 from example_jobs import NAMESPACE, laptop, read, resource, run_to_end
+from grounds import Ground
 
 from elastic.kube import connect
 from elastic.kube.resources import PODS
 from elastic.local import LocalCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400), pytest.mark.sandboxes("netns")]
 WITHIN_S = 200.0
 WORKERS = "training.kubeflow.org/job-name=typed,training.kubeflow.org/replica-type=worker"
 needs_open_mpi = pytest.mark.skipif(shutil.which("orted") is None, reason="Open MPI is not installed: apt-get install openmpi-bin")
@@ -29,8 +30,8 @@ needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kube
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with laptop("netns", "mpi") as running:
+def cluster(ground: Ground) -> Iterator[LocalCluster]:
+    with laptop(ground, "mpi") as running:
         yield running
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from example_jobs import environment, laptop
+from grounds import Ground
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(600)]
 CLIENT = Path(__file__).with_name("sdk_client.py")
@@ -20,9 +21,9 @@ LEADERS = {
 }
 
 
-def test_the_training_client_leads_a_job_of_each_kind_from_creation_to_deletion() -> None:
+def test_the_training_client_leads_a_job_of_each_kind_from_creation_to_deletion(ground: Ground) -> None:
     python = environment("kubeflow-training") / "bin" / "python"
-    with laptop("auto") as cluster:
+    with laptop(ground) as cluster:
         done = subprocess.run([python, CLIENT, cluster.kubeconfig], capture_output=True, text=True, timeout=WITHIN_S)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     seen = {answer["kind"]: answer for answer in map(json.loads, done.stdout.splitlines())}
