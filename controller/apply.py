@@ -7,31 +7,23 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from controller.actions import Action, Create, Delete, DeleteJob, Forget, News, Plan, Tell, Update, normal, warning
+from controller.fence import Membership, Writer
 from controller.keys import JOBS, Key, owner_uid
 from controller.objects import OWNED_LABEL
 from controller.observe import Seen
 from controller.tell import Teller, together
 from elastic.api.job import JobStatus
-from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, SERVICES, Object, Resource
 
 AT_ONCE = 32
 """Requests of one round in flight at a time."""
 NAMED = {PODS: "Pod", SERVICES: "Service"}
-
-
-class Membership(Protocol):
-    """The rendezvous server, as far as a plan speaks to it."""
-
-    async def tell(self, job_uid: str, told: Tell) -> None: ...
-
-    async def forget(self, job_uid: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -53,7 +45,7 @@ class Outcome:
 
 
 class Applier:
-    def __init__(self, kube: Kube, teller: Teller, membership: Membership | None) -> None:
+    def __init__(self, kube: Writer, teller: Teller, membership: Membership | None) -> None:
         self._kube = kube
         self._teller = teller
         self._membership = membership

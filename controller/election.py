@@ -1,10 +1,11 @@
 """Lets one of several controllers work: whoever holds the Lease. It renews in time and gives the Lease back on a clean stop.
-How long another's Lease has stood is measured by our own clock since we saw it change, because clocks of two hosts are never compared.
+How long another's Lease has stood is measured by our own clock since we saw it change, because clocks of two hosts are never compared;
+how long ours will stand, since we began to ask for it, because nobody can have seen that earlier.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -28,6 +29,10 @@ class Terms:
     @property
     def give_up_s(self) -> float:
         return self.duration_s * 0.7
+
+
+class LeaseLost(RuntimeError):
+    """Two must not work at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,28 @@ class Election:
         self._terms = terms or Terms()
         self._seen: Seen | None = None
         self._lease: Object | None = None
+        self._held_since: float | None = None
+
+    def left_s(self) -> float:
+        """How long we may go on without another renewal; nothing may be written once this is not above zero."""
+        return -1.0 if self._held_since is None else self._held_since + self._terms.give_up_s - self._clock()
+
+    async def lead(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Works while the Lease is ours: from when it is won until it is lost, or until cancelled. Gives it back in any case."""
+        try:
+            await self.win()
+            tasks = [asyncio.create_task(work()), asyncio.create_task(self.hold())]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                raise LeaseLost(f"another controller may hold the lease {self._name}; this one stops")
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await self.give_back()
 
     async def win(self) -> None:
         """Returns once the Lease is ours."""
@@ -67,17 +94,15 @@ class Election:
 
     async def hold(self) -> None:
         """Renews until the Lease is lost, then returns; whoever worked under it must stop at once."""
-        renewed = self._clock()
-        while self._clock() - renewed < self._terms.give_up_s:
-            await asyncio.sleep(self._terms.renew_s)
-            if await self._try(self._take):
-                renewed = self._clock()
-            elif self._seen is not None and self._seen.holder != self._me:
+        while (left_s := self.left_s()) > 0:
+            await asyncio.sleep(min(self._terms.renew_s, left_s))
+            if not await self._try(self._take) and self._seen is not None and self._seen.holder != self._me:
                 break
         log.error("the lease is lost", extra={"lease": f"{self._namespace}/{self._name}", "holder": self._me})
 
     async def give_back(self) -> None:
         """A clean stop: the next one need not wait."""
+        self._held_since = None
         if self._lease is not None and self._seen is not None and self._seen.holder == self._me:
             await self._try(lambda: self._write("", transitions=self.term))
 
@@ -91,6 +116,7 @@ class Election:
             return False
 
     async def _take(self) -> bool:
+        began = self._clock()
         await self._look()
         if not is_free(self._seen, me=self._me, now=self._clock()):
             return False
@@ -98,6 +124,7 @@ class Election:
         transitions = int(spec.get("leaseTransitions") or 0)
         is_ours = self._seen is not None and self._seen.holder == self._me
         await self._write(self._me, transitions=transitions if is_ours else transitions + 1)
+        self._held_since = began
         return True
 
     async def _look(self) -> None:

@@ -76,8 +76,9 @@ def main(*, log_level: str, kinds: str, **flags: Any) -> None:
 
 
 async def _run(options: Options) -> int:
+    from controller.election import LeaseLost
     from controller.own_pod import NoPod, own_image
-    from controller.process import OWN, LeaseLost, Process
+    from controller.process import OWN, Process
     from elastic.kube import connect
     from elastic.kube.access import AccessError
 

@@ -114,12 +114,13 @@ class Observer:
         pods: tuple[Pod, ...] = tuple(sorted(mine(self._pods), key=lambda pod: (pod.type, pod.index)))
         left = tuple(m.what for m in self._pods.by(BY_JOB, str(key)) if m.owner != uid and isinstance(m.what, Pod))
         owned: tuple[Owned, ...] = tuple(item for cache in self._others.values() for item in mine(cache))
+        bound: tuple[Pod | Owned, ...] = (*pods, *left, *owned)
         return Snapshot(
             now=now,
             settings=settings,
             pods=pods,
             left_behind=left,
-            nodes={node.name: node for what in (*pods, *left, *owned) if (node := self._node_of(what)) is not None},
+            nodes={node.name: node for what in bound if (node := self._node_of(what)) is not None},
             sees_nodes=self._nodes is not None,
             services=tuple(mine(self._services)),
             owned=owned,

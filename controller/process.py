@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from controller.apply import Applier
 from controller.edge import Edge
 from controller.election import Election
+from controller.fence import FencedMembership, FencedWriter
 from controller.keys import Key
 from controller.link import RendezvousLink
 from controller.metrics import Metrics
@@ -46,10 +48,6 @@ OWN = "own"
 OWN_KUBECTL = ("python3", "-m", "elastic_worker.kubectl", "--install", "/opt/kube")
 
 
-class LeaseLost(RuntimeError):
-    """Two must not work at the same time."""
-
-
 class Process:
     def __init__(self, kube: Kube, options: Options) -> None:
         self._kube = kube
@@ -59,6 +57,7 @@ class Process:
         self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent)
         self._is_ready = asyncio.Event()
         self._door = _door(kube, options)
+        self._election = _election(kube, options) if options.leader_elect else None
         self._key = load_keys(options.installation)[0] if options.installation else b""
         self._ca = (options.installation / "ca.crt").read_text() if options.installation else ""
 
@@ -88,10 +87,16 @@ class Process:
                 if client is not None:
                     await client.close()
 
+    def _applier(self, link: RendezvousLink | None) -> Applier:
+        if self._election is None:
+            return Applier(self._kube, Teller(self._kube), link)
+        kube, left = FencedWriter(self._kube, self._election.left_s), self._election.left_s
+        return Applier(kube, Teller(kube), FencedMembership(link, left) if link is not None else None)
+
     def _reconciler(self, link: RendezvousLink | None) -> Reconciler:
         return Reconciler(
             self._observer,
-            Applier(self._kube, Teller(self._kube), link),
+            self._applier(link),
             self._queue,
             settings=self._settings(),
             worlds=link.worlds if link is not None else {},
@@ -101,23 +106,16 @@ class Process:
 
     async def _reconcile(self, reconciler: Reconciler) -> None:
         """Every replica keeps its view; only the one that holds the Lease acts on it."""
-        if not self._options.leader_elect:
+        election = self._election
+        if election is None:
             await reconciler.run(self._options.workers)
             return
-        election = Election(
-            self._kube, namespace=self._options.lease_namespace, name=LEASE, me=self._options.identity, clock=time.monotonic
-        )
-        try:
-            await election.win()
+
+        async def work() -> None:
             reconciler.term = election.term
-            tasks = [asyncio.create_task(reconciler.run(self._options.workers)), asyncio.create_task(election.hold())]
-            try:
-                await _first_end(tasks)
-                raise LeaseLost(f"another controller may hold the lease {LEASE}; this one stops")
-            finally:
-                await _cancelled(tasks)
-        finally:
-            await election.give_back()
+            await reconciler.run(self._options.workers)
+
+        await election.lead(work)
 
     def _client(self) -> RendezvousClient | None:
         if not self._options.rendezvous_url:
@@ -156,6 +154,12 @@ class Process:
         if self._options.ready_file is not None:
             _write_whole(self._options.ready_file)
         await asyncio.Event().wait()
+
+
+def _election(kube: Kube, options: Options) -> Election:
+    # A machine that sleeps must find the time that passed; not every system has a clock that says so.
+    clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+    return Election(kube, namespace=options.lease_namespace, name=LEASE, me=options.identity, clock=clock)
 
 
 def _door(kube: Kube, options: Options) -> "Door | None":

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from controller.actions import News
+from controller.fence import Writer
 from elastic.api.kinds import API_VERSION, KINDS
-from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
 
@@ -21,7 +21,7 @@ COMPONENT = "elastic-controller"
 class Teller:
     """Remembers what was told lately, so that a steady state costs no requests."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Writer) -> None:
         self._kube = kube
         self._told: OrderedDict[str, None] = OrderedDict()
 

@@ -61,6 +61,9 @@ class SimKube:
         self._draw = draw
         self._on_call = on_call or (lambda moment: False)
         self._is_dead = False
+        self.awake = asyncio.Event()
+        """Cleared while the process stands still, as under SIGSTOP."""
+        self.awake.set()
 
     def die(self) -> None:
         """Nothing more is sent, and nobody hears an answer."""
@@ -122,6 +125,7 @@ class SimKube:
         try:
             while True:
                 await self._pause()
+                await self.awake.wait()
                 await self._weathered()
                 changed.clear()
                 for entry in list(self._api.since(resource, version)):
@@ -169,6 +173,7 @@ class SimKube:
         self.calls += writes
         weather, loop = self._sky.weather, asyncio.get_running_loop()
         await self._pause()
+        await self.awake.wait()
         if self._is_dead:
             await asyncio.Event().wait()
         if self._is_down or self._chance(weather.unreachable):
@@ -184,6 +189,7 @@ class SimKube:
         if writes and self._on_call("after"):
             await asyncio.Event().wait()
         await self._pause()
+        await self.awake.wait()
         if self._is_dead:
             await asyncio.Event().wait()
         if self._chance(weather.answer_lost):

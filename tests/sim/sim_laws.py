@@ -17,7 +17,7 @@ from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_TYPE
-from elastic.kube.resources import EVENTS, NODES, PODS
+from elastic.kube.resources import EVENTS, LEASES, NODES, PODS
 
 BEHIND_S = 3 * TIMEOUT_S
 """So old may be what a controller acts on: its view lags, and a request may arrive late."""
@@ -50,6 +50,7 @@ class Laws:
         self.lives: dict[str, Life] = {}
         self.last_write, self.writes, self.newest = 0.0, 0, ""
         self.has_finished = False
+        self._holder = ""
         self._bad_until: dict[str, float] = {}
         self._suspected: list[tuple[float, Life, str]] = []
         self._lost: list[tuple[float, str]] = []
@@ -60,7 +61,11 @@ class Laws:
 
     def _see(self, write: Write) -> None:
         is_ours = write.actor.startswith("controller")
-        if is_ours and write.resource.plural != "leases":
+        if write.resource == LEASES:
+            self._see_lease(write)
+        elif is_ours:
+            if self._holder not in ("", write.actor):
+                self._breach("never two leaders", f"{write.actor} {write.verb}s {write.name} while {self._holder} holds the lease")
             self.last_write, self.writes, self.newest = _time(), self.writes + 1, f"{write.resource.plural} {write.name}"
         if write.resource == self._jobs:
             self._see_job(write)
@@ -75,6 +80,10 @@ class Laws:
                 self._see_deleted(write.before)
         elif write.resource == PODS and write.before is not None and _is_lost(write.before, write.after):
             self._lost.append((_time(), _owner(write.before)))
+
+    def _see_lease(self, write: Write) -> None:
+        """While it is nobody's, whoever had it last may still be heard."""
+        self._holder = write.after["spec"]["holderIdentity"] or self._holder if write.after is not None else ""
 
     def _breach(self, law: str, words: str) -> None:
         self.breaches.append(f"[{_time():.1f} s] {law}: {words}")

@@ -1,8 +1,11 @@
-"""A controller process of the simulation: the real parts, put together as controller.process does, without its sockets and threads."""
+"""A controller process of the simulation: the real parts, put together as controller.process does, without its sockets and threads.
+It can be killed, stopped in good order, or made to stand still for a while, after which it goes on as if nothing had been.
+"""
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
@@ -12,7 +15,8 @@ from sim_rendezvous import SimServer, Unreachable
 from sim_time import now
 
 from controller.apply import Applier
-from controller.election import Election
+from controller.election import Election, LeaseLost
+from controller.fence import FencedMembership, FencedWriter
 from controller.keys import Key
 from controller.link import RendezvousLink
 from controller.metrics import Metrics
@@ -22,6 +26,7 @@ from controller.settings import Rendezvous, Settings
 from controller.tell import Teller
 from controller.workqueue import WorkQueue
 from elastic.kube.resources import PLUGIN_POD_GROUPS, VOLCANO_POD_GROUPS
+from rendezvous.wire import Expectation, World
 
 WATCHED = tuple(r for r in OTHER_RESOURCES if r not in (PLUGIN_POD_GROUPS, VOLCANO_POD_GROUPS))
 SETTINGS = Settings(rendezvous=Rendezvous(endpoint="rdzv:8443", ca="CA"))
@@ -50,10 +55,12 @@ class Controller:
         self.kube = SimKube(api, sky, draw, actor=name, on_call=self._may_end)
         self.queue: WorkQueue[Key] = WorkQueue(clock=loop.time)
         self.observer = Observer(self.kube, kinds=kinds, resources=WATCHED)  # type: ignore[arg-type]
-        self._link = RendezvousLink(server, errors=(Unreachable,), clock=now)
+        self._link = RendezvousLink(_Reach(server, self.kube.awake), errors=(Unreachable,), clock=now)
+        self._stood_still_at: float | None = None
+        self._election = Election(self.kube, namespace="system", name="lease", me=name, clock=self._time) if elects else None  # type: ignore[arg-type]
         self._reconciler = Reconciler(
             self.observer,
-            Applier(self.kube, Teller(self.kube), self._link),  # type: ignore[arg-type]
+            self._applier(),
             self.queue,
             settings=SETTINGS,
             worlds=self._link.worlds,
@@ -62,7 +69,6 @@ class Controller:
             clock=loop.time,
             now=lambda: now() + self.skew,
         )
-        self._elects = elects
         self._tasks: list[asyncio.Task[None]] = []
         self.is_alive = True
 
@@ -79,22 +85,44 @@ class Controller:
         for task in self._tasks:
             task.cancel()
 
+    def stop(self) -> None:
+        """As by SIGTERM: what is under way is broken off, and the Lease is given back."""
+        self.is_alive = False
+        for task in self._tasks:
+            task.cancel()
+
+    def stand_still(self, seconds: float) -> None:
+        """As by SIGSTOP, and SIGCONT later. The process sees no time pass meanwhile, and then all of it at once."""
+        if self._stood_still_at is None:
+            self._stood_still_at = asyncio.get_running_loop().time()
+            self.kube.awake.clear()
+            asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._stood_still_at = None
+        self.kube.awake.set()
+
+    def _time(self) -> float:
+        return self._stood_still_at if self._stood_still_at is not None else asyncio.get_running_loop().time()
+
+    def _applier(self) -> Applier:
+        if self._election is None:
+            return Applier(self.kube, Teller(self.kube), self._link)
+        kube, left = FencedWriter(self.kube, self._election.left_s), self._election.left_s
+        return Applier(kube, Teller(kube), FencedMembership(self._link, left))
+
     async def _work(self) -> None:
-        if not self._elects:
+        election = self._election
+        if election is None:
             await self._reconciler.run(4)
             return
-        election = Election(self.kube, namespace="system", name="lease", me=self.name, clock=asyncio.get_running_loop().time)  # type: ignore[arg-type]
-        await election.win()
-        self._reconciler.term = election.term
-        work = asyncio.create_task(self._reconciler.run(4))
-        hold = asyncio.create_task(election.hold())
-        try:
-            await asyncio.wait([work, hold], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            work.cancel()
-            hold.cancel()
-        if work.done() and not work.cancelled():
-            work.result()
+
+        async def work() -> None:
+            self._reconciler.term = election.term
+            await self._reconciler.run(4)
+
+        with contextlib.suppress(LeaseLost):
+            await election.lead(work)
         self.kill()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -107,3 +135,24 @@ class Controller:
             return False
         self.kill()
         return True
+
+
+class _Reach:
+    """The rendezvous server as a process reaches it that may stand still."""
+
+    def __init__(self, server: SimServer, awake: asyncio.Event) -> None:
+        self._server = server
+        self._awake = awake
+
+    async def expect(self, job_uid: str, expectation: Expectation) -> None:
+        await self._awake.wait()
+        await self._server.expect(job_uid, expectation)
+
+    async def forget(self, job_uid: str) -> None:
+        await self._awake.wait()
+        await self._server.forget(job_uid)
+
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
+        async for world in self._server.worlds(on_open):
+            await self._awake.wait()
+            yield world

@@ -194,6 +194,8 @@ class Storm:
             (2, "the rendezvous server is back", self.server.come_up),
             (1, "a clock steps", self._step_clock),
             (1 if self.options.kills else 0, "a controller is killed", lambda: self.draw.choice(self.controllers).kill()),
+            (0.5 if self.options.kills else 0, "a controller is stopped in good order", lambda: self.draw.choice(self.controllers).stop()),
+            (1, "a controller stands still", lambda: self.draw.choice(self.controllers).stand_still(self.draw.choice([3, 15, 40]))),
         ]
 
     def _befalls(self, mishap: Callable[[Object], object]) -> None:

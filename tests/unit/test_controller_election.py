@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from test_kube_client import refusal, served
 
-from controller.election import Election, Seen, Terms, is_free
+from controller.election import Election, LeaseLost, Seen, Terms, is_free
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
 
@@ -99,3 +99,66 @@ async def test_who_finds_another_in_the_lease_stops_holding() -> None:
         await second.win()
         async with asyncio.timeout(10):
             await holding
+
+
+async def test_what_is_left_of_the_lease_counts_from_when_it_was_asked_for() -> None:
+    lease, clock = OneLease(), Clock()
+
+    async def slowly(request: web.Request) -> web.Response:
+        clock.now += 1.0
+        return await lease.answer(request)
+
+    async with served(slowly) as kube:
+        election = candidate(kube, "first", clock)
+        assert election.left_s() < 0
+        await election.win()
+        assert election.left_s() == QUICK.give_up_s - clock.now
+        clock.now += QUICK.give_up_s
+        assert election.left_s() < 0
+        await election.give_back()
+        assert election.left_s() < 0
+
+
+async def test_who_stood_still_until_another_took_the_lease_stops_its_work() -> None:
+    lease, clock = OneLease(), Clock()
+    working = asyncio.Event()
+
+    async def work() -> None:
+        working.set()
+        await asyncio.Event().wait()
+
+    async with served(lease.answer) as kube:
+        first, second = candidate(kube, "first", clock), candidate(kube, "second", clock)
+        leading = asyncio.create_task(first.lead(work))
+        await working.wait()
+        clock.now += QUICK.duration_s
+        assert lease.object is not None
+        lease.object["spec"]["holderIdentity"] = ""
+        await second.win()
+        with pytest.raises(LeaseLost):
+            async with asyncio.timeout(60):
+                await leading
+        assert lease.object["spec"]["holderIdentity"] == "second", "nobody gives back what is another's"
+
+
+async def test_work_that_is_stopped_gives_the_lease_back_and_work_that_breaks_does_too() -> None:
+    lease, clock = OneLease(), Clock()
+    working = asyncio.Event()
+
+    async def endless() -> None:
+        working.set()
+        await asyncio.Event().wait()
+
+    async def broken() -> None:
+        raise ValueError("a part is broken")
+
+    async with served(lease.answer) as kube:
+        leading = asyncio.create_task(candidate(kube, "first", clock).lead(endless))
+        await working.wait()
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        assert lease.object is not None
+        assert lease.object["spec"]["holderIdentity"] == ""
+        with pytest.raises(ValueError, match="a part is broken"):
+            await candidate(kube, "second", clock).lead(broken)
+        assert lease.object["spec"]["holderIdentity"] == ""

@@ -1,0 +1,107 @@
+"""What a controller still sends once its Lease may be another's: nothing, whatever was under way when it stood still."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from controller.actions import Plan, normal
+from controller.apply import Applier
+from controller.fence import FencedMembership, FencedWriter, Lapsed
+from controller.keys import Key
+from controller.tell import Teller
+from elastic.api.job import JobStatus
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import PODS, Object
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LAPSED, HELD = (lambda: 0.0), (lambda: 60.0)
+
+
+class Kube:
+    """Remembers what was sent, and answers when it is let."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def get(self, *_: object, **__: object) -> Object:
+        return {"metadata": {}}
+
+    async def create(self, *_: object, **__: object) -> Object:
+        return await self._send("create")
+
+    async def patch(self, *_: object, **__: object) -> Object:
+        return await self._send("patch")
+
+    async def delete(self, *_: object, **__: object) -> Object:
+        return await self._send("delete")
+
+    async def tell(self, *_: object) -> None:
+        await self._send("tell")
+
+    async def forget(self, *_: object) -> None:
+        await self._send("forget")
+
+    async def _send(self, verb: str) -> Object:
+        await self.may_answer.wait()
+        self.sent.append(verb)
+        return {"metadata": {}}
+
+
+async def test_nothing_is_written_once_the_lease_has_lapsed_and_reading_goes_on() -> None:
+    kube = Kube()
+    writer = FencedWriter(kube, LAPSED)
+    for write in (writer.create(PODS, {}), writer.patch(PODS, "a", {}), writer.delete(PODS, "a", uid="u")):
+        with pytest.raises(KubeError) as refused:
+            await write
+        assert refused.value.reason == "LeaseLapsed"
+    assert await writer.get(PODS, "a") == {"metadata": {}}
+    assert kube.sent == []
+
+
+async def test_the_rendezvous_server_hears_nothing_either() -> None:
+    kube = Kube()
+    membership = FencedMembership(kube, LAPSED)
+    with pytest.raises(Lapsed):
+        await membership.tell("uid", None)  # type: ignore[arg-type]
+    with pytest.raises(Lapsed):
+        await membership.forget("uid")
+    assert kube.sent == []
+
+
+async def test_a_request_that_waits_for_its_turn_is_given_up_when_the_lease_lapses() -> None:
+    """Under a 429 the client pauses and tries again: that try must not come after the end."""
+    kube = Kube()
+    kube.may_answer.clear()
+    with pytest.raises(KubeError) as refused:
+        await FencedWriter(kube, lambda: 0.01).create(PODS, {})
+    assert refused.value.reason == "LeaseLapsed"
+    kube.may_answer.set()
+    await asyncio.sleep(0)
+    assert kube.sent == []
+
+
+async def test_while_the_lease_is_held_everything_goes_through_with_its_own_errors() -> None:
+    kube = Kube()
+    await FencedWriter(kube, HELD).create(PODS, {})
+    assert kube.sent == ["create"]
+
+    async def times_out(*_: object, **__: object) -> Object:
+        raise TimeoutError("the request's own")
+
+    kube.create = times_out  # type: ignore[method-assign]
+    with pytest.raises(TimeoutError, match="the request's own"):
+        await FencedWriter(kube, HELD).create(PODS, {})
+
+
+async def test_a_round_that_the_lapse_overtakes_ends_with_an_error_and_tells_nothing() -> None:
+    kube = Kube()
+    writer = FencedWriter(kube, LAPSED)
+    job: Object = {"kind": "PyTorchJob", "metadata": {"name": "train", "namespace": "team", "uid": "u", "resourceVersion": "1"}}
+    plan = Plan(status=JobStatus(start_time=NOW), news=(normal("PyTorchJobRunning", "it runs"),))
+    applier = Applier(writer, Teller(writer), FencedMembership(kube, LAPSED))
+    outcome = await applier.carry_out(Key("PyTorchJob", "team", "train"), job, plan, old=JobStatus(), now=NOW)
+    assert [str(error) for error in outcome.errors]
+    assert kube.sent == []
