@@ -3,7 +3,7 @@ Pure: no clock, no I/O. Whoever carries the plan out may fail half-way; the next
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,7 +14,7 @@ from controller.actions import Create, Forget, News, Plan, normal, warning
 from controller.conditions import is_over, reason_of, with_condition
 from controller.crew import crew_of
 from controller.frameworks import FRAMEWORKS
-from controller.hpa import autoscaler
+from controller.hpa import autoscaler, left_out
 from controller.lost import with_lost_given_up
 from controller.news import in_words, of_pods, of_remarks, of_templates
 from controller.objects import reconciled
@@ -23,7 +23,7 @@ from controller.pods import pod_for
 from controller.replicas import Tally, replica_statuses, tally
 from controller.services import services
 from controller.snapshot import Pod, Snapshot
-from controller.store import store_deleted, store_objects
+from controller.store import store_deleted, store_objects, unguarded
 from controller.success import has_succeeded, is_running
 from elastic.api.job import ElasticStatus, Job, JobStatus, Object
 from elastic.api.words import ConditionType, ManagedBy, RdzvBackend
@@ -218,10 +218,19 @@ def _active(look: _Look) -> Plan:
     status = _shown(look, restarting=restarts)
     if elastic != (known if look.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)
-    templates = (*of_templates(job), *gang.of_schedulers(job, snapshot.settings), *membership.elsewhere(job, snapshot))
-    news = (*look.news, *(templates if crew.missing else ()), *restarts)
+    news = (*look.news, *(_at_first(job, snapshot) if crew.missing else ()), *restarts)
     moments = [moment for moment in (look.deadline, membership.next_deadline(crew.leaving, now=snapshot.now)) if moment is not None]
     return Plan(tuple(actions), status, news, min(moments, default=None))
+
+
+def _at_first(job: Job, snapshot: Snapshot) -> Iterator[News]:
+    """What a user should know about the pods that are about to be made."""
+    yield from of_templates(job)
+    yield from gang.of_schedulers(job, snapshot.settings)
+    yield from left_out(job, snapshot.settings)
+    yield from membership.elsewhere(job, snapshot)
+    if membership.place(job, snapshot) is membership.Place.STORE:
+        yield from unguarded(job)
 
 
 def _objects(job: Job, snapshot: Snapshot) -> list[Object]:

@@ -4,7 +4,7 @@ What it holds dies with it, so workers belong to the very run of the store they 
 
 from collections.abc import Iterator
 
-from controller.actions import Delete
+from controller.actions import Delete, News, warning
 from controller.ownership import owner_reference
 from controller.snapshot import Owned, Phase, Snapshot, pod_from
 from elastic.api.job import Job, Object
@@ -42,6 +42,16 @@ def store_deleted(job: Job, snapshot: Snapshot) -> Iterator[Delete]:
     there = snapshot.find("Pod", store_of(job).name)
     if there is not None:
         yield Delete(PODS, there.name, there.uid)
+
+
+def unguarded(job: Job) -> Iterator[News]:
+    """Tells where nothing can keep strangers from the store."""
+    if store_network_policy(store_of(job)) is None:
+        message = (
+            f"{job.kind.name} {job.metadata.name} meets at a store that no NetworkPolicy guards, for its workers use the host's network; "
+            "the store knows no authentication: leave elasticPolicy.rdzvBackend out to meet at this control plane"
+        )
+        yield warning("UnguardedStore", message)
 
 
 def environment(job: Job) -> list[Object]:

@@ -3,11 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
-from job_builders import Cluster, elastic_job, job, replica, snapshot
+from job_builders import OURS, Cluster, elastic_job, job, replica, snapshot
 
+from controller.actions import Create, Plan
 from controller.plan import plan
+from controller.settings import Settings
 from elastic.api import parse
+from elastic.api.job import Job
 
 CLAMPED = "spec.pytorchReplicaSpecs.Worker.replicas: Worker.replicas is 9 but maxReplicas is 3; 3 are run"
 
@@ -54,3 +58,34 @@ def test_a_restart_count_in_the_command_is_remarked_for_it_wins_over_the_policy(
     assert str(remark).startswith(f"{field}: --max-restarts in the command wins over elasticPolicy")
     del spec["elasticPolicy"]
     assert parse(raw, stored=True)[1] == []
+
+
+METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]
+
+
+def queued(**more: Any) -> Job:
+    one = elastic_job(elastic={"metrics": METRICS}, **more)
+    return msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, labels={"kueue.x-k8s.io/queue-name": "gpus"}))
+
+
+def made(planned: Plan) -> list[str]:
+    return [action.object["kind"] for action in planned.actions if isinstance(action, Create)]
+
+
+def test_a_job_in_a_queue_of_kueues_has_no_autoscaler_which_would_have_it_suspended_and_hears_why() -> None:
+    planned = plan(queued(), snapshot())
+    assert "HorizontalPodAutoscaler" not in made(planned)
+    assert "AutoscalerLeftOut" in [news.reason for news in planned.news]
+
+
+def test_upstreams_exact_objects_include_the_autoscaler_of_a_queued_job() -> None:
+    planned = plan(queued(), snapshot(settings=Settings(strict=True)))
+    assert "HorizontalPodAutoscaler" in made(planned)
+
+
+def test_a_store_that_no_network_policy_can_guard_is_told_of() -> None:
+    one = job(Worker=replica(2, hostNetwork=True), elasticPolicy={"minReplicas": 1, "maxReplicas": 2, "rdzvBackend": "c10d"})
+    cluster = Cluster(one, settings=OURS)
+    plans = cluster.settle()
+    assert "UnguardedStore" in [news.reason for planned in plans for news in planned.news]
+    assert ("NetworkPolicy", "train-rdzv") not in cluster.owned
