@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from grounds import Ground
-from laptop import NAMESPACE, PATIENCE_S, container, phase, pod, shell
+from laptop import NAMESPACE, PATIENCE_S, container, phase, pod, shell, until
 
 from elastic.kube.client import Kube
 from elastic.kube.resources import PODS
@@ -104,6 +104,29 @@ async def test_attach_follows_a_container_to_its_end(cluster: LocalCluster, kube
         assert (await kubectl(cluster, "exec", name, "--", "sh", "-c", 'touch "$TMPDIR/go"'))[0] == 0
         rest = (await attached.stdout.read()).splitlines()
         assert (rest[-1], await attached.wait()) == (b"over", 0)
+
+
+async def test_logs_know_the_time_of_each_line(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    name = f"timed-{unique}"
+    script = 'echo first; until [ -e "$TMPDIR/go" ]; do sleep 0.05; done; echo second; echo third'
+    await kube.create(PODS, pod(name, shell(script)), namespace=NAMESPACE)
+    await phase(kube, name, "Running")
+
+    async def begun() -> bool:
+        return "first" in (await kubectl(cluster, "logs", name))[1]
+
+    await until(begun, "its first line")
+    between = (await kubectl(cluster, "exec", name, "--", "sh", "-c", 'sleep 1; date -u +%Y-%m-%dT%H:%M:%S.%NZ; touch "$TMPDIR/go"'))[
+        1
+    ].strip()
+    await phase(kube, name, "Succeeded")
+    lines = (await kubectl(cluster, "logs", name, "--timestamps"))[1].splitlines()
+    assert [line.split(" ")[1] for line in lines] == ["first", "second", "third"]
+    assert lines[0].split(" ")[0] < between < lines[1].split(" ")[0] <= lines[2].split(" ")[0]
+    # A server passes the time on without its fraction.
+    assert (await kubectl(cluster, "logs", name, f"--since-time={between}"))[1] == "second\nthird\n"
+    assert (await kubectl(cluster, "logs", name, "--since=1h", "--tail=1"))[1] == "third\n"
+    assert (await kubectl(cluster, "logs", name, "--limit-bytes=9"))[1] == "first\nsec"
 
 
 @contextlib.asynccontextmanager

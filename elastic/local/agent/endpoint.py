@@ -5,7 +5,9 @@ Only who holds the API server's client certificate is answered.
 import socket
 import ssl
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import NoReturn
 
 from aiohttp import web
@@ -81,7 +83,7 @@ class Endpoint:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         runner, container = self._container(request)
-        wanted, previous = _wanted(request)
+        wanted, previous = _wanted(request, now=time.time())
         name = container["name"]
         runs = runner.folder.runs(container)
         attempt = len(runs) - (2 if previous else 1)
@@ -188,19 +190,30 @@ def _flag(text: str) -> bool:
     return text.lower() in ("1", "true")
 
 
-def _wanted(request: web.Request) -> tuple[logs.Wanted, bool]:
+def _wanted(request: web.Request, *, now: float) -> tuple[logs.Wanted, bool]:
     query = request.query
-    for name in ("sinceSeconds", "sinceTime", "timestamps"):
-        if query.get(name) not in (None, "", "false", "0"):
-            _refuse(400, f"{name} is not supported here: logs are kept as the container wrote them, without the time of each line")
     numbers = {}
-    for name in ("tailLines", "limitBytes"):
+    for name in ("tailLines", "limitBytes", "sinceSeconds"):
         text = query.get(name)
         if text is not None and not text.isdigit():
             _refuse(400, f"{name} is {text} but has to be a whole number, zero or more")
         numbers[name] = None if text is None else int(text)
-    wanted = logs.Wanted(follow=_flag(query.get("follow", "")), tail_lines=numbers["tailLines"], limit_bytes=numbers["limitBytes"])
+    seconds, since = numbers["sinceSeconds"], query.get("sinceTime")
+    wanted = logs.Wanted(
+        follow=_flag(query.get("follow", "")),
+        tail_lines=numbers["tailLines"],
+        limit_bytes=numbers["limitBytes"],
+        since=_moment(since) if since else None if seconds is None else now - seconds,
+        timestamps=_flag(query.get("timestamps", "")),
+    )
     return wanted, _flag(query.get("previous", ""))
+
+
+def _moment(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        _refuse(400, f"sinceTime is {text} but has to be a time like 2026-01-31T10:20:30Z")
 
 
 def _refuse(code: int, words: str) -> NoReturn:

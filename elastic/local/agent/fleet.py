@@ -15,6 +15,7 @@ from elastic.local.agent.devices import Devices
 from elastic.local.agent.environment import Object
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.launch import Settings
+from elastic.local.agent.logtimes import LogClock
 from elastic.local.agent.names import Directory, NamedPod, NamedService, named_pod, named_service
 from elastic.local.agent.node import NodeAgent, NodeFacts, hosts_text
 from elastic.local.agent.pod import PodRunner, Surroundings
@@ -57,6 +58,7 @@ class Fleet:
         self._stale = asyncio.Event()
         self._named_once = asyncio.Event()
         self._registered = asyncio.Event()
+        self._clock = LogClock()
 
     async def run(self) -> None:
         self._pods.subscribe(self._pod_changed)
@@ -131,6 +133,7 @@ class Fleet:
             hosts_of=lambda pod, ip: hosts_text(pod, ip, self._directory),
             devices=_devices(facts, folder),
             registered=self._registered.set,
+            clock=self._clock,
         )
         agent = NodeAgent(facts, around=around, pods=self._pods, folder=folder)
         self._agents[facts.name] = agent

@@ -23,6 +23,7 @@ from elastic.local.agent.environment import ConfigError, Object
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.handlers import Target
 from elastic.local.agent.launch import Preparation, Settings
+from elastic.local.agent.logtimes import LogClock
 from elastic.local.agent.names import hostname_of
 from elastic.local.agent.records import PodFolder, PodNote
 from elastic.local.agent.runs import Ending, Run, Seen
@@ -51,6 +52,7 @@ class Surroundings:
     devices: Devices
     registered: Callable[[], None]
     """Called when the node is in the API."""
+    clock: LogClock
 
 
 class PodRunner:
@@ -135,6 +137,7 @@ class PodRunner:
                         await self._wake.wait()
         finally:
             self._care.close()
+            self._around.clock.forget_below(self._folder.path)
             for task in self._stopping:
                 task.cancel()
 
@@ -192,6 +195,8 @@ class PodRunner:
         """Probes follow the runs of their containers, so that a new run is never judged by what was found of the one before."""
         for container in self._containers():
             of_container = runs[container["name"]]
+            for run in of_container[-1:]:
+                (self._around.clock.follow if run.running else self._around.clock.forget)(self._folder.log(container["name"], run.attempt))
             if of_container and of_container[-1].running and not self._deleting():
                 self._care.begin(of_container[-1].id, self._target(container, of_container[-1].id))
             else:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from elastic.local.agent.environment import Object
+from elastic.local.agent.logtimes import beside
 from elastic.local.agent.runs import Run
 from elastic.local.sandbox import Record
 
@@ -116,7 +117,8 @@ class PodFolder:
 
     def forget_old_logs(self, container: str, *, attempt: int) -> None:
         for old in range(attempt - KEPT_LOGS + 1):
-            self.log(container, old).unlink(missing_ok=True)
+            for path in (self.log(container, old), beside(self.log(container, old))):
+                path.unlink(missing_ok=True)
 
 
 def tail(path: Path, *, lines: int, most: int) -> str:
