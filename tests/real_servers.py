@@ -44,9 +44,11 @@ class ControlPlane:
         self._write_certificates()
         self._start_etcd()
         self._start_api_server()
-        self._wait_until_ready()
+        self._wait_for("/readyz")
         if (self.assets / "kube-controller-manager").is_file():
             self._start_controller_manager()
+            # Without it pods are refused.
+            self._wait_for("/api/v1/namespaces/default/serviceaccounts/default")
         if (self.assets / "kube-scheduler").is_file():
             self._start_scheduler()
 
@@ -182,19 +184,19 @@ class ControlPlane:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(self._commands[name], stdout=log, stderr=log, cwd=self.folder, start_new_session=True)
 
-    def _wait_until_ready(self) -> None:
+    def _wait_for(self, path: str) -> None:
         tls = ssl.create_default_context(cadata=self._ca.certificate.decode())
         tls.load_cert_chain(self.folder / "admin.crt", self.folder / "admin.key")
         give_up_at = time.monotonic() + READY_WITHIN_S
         while True:
             try:
-                with urllib.request.urlopen(f"https://127.0.0.1:{self._api}/readyz", context=tls, timeout=10) as answer:
+                with urllib.request.urlopen(f"https://127.0.0.1:{self._api}{path}", context=tls, timeout=10) as answer:
                     answer.read()
                     return
             except (OSError, urllib.error.URLError) as error:
                 self._check_alive()
                 if time.monotonic() > give_up_at:
-                    raise TimeoutError(f"kube-apiserver is not ready after {READY_WITHIN_S} s: {error}") from error
+                    raise TimeoutError(f"kube-apiserver does not give {path} after {READY_WITHIN_S} s: {error}") from error
             time.sleep(0.2)
 
     def _check_alive(self) -> None:

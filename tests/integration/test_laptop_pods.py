@@ -18,7 +18,7 @@ from laptop import NAMESPACE, alive, container, get, gone, kill, log_of, phase, 
 
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
+from elastic.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180), pytest.mark.sandboxes("netns", "loopback")]
@@ -248,6 +248,7 @@ async def test_what_an_owner_leaves_behind_is_collected(kube: Kube, unique: str)
 
 async def test_a_namespace_is_emptied_and_then_goes(kube: Kube, unique: str) -> None:
     await kube.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unique}})
+    await until(lambda: get(kube, "default", resource=SERVICE_ACCOUNTS, namespace=unique), "the namespace has its account")
     await kube.create(PODS, pod("p", container("sleep", "1000")), namespace=unique)
     await kube.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}, namespace=unique)
     await kube.delete(NAMESPACES, unique)
