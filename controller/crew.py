@@ -5,7 +5,7 @@ At our own rendezvous any indexes will do and leavers are told first; everywhere
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller import disruption, group, membership, resize
+from controller import disruption, group, membership, regroup, resize
 from controller.actions import Tell
 from controller.frameworks import FRAMEWORKS
 from controller.pods import replica_name
@@ -30,6 +30,7 @@ class Crew:
 
 def crew_of(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> Crew:
     """`known` are those that were told to leave before."""
+    may_start = regroup.may_start(job, snapshot)
     pods = {type: [pod for pod in snapshot.pods if pod.type == type.lower()] for type in job.replicas}
     if group.is_waiting(job, snapshot):
         return Crew(places=tuple((type, pod.index) for type, found in pods.items() for pod in found))
@@ -40,7 +41,7 @@ def crew_of(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> Crew:
     ]
     return Crew(
         places=tuple(place for part in parts for place in part.places),
-        missing=tuple(place for part in parts for place in part.missing if framework.may_start(job, place[0], snapshot.pods)),
+        missing=tuple(p for part in parts for p in part.missing if may_start and framework.may_start(job, p[0], snapshot.pods)),
         parted=tuple(pod for part in parts for pod in part.parted),
         leaving=tuple(entry for part in parts for entry in part.leaving),
         told=tuple(told for part in parts for told in part.told),

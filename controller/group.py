@@ -2,7 +2,7 @@
 A group meets at one rendezvous; where a framework's processes are told how many they are, a group also has one size.
 """
 
-from controller import membership, store
+from controller import membership, regroup, store
 from controller.frameworks.protocol import total
 from controller.snapshot import GROUP, Pod, Snapshot
 from elastic.api.job import Job, Object
@@ -10,6 +10,8 @@ from elastic.api.job import Job, Object
 
 def group_of(job: Job, snapshot: Snapshot) -> str:
     """The word that pods made now carry; empty where any pods of the job go together."""
+    if regroup.is_whole(job):
+        return regroup.name_of(job)
     place, policy = membership.place(job, snapshot), job.elastic
     if place is membership.Place.OURS or policy is None:
         return place.value
@@ -47,5 +49,7 @@ def strays(job: Job, snapshot: Snapshot) -> list[Pod]:
     """Pods of another group than the job's; unmarked ones were made by somebody else and are left to finish."""
     if is_waiting(job, snapshot):
         return []
+    if regroup.is_whole(job):
+        return regroup.outsiders(job, snapshot)
     group = group_of(job, snapshot)
     return [pod for pod in snapshot.pods if pod.group and pod.group != group]

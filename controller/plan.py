@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller import aftermath, compat, ending, failure, gang, group, ledger, membership, suspension
+from controller import aftermath, compat, ending, failure, gang, group, ledger, membership, regroup, suspension
 from controller.actions import Create, Forget, News, Plan, normal, warning
 from controller.conditions import is_over, reason_of, with_condition
 from controller.crew import crew_of
@@ -168,7 +168,8 @@ def _counted(look: _Look, verdicts: Sequence[failure.Verdict]) -> ElasticStatus:
 
 
 def _verdicts(look: _Look) -> list[failure.Verdict]:
-    return failure.judge(look.job, _answerable(look))
+    verdicts = failure.judge(look.job, _answerable(look))
+    return regroup.decisive(verdicts) if regroup.is_whole(look.job) else verdicts
 
 
 def _answerable(look: _Look) -> list[Pod]:
@@ -215,12 +216,15 @@ def _active(look: _Look) -> Plan:
             elastic = ledger.dated(job, known=elastic, new=shown, now=snapshot.now)
         case membership.Place.STORE:
             elastic = aftermath.shown(job, snapshot, elastic)
-    status = _shown(look, restarting=restarts)
+        case membership.Place.NONE if regroup.is_whole(job):
+            elastic = regroup.shown(job, snapshot, elastic, next(iter(again), None))
+            restarts = restarts or tuple(regroup.told(job, elastic))
+    status = _shown(look, restarting=restarts, is_apart=regroup.is_apart(job, snapshot, elastic))
     if elastic != (known if look.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)
     news = (*look.news, *(_at_first(job, snapshot) if crew.missing else ()), *restarts)
-    moments = [moment for moment in (look.deadline, membership.next_deadline(crew.leaving, now=snapshot.now)) if moment is not None]
-    return Plan(tuple(actions), status, news, min(moments, default=None))
+    moments = (look.deadline, membership.next_deadline(crew.leaving, now=snapshot.now), regroup.pause_until(job, snapshot))
+    return Plan(tuple(actions), status, news, min((moment for moment in moments if moment is not None), default=None))
 
 
 def _at_first(job: Job, snapshot: Snapshot) -> Iterator[News]:
@@ -245,11 +249,11 @@ def _objects(job: Job, snapshot: Snapshot) -> list[Object]:
     ]
 
 
-def _shown(look: _Look, *, restarting: Sequence[News]) -> JobStatus:
-    """Counts and the condition that follows from them."""
+def _shown(look: _Look, *, restarting: Sequence[News], is_apart: bool) -> JobStatus:
+    """Counts and the condition that follows from them; a group that falls apart does not run, whoever of it still does."""
     job, now = look.job, look.snapshot.now
     status = replace(look.status, replica_statuses=replica_statuses(job, look.counts))
-    if is_running(job, look.counts):
+    if not is_apart and is_running(job, look.counts):
         message = f"{job.kind.name} {_called(job)} is running.{in_words(job, look.snapshot)}"
         return with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
     if restarting:

@@ -4,6 +4,7 @@ Same job, same settings, same bytes.
 
 import copy
 
+from controller import regroup
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import Replica
 from controller.gang import with_group
@@ -31,14 +32,15 @@ def pod_for(job: Job, type: str, index: int, snapshot: Snapshot) -> Object:
         if written.get(field):
             metadata[field] = written[field]
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
-    pod["spec"]["restartPolicy"] = pod_restart_policy(spec)
+    pod["spec"]["restartPolicy"] = pod_restart_policy(job, spec)
     pod = FRAMEWORKS[job.kind.name].dress(job, pod, Replica(type, index), snapshot)
     return marked(with_group(job, pod, type, snapshot.settings), group_of(job, snapshot))
 
 
-def pod_restart_policy(spec: ReplicaSpec) -> str:
-    """A pod knows no ExitCode: whether to start again is then ours to decide, so the kubelet must not."""
-    return "Never" if spec.restart_policy is RestartPolicy.EXIT_CODE else spec.restart_policy.value
+def pod_restart_policy(job: Job, spec: ReplicaSpec) -> str:
+    """A pod knows neither ExitCode nor groups: whether to start again is then ours to decide, so the kubelet must not."""
+    is_ours = spec.restart_policy is RestartPolicy.EXIT_CODE or regroup.is_whole(job)
+    return "Never" if is_ours else spec.restart_policy.value
 
 
 def service_for(job: Job, type: str, index: int) -> Object:

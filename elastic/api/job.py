@@ -23,6 +23,7 @@ from elastic.api.words import (
     MpiTransport,
     RdzvBackend,
     RestartPolicy,
+    RestartScope,
     SuccessPolicy,
     Through,
     WorkerLibrary,
@@ -89,6 +90,10 @@ class RunPolicy(_Wire, frozen=True, kw_only=True):
     """Fail the job when it has been active for so long. Default: no limit."""
     backoff_limit: Natural | None = None
     """Restarts caused by the job itself before it fails; disruptions do not count. Default: no limit."""
+    restart_scope: RestartScope | None = None
+    """Who starts again when a replica fails or is lost: Pod (that one) or Group (all of the job's, from their last checkpoint, for
+    frameworks whose processes cannot go on or take one back). Default: Pod; Group for an elastic job of a kind that cannot be
+    resized while it trains, and for an MXJob that trains. PyTorchJob and MPIJob with elasticPolicy heal by themselves."""
     scheduling_policy: SchedulingPolicy | None = None
     suspend: bool = False
     """True: delete the pods and wait. Default: false."""
@@ -271,7 +276,7 @@ class Rescale(_Wire, frozen=True, kw_only=True):
     from_size: int = 0
     to_size: int = 0
     phases: dict[str, int] = {}
-    """Milliseconds by phase: notice, detect, drain, round, start, firstStep."""
+    """Milliseconds by phase: notice, detect, drain, round, start, firstStep; pause, before a group that keeps failing starts anew."""
 
 
 class Charge(_Wire, frozen=True, kw_only=True):

@@ -47,6 +47,9 @@ def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
         _check_sizes(draft, job.elastic, stored=stored, findings=findings)
     if not findings.blames(draft.at(WORKER)[:-1]) or WORKER in job.replicas:
         job = _check_counts(draft, stored=stored, findings=findings)
+    if job.elastic is not None and job.kind.native_elastic and job.run_policy.restart_scope is not None:
+        message = f"restartScope has no effect on {job.kind.a_job} with elasticPolicy, which goes on with those who remain; remove it"
+        findings.warning(("spec", "runPolicy", "restartScope"), message)
     if "mpi_transport" in job.kind.options:
         _check_mpi(job.options, findings)
     _check_names(job, stored=stored, findings=findings)

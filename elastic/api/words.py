@@ -12,6 +12,13 @@ class RestartPolicy(enum.Enum):
     EXIT_CODE = "ExitCode"
 
 
+class RestartScope(enum.Enum):
+    """Who starts again when a replica is lost: the replica, or all of the job's."""
+
+    POD = "Pod"
+    GROUP = "Group"
+
+
 class CleanPodPolicy(enum.Enum):
     ALL = "All"
     RUNNING = "Running"

@@ -143,7 +143,8 @@ def test_a_kind_that_cannot_resize_starts_its_whole_group_anew_at_the_new_size()
     assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
     assert not before & {one.uid for one in cluster.pods.values()}
     assert all(one.phase is Phase.PENDING for one in cluster.pods.values())
-    assert cluster.job.status.elastic is None, "nothing of it is held against the job"
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {}, "nothing of it is held against the job"
 
 
 def test_the_server_is_told_of_each_end_that_was_the_containers_own_doing() -> None:

@@ -1,0 +1,284 @@
+"""Jobs that start anew as a whole when they lose a replica, because their framework's processes cannot go on: restartScope Group."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from job_builders import NOW, Cluster, created, deleted, job, reasons, replica
+
+from controller.pods import pod_for
+from controller.snapshot import Container, Phase
+from elastic.api import parse
+from elastic.api.job import ElasticStatus, Job, to_object
+
+GROUP = {"restartScope": "Group"}
+
+
+def jax(workers: int = 3, *, restart: str = "OnFailure", policy: dict[str, Any] = GROUP, **more: Any) -> Job:
+    return job("JAXJob", Worker=replica(workers, restart=restart, kind="JAXJob"), policy=policy, **more)
+
+
+def running(one: Job, *, lingering: bool = False) -> Cluster:
+    cluster = Cluster(one, lingering=lingering)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    return cluster
+
+
+def uids(cluster: Cluster) -> set[str]:
+    return {one.uid for one in cluster.pods.values()}
+
+
+def elastic(cluster: Cluster) -> ElasticStatus:
+    assert cluster.job.status.elastic is not None
+    return cluster.job.status.elastic
+
+
+def fail(cluster: Cluster, name: str, code: int, *, after_s: float = 0, **changes: Any) -> None:
+    ended = Container(name=cluster.job.kind.container, exit_code=code, ended_at=NOW + timedelta(seconds=after_s))
+    cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(ended,), **changes)
+
+
+def test_the_failure_of_one_replica_starts_all_anew_and_is_charged_once() -> None:
+    cluster = running(jax())
+    before = uids(cluster)
+    fail(cluster, "train-worker-1", 137)
+    plans = cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+    assert not before & uids(cluster)
+    assert elastic(cluster).restarts == {"user": 1}
+    assert elastic(cluster).generation == 1
+    assert reasons(plans).count("JAXJobRestarting") == 1
+    assert cluster.state() == "Restarting"
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.state() == "Running"
+    assert elastic(cluster).world_size == 3
+
+
+def test_a_failure_is_written_down_before_any_pod_goes() -> None:
+    cluster = running(jax())
+    fail(cluster, "train-worker-1", 137)
+    assert deleted(cluster.round()) == []
+    assert sorted(deleted(cluster.round())) == ["train-worker-0", "train-worker-1", "train-worker-2"]
+
+
+def test_nobody_of_the_new_group_is_made_while_one_of_the_old_is_there() -> None:
+    """Under its name the new ones would meet the old one."""
+    cluster = running(jax(), lingering=True)
+    fail(cluster, "train-worker-1", 137)
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-2"], "they take their time to end"
+    assert cluster.state() == "Restarting"
+    del cluster.pods["train-worker-0"]
+    assert created(cluster.round()) == []
+    del cluster.pods["train-worker-2"]
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+
+
+@pytest.mark.parametrize("restart", ["OnFailure", "ExitCode"])
+def test_what_the_others_do_when_a_peer_is_gone_is_not_held_against_the_job(restart: str) -> None:
+    """Of ends seen together the first one decides; of ends seen later nobody asks any more."""
+    cluster = running(jax(restart=restart, policy={**GROUP, "backoffLimit": 2}))
+    fail(cluster, "train-worker-1", 137)
+    fail(cluster, "train-worker-0", 1, after_s=1)
+    cluster.round()
+    fail(cluster, "train-worker-2", 1, after_s=3)
+    cluster.settle()
+    assert cluster.state() == "Restarting"
+    assert elastic(cluster).restarts == {"user": 1}
+
+
+@pytest.mark.parametrize("restart", ["Never", "OnFailure", "ExitCode"])
+def test_an_eviction_starts_all_anew_whatever_the_restart_policy_and_costs_nothing(restart: str) -> None:
+    cluster = running(jax(restart=restart, policy={**GROUP, "backoffLimit": 0}))
+    before = uids(cluster)
+    fail(cluster, "train-worker-0", 1)
+    fail(cluster, "train-worker-1", 143, after_s=2, reason="Evicted", disruption="EvictionByEvictionAPI")
+    cluster.settle()
+    assert not before & uids(cluster)
+    assert elastic(cluster).restarts == {"disruption": 1}
+
+
+def test_a_program_that_fails_for_good_still_fails_the_job() -> None:
+    cluster = running(jax(restart="ExitCode"))
+    fail(cluster, "train-worker-1", 3)
+    fail(cluster, "train-worker-0", 134, after_s=2)
+    cluster.settle()
+    assert cluster.state() == "Failed"
+
+
+@pytest.mark.parametrize("is_seen_leaving", [True, False])
+def test_a_pod_that_somebody_deletes_takes_its_group_along(is_seen_leaving: bool) -> None:
+    cluster = running(jax())
+    before = uids(cluster)
+    if is_seen_leaving:
+        cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], is_deleting=True)
+        plans = [cluster.round(), cluster.round()]
+        del cluster.pods["train-worker-2"]
+    else:
+        del cluster.pods["train-worker-2"]
+        plans = []
+    plans += cluster.settle()
+    assert not before & uids(cluster)
+    assert len(cluster.pods) == 3
+    assert elastic(cluster).restarts == {}
+    assert reasons(plans).count("JAXJobRestarting") == 1
+
+
+def test_a_group_that_is_not_complete_yet_is_only_filled() -> None:
+    cluster = Cluster(jax())
+    cluster.settle()
+    del cluster.pods["train-worker-1"]
+    cluster.set("train-worker-0", Phase.RUNNING)
+    before = uids(cluster)
+    cluster.settle()
+    assert before < uids(cluster)
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+
+
+def test_those_who_had_finished_start_again_with_the_rest() -> None:
+    """A peer that has succeeded would never come to meet the one that is made again."""
+    cluster = running(jax())
+    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
+    cluster.settle()
+    assert cluster.state() == "Running"
+    fail(cluster, "train-worker-1", 137)
+    cluster.settle()
+    assert all(one.phase is Phase.PENDING for one in cluster.pods.values())
+
+
+def test_the_kubelet_leaves_restarts_to_us() -> None:
+    one = jax(restart="OnFailure")
+    assert pod_for(one, "Worker", 0, Cluster(one).look())["spec"]["restartPolicy"] == "Never"
+    alone = jax(restart="OnFailure", policy={})
+    assert pod_for(alone, "Worker", 0, Cluster(alone).look())["spec"]["restartPolicy"] == "OnFailure"
+
+
+def test_without_a_word_only_the_failed_replica_of_a_static_job_is_made_again() -> None:
+    cluster = running(jax(policy={}))
+    before = uids(cluster)
+    fail(cluster, "train-worker-1", 137)
+    cluster.settle()
+    assert len(before & uids(cluster)) == 2
+
+
+def mxjob(**more: Any) -> Job:
+    types = {type: replica(count, restart="OnFailure", kind="MXJob") for type, count in (("Scheduler", 1), ("Server", 1), ("Worker", 2))}
+    return job("MXJob", **types, **more)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        mxjob(),
+        jax(policy={}, elasticPolicy={"minReplicas": 2, "maxReplicas": 4}),
+        job("PyTorchJob", Master=replica(), Worker=replica(2), policy=GROUP),
+        job("MPIJob", Launcher=replica(kind="MPIJob"), Worker=replica(2, kind="MPIJob"), policy=GROUP),
+    ],
+    ids=["mxnet", "elastic jax", "static pytorch", "static mpi"],
+)
+def test_who_starts_anew_as_a_whole(one: Job) -> None:
+    cluster = running(one)
+    cluster.run_all()
+    cluster.settle()
+    before = uids(cluster)
+    fail(cluster, "train-worker-1", 137)
+    cluster.settle()
+    assert not before & uids(cluster)
+    assert len(cluster.pods) == len(before)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        mxjob(policy={"restartScope": "Pod"}),
+        mxjob(jobMode="MXTune"),
+        job("MPIJob", Launcher=replica(kind="MPIJob"), Worker=replica(2, kind="MPIJob"), policy=GROUP, elasticPolicy={"minReplicas": 1}),
+        jax(policy={"restartScope": "Pod"}, elasticPolicy={"minReplicas": 2, "maxReplicas": 4}),
+    ],
+    ids=["mxnet by choice", "mxnet tuning", "elastic horovod", "elastic jax by choice"],
+)
+def test_who_does_not(one: Job) -> None:
+    cluster = running(one)
+    before = uids(cluster)
+    fail(cluster, "train-worker-1", 137)
+    cluster.settle()
+    assert len(before - uids(cluster)) == 1
+
+
+def test_scope_group_is_no_word_for_a_job_that_heals_by_itself() -> None:
+    raw = to_object(job(Worker=replica(2), policy=GROUP, elasticPolicy={"minReplicas": 1, "maxReplicas": 3}))
+    _, warnings = parse(raw)
+    assert [str(warning.at[-1]) for warning in warnings] == ["restartScope"]
+
+
+def test_a_group_that_keeps_failing_starts_anew_after_growing_pauses_until_one_has_worked_for_long() -> None:
+    cluster = running(jax())
+    pauses = []
+    for _ in range(8):
+        fail(cluster, "train-worker-1", 1)
+        cluster.settle()
+        begun = cluster.now
+        while not cluster.pods:
+            until = cluster.round().look_again_at
+            assert until is not None
+            cluster.now = until
+            cluster.settle()
+        pauses.append((cluster.now - begun).total_seconds())
+        cluster.run_all()
+        cluster.settle()
+    assert pauses == [0, 10, 20, 40, 80, 160, 300, 300]
+    cluster.now += timedelta(seconds=1000)
+    fail(cluster, "train-worker-1", 1)
+    cluster.settle()
+    assert len(cluster.pods) == 3, "its past is forgiven"
+
+
+def test_disruptions_never_make_it_wait() -> None:
+    cluster = running(jax())
+    for _ in range(3):
+        fail(cluster, "train-worker-1", 143, disruption="EvictionByEvictionAPI")
+        cluster.settle()
+        assert len(cluster.pods) == 3
+        cluster.run_all()
+        cluster.settle()
+
+
+def test_a_job_that_was_suspended_resumes_without_a_restart() -> None:
+    cluster = running(jax())
+    status = cluster.job.status
+    cluster.job = jax(policy={**GROUP, "suspend": True}, status=status)
+    cluster.settle()
+    assert cluster.names() == []
+    cluster.job = jax(status=cluster.job.status)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.state() == "Running"
+    assert elastic(cluster).generation == 0
+
+
+def test_a_right_world_needs_nothing() -> None:
+    cluster = running(jax())
+    fail(cluster, "train-worker-1", 137)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    planned = cluster.round()
+    assert (planned.actions, planned.news, planned.status) == ((), (), cluster.job.status)
+
+
+def test_a_resize_of_a_group_starts_all_anew_at_the_new_size() -> None:
+    cluster = running(jax(2))
+    before = uids(cluster)
+    cluster.job = jax(3, status=cluster.job.status)
+    cluster.settle()
+    assert not before & uids(cluster)
+    assert len(cluster.pods) == 3
+    cluster.run_all()
+    cluster.settle()
+    assert (elastic(cluster).world_size, elastic(cluster).generation) == (3, 0)
