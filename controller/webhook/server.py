@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import web
 
 from controller.webhook.review import Answer, Request, Review
+from elastic.api import webhook
 
-PATH = "/validate"
 LARGEST_REVIEW = 8 * 1024 * 1024
 """Two objects of the largest size that an API server takes."""
 STOP_S = 1.0
@@ -30,7 +30,7 @@ async def serving(opened: socket.socket, *, tls: ssl.SSLContext, judge: Callable
         return web.Response(body=msgspec.json.encode(judge(review.request)), content_type="application/json")
 
     app = web.Application(client_max_size=LARGEST_REVIEW)
-    app.add_routes([web.post(PATH, validate)])
+    app.add_routes([web.post(webhook.PATH, validate)])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
     await runner.setup()
     try:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from elastic.api import webhook
 from elastic.api.kinds import GROUP, KINDS
 
 RBAC = "rbac.authorization.k8s.io"
 CONTROLLER = "elastic-controller"
 SYSTEM = "elastic-system"
-WEBHOOK = "elastic-webhook"
 MPI = "MPIJob"
 SEEN = ("list", "watch")
 Object = dict[str, Any]
@@ -84,14 +84,14 @@ LEASE = [
     _right("coordination.k8s.io", "leases", ("create",), "The Lease by which one of several controllers works."),
     _right("coordination.k8s.io", "leases", ("get", "update"), "It is renewed.", names=(CONTROLLER,)),
 ]
-CERTIFICATE = [_right("", "secrets", ("get", "patch"), "The webhook's certificate, which all replicas share.", names=(WEBHOOK,))]
+CERTIFICATE = [_right("", "secrets", ("get", "patch"), "The webhook's certificate, which all replicas share.", names=(webhook.NAME,))]
 CONFIGURATION = [
     _right(
         "admissionregistration.k8s.io",
         "validatingwebhookconfigurations",
         ("get", "patch"),
         "Whose certificate to trust is written into the one configuration that asks our webhook.",
-        names=(WEBHOOK,),
+        names=(webhook.NAME,),
     )
 ]
 

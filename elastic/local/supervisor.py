@@ -20,13 +20,15 @@ from pathlib import Path
 
 import msgspec
 
+from elastic.api import webhook
 from elastic.api.crd import crd
 from elastic.api.kinds import KINDS
 from elastic.kube import connect
 from elastic.kube.access import AccessError, from_kubeconfig
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, VALIDATING_WEBHOOK_CONFIGURATIONS
+from elastic.local.accounts import CONTROLLER, RENDEZVOUS, Accounts
 from elastic.local.agent.roster import node_name
 from elastic.local.children import Child, ChildFailed
 from elastic.local.files import ClusterState, Layout, write_private
@@ -37,6 +39,9 @@ from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
 log = logging.getLogger("elastic.local.supervisor")
 
 NODES_READY_S = 30.0
+MANAGER = "elastic-up"
+DOOR_S = 10
+"""For the controller's answer about a job, before the API server goes on without."""
 HOST = "127.0.0.1"
 """Where our servers listen; pods have another way to them only where they live in a network of their own."""
 
@@ -98,7 +103,7 @@ class Supervisor:
         async with connect(self._kubeconfig) as kube:
             if not options.cluster_only:
                 await _apply_definitions(kube)
-                await self._start_control_plane()
+                await self._start_control_plane(kube)
             await _wait_nodes(kube, {node_name(index) for index in range(options.nodes)})
         layout.write_state(self._state)
 
@@ -144,29 +149,48 @@ class Supervisor:
                 return mode
         raise AssertionError("there is at least one mode")
 
-    async def _start_control_plane(self) -> None:
+    async def _start_control_plane(self, kube: Kube) -> None:
         folder = self._layout.installation
         ensure_installation(folder, addresses=self._addresses())
-        given = ["--installation", str(folder), "--kubeconfig", str(self._kubeconfig)]
-        await self._start("rendezvous", "rendezvous.main", given)
+        accounts = Accounts(self._kubeconfig, folder)
+        await accounts.make(kube)
+        self._keepers.append(asyncio.create_task(accounts.keep(), name="accounts"))
+        given = ["--installation", str(folder), "--kubeconfig"]
+        await self._start("rendezvous", "rendezvous.main", [*given, str(accounts.kubeconfig(RENDEZVOUS))])
         port = self._ports["rendezvous"]
-        reach = ["--rendezvous-url", f"https://127.0.0.1:{port}", "--rendezvous-endpoint", f"{SERVICE}:{port}"]
-        controller = self._child("controller", "controller.main", [*given, *reach])
+        reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-endpoint", f"{SERVICE}:{port}"]
+        controller = self._child("controller", "controller.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach])
+        if not self._options.join:
+            await self._open_door(kube, controller)
         await self._begin(self._waiting(controller))
+
+    async def _open_door(self, kube: Kube, controller: Child) -> None:
+        """Lets our API server ask the controller about jobs; one that we joined may be far away."""
+        door = self._opened("webhook")
+        controller.fds = [door.fileno()]
+        controller.arguments = [*controller.arguments, "--webhook-fd", str(door.fileno())]
+        client = {"url": f"https://{HOST}:{self._ports['webhook']}{webhook.PATH}"}
+        body = webhook.configuration(client, timeout_s=DOOR_S)
+        await kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, webhook.NAME, body, kind=Patch.APPLY, field_manager=MANAGER, force=True)
+
+    def _opened(self, name: str, *, port: int = 0) -> socket.socket:
+        """A socket on the host's loopback, whose port stays over restarts."""
+        opened = _listen(port or self._ports.get(name, 0), is_wish=not port)
+        self._sockets.append(opened)
+        self._ports[name] = opened.getsockname()[1]
+        write_private(self._layout.ports, json.dumps(self._ports).encode())
+        return opened
 
     def _addresses(self) -> tuple[str, ...]:
         return (self._gateway,) if self._gateway else ()
 
     async def _start(self, name: str, module: str, arguments: list[str], *, port: int = 0) -> None:
         """A server, on a socket of the host's loopback and one at the same port where pods are. The port stays over restarts."""
-        outside = _listen(port or self._ports.get(name, 0), is_wish=not port)
-        self._ports[name] = outside.getsockname()[1]
-        write_private(self._layout.ports, json.dumps(self._ports).encode())
+        outside = self._opened(name, port=port)
         inside = [listen_inside(self._layout.root, self._ports[name])] if self._gateway not in ("", HOST) else []
-        sockets = [outside, *inside]
-        self._sockets += sockets
+        self._sockets += inside
         child = self._child(name, module, arguments)
-        child.fds = [server.fileno() for server in sockets]
+        child.fds = [server.fileno() for server in (outside, *inside)]
         child.arguments = [*child.arguments, *(word for fd in child.fds for word in ("--listen-fd", str(fd)))]
         await self._begin(self._waiting(child))
 
@@ -225,7 +249,7 @@ def _listen(port: int, *, is_wish: bool) -> socket.socket:
 async def _apply_definitions(kube: Kube) -> None:
     for kind in KINDS.values():
         body = crd(kind)
-        await kube.patch(CUSTOM_RESOURCE_DEFINITIONS, kind.crd_name, body, kind=Patch.APPLY, field_manager="elastic-up", force=True)
+        await kube.patch(CUSTOM_RESOURCE_DEFINITIONS, kind.crd_name, body, kind=Patch.APPLY, field_manager=MANAGER, force=True)
 
 
 async def _wait_nodes(kube: Kube, wanted: set[str]) -> None:

@@ -22,9 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.main import main as controller_main
 from controller.metrics import Metrics
 from controller.webhook.keeping import Place
-from controller.webhook.server import PATH
-from elastic.api.kinds import GROUP, KINDS, VERSION
-from elastic.api.rights import MPI, SYSTEM, WEBHOOK, as_objects, roles
+from elastic.api import webhook
+from elastic.api.kinds import KINDS
+from elastic.api.rights import MPI, SYSTEM, as_objects, roles
 from elastic.local import certificates
 from elastic.local.installation import SERVICE
 from rendezvous.main import main as rendezvous_main
@@ -81,29 +81,23 @@ def containers(found: list[Object]) -> Iterator[tuple[Object, Object]]:
             yield item["spec"]["template"]["spec"], item["spec"]["template"]["spec"]["containers"][0]
 
 
-def test_every_kind_is_applied_and_asks_the_webhook() -> None:
+def test_every_kind_is_applied() -> None:
     listed = yaml.safe_load((DEPLOY / "crds" / "kustomization.yaml").read_text())["resources"]
     assert sorted(listed) == sorted(f"{kind.crd_name}.yaml" for kind in KINDS.values())
-    webhook = DEPLOY / "overlays" / "standalone" / "webhook.yaml"
-    (rule,) = next(i for i in yaml.safe_load_all(webhook.read_text()) if "webhooks" in i)["webhooks"][0]["rules"]
-    assert sorted(rule["resources"]) == sorted(kind.plural for kind in KINDS.values())
-    assert (rule["apiGroups"], rule["apiVersions"]) == ([GROUP], [VERSION])
 
 
-def test_the_webhook_is_called_by_the_name_that_its_certificate_has(build: Build) -> None:
+def test_the_webhook_is_asked_as_on_a_laptop_and_called_by_the_name_that_its_certificate_has(build: Build) -> None:
     found = build("standalone")
-    hook = only(found, "ValidatingWebhookConfiguration", WEBHOOK)["webhooks"][0]
-    service = hook["clientConfig"]["service"]
-    assert f"{service['name']}.{service['namespace']}.svc" in Place(namespace=SYSTEM, name=WEBHOOK).names
-    assert service["path"] == PATH
-    assert only(found, "Secret", WEBHOOK).get("data") is None
-    (port,) = only(found, "Service", WEBHOOK)["spec"]["ports"]
-    assert port["port"] == service["port"]
-    ports = {port["name"]: port["containerPort"] for _, container in containers(found) for port in container["ports"]}
-    assert (
-        f"--webhook-port={ports[port['targetPort']]}"
-        in only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]["args"]
-    )
+    there = only(found, "ValidatingWebhookConfiguration", webhook.NAME)
+    service = there["webhooks"][0]["clientConfig"]["service"]
+    (port,) = only(found, "Service", service["name"])["spec"]["ports"]
+    assert there == webhook.configuration({"service": service})
+    assert (service["path"], service["port"]) == (webhook.PATH, port["port"])
+    assert f"{service['name']}.{service['namespace']}.svc" in Place(namespace=SYSTEM, name=webhook.NAME).names
+    assert only(found, "Secret", webhook.NAME).get("data") is None
+    controller = only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]
+    ports = {port["name"]: port["containerPort"] for port in controller["ports"]}
+    assert f"--webhook-port={ports[port['targetPort']]}" in controller["args"]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

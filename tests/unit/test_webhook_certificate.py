@@ -25,7 +25,7 @@ from test_kube_client import refusal, served
 from controller.webhook.certificate import AUTHORITY_RENEWED_BEFORE_END, LIFE, Credentials, Due, due, renewed
 from controller.webhook.door import Door
 from controller.webhook.keeping import Keeping, Place, load
-from controller.webhook.server import PATH
+from elastic.api.webhook import PATH
 from elastic.kube.client import Kube
 from elastic.local.certificates import TEN_YEARS, Pair, issue, make_ca
 

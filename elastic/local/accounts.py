@@ -1,0 +1,114 @@
+"""The control plane's own accounts on a laptop: controller and rendezvous server act with the rights that deploy/ gives them in a cluster,
+and no others. Each has a kubeconfig beside a file with its token, which is renewed in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import yaml
+
+from elastic.api import rights
+from elastic.kube import connect
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import NAMESPACES, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, TOKEN_REVIEWS, Object, Resource
+from elastic.local.files import write_private
+from elastic.local.identities import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, rule
+
+log = logging.getLogger(__name__)
+
+CONTROLLER, RENDEZVOUS = rights.CONTROLLER, "elastic-rendezvous"
+TOKEN_S = 24 * 3600
+RENEWED_EVERY_S = TOKEN_S / 4
+RETRY_S = 5.0
+MANAGER = "elastic-up"
+
+
+class Accounts:
+    def __init__(self, admin_kubeconfig: Path, folder: Path) -> None:
+        self._admin_kubeconfig = admin_kubeconfig
+        self._folder = folder
+
+    def kubeconfig(self, account: str) -> Path:
+        return self._folder / f"{account}.kubeconfig"
+
+    async def make(self, admin: Kube) -> None:
+        """Accounts, roles, tokens and kubeconfigs, as they should be now."""
+        for resource, item in _objects():
+            metadata = item["metadata"]
+            await admin.patch(
+                resource,
+                metadata["name"],
+                item,
+                namespace=metadata.get("namespace"),
+                kind=Patch.APPLY,
+                field_manager=MANAGER,
+                force=True,
+            )
+        await self._renew(admin)
+        for account in (CONTROLLER, RENDEZVOUS):
+            write_private(self.kubeconfig(account), self._config(account).encode())
+
+    async def keep(self) -> None:
+        """Until cancelled; what cannot be renewed now has most of its time before it."""
+        pause = RENEWED_EVERY_S
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                async with connect(self._admin_kubeconfig) as admin:
+                    await self._renew(admin)
+                pause = RENEWED_EVERY_S
+            except (KubeError, aiohttp.ClientError, TimeoutError) as error:
+                log.warning("the tokens of the control plane were not renewed: %s", error)
+                pause = RETRY_S
+
+    async def _renew(self, admin: Kube) -> None:
+        for account in (CONTROLLER, RENDEZVOUS):
+            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_S}}
+            answer = await admin.create(SERVICE_ACCOUNTS, body, namespace=rights.SYSTEM, name=account, subresource="token")
+            write_private(self._token(account), str(answer["status"]["token"]).encode())
+
+    def _token(self, account: str) -> Path:
+        return self._folder / f"{account}.token"
+
+    def _config(self, account: str) -> str:
+        """The administrator's, with another user."""
+        config = yaml.safe_load(self._admin_kubeconfig.read_text())
+        context = next(entry["context"] for entry in config["contexts"] if entry["name"] == config["current-context"])
+        return yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [self._reached(entry) for entry in config["clusters"] if entry["name"] == context["cluster"]],
+                "users": [{"name": account, "user": {"tokenFile": self._token(account).name}}],
+                "contexts": [{"name": account, "context": {"cluster": context["cluster"], "user": account, "namespace": rights.SYSTEM}}],
+                "current-context": account,
+            }
+        )
+
+    def _reached(self, entry: Object) -> Object:
+        """Files are named from the folder of the administrator's kubeconfig, and ours lies in another."""
+        cluster = dict(entry["cluster"])
+        if cluster.get("certificate-authority"):
+            cluster["certificate-authority"] = str(self._admin_kubeconfig.parent / cluster["certificate-authority"])
+        return {"name": entry["name"], "cluster": cluster}
+
+
+def _objects() -> Iterator[tuple[Resource, Object]]:
+    yield NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": rights.SYSTEM}}
+    for account in (CONTROLLER, RENDEZVOUS):
+        yield SERVICE_ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": rights.SYSTEM}}
+    for role in rights.roles():
+        made, binding = rights.as_objects(role)
+        yield CLUSTER_ROLES if role.is_everywhere else ROLES, made
+        yield CLUSTER_ROLE_BINDINGS if role.is_everywhere else ROLE_BINDINGS, binding
+    api: Object = {"apiVersion": f"{rights.RBAC}/v1", "metadata": {"name": RENDEZVOUS}}
+    yield CLUSTER_ROLES, api | {"kind": "ClusterRole", "rules": [rule(TOKEN_REVIEWS.group, TOKEN_REVIEWS.plural, "create")]}
+    subjects = [{"kind": "ServiceAccount", "name": RENDEZVOUS, "namespace": rights.SYSTEM}]
+    reference = {"apiGroup": rights.RBAC, "kind": "ClusterRole", "name": RENDEZVOUS}
+    yield CLUSTER_ROLE_BINDINGS, api | {"kind": "ClusterRoleBinding", "roleRef": reference, "subjects": subjects}
