@@ -38,7 +38,8 @@ def shown(job: Job, snapshot: Snapshot, known: ElasticStatus) -> ElasticStatus:
     is_less = len(working) + done < known.world_size
     if not is_less and (not going or (known.last_rescale is not None and known.last_rescale.id == id)):
         return status
-    cause = Cause.PLAN if going and all(pod.index >= job.workers for pod in going) else Cause.DISRUPTION
+    are_enough = sum(pod.is_active or pod.phase is Phase.PENDING for pod in members if pod not in going) >= job.workers
+    cause = Cause.PLAN if going and are_enough else Cause.DISRUPTION
     names = ", ".join(sorted(pod.name for pod in going)) or "a worker"
     loss = Rescale(
         id=id,

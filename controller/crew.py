@@ -34,11 +34,8 @@ def crew_of(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> Crew:
     pods = {type: [pod for pod in snapshot.pods if pod.type == type.lower()] for type in job.replicas}
     if group.is_waiting(job, snapshot):
         return Crew(places=tuple((type, pod.index) for type, found in pods.items() for pod in found))
-    framework, is_ours = FRAMEWORKS[job.kind.name], membership.is_ours(job, snapshot)
-    parts = [
-        _members(job, snapshot, known, pods[type]) if is_ours and type == WORKER else _in_places(type, spec.replicas, pods[type])
-        for type, spec in job.replicas.items()
-    ]
+    framework = FRAMEWORKS[job.kind.name]
+    parts = [_part(job, snapshot, known, pods[type], type=type) for type in job.replicas]
     return Crew(
         places=tuple(place for part in parts for place in part.places),
         missing=tuple(p for part in parts for p in part.missing if may_start and framework.may_start(job, p[0], snapshot.pods)),
@@ -48,8 +45,13 @@ def crew_of(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> Crew:
     )
 
 
-def _in_places(type: str, count: int, pods: Sequence[Pod]) -> Crew:
-    staff = resize.in_places(count, pods)
+def _part(job: Job, snapshot: Snapshot, known: Sequence[Leaving], pods: Sequence[Pod], *, type: str) -> Crew:
+    """What becomes of one replica type; who may be missed is for the place to say where the group meets."""
+    place, count = membership.place(job, snapshot), job.replicas[type].replicas
+    if type == WORKER and place is membership.Place.OURS:
+        return _members(job, snapshot, known, pods)
+    is_by_count = type == WORKER and place is membership.Place.STORE
+    staff = resize.by_count_in_places(count, pods) if is_by_count else resize.in_places(count, pods)
     return Crew(places=_places(type, staff), missing=tuple((type, index) for index in staff.missing), parted=staff.surplus)
 
 

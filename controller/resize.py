@@ -1,5 +1,6 @@
 """Decides which replicas a job should have now: which pods to make, and which to part with when there are too many.
-Fixed places for static jobs, where the index is the rank; any free index for elastic ones, where only the count matters.
+Fixed places for static jobs, where the index is the rank; any free index for elastic ones, where only the count matters. At c10d's
+store an index is no rank either, but nobody there is told to leave, and a place is filled again once its pod is gone.
 """
 
 from collections.abc import Collection, Sequence
@@ -37,6 +38,17 @@ def by_count(count: int, pods: Sequence[Pod], *, leaving: Collection[str]) -> St
     taken = {pod.index for pod in pods}
     free = (index for index in range(count + len(taken)) if index not in taken)
     return Staff(tuple(staying), tuple(index for index, _ in zip(free, range(count - len(staying)), strict=False)))
+
+
+def by_count_in_places(count: int, pods: Sequence[Pod]) -> Staff:
+    """Any `count` pods that are well stay, so that a place whose pod is lost costs none that works; lost ones are filled as they were."""
+    staying = who_stay(pods, leaving=())
+    if len(staying) > count:
+        return by_count(count, pods, leaving=())
+    taken = {pod.index for pod in pods}
+    free = (index for index in range(count) if index not in taken)
+    missing = tuple(index for index, _ in zip(free, range(count - len(taken)), strict=False))
+    return Staff(tuple(pod for pod in pods if not pod.is_deleting), missing)
 
 
 def who_stay(pods: Sequence[Pod], *, leaving: Collection[str]) -> list[Pod]:

@@ -39,6 +39,7 @@ class Life:
     completion: str = ""
     end: str = ""
     generation: int = 0
+    closed: str = ""
     said: set[str] = field(default_factory=set)
 
 
@@ -52,7 +53,7 @@ class Laws:
         self.has_finished = False
         self._holder = ""
         self._bad_until: dict[str, float] = {}
-        self._suspected: list[tuple[float, Life, str]] = []
+        self._suspected: list[tuple[float, Life, Object, str]] = []
         self._lost: list[tuple[float, str]] = []
         self._api, self._cluster, self._server = api, cluster, server
         self._jobs = JOBS[kind]
@@ -88,17 +89,18 @@ class Laws:
     def _breach(self, law: str, words: str) -> None:
         self.breaches.append(f"[{_time():.1f} s] {law}: {words}")
 
-    def _suspect(self, life: Life, law: str, words: str) -> None:
-        """A breach, unless the job ends now: its pods may go just before its status says why."""
-        self._suspected.append((_time(), life, f"[{_time():.1f} s] {law}: {words}"))
+    def _suspect(self, life: Life, pod: Object, law: str, words: str) -> None:
+        """A breach, unless the job ends now, or the pod's group: pods may go just before its status or its store says why."""
+        self._suspected.append((_time(), life, pod, f"[{_time():.1f} s] {law}: {words}"))
 
     def judge(self) -> None:
         """Suspicions that have stood long enough are breaches."""
-        for at, life, words in list(self._suspected):
-            if life.end:
-                self._suspected.remove((at, life, words))
+        for suspicion in list(self._suspected):
+            at, life, pod, words = suspicion
+            if life.end or self._is_another_group(pod):
+                self._suspected.remove(suspicion)
             elif _time() - at > BEHIND_S:
-                self._suspected.remove((at, life, words))
+                self._suspected.remove(suspicion)
                 self.breaches.append(words)
 
     # --- the job and its status ---
@@ -120,6 +122,9 @@ class Laws:
         if elastic.get("generation", 0) < life.generation:
             self._breach("the generation never falls", f"{life.generation} became {elastic.get('generation', 0)}")
         life.generation = elastic.get("generation", 0)
+        if life.closed and elastic.get("closed", "") != life.closed:
+            self._breach("a group that was let end stays ended", f"{life.closed} became {elastic.get('closed', '')}")
+        life.closed = elastic.get("closed", "")
         charged = sum(elastic.get("restarts", {}).get(cause, 0) for cause in CHARGED)
         happened = self._cluster.user_failures - life.user_failures_before
         if charged > happened:
@@ -180,18 +185,27 @@ class Laws:
         others = [p for p in self._pods_of(life.uid, WORKER.lower()) if p["metadata"]["name"] != name and _is_at_work(p)]
         unseen = sum(owner == life.uid and _time() - at < UNSEEN_S for at, owner in self._lost)
         least = min(j.least_workers for j in lately)
-        if life.uid not in self._server.expected:
-            return  # at c10d's store a place is filled again by its index, and surplus places go at once
         if len(others) + unseen < least:
-            self._suspect(life, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
+            self._suspect(life, pod, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
+        if life.uid not in self._server.expected:
+            return  # at c10d's store nobody is told
         last = self._server.expected[life.uid][-1]
         if name in last.members and name not in {leaving.member for leaving in last.leaving}:
-            self._suspect(life, "nobody goes untold", f"{name} is deleted while it is expected")
+            self._suspect(life, pod, "nobody goes untold", f"{name} is deleted while it is expected")
 
     def _is_another_group(self, pod: Object) -> bool:
         label = "elastic-training/group"
         groups = {p["metadata"]["labels"].get(label) for p in self._pods_of(_owner(pod), WORKER.lower())}
-        return len(groups) > 1 or pod["metadata"]["labels"].get(label, "").startswith("size-")
+        mine = pod["metadata"]["labels"].get(label, "")
+        return len(groups) > 1 or mine.startswith("size-") or (mine.startswith("c10d-") and self._run_of_store(_owner(pod)) not in mine)
+
+    def _run_of_store(self, uid: str) -> str:
+        """The store that a group of c10d's can meet at now; one that ended took its group with it."""
+        for pod in self._api.all(PODS):
+            if _owner(pod) == uid and REPLICA_TYPE not in pod["metadata"]["labels"] and _is_at_work(pod):
+                restarts = sum(container.get("restartCount", 0) for container in pod["status"].get("containerStatuses") or ())
+                return f"c10d-{pod['metadata']['uid'][:8]}-{restarts}"
+        return "none"
 
     def _life_of(self, pod: Object) -> Life | None:
         return self.lives.get(_owner(pod))

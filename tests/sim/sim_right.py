@@ -62,6 +62,8 @@ def _idle(api: Api, job: Job, pods: list[Object]) -> Iterator[str]:
 
 
 def _active(api: Api, server: SimServer, job: Job, pods: list[Object]) -> Iterator[str]:
+    if job.status.elastic is not None and job.status.elastic.closed:
+        yield f"the job goes on although its group was let end: {job.status.elastic.closed}"
     for type, spec in job.replicas.items():
         mine = [pod for pod in pods if pod["metadata"]["labels"][REPLICA_TYPE] == type.lower()]
         phases = Counter("deleting" if is_deleting(pod) else pod["status"]["phase"] for pod in mine)

@@ -253,3 +253,28 @@ def test_a_group_never_moves_while_it_runs() -> None:
         ours.settings = changed
         ours.settle()
         assert {one.uid for one in ours.pods.values()} == before
+
+
+def test_at_c10ds_store_a_place_whose_pod_is_lost_costs_no_worker_that_works() -> None:
+    cluster = with_store(4)
+    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
+    cluster.job = elastic_job(3, least=3, elastic={"rdzvBackend": "c10d"}, status=cluster.job.status)
+    cluster.settle()
+    assert cluster.names() == ["train-worker-1", "train-worker-2", "train-worker-3"]
+
+
+phases = st.sampled_from([Phase.PENDING, Phase.RUNNING, Phase.FAILED, Phase.SUCCEEDED])
+pods = st.dictionaries(st.integers(0, 7), st.tuples(phases, st.booleans()), max_size=8)
+
+
+@given(st.integers(0, 8), pods)
+def test_whoever_is_well_goes_only_where_others_are_enough(count: int, found: dict[int, tuple[Phase, bool]]) -> None:
+    there = [pod(index=index, phase=phase, is_deleting=is_deleting) for index, (phase, is_deleting) in found.items()]
+    staff = resize.by_count_in_places(count, there)
+    well = resize.who_stay(there, leaving=())
+    assert len(well) - len(staff.surplus) == min(len(well), count)
+    places = [one.index for one in there if one not in staff.surplus] + list(staff.missing)
+    assert len(places) == len(set(places)), "never two pods for one place"
+    assert not staff.missing or len(places) <= count
+    if any(one.phase is Phase.RUNNING for one in staff.surplus):
+        assert all(one.phase is not Phase.PENDING for one in well if one not in staff.surplus)
