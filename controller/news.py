@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from controller.actions import News, normal, warning
 from controller.snapshot import Pod, Snapshot
-from elastic.api.job import Job
+from elastic.api.job import ElasticStatus, Job
 from elastic.api.template import default_container
 from elastic.api.words import RdzvBackend
 
@@ -14,9 +14,11 @@ ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 
 def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[News]:
     containers = {type.lower(): default_container(spec.template, job.kind).get("name", "") for type, spec in job.replicas.items()}
+    # How a worker ended that was told to leave is no news.
+    leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
     for pod in pods:
         code = pod.exit_code(containers.get(pod.type, ""))
-        if code is not None:
+        if code is not None and pod.uid not in leaving:
             message = f"Pod: {job.metadata.namespace}.{pod.name} exited with code {code}"
             yield normal("ExitedWithCode", message, about=f"{pod.uid}/{pod.restarts}")
         for container in pod.containers:
@@ -25,6 +27,19 @@ def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[News]:
                 yield warning(container.waiting, message, about=pod.uid)
         if pod.unscheduled:
             yield warning("Unschedulable", f"Error pod {pod.name} condition message: {pod.unscheduled}", about=pod.uid)
+
+
+def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[News]:
+    """Who works together is another group than before: why, and by which id logs and status know it."""
+    rescale = new.last_rescale
+    if rescale is None or (known.last_rescale is not None and known.last_rescale.id == rescale.id):
+        return
+    workers = f"{rescale.to_size} worker{'' if rescale.to_size == 1 else 's'}"
+    before = f" after {rescale.from_size}" if rescale.from_size else ""
+    words = (
+        f"{job.kind.name} {job.metadata.name} trains with {workers}{before}: {rescale.reason} (cause {rescale.cause}, rescale {rescale.id})"
+    )
+    yield normal("Rescaled", words, about=rescale.id)
 
 
 def of_templates(job: Job) -> Iterator[News]:

@@ -16,7 +16,7 @@ from controller.crew import crew_of
 from controller.frameworks import FRAMEWORKS
 from controller.hpa import autoscaler, left_out
 from controller.lost import with_lost_given_up
-from controller.news import in_words, of_pods, of_remarks, of_templates
+from controller.news import in_words, of_pods, of_remarks, of_rescale, of_templates
 from controller.objects import reconciled
 from controller.pdb import disruption_budget
 from controller.pods import pod_for
@@ -222,7 +222,8 @@ def _active(look: _Look) -> Plan:
     status = _shown(look, restarting=restarts, is_apart=regroup.is_apart(job, snapshot, elastic))
     if elastic != (known if look.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)
-    news = (*look.news, *(_at_first(job, snapshot) if crew.missing else ()), *restarts)
+    at_first = tuple(_at_first(job, snapshot)) if crew.missing else ()
+    news = (*look.news, *at_first, *restarts, *of_rescale(job, known=known, new=elastic))
     moments = (look.deadline, membership.next_deadline(crew.leaving, now=snapshot.now), regroup.pause_until(job, snapshot))
     return Plan(tuple(actions), status, news, min((moment for moment in moments if moment is not None), default=None))
 
