@@ -5,12 +5,14 @@ how long ours will stand, since we began to ask for it, because nobody can have 
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import aiohttp
 
+from controller.options import LEASE_S
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import LEASES, Object
@@ -20,11 +22,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """`duration_s` without a renewal and the Lease is free; the holder renews every `renew_s` and gives up a little before it is."""
+    """`duration_s` without a renewal and the Lease is free. Its holder renews it several times as often and gives up a little earlier;
+    whoever waits for it looks often enough to miss little of a clean stop.
+    """
 
-    duration_s: float = 10.0
-    renew_s: float = 2.0
-    poll_s: float = 1.0
+    duration_s: float = LEASE_S
+
+    @property
+    def renew_s(self) -> float:
+        return self.duration_s * 0.2
+
+    @property
+    def retry_s(self) -> float:
+        return self.duration_s * 0.02
+
+    @property
+    def poll_s(self) -> float:
+        return self.duration_s * 0.1
 
     @property
     def give_up_s(self) -> float:
@@ -87,16 +101,20 @@ class Election:
     async def win(self) -> None:
         """Returns once the Lease is ours."""
         while True:
-            if await self._try(self._take):
+            if await self._try(self._take, within_s=self._terms.renew_s):
                 break
             await asyncio.sleep(self._terms.poll_s)
         log.info("holds the lease", extra={"lease": f"{self._namespace}/{self._name}", "holder": self._me, "term": self.term})
 
     async def hold(self) -> None:
         """Renews until the Lease is lost, then returns; whoever worked under it must stop at once."""
+        is_renewed = True
         while (left_s := self.left_s()) > 0:
-            await asyncio.sleep(min(self._terms.renew_s, left_s))
-            if not await self._try(self._take) and self._seen is not None and self._seen.holder != self._me:
+            await asyncio.sleep(min(self._terms.renew_s if is_renewed else self._terms.retry_s, left_s))
+            # What we wrote last is what is there, unless an attempt failed: then it is looked at first.
+            attempt = self._renew if is_renewed else self._take
+            is_renewed = await self._try(attempt, within_s=max(self._terms.renew_s, self.left_s() / 2))
+            if not is_renewed and self._seen is not None and self._seen.holder != self._me:
                 break
         log.error("the lease is lost", extra={"lease": f"{self._namespace}/{self._name}", "holder": self._me})
 
@@ -104,11 +122,11 @@ class Election:
         """A clean stop: the next one need not wait."""
         self._held_since = None
         if self._lease is not None and self._seen is not None and self._seen.holder == self._me:
-            await self._try(lambda: self._write("", transitions=self.term))
+            await self._try(lambda: self._write("", transitions=self.term), within_s=self._terms.renew_s)
 
-    async def _try(self, attempt: Callable[[], Awaitable[bool]]) -> bool:
+    async def _try(self, attempt: Callable[[], Awaitable[bool]], *, within_s: float) -> bool:
         try:
-            async with asyncio.timeout(self._terms.renew_s):
+            async with asyncio.timeout(within_s):
                 return await attempt()
         except (KubeError, aiohttp.ClientError, TimeoutError) as error:
             # A conflict is a lost race; anything else may pass. Either way the next try looks afresh.
@@ -124,6 +142,12 @@ class Election:
         transitions = int(spec.get("leaseTransitions") or 0)
         is_ours = self._seen is not None and self._seen.holder == self._me
         await self._write(self._me, transitions=transitions if is_ours else transitions + 1)
+        self._held_since = began
+        return True
+
+    async def _renew(self) -> bool:
+        began = self._clock()
+        await self._write(self._me, transitions=self.term)
         self._held_since = began
         return True
 
@@ -145,7 +169,7 @@ class Election:
         duration_s = self._terms.duration_s if holder else 1.0
         spec: Object = {
             "holderIdentity": holder,
-            "leaseDurationSeconds": int(duration_s),
+            "leaseDurationSeconds": math.ceil(duration_s),
             "renewTime": renewed,
             "leaseTransitions": transitions,
         }

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from controller.options import Options
+from controller.options import LEASE_S, Options
 from elastic.api.kinds import KINDS
 from elastic.logs import log_to
 
@@ -59,6 +59,14 @@ log = logging.getLogger("controller")
 )
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Written once the controller works.")
 @click.option("--leader-elect/--no-leader-elect", default=False, show_default=True, help="Let only the holder of a Lease work.")
+@click.option(
+    "--lease-duration",
+    "lease_duration_s",
+    default=LEASE_S,
+    show_default=True,
+    type=click.FloatRange(min=1.0),
+    help="Seconds without a sign of its holder after which another one takes the Lease.",
+)
 @click.option("--lease-namespace", default="", help="Where the Lease is. Default: the namespace of the account or kubeconfig.")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
 def main(*, log_level: str, kinds: str, **flags: Any) -> None:
@@ -87,6 +95,7 @@ async def _run(options: Options) -> int:
             options.kubeconfig,
             host=os.environ.get("KUBERNETES_SERVICE_HOST", ""),
             port=os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
+            agent=f"elastic-controller/{options.identity}",
         )
     except AccessError as error:
         log.error("%s", error)

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+LEASE_S = 10.0
+"""Long enough for an API server that is slow or being restarted, and short enough that jobs are not left alone for 15 s."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -28,4 +31,5 @@ class Options:
     ready_file: Path | None
     leader_elect: bool
     lease_namespace: str
+    lease_duration_s: float
     identity: str

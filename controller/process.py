@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.apply import Applier
 from controller.edge import Edge
-from controller.election import Election
+from controller.election import Election, Terms
 from controller.fence import FencedMembership, FencedWriter
 from controller.keys import Key
 from controller.link import RendezvousLink
@@ -159,7 +159,8 @@ class Process:
 def _election(kube: Kube, options: Options) -> Election:
     # A machine that sleeps must find the time that passed; not every system has a clock that says so.
     clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
-    return Election(kube, namespace=options.lease_namespace, name=LEASE, me=options.identity, clock=clock)
+    terms = Terms(duration_s=options.lease_duration_s)
+    return Election(kube, namespace=options.lease_namespace, name=LEASE, me=options.identity, clock=clock, terms=terms)
 
 
 def _door(kube: Kube, options: Options) -> "Door | None":

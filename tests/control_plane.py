@@ -97,10 +97,10 @@ async def controller_account(kubeconfig: Path, folder: Path) -> Path:
     return path
 
 
-async def install_crds(kubeconfig: Path, *more: Path) -> None:
+async def install_crds(kubeconfig: Path, *more: Path, kinds: str = "*") -> None:
     """Ours, as they are applied to a cluster, and what a test needs beside them."""
     async with connect(kubeconfig) as kube:
-        for path in (*sorted((ROOT / "deploy" / "crds").glob("*.kubeflow.org.yaml")), *more):
+        for path in (*sorted((ROOT / "deploy" / "crds").glob(f"{kinds}.kubeflow.org.yaml")), *more):
             for item in yaml.safe_load_all(path.read_text()):
                 await _applied(kube, CUSTOM_RESOURCE_DEFINITIONS, item)
 

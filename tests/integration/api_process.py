@@ -52,6 +52,10 @@ class ApiProcess:
         return f"https://127.0.0.1:{self.port}"
 
     @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    @property
     def token(self) -> str:
         return (self.folder / "admin.token").read_text()
 

@@ -39,7 +39,14 @@ class Clock:
         return self.now
 
 
-QUICK = Terms(duration_s=10, renew_s=1, poll_s=0.01)
+class Quick(Terms):
+    """The times of the default, without long pauses between looks."""
+
+    renew_s = 1.0
+    poll_s = 0.01
+
+
+QUICK = Quick()
 
 
 def candidate(kube: Kube, me: str, clock: Clock) -> Election:
@@ -49,6 +56,14 @@ def candidate(kube: Kube, me: str, clock: Clock) -> Election:
 @pytest.mark.parametrize(("holder", "age", "free"), [("", 0, True), ("me", 0, True), ("other", 9.9, False), ("other", 10, True)])
 def test_a_lease_is_free_when_it_is_ours_or_nobodys_or_has_run_out(holder: str, age: float, free: bool) -> None:
     assert is_free(Seen(holder, "t", 10, at=0), me="me", now=age) is free
+
+
+def test_by_default_another_one_takes_over_within_15_s_of_a_kill_and_within_2_s_of_a_clean_stop() -> None:
+    terms = Terms()
+    seen_late, looks_late = terms.poll_s, terms.poll_s
+    assert terms.duration_s + seen_late + looks_late <= 13, "the rest is for its first round"
+    assert terms.poll_s <= 1
+    assert terms.give_up_s + terms.renew_s < terms.duration_s, "one that hangs in its last try ends before the next one begins"
 
 
 async def test_the_second_waits_until_the_first_has_been_silent_for_the_time_it_said() -> None:
@@ -162,3 +177,25 @@ async def test_work_that_is_stopped_gives_the_lease_back_and_work_that_breaks_do
         with pytest.raises(ValueError, match="a part is broken"):
             await candidate(kube, "second", clock).lead(broken)
         assert lease.object["spec"]["holderIdentity"] == ""
+
+
+async def test_an_api_server_that_answers_late_or_refuses_once_costs_nobody_the_lease() -> None:
+    lease, clock, refusals, renewed = OneLease(), Clock(), iter([500, 409, 503, 409]), asyncio.Event()
+
+    async def moody(request: web.Request) -> web.Response:
+        code = next(refusals, None) if request.method == "PUT" else None
+        if code is not None:
+            return refusal(code, "NotNow")
+        answer = await lease.answer(request)
+        if request.method == "PUT":
+            renewed.set()
+        return answer
+
+    async with served(moody) as kube:
+        election = candidate(kube, "first", clock)
+        await election.win()
+        holding = asyncio.create_task(election.hold())
+        async with asyncio.timeout(60):
+            await renewed.wait()
+        assert not holding.done()
+        holding.cancel()
