@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from elastic.local.sandbox import Launch, Mount, SandboxError
+from elastic.local.agent import memory
+from elastic.local.sandbox import Launch, Mount, Record, SandboxError
 from elastic.local.sandbox.channel import Channel, listen_inside
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
@@ -107,3 +110,40 @@ def test_only_a_network_of_its_own_has_sockets_inside(holder: Path) -> None:
         return
     with listen_inside(holder, 45678) as server:
         assert server.getsockname() == ("10.64.0.1", 45678)
+
+
+GROW = "import time; held = bytearray(200 << 20); time.sleep(1000)"
+LIMIT = 60 << 20
+
+
+async def test_the_kernel_ends_a_container_above_its_limit_and_the_record_says_so(holder: Path) -> None:
+    channel = await Channel.open(holder)
+    if not (await channel.describe())["limits_memory"]:
+        pytest.skip("no control group can be made here")
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    channel.subscribe(ended.put_nowait)
+    await channel.create("p", hostname="p")
+    await channel.run(launch(holder, "hungry", "", argv=["python3", "-c", GROW], id="p/hungry/0", memory=LIMIT))
+    assert await ended.get() == "p/hungry/0"
+    record = msgspec.json.decode((holder / "hungry.json").read_bytes(), type=Record)
+    assert (record.exit_code, record.oom) == (137, True)
+    await channel.close()
+
+
+async def test_where_the_kernel_does_not_a_container_is_watched_and_ended_as_a_whole(holder: Path) -> None:
+    channel = await Channel.open(holder)
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    channel.subscribe(ended.put_nowait)
+    await channel.create("p", hostname="p")
+    # The shell survives what it starts, so only the end of the whole tree ends it.
+    script = f"python3 -c '{GROW}' & while true; do sleep 1; done"
+    await channel.run(launch(holder, "watched", script))
+
+    async def kill() -> None:
+        await channel.signal("watched", signal.SIGKILL, out_of_memory=True)
+
+    await memory.watch(LIMIT, pids=lambda: channel.tree("watched"), kill=kill)
+    assert await ended.get() == "watched"
+    record = msgspec.json.decode((holder / "watched.json").read_bytes(), type=Record)
+    assert (record.exit_code, record.oom) == (137, True)
+    await channel.close()

@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 class Care:
     """Health by container; every change calls `changed`, every failed finding calls `complain`."""
 
-    def __init__(self, changed: Callable[[], None], complain: Callable[[str, str], None]) -> None:
+    def __init__(self, changed: Callable[[], None], complain: Callable[[str, str], None], *, watches_memory: bool) -> None:
+        self._watches_memory = watches_memory
         self._changed = changed
         self._complain = complain
         self._health: dict[str, tuple[str, Health]] = {}
@@ -37,7 +38,7 @@ class Care:
         self._health[name] = (run_id, at_start(target.container))
         work = [self._follow(run_id, target, probe) for probe in probes(target.container)]
         limit = memory.limit_of(target.container)
-        if limit is not None:
+        if limit is not None and self._watches_memory:
             work.append(_watch_memory(run_id, target, limit))
         self._tasks[name] = [asyncio.create_task(each) for each in work]
         for task in self._tasks[name]:

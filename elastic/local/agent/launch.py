@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
-from elastic.local.agent import volumes
+from elastic.local.agent import memory, volumes
 from elastic.local.agent.devices import Devices
 from elastic.local.agent.environment import ConfigError, Object, Sources, command_line, environment
 from elastic.local.agent.images import Images
@@ -37,6 +37,8 @@ class Settings:
     claims: Path
     host_ip: str
     capacity: Mapping[str, str]
+    limits_memory: bool = False
+    """Whether the kernel holds containers to their memory limits, so that nobody has to watch them."""
     images: Images = field(default_factory=Images)
     back_off: BackOff = field(default_factory=BackOff)
 
@@ -104,6 +106,7 @@ class Preparation:
             record=str(self._folder.record(name, attempt)),
             mounts=mounts,
             hosts=str(self._folder.hosts),
+            memory=memory.limit_of(container) or 0,
         )
 
     def _base(self, pod: Object, container: Object) -> dict[str, str]:

@@ -72,7 +72,7 @@ class PodRunner:
         self._pushed: Object | None = None
         self._cleared = False
         self._stopping: set[asyncio.Task[None]] = set()
-        self._care = Care(self._wake.set, self._unwell)
+        self._care = Care(self._wake.set, self._unwell, watches_memory=not around.settings.limits_memory)
         self._preparation = Preparation(folder, around.kube, around.settings, around.devices)
         note = folder.note()
         self._started_at = note.started_at if note else time.time()

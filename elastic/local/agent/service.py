@@ -53,6 +53,7 @@ async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", opt
         claims=options.data_dir / "claims",
         host_ip=HOST_IP,
         capacity={},
+        limits_memory=described["limits_memory"],
         images=options.images,
     )
     place = Place(options.data_dir / "nodes", {API_SERVER: gateway, RENDEZVOUS: gateway})

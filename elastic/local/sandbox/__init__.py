@@ -8,6 +8,9 @@ from typing import Protocol
 
 import msgspec
 
+NO_GROUP = -1
+"""In the place of the descriptor by which a process enters a control group."""
+
 
 class Mode(enum.Enum):
     NETNS = "netns"
@@ -34,6 +37,8 @@ class Launch(msgspec.Struct, frozen=True):
     record: str
     mounts: list[Mount] = []
     hosts: str = ""
+    memory: int = 0
+    """The most bytes it may hold, where the holder can have the kernel see to that; 0 for as many as there are."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,10 +85,12 @@ class Sandbox(Protocol):
     def check(self, launch: Launch) -> None:
         """Raises SandboxError where the launch asks for something that this sandbox cannot give."""
 
-    def spawn(self, launch: Launch, *, log: int, problem: int) -> int:
-        """Forks the container's init, which starts the process, and returns its pid; `problem` takes the reason if it cannot start."""
+    def spawn(self, launch: Launch, *, log: int, group: int, problem: int) -> int:
+        """Forks the container's init, which starts the process, and returns its pid; `problem` takes the reason if it cannot start.
+        `group` is the entrance to the process's control group, or NO_GROUP.
+        """
 
-    def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, problem: int) -> int:
+    def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, group: int, problem: int) -> int:
         """Starts one more process beside a running container (exec) and returns its pid."""
 
     def kill(self, init_pid: int) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
-from elastic.local.sandbox import Launch, Mode, Record, Sandbox, SandboxError, init, linux
+from elastic.local.sandbox import Launch, Mode, Record, Sandbox, SandboxError, groups, init, linux
 from elastic.local.sandbox.channel import SOCKET, address_in
+from elastic.local.sandbox.groups import Group, Groups
 from elastic.local.sandbox.trial import prove
 
 MAX_REQUEST = 4 * 1024 * 1024
@@ -31,6 +32,7 @@ class _Container:
     launch: Launch
     record: Record
     problem: int
+    group: Group | None
 
 
 @dataclass(slots=True)
@@ -55,8 +57,9 @@ class _Client:
 class Holder:
     """Answers one request at a time; whatever it does takes milliseconds."""
 
-    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+    def __init__(self, sandbox: Sandbox, folder: Path, limits: Groups | None) -> None:
         self._sandbox = sandbox
+        self._limits = limits
         self._folder = folder
         self._selector = selectors.DefaultSelector()
         self._containers: dict[int, _Container] = {}
@@ -147,6 +150,7 @@ class Holder:
                     "gateway": self._sandbox.gateway,
                     "running": self._running(),
                     "holder": self._name,
+                    "limits_memory": self._limits is not None,
                 }
             case "follow":
                 client.follows = True
@@ -185,15 +189,17 @@ class Holder:
         if self._init_of(launch.id) is not None:
             return {}
         self._sandbox.check(launch)
-        problem, ours = self._problem_pipe()
         log = os.open(launch.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        problem, ours = self._problem_pipe()
         try:
-            pid = self._sandbox.spawn(launch, log=log, problem=problem)
+            group = self._limits.make(launch.id, limit=launch.memory) if self._limits is not None and launch.memory else None
+            with groups.entrance(group) as entrance:
+                pid = self._sandbox.spawn(launch, log=log, group=entrance, problem=problem)
         finally:
             os.close(log)
             os.close(problem)
         record = Record(id=launch.id, pid=pid, started_at=time.time())
-        self._containers[pid] = _Container(launch, record, ours)
+        self._containers[pid] = _Container(launch, record, ours, group)
         _write_record(launch, record)
         return {"pid": pid}
 
@@ -211,7 +217,9 @@ class Holder:
             if pid_of_init is None or len(fds) != 3:
                 raise SandboxError(f"container {launch.id} is not running")
             streams = (fds[0], fds[1], fds[2])
-            pid = self._sandbox.join(launch, init_pid=pid_of_init, streams=streams, terminal=request["terminal"], problem=problem)
+            terminal = bool(request["terminal"])
+            with groups.entrance(self._containers[pid_of_init].group) as group:
+                pid = self._sandbox.join(launch, init_pid=pid_of_init, streams=streams, terminal=terminal, group=group, problem=problem)
         except (SandboxError, OSError):
             os.close(ours)
             raise
@@ -255,20 +263,28 @@ class Holder:
         container = self._containers.pop(pid, None)
         if container is not None:
             words = _drain(container.problem)
-            record = msgspec.structs.replace(container.record, finished_at=time.time(), exit_code=code, error=words)
+            oom = container.record.oom or (code != 0 and self._ran_out(container))
+            record = msgspec.structs.replace(container.record, finished_at=time.time(), exit_code=code, error=words, oom=oom)
             _write_record(container.launch, record)
             for other, beside in self._joined.items():
                 if beside.container == container.launch.id:
                     _kill_tree(other)
             for client in [client for client in self._clients if client.follows]:
                 self._tell(client, {"ended": container.launch.id}, [])
+            if container.group is not None and self._limits is not None:
+                self._limits.release(container.group)
         joined = self._joined.pop(pid, None)
         if joined is not None:
             words = _drain(joined.problem)
             if joined.client in self._clients:
                 self._tell(joined.client, {"joined": joined.id, "exit_code": code, "error": words}, [])
+        if self._limits is not None:
+            self._limits.tidy()
         if self._sandbox.mode is Mode.LOOPBACK:
             self._end_strays()
+
+    def _ran_out(self, container: _Container) -> bool:
+        return container.group is not None and container.group.has_run_out()
 
     def _end_strays(self) -> None:
         """Where an init was killed without its knowledge, its processes became our children; no process outlives its pod."""
@@ -290,6 +306,8 @@ class Holder:
                 break
             self._ended(pid, init.exit_code(status))
         self._sandbox.close()
+        if self._limits is not None:
+            self._limits.close()
 
 
 def _kill_tree(pid: int) -> None:
@@ -357,13 +375,14 @@ def main() -> int:
     folder, mode = Path(sys.argv[1]), Mode(sys.argv[2])
     linux.die_with_parent(signal.SIGTERM)
     linux.adopt_orphans()
+    limits = groups.find()
     try:
         sandbox = make_sandbox(mode, folder)
         prove(sandbox, folder)
     except (SandboxError, OSError) as error:
         print(f"sandbox {mode.value} cannot be made here: {error}", file=sys.stderr)
         return 1
-    Holder(sandbox, folder).serve()
+    Holder(sandbox, folder, limits).serve()
     return 0
 
 

@@ -11,7 +11,7 @@ import termios
 from collections.abc import Callable
 from typing import NoReturn
 
-from elastic.local.sandbox import Launch, linux
+from elastic.local.sandbox import NO_GROUP, Launch, linux
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 KILL_TREE = signal.SIGRTMAX
@@ -50,12 +50,13 @@ def as_child(work: Callable[[], NoReturn], problem: int) -> NoReturn:
         fail(problem, repr(error))
 
 
-def run(launch: Launch, *, log: int, problem: int, prepare: Callable[[], None]) -> NoReturn:
+def run(launch: Launch, *, log: int, group: int, problem: int, prepare: Callable[[], None]) -> NoReturn:
     """Runs the main process to its end, ends whatever it left behind, and exits as it did. All of the tree is below this process."""
     prepare()
 
     def start() -> NoReturn:
         os.setsid()
+        enter(group)
         execute(launch, streams=(os.open(os.devnull, os.O_RDONLY), log, log), problem=problem)
 
     relay(start, problem=problem, ends=Ends.TREE)
@@ -82,12 +83,20 @@ def relay(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> NoRetur
     os._exit(code)
 
 
-def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, problem: int) -> NoReturn:
+def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, group: int, problem: int) -> NoReturn:
     """Becomes a further program beside a container's main process, in a session of its own, with a controlling terminal if it has one."""
     os.setsid()
+    enter(group)
     if terminal:
         fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
     execute(launch, streams=streams, problem=problem)
+
+
+def enter(group: int) -> None:
+    """Only the program counts against its limit; whoever starts it stays outside, and sees how it ends."""
+    if group != NO_GROUP:
+        os.write(group, b"0")
+        os.close(group)
 
 
 def _wait_for(main: int) -> int:

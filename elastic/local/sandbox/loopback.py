@@ -106,13 +106,13 @@ class Loopback:
             ) from error
         made.append(target)
 
-    def spawn(self, launch: Launch, *, log: int, problem: int) -> int:
+    def spawn(self, launch: Launch, *, log: int, group: int, problem: int) -> int:
         dressed = self._dress(launch)
 
         def begin() -> NoReturn:
             linux.die_with_parent(init.KILL_TREE)
-            init.forget_the_holder((log, problem))
-            init.run(dressed, log=log, problem=problem, prepare=linux.adopt_orphans)
+            init.forget_the_holder((log, group, problem))
+            init.run(dressed, log=log, group=group, problem=problem, prepare=linux.adopt_orphans)
 
         pid = os.fork()
         if pid == 0:
@@ -129,14 +129,17 @@ class Loopback:
         }
         return msgspec.structs.replace(launch, env={**launch.env, **ours})
 
-    def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, problem: int) -> int:
+    def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, group: int, problem: int) -> int:
         dressed = self._dress(launch)
+
+        def beside() -> NoReturn:
+            init.join(dressed, streams=streams, terminal=terminal, group=group, problem=problem)
 
         def begin() -> NoReturn:
             linux.die_with_parent(init.KILL_TREE)
-            init.forget_the_holder((*streams, problem))
+            init.forget_the_holder((*streams, group, problem))
             linux.adopt_orphans()
-            init.relay(lambda: init.join(dressed, streams=streams, terminal=terminal, problem=problem), problem=problem, ends=Ends.TREE)
+            init.relay(beside, problem=problem, ends=Ends.TREE)
 
         pid = os.fork()
         if pid == 0:

@@ -121,15 +121,18 @@ class Netns:
     def check(self, launch: Launch) -> None:
         """Whatever a path needs is made in the container's own mount namespace, so there is nothing to refuse beforehand."""
 
-    def spawn(self, launch: Launch, *, log: int, problem: int) -> int:
+    def spawn(self, launch: Launch, *, log: int, group: int, problem: int) -> int:
         """Two forks: only children enter a new PID namespace, and a holder without privileges could not come back from one."""
         pod = self._pods[launch.pod]
 
+        def first() -> NoReturn:
+            init.run(launch, log=log, group=group, problem=problem, prepare=_see_own_processes)
+
         def begin() -> NoReturn:
             linux.die_with_parent(signal.SIGKILL)
-            init.forget_the_holder((log, problem, pod.net, pod.uts))
+            init.forget_the_holder((log, group, problem, pod.net, pod.uts))
             self._surround(launch, pod)
-            init.relay(lambda: init.run(launch, log=log, problem=problem, prepare=_see_own_processes), problem=problem, ends=Ends.CHILD)
+            init.relay(first, problem=problem, ends=Ends.CHILD)
 
         pid = os.fork()
         if pid == 0:
@@ -148,12 +151,15 @@ class Netns:
         Placement(self._stage).place([*launch.mounts, *names])
         linux.unshare(linux.CLONE_NEWPID)
 
-    def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, problem: int) -> int:
+    def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, group: int, problem: int) -> int:
+        def beside() -> NoReturn:
+            init.join(launch, streams=streams, terminal=terminal, group=group, problem=problem)
+
         def begin() -> NoReturn:
             linux.die_with_parent(signal.SIGKILL)
-            init.forget_the_holder((*streams, problem))
+            init.forget_the_holder((*streams, group, problem))
             _enter(init_pid)
-            init.relay(lambda: init.join(launch, streams=streams, terminal=terminal, problem=problem), problem=problem, ends=Ends.CHILD)
+            init.relay(beside, problem=problem, ends=Ends.CHILD)
 
         pid = os.fork()
         if pid == 0:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from elastic.local.sandbox import Launch, Sandbox, SandboxError
+from elastic.local.sandbox import NO_GROUP, Launch, Sandbox, SandboxError
 from elastic.local.sandbox.init import exit_code
 
 POD = "trial"
@@ -18,7 +18,7 @@ def prove(sandbox: Sandbox, folder: Path) -> None:
     problem, theirs = os.pipe()
     log = os.open(os.devnull, os.O_WRONLY)
     try:
-        pid = sandbox.spawn(launch, log=log, problem=theirs)
+        pid = sandbox.spawn(launch, log=log, group=NO_GROUP, problem=theirs)
         os.close(theirs)
         words = os.read(problem, 4096).decode(errors="replace")
         code = exit_code(os.waitpid(pid, 0)[1])
