@@ -3,15 +3,16 @@
 from pathlib import Path
 
 import pytest
-from operator_replay import SCHEDULERS, failures, prepare
+from operator_replay import MODES, Mode, played, prepare
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("needs", SCHEDULERS)
+@pytest.mark.parametrize("mode", MODES, ids=str)
 def test_every_must_check_passes_on_a_real_api_server(
-    kubeconfig: Path, tmp_path: Path, needs: str, capsys: pytest.CaptureFixture[str]
+    kubeconfig: Path, tmp_path: Path, mode: Mode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare(kubeconfig)
+    run = played(kubeconfig, mode, tmp_path)
     with capsys.disabled():
-        failed = failures(kubeconfig, needs, tmp_path)
-    assert not failed, "\n".join(failed)
+        print(run.table)
+    assert not run.failed, "\n".join(run.failed)

@@ -1,26 +1,45 @@
 """Holds the controller to what the Training Operator did on a real API server, recorded in tests/operator."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from control_plane import api_server
-from operator_replay import SCHEDULERS, failures, prepare
+from operator_replay import MODES, Mode, Played, played, prepare
+
+LANES = [[mode for mode in MODES if mode.compat == compat] for compat in ("default", "strict")]
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with api_server(tmp_path_factory.mktemp("operator")) as path:
-        prepare(path)
-        yield path
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Mode, "Future[Played]"]]:
+    """Every mode's run, in two lanes with an API server each: a run spends most of its time waiting."""
+    futures: dict[Mode, Future[Played]] = {mode: Future() for mode in MODES}
+    with ThreadPoolExecutor(len(LANES)) as threads:
+        for number, lane in enumerate(LANES):
+            threads.submit(_play, lane, tmp_path_factory.mktemp(f"lane-{number}"), futures)
+        yield futures
+
+
+def _play(lane: Sequence[Mode], folder: Path, futures: dict[Mode, "Future[Played]"]) -> None:
+    try:
+        with api_server(folder) as kubeconfig:
+            prepare(kubeconfig)
+            for mode in lane:
+                futures[mode].set_result(played(kubeconfig, mode, folder))
+    except BaseException as error:
+        for mode in lane:
+            if not futures[mode].done():
+                futures[mode].set_exception(error)
 
 
 @pytest.mark.integration
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("needs", SCHEDULERS)
+@pytest.mark.parametrize("mode", MODES, ids=str)
 def test_every_must_check_of_the_recorded_operator_passes(
-    kubeconfig: Path, tmp_path: Path, needs: str, capsys: pytest.CaptureFixture[str]
+    runs: dict[Mode, "Future[Played]"], mode: Mode, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    run = runs[mode].result()
     with capsys.disabled():
-        failed = failures(kubeconfig, needs, tmp_path)
-    assert not failed, "\n".join(failed)
+        print(run.table)
+    assert not run.failed, "\n".join(run.failed)
