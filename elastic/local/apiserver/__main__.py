@@ -10,6 +10,7 @@ import signal
 import socket
 from pathlib import Path
 
+from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.datadir import DataDir
 from elastic.local.apiserver.faults import Faults
 from elastic.local.apiserver.server import ApiServer
@@ -29,6 +30,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--ready-fd", type=int, metavar="N", help="gets one line, the port, when requests are answered")
     parser.add_argument("--ready-file", type=Path, help="the same as a file")
+    parser.add_argument("--audit-file", type=Path, metavar="F", help="gets a line of JSON for each verb of each user on each resource, once")
     parser.add_argument("--faults", type=int, metavar="SEED", help="for tests: serves /faults, where faults on purpose are asked for")
     return parser.parse_args()
 
@@ -52,7 +54,8 @@ async def serve(args: argparse.Namespace) -> None:
     sockets = [*own, *(socket.socket(fileno=fd) for fd in args.listen_fd)]
     port = sockets[0].getsockname()[1]
     data = DataDir.open(args.data_dir, tuple(args.san))
-    server = ApiServer(data, Faults(args.faults) if args.faults is not None else None)
+    faults = Faults(args.faults) if args.faults is not None else None
+    server = ApiServer(data, faults, Audit(args.audit_file) if args.audit_file is not None else None)
     server.load()
     server.publish(port)
     stopped = asyncio.Event()

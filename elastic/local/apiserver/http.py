@@ -12,6 +12,7 @@ from aiohttp import web
 
 from elastic.local.apiserver import discovery, lists, negotiation, paths, tables
 from elastic.local.apiserver.answers import json_response, not_served, raw_response
+from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.calls import ANONYMOUS, Call, User
 from elastic.local.apiserver.custom import Custom
@@ -58,10 +59,12 @@ class Edge:
         subresources: Subresources,
         kubelets: Kubelets,
         faults: Faults | None,
+        audit: Audit | None,
     ) -> None:
         self._store, self._registry, self._objects, self._tokens, self._rbac = store, registry, objects, tokens, rbac
         self._reviews, self._writes, self._subresources, self._kubelets = reviews, writes, subresources, kubelets
         self._faults = faults
+        self._audit = audit
         self._documents = Documents(registry, store, rbac)
         self._watchers: set[tuple[str, Watcher]] = set()
 
@@ -200,6 +203,8 @@ class Edge:
             "name": call.name,
         }
         allowed, _ = self._rbac.allows(call.user, attributes)
+        if self._audit is not None:
+            self._audit.note(call, allowed=allowed)
         if allowed:
             return
         what = f"{call.kind.plural}/{call.subresource}" if call.subresource else call.kind.plural

@@ -26,7 +26,7 @@ def _core() -> list[ResourceType]:
         make("configmaps", "ConfigMap", cluster.ConfigMaps(), short_names=("cm",)),
         make("endpoints", "Endpoints", short_names=("ep",)),
         make("events", "Event", cluster.Events(), short_names=("ev",)),
-        make("limitranges", "LimitRange", short_names=("limits",)),
+        make("limitranges", "LimitRange", short_names=("limits",), remark=_unenforced("limitranges")),
         make(
             "namespaces",
             "Namespace",
@@ -76,7 +76,14 @@ def _core() -> list[ResourceType]:
                 _status("Pod"),
             ),
         ),
-        make("resourcequotas", "ResourceQuota", cluster.WithStatus(), short_names=("quota",), subresources=(_status("ResourceQuota"),)),
+        make(
+            "resourcequotas",
+            "ResourceQuota",
+            cluster.WithStatus(),
+            short_names=("quota",),
+            subresources=(_status("ResourceQuota"),),
+            remark=_unenforced("resourcequotas"),
+        ),
         make("secrets", "Secret", cluster.Secrets()),
         make(
             "serviceaccounts",
@@ -101,10 +108,21 @@ def _kind(group: str, version: str, plural: str, kind: str, strategy: Strategy |
     return ResourceType(group, version, plural, kind, bool(more.pop("namespaced", True)), strategy or Strategy(), kind.lower(), **more)  # type: ignore[arg-type]
 
 
+def _inert(plural: str) -> str:
+    return f"{plural} are only stored here: no controller of this cluster makes pods from them"
+
+
+def _unenforced(plural: str) -> str:
+    return f"{plural} are only stored here: nothing enforces them"
+
+
 def _workloads() -> list[ResourceType]:
     def apps(plural: str, kind: str, short: str, *, scale: bool = True) -> ResourceType:
         subs = (_scale(), _status(kind)) if scale else (_status(kind),)
-        return _kind("apps", "v1", plural, kind, workloads.Workload(kind), short_names=(short,), categories=("all",), subresources=subs)
+        strategy = workloads.Workload(kind)
+        return _kind(
+            "apps", "v1", plural, kind, strategy, short_names=(short,), categories=("all",), subresources=subs, remark=_inert(plural)
+        )
 
     return [
         _kind("apps", "v1", "controllerrevisions", "ControllerRevision"),
@@ -121,8 +139,9 @@ def _workloads() -> list[ResourceType]:
             short_names=("cj",),
             categories=("all",),
             subresources=(_status("CronJob"),),
+            remark=_inert("cronjobs"),
         ),
-        _kind("batch", "v1", "jobs", "Job", workloads.Jobs(), categories=("all",), subresources=(_status("Job"),)),
+        _kind("batch", "v1", "jobs", "Job", workloads.Jobs(), categories=("all",), subresources=(_status("Job"),), remark=_inert("jobs")),
     ]
 
 
@@ -224,8 +243,11 @@ def _extensions() -> list[ResourceType]:
             cluster.WithStatus(),
             short_names=("ing",),
             subresources=(_status("Ingress"),),
+            remark="ingresses are only stored here: nothing serves them",
         ),
-        _kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short_names=("netpol",)),
+        _kind(
+            "networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short_names=("netpol",), remark=_unenforced("networkpolicies")
+        ),
     ]
 
 

@@ -1,86 +1,41 @@
-"""Reads Kubernetes' protobuf envelope for the kinds that kubectl's imperative commands send; everything else is asked for as JSON.
+"""Reads the protobuf in which kubectl and other Go clients send built-in kinds; answers are JSON, which those clients accept as well.
 
-The tables below are the wire format: field number, JSON name, type. Types are str, int, bool, bytes and names of
-messages; `*` repeats, `{}` is a map with string keys.
+protobuf.json has the names of each component's fields by number; their types are those of the same component in schemas.json. A name after
+`+` is a component whose fields JSON shows among those of the one around it.
 """
 
 from __future__ import annotations
 
 import base64
+import struct
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
+import orjson
+
+from elastic.local.apiserver import schemas
 from elastic.local.apiserver.errors import Json, bad_request, unsupported_media
 
 MEDIA = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
+_DEEPEST = 64
+_UNSET_NAMES = (
+    "hostPort nodePort healthCheckNodePort minReadySeconds generation observedGeneration initialDelaySeconds timeoutSeconds periodSeconds successThreshold "
+    "failureThreshold hostNetwork hostPID hostIPC stdin stdinOnce tty readOnly paused publishNotReadyAddresses"
+)
+_UNSET = frozenset(_UNSET_NAMES.split())
+"""Fields that are sent as zero where JSON would leave them out; of all others a zero means what it says."""
+_TIME = schemas.META + "Time"
+_MICRO_TIME = schemas.META + "MicroTime"
 
-_MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
-    "Unknown": {1: ("typeMeta", "TypeMeta"), 2: ("raw", "raw")},
-    "TypeMeta": {1: ("apiVersion", "str"), 2: ("kind", "str")},
-    "ObjectMeta": {
-        1: ("name", "str"), 2: ("generateName", "str"), 3: ("namespace", "str"), 5: ("uid", "str"), 6: ("resourceVersion", "str"),
-        11: ("labels", "{}str"), 12: ("annotations", "{}str"), 13: ("ownerReferences", "*OwnerReference"), 14: ("finalizers", "*str"),
-    },
-    "OwnerReference": {
-        1: ("kind", "str"), 3: ("name", "str"), 4: ("uid", "str"), 5: ("apiVersion", "str"), 6: ("controller", "bool"),
-        7: ("blockOwnerDeletion", "bool"),
-    },
-    "ConfigMap": {1: ("metadata", "ObjectMeta"), 2: ("data", "{}str"), 3: ("binaryData", "{}bytes"), 4: ("immutable", "bool")},
-    "Secret": {
-        1: ("metadata", "ObjectMeta"), 2: ("data", "{}bytes"), 3: ("type", "str"), 4: ("stringData", "{}str"), 5: ("immutable", "bool"),
-    },
-    "ServiceAccount": {
-        1: ("metadata", "ObjectMeta"), 3: ("imagePullSecrets", "*LocalReference"), 4: ("automountServiceAccountToken", "bool"),
-    },
-    "LocalReference": {1: ("name", "str")},
-    "Namespace": {1: ("metadata", "ObjectMeta")},
-    "TokenRequest": {1: ("metadata", "ObjectMeta"), 2: ("spec", "TokenRequestSpec")},
-    "TokenRequestSpec": {1: ("audiences", "*str"), 3: ("boundObjectRef", "BoundReference"), 4: ("expirationSeconds", "int")},
-    "BoundReference": {1: ("kind", "str"), 2: ("apiVersion", "str"), 3: ("name", "str"), 4: ("uid", "str")},
-    "SelfSubjectReview": {1: ("metadata", "ObjectMeta")},
-    "SelfSubjectAccessReview": {1: ("metadata", "ObjectMeta"), 2: ("spec", "AccessReviewSpec")},
-    "AccessReviewSpec": {1: ("resourceAttributes", "ResourceAttributes"), 2: ("nonResourceAttributes", "PathAttributes")},
-    "ResourceAttributes": {
-        1: ("namespace", "str"), 2: ("verb", "str"), 3: ("group", "str"), 4: ("version", "str"), 5: ("resource", "str"),
-        6: ("subresource", "str"), 7: ("name", "str"),
-    },
-    "PathAttributes": {1: ("path", "str"), 2: ("verb", "str")},
-    "SelfSubjectRulesReview": {1: ("metadata", "ObjectMeta"), 2: ("spec", "RulesReviewSpec")},
-    "RulesReviewSpec": {1: ("namespace", "str")},
-    "Eviction": {1: ("metadata", "ObjectMeta"), 2: ("deleteOptions", "DeleteOptions")},
-    "DeleteOptions": {
-        1: ("gracePeriodSeconds", "int"), 2: ("preconditions", "Preconditions"), 3: ("orphanDependents", "bool"),
-        4: ("propagationPolicy", "str"), 5: ("dryRun", "*str"),
-    },
-    "Preconditions": {1: ("uid", "str"), 2: ("resourceVersion", "str")},
-    "PriorityClass": {
-        1: ("metadata", "ObjectMeta"), 2: ("value", "int"), 3: ("globalDefault", "bool"), 4: ("description", "str"),
-        5: ("preemptionPolicy", "str"),
-    },
-    "Role": {1: ("metadata", "ObjectMeta"), 2: ("rules", "*PolicyRule")},
-    "ClusterRole": {1: ("metadata", "ObjectMeta"), 2: ("rules", "*PolicyRule")},
-    "PolicyRule": {
-        1: ("verbs", "*str"), 2: ("apiGroups", "*str"), 3: ("resources", "*str"), 4: ("resourceNames", "*str"),
-        5: ("nonResourceURLs", "*str"),
-    },
-    "Service": {1: ("metadata", "ObjectMeta"), 2: ("spec", "ServiceSpec")},
-    "ServiceSpec": {
-        1: ("ports", "*ServicePort"), 2: ("selector", "{}str"), 3: ("clusterIP", "str"), 4: ("type", "str"), 10: ("externalName", "str"),
-    },
-    "ServicePort": {
-        1: ("name", "str"), 2: ("protocol", "str"), 3: ("port", "int"), 4: ("targetPort", "IntOrString"), 5: ("nodePort", "int"),
-    },
-    "RoleBinding": {1: ("metadata", "ObjectMeta"), 2: ("subjects", "*Subject"), 3: ("roleRef", "RoleRef")},
-    "ClusterRoleBinding": {1: ("metadata", "ObjectMeta"), 2: ("subjects", "*Subject"), 3: ("roleRef", "RoleRef")},
-    "Subject": {1: ("kind", "str"), 2: ("apiGroup", "str"), 3: ("name", "str"), 4: ("namespace", "str")},
-    "RoleRef": {1: ("apiGroup", "str"), 2: ("kind", "str"), 3: ("name", "str")},
-    "PodDisruptionBudget": {1: ("metadata", "ObjectMeta"), 2: ("spec", "BudgetSpec")},
-    "BudgetSpec": {1: ("minAvailable", "IntOrString"), 2: ("selector", "LabelSelector"), 3: ("maxUnavailable", "IntOrString")},
-    "IntOrString": {1: ("type", "int"), 2: ("intVal", "int"), 3: ("strVal", "str")},
-    "LabelSelector": {1: ("matchLabels", "{}str"), 2: ("matchExpressions", "*Requirement")},
-    "Requirement": {1: ("key", "str"), 2: ("operator", "str"), 3: ("values", "*str")},
-}  # fmt: skip
+
+@cache
+def _names() -> dict[str, list[str | None]]:
+    loaded: dict[str, list[str | None]] = orjson.loads(files(__package__).joinpath("protobuf.json").read_bytes())
+    return loaded
 
 
 def decode(body: bytes, expected: str) -> Json:
@@ -91,16 +46,20 @@ def decode(body: bytes, expected: str) -> Json:
     if len(body) == len(_MAGIC):
         raise bad_request(f"the object provided is unrecognized (must be of type {expected}): empty body ({body.hex()})")
     try:
-        envelope = _message(body[len(_MAGIC) :], "Unknown")
-        meta = envelope.get("typeMeta") or {}
-        kind = meta.get("kind", "")
-        if kind not in _MESSAGES:
-            raise unsupported_media(
-                ("application/json", "application/yaml", f"application/vnd.kubernetes.protobuf (not for {kind or expected})")
-            )
-        return {**meta, **_message(envelope.get("raw", b""), kind)}
-    except (IndexError, UnicodeDecodeError) as e:
+        envelope = {number: value for number, value in _parts(body[len(_MAGIC) :]) if isinstance(value, bytes)}
+        meta = {number: value.decode() for number, value in _parts(envelope.get(1, b"")) if isinstance(value, bytes)}
+        version, kind = meta.get(1, ""), meta.get(2, "")
+        return {"apiVersion": version, "kind": kind, **_message(envelope.get(2, b""), _component(version, kind, expected), 0)}
+    except (IndexError, ValueError, struct.error) as e:
         raise bad_request(f"the object provided is unrecognized (must be of type {expected}): {e}") from None
+
+
+def _component(version: str, kind: str, expected: str) -> str:
+    group, _, number = version.rpartition("/")
+    name = schemas.META + kind if kind == "DeleteOptions" else schemas.schema_name(group, number, kind)
+    if name not in _names():
+        raise unsupported_media(("application/json", "application/yaml", f"{MEDIA} (not for {kind or expected})"))
+    return name
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -135,35 +94,78 @@ def _parts(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         at += size
 
 
-def _message(data: bytes, name: str) -> Json:
+def _message(data: bytes, component: str, depth: int, properties: Json | None = None) -> Json:
+    """`properties` are those of the component around this one, where JSON shows this one's fields among them."""
+    if depth > _DEEPEST:
+        raise ValueError(f"messages are nested more than {_DEEPEST} deep")
+    fields = _names().get(component, [])
+    known = properties if properties is not None else schemas.component(component).get("properties") or {}
     out: Json = {}
     for number, value in _parts(data):
-        field = _MESSAGES[name].get(number)
-        if field is None:
+        name = fields[number - 1] if 0 < number <= len(fields) else None
+        if name is None:
             continue
-        key, kind = field
-        if kind.startswith("*"):
-            out.setdefault(key, []).append(_value(value, kind[1:]))
-        elif kind.startswith("{}"):
-            pair = dict(_parts(value)) if isinstance(value, bytes) else {}
-            out.setdefault(key, {})[_value(pair.get(1, b""), "str")] = _value(pair.get(2, b""), kind[2:])
-        else:
-            out[key] = _value(value, kind)
+        if name.startswith("+"):
+            out |= _message(_sized(value), name[1:], depth + 1, known)
+            continue
+        _put(out, name, known.get(name) or {}, value, depth)
     return out
 
 
-def _value(value: int | bytes, kind: str) -> Any:
-    if kind == "bool":
+def _put(out: Json, name: str, schema: Json, value: int | bytes, depth: int) -> None:
+    if schema.get("type") == "array":
+        out.setdefault(name, []).append(_value(value, schema.get("items") or {}, depth))
+    elif isinstance(schema.get("additionalProperties"), dict):
+        pair = dict(_parts(_sized(value)))
+        key = _sized(pair.get(1, b"")).decode()
+        out.setdefault(name, {})[key] = _value(pair.get(2, b""), schema["additionalProperties"], depth)
+    else:
+        made = _value(value, schema, depth)
+        if made not in ("", None) and (made or name not in _UNSET):
+            out[name] = made
+
+
+def _value(value: int | bytes, schema: Json, depth: int) -> Any:
+    component = schemas.reference(schema)
+    if component:
+        return _special(_sized(value), component) if component not in _names() else _message(_sized(value), component, depth + 1)
+    kind = schema.get("type")
+    if kind == "boolean":
         return bool(value)
     if isinstance(value, int):
         return value - (1 << 64) if value >= 1 << 63 else value
-    if kind == "str":
-        return value.decode()
-    if kind == "raw":
-        return value
-    if kind == "bytes":
+    if kind == "number":
+        return struct.unpack("<d", value)[0]
+    if schema.get("format") == "byte":
         return base64.b64encode(value).decode()
-    made = _message(value, kind)
-    if kind == "IntOrString":
-        return made.get("strVal", "") if made.get("type") else made.get("intVal", 0)
-    return made
+    return value.decode()
+
+
+def _special(data: bytes, component: str) -> Any:
+    """Types that JSON shows in another way than as their fields."""
+    fields = dict(_parts(data))
+    if component in (_TIME, _MICRO_TIME):
+        return _moment(fields, "microseconds" if component == _MICRO_TIME else "seconds")
+    if component.endswith(".IntOrString"):
+        return _sized(fields.get(3, b"")).decode() if fields.get(1) else _value(fields.get(2, 0), {}, 0)
+    inner = _sized(fields.get(1, b""))
+    if component.endswith(".Quantity"):
+        return inner.decode()
+    return orjson.loads(inner) if inner else None
+
+
+def _moment(fields: dict[int, int | bytes], precision: str) -> str | None:
+    seconds, nanos = (_value(fields.get(n, 0), {}, 0) for n in (1, 2))
+    if not isinstance(seconds, int) or not isinstance(nanos, int) or not (seconds or nanos):
+        return None
+    try:
+        at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanos // 1000)
+    except (OverflowError, OSError) as e:
+        raise ValueError(f"{seconds} s is no time: {e}") from None
+    return at.isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def _sized(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("a number stands where text or a message is expected")
+    return value

@@ -145,6 +145,8 @@ class ResourceType:
     """where objects lie in the store; shared by versions and groups that show the same objects"""
     custom: bool = False
     list_kind: str = ""
+    remark: str = ""
+    """what whoever makes such an object is warned of"""
 
     @property
     def api_version(self) -> str:

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from elastic.local.apiserver import kinds
 from elastic.local.apiserver.admission import BuiltInAdmission
+from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.datadir import SERVICE_ADDRESS, DataDir
 from elastic.local.apiserver.definitions import STORAGE, Definitions
@@ -32,7 +33,7 @@ NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "elast
 
 
 class ApiServer:
-    def __init__(self, data: DataDir, faults: Faults | None = None) -> None:
+    def __init__(self, data: DataDir, faults: Faults | None = None, audit: Audit | None = None) -> None:
         self._data = data
         self.registry = Registry()
         self.registry.add(*kinds.built_in())
@@ -55,6 +56,7 @@ class ApiServer:
             subresources=Subresources(objects, writes, self.store, self.registry, self.tokens),
             kubelets=self._kubelets,
             faults=faults,
+            audit=audit,
         )
         self._definitions = Definitions(self.store, self.registry, self._edge.end_watches)
         self._runner: web.AppRunner | None = None

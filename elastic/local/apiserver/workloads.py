@@ -25,7 +25,11 @@ class Workload(Strategy):
         if "spec" in template:
             default_pod_spec(template["spec"])
         if self._kind == "Deployment":
-            spec.setdefault("strategy", {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}})
+            strategy = spec.setdefault("strategy", {})
+            if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+                rolling = strategy.setdefault("rollingUpdate", {})
+                rolling.setdefault("maxUnavailable", "25%")
+                rolling.setdefault("maxSurge", "25%")
             spec.setdefault("revisionHistoryLimit", 10)
             spec.setdefault("progressDeadlineSeconds", 600)
 

@@ -47,7 +47,9 @@ class Writes:
 
     async def create(self, call: Call) -> Json:
         call.check_options("CreateOptions")
-        return await self._objects.create(call, self.read(call))
+        obj = self.read(call)
+        call.warnings += [call.kind.remark] if call.kind.remark else []
+        return await self._objects.create(call, obj)
 
     async def update(self, call: Call) -> tuple[Json, bool]:
         """The object, and whether the replacement made it."""
