@@ -303,9 +303,9 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     charged: tuple[Charge, ...] = ()
     """Those of the last restartBudget.windowSeconds, where that is set, with dates; near ones share a date."""
     fruitless: int = 0
-    """Restarts in a row without a step forward."""
+    """Restarts in a row without a step forward, counted where maxRestartsWithoutProgress is set."""
     step: int | None = None
-    """The highest step that training had reported at the last of them."""
+    """The highest step that training had reported at the last restart."""
     closed: str = ""
     """Why the rendezvous let the group end; the job fails for that."""
     counted: tuple[str, ...] = ()

@@ -17,6 +17,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+try:
+    from elastic_worker.report import Reporter
+except ImportError:  # not put into this container
+    Reporter = None
+
 STEPS = int(os.environ.get("STEPS", "400"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.1"))
 CHECKPOINT = pathlib.Path(os.environ.get("CHECKPOINT_DIR", tempfile.gettempdir())) / f"checkpoint-{os.environ.get('LOCAL_RANK', '0')}.pt"
@@ -45,6 +50,11 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
     return newest
 
 
+def reporter() -> Reporter | None:
+    """Tells the control plane's rendezvous of steps; there is none to tell under torch's own."""
+    return Reporter.from_environment() if Reporter and os.environ.get("PET_RDZV_BACKEND") == "elastic" else None
+
+
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -55,6 +65,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5)
     step = restore(model, optimizer)
     parallel = DistributedDataParallel(model)
+    reports = reporter() if rank == 0 else None
     print(f"world {world} rank {rank} starts at step {step}", flush=True)
     while step < STEPS:
         batch = torch.randn(32, 16, generator=torch.Generator().manual_seed(step * 1000 + rank))
@@ -66,6 +77,8 @@ def main() -> None:
         save(step, model, optimizer)
         if rank == 0:
             print(f"step {step} world {world} loss {loss.item():.6f}", flush=True)
+        if reports:
+            reports.send(step, loss=loss.item())
         time.sleep(STEP_SECONDS)  # stands for a model that takes its time
     dist.barrier()
     dist.destroy_process_group()

@@ -43,12 +43,14 @@ def learnt(job: Job, expectation: Expectation) -> Progress:
 
 
 def broken_off(job: Job) -> Progress:
-    """One more restart, which is in vain unless training gets beyond where it was.
+    """One more restart, which is in vain unless training gets beyond where it was; counted where somebody asked for a limit.
 
     A job that never reports cannot say how far it came: there, a world that lived for a while has got somewhere.
     """
     known = job.progress
     lived = job.now - job.standing.since if job.standing is not None else 0.0
+    if job.budget.without_progress is None:
+        return replace(known, bar=known.step, fruitless=0)
     has_moved = known.step is None and lived >= job.limits.progress_s
     return replace(known, bar=known.step, fruitless=1 if has_moved else known.fruitless + 1)
 

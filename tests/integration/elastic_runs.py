@@ -103,8 +103,13 @@ class ElasticRun:
 
     async def restarts(self) -> dict[str, int]:
         """Restarts by cause, as the job's status has them."""
+        found: dict[str, int] = (await self.elastic()).get("restarts", {})
+        return found
+
+    async def elastic(self) -> dict[str, Any]:
+        """What the job's status tells of its group."""
         job = await self.kube.get(self.key.resource, self.key.name, namespace=NAMESPACE)
-        found: dict[str, int] = job["status"].get("elastic", {}).get("restarts", {})
+        found: dict[str, Any] = job["status"].get("elastic", {})
         return found
 
 

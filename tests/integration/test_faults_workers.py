@@ -54,6 +54,12 @@ async def test_a_job_is_scaled_up_and_down_without_losing_a_step_and_leaves_noth
         assert after.items() <= first.items(), "those that stay are the pods that were there"
         assert run.training.repeated == 0
         assert await run.restarts() == {}
+        await until(lambda: _is_told_whole(run), "every phase of the rescale is in the status")
+        rescale = (await run.elastic())["lastRescale"]
+        assert (rescale["cause"], rescale["fromSize"], rescale["toSize"]) == ("plan", 3, 2)
+        words = f"{rescale['reason']} (cause plan, rescale {rescale['id']})"
+        await run.training.until(f"an Event {words}", lambda t: any(e.message.endswith(words) for e in run.training.events))
+        assert f'"id": "{rescale["id"]}"' in (cluster.data_dir / "rendezvous.log").read_text(), "one id in status, Event and log"
 
         assert {entry.partition("/")[0] for entry in await owned(run)} == {resource.kind for resource in OWNED}
         pids = [pid for name in after for pid in cluster.pids(NAMESPACE, name)]
@@ -61,6 +67,10 @@ async def test_a_job_is_scaled_up_and_down_without_losing_a_step_and_leaves_noth
         await run.kube.delete(run.key.resource, run.key.name, namespace=NAMESPACE)
         await until(lambda: _is_gone(run), "all that the job owned is gone")
         await until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()], "its processes have ended")
+
+
+async def _is_told_whole(run: ElasticRun) -> bool:
+    return (await run.elastic())["lastRescale"]["phases"].keys() >= {"detect", "notice", "drain", "round", "start", "firstStep"}
 
 
 async def _has_pods(run: ElasticRun, count: int) -> bool:
