@@ -86,12 +86,12 @@ class ElasticRun:
             with contextlib.suppress(ProcessLookupError):  # one that ended with its parent
                 os.kill(pid, signal.SIGKILL)
 
-    def crash(self, name: str) -> None:
-        """The training process of a pod ends at once; its torchrun lives and sees it."""
+    def crash(self, name: str, by: signal.Signals = signal.SIGKILL) -> None:
+        """The training process of a pod ends at once, or stands still; its torchrun lives."""
         for pid in self.cluster.pids(NAMESPACE, name):
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if command[-2].endswith(b"train.py") and not any(word.endswith(b"torchrun") for word in command):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, by)
 
     def pod_name(self, index: int) -> str:
         return f"{self.key.name}-worker-{index}"

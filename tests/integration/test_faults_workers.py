@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -109,6 +110,20 @@ async def test_the_death_of_worker_0_costs_no_more_than_the_step_in_flight(clust
         await run.success()
         assert run.training.repeated <= 1
         assert (await run.pods())[run.pod_name(1)] == other
+
+
+async def test_training_that_stands_still_is_started_anew_and_told_as_a_hang(cluster: LocalCluster) -> None:
+    async with elastic_run(cluster, "hanging", workers=2, steps=5000, maxRestarts=50, hangTimeoutSeconds=8, scaleInGraceSeconds=2) as run:
+        await run.step(5, world=2)
+        worlds = run.training.worlds
+        run.crash(run.pod_name(1), by=signal.SIGSTOP)
+        await until(lambda: _has_hung(run), "the hang is charged")
+        await run.new_world(2, after=worlds)
+        await run.more_steps(5)
+
+
+async def _has_hung(run: ElasticRun) -> bool:
+    return (await run.restarts()).get("hang", 0) > 0
 
 
 async def _is_replaced(run: ElasticRun, before: dict[str, tuple[str, int]], name: str) -> bool:
