@@ -37,6 +37,8 @@ def inside(library: Path, folder: Path, program: str, *, address: str = FIRST) -
         "ELASTIC_POD_HOSTNAME": "first" if address == FIRST else "second",
         "ELASTIC_POD_MESSAGE_PATH": "/dev/termination-log",
         "ELASTIC_POD_MESSAGE_FILE": str(folder / "message"),
+        "ELASTIC_POD_ACCOUNT_PATH": "/var/run/secrets/kubernetes.io/serviceaccount",
+        "ELASTIC_POD_ACCOUNT_FOLDER": str(folder / "account"),
     }
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
@@ -73,6 +75,17 @@ def test_names_lead_to_every_address_that_the_hosts_file_gives_them(library: Pat
 def test_the_termination_message_is_the_pods_own(library: Path, tmp_path: Path) -> None:
     inside(library, tmp_path, "open('/dev/termination-log', 'w').write('said')")
     assert (tmp_path / "message").read_text() == "said"
+
+
+def test_the_service_account_is_the_pods_own_and_nothing_beside_it(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "account").mkdir()
+    (tmp_path / "account/token").write_text("mine")
+    program = (
+        "import os; from pathlib import Path; at = Path('/var/run/secrets/kubernetes.io/serviceaccount'); "
+        "print((at / 'token').read_text(), at.is_dir(), (at / 'token').is_file(), os.access(at / 'token', os.R_OK), os.listdir(at), "
+        "(at / 'ca.crt').exists(), Path(f'{at}s/token').exists())"
+    )
+    assert inside(library, tmp_path, program) == "mine True True True ['token'] False False"
 
 
 def test_interfaces_are_those_of_a_pod(library: Path, tmp_path: Path) -> None:

@@ -158,6 +158,27 @@ async def test_a_pod_waits_for_a_secret_that_comes_later(kube: Kube, unique: str
     assert await log_of(kube, name) == "there\n"
 
 
+WHO_AM_I = """\
+import json, os, pathlib, ssl, urllib.error, urllib.request
+at = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
+server = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+path = f"/api/v1/namespaces/{(at / 'namespace').read_text()}/secrets"
+asked = urllib.request.Request(server + path, headers={"Authorization": "Bearer " + (at / "token").read_text()})
+try:
+    urllib.request.urlopen(asked, context=ssl.create_default_context(cafile=at / "ca.crt"))
+except urllib.error.HTTPError as refused:
+    print(json.loads(refused.read())["message"])
+"""
+
+
+async def test_a_pod_is_its_service_account_to_the_api_server(kube: Kube, unique: str) -> None:
+    name = f"who-{unique}"
+    await until(lambda: get(kube, "default", resource=SERVICE_ACCOUNTS), "there is an account")
+    await make(kube, pod(name, container("python", "-c", WHO_AM_I)))
+    await phase(kube, name, "Succeeded")
+    assert 'User "system:serviceaccount:default:default" cannot list resource "secrets"' in await log_of(kube, name)
+
+
 async def test_a_config_map_in_a_volume_follows_its_object(kube: Kube, unique: str) -> None:
     name, path = f"live-{unique}", f"/elastic-test-{unique}-live"
     await make(

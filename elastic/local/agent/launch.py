@@ -22,7 +22,8 @@ from elastic.local.agent.runs import BackOff
 from elastic.local.sandbox import Launch, Mode, Mount
 
 NO_TOKEN_BEFORE_S = 0.8
-ACCOUNT_VOLUME = "kube-api-access-"
+ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where every client looks for the account of its pod, so that no link could lead there for one pod alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ class Settings:
     back_off: BackOff = field(default_factory=BackOff)
 
 
+def _volumes(pod: Object) -> list[Object]:
+    return list(pod["spec"].get("volumes") or ())
+
+
 class Preparation:
     """Everything for one pod that must be fetched or made before a container of it can start."""
 
@@ -57,7 +62,7 @@ class Preparation:
 
     def follows(self, pod: Object) -> bool:
         """Whether a volume's contents can change while the pod runs."""
-        return any(volumes.is_made_of_objects(volume) for volume in self._wanted(pod))
+        return any(volumes.is_made_of_objects(volume) for volume in _volumes(pod))
 
     async def make_volumes(self, pod: Object, *, not_before: float = float("inf")) -> None:
         """Makes the volumes, or brings them up to date if that was last done before the time given."""
@@ -67,20 +72,13 @@ class Preparation:
         tokens = await self._fresh_tokens(pod)
         namespace = pod["metadata"]["namespace"]
         self._folder.scratch.mkdir(parents=True, exist_ok=True)
-        for volume in self._wanted(pod):
+        for volume in _volumes(pod):
             folder = volumes.folder_of(volume, pod_folder=self._folder.path, claims=self._settings.claims, namespace=namespace)
             files = volumes.files_of(volume, sources, tokens)
             if files is not None:
                 volumes.write(folder, files)
             self._folders[volume["name"]] = folder
         self._made_at = time.time()
-
-    def _wanted(self, pod: Object) -> list[Object]:
-        """In sandbox loopback a path belongs to one pod at a time, so the account's token, which every pod has, is left out."""
-        every = list(pod["spec"].get("volumes") or ())
-        if self._settings.mode is Mode.LOOPBACK:
-            return [volume for volume in every if not volume["name"].startswith(ACCOUNT_VOLUME)]
-        return every
 
     async def launch(self, pod: Object, container: Object, *, run_id: str, attempt: int) -> Launch:
         sources = await self._sources(pod, volumes.in_environment(container))
@@ -95,7 +93,10 @@ class Preparation:
         if self._settings.mode is Mode.NETNS:
             mounts.append(Mount(source=str(message), target=path))
         else:
+            account = next((mount for mount in mounts if mount.target == ACCOUNT_PATH), None)
+            mounts = [mount for mount in mounts if mount is not account]
             env |= {"ELASTIC_POD_MESSAGE_PATH": path, "ELASTIC_POD_MESSAGE_FILE": str(message)}
+            env |= {"ELASTIC_POD_ACCOUNT_PATH": ACCOUNT_PATH, "ELASTIC_POD_ACCOUNT_FOLDER": account.source} if account else {}
         return Launch(
             id=run_id,
             pod=pod["metadata"]["uid"],
@@ -146,7 +147,7 @@ class Preparation:
 
     async def _fresh_tokens(self, pod: Object) -> dict[volumes.TokenRequest, str]:
         now = time.time()
-        wanted = {request for volume in self._wanted(pod) for request in volumes.token_requests(volume)}
+        wanted = {request for volume in _volumes(pod) for request in volumes.token_requests(volume)}
         for request in wanted:
             if request not in self._tokens or self._tokens[request][1] <= now:
                 audience, seconds = request

@@ -4,7 +4,8 @@
  *   ELASTIC_POD_HOSTS     a file of names, written like /etc/hosts and read anew at each look-up
  *   ELASTIC_POD_HOSTNAME  the pod's host name
  *
- *   ELASTIC_POD_MESSAGE_PATH, ELASTIC_POD_MESSAGE_FILE   the path at which the container writes its termination message, and the file meant
+ *   ELASTIC_POD_MESSAGE_PATH, ELASTIC_POD_MESSAGE_FILE     the path at which the container writes its termination message, and the file meant
+ *   ELASTIC_POD_ACCOUNT_PATH, ELASTIC_POD_ACCOUNT_FOLDER   the path at which clients look for the pod's service account, and the folder meant
  *
  * What listens on every address, or on 127.0.0.1 at a chosen port, listens on the pod's address instead, so that pods do not meet on a port.
  * What connects does so from the pod's address; 127.0.0.1 means the pod itself where the pod listens on that port.
@@ -12,10 +13,12 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <limits.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -24,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -265,10 +269,15 @@ void freeifaddrs(struct ifaddrs *first) {
   else free(first);
 }
 
-/* The termination message is a file of the pod's own, although every pod opens it under the same name. */
+/* What every pod knows by the same path and each has for itself: the termination message, and what is below the account's folder. */
 static const char *own_path(const char *path) {
+  static __thread char composed[PATH_MAX];
   const char *meant = getenv("ELASTIC_POD_MESSAGE_PATH"), *file = getenv("ELASTIC_POD_MESSAGE_FILE");
-  return path && meant && file && !strcmp(path, meant) ? file : path;
+  const char *account = getenv("ELASTIC_POD_ACCOUNT_PATH"), *folder = getenv("ELASTIC_POD_ACCOUNT_FOLDER");
+  size_t length = account ? strlen(account) : 0;
+  if (path && meant && file && !strcmp(path, meant)) return file;
+  if (!path || !length || !folder || strncmp(path, account, length) || (path[length] && path[length] != '/')) return path;
+  return (size_t)snprintf(composed, sizeof composed, "%s%s", folder, path + length) < sizeof composed ? composed : path;
 }
 
 #define OPEN_WITH_MODE(name)                                   \
@@ -298,3 +307,16 @@ OPEN_BELOW_WITH_MODE(openat64)
 
 FILE *fopen(const char *path, const char *mode) { return NEXT(fopen)(own_path(path), mode); }
 FILE *fopen64(const char *path, const char *mode) { return NEXT(fopen64)(own_path(path), mode); }
+
+DIR *opendir(const char *path) { return NEXT(opendir)(own_path(path)); }
+int access(const char *path, int mode) { return NEXT(access)(own_path(path), mode); }
+int faccessat(int folder, const char *path, int mode, int flags) { return NEXT(faccessat)(folder, own_path(path), mode, flags); }
+int stat(const char *path, struct stat *found) { return NEXT(stat)(own_path(path), found); }
+int lstat(const char *path, struct stat *found) { return NEXT(lstat)(own_path(path), found); }
+int fstatat(int folder, const char *path, struct stat *found, int flags) { return NEXT(fstatat)(folder, own_path(path), found, flags); }
+int stat64(const char *path, struct stat64 *found) { return NEXT(stat64)(own_path(path), found); }
+int lstat64(const char *path, struct stat64 *found) { return NEXT(lstat64)(own_path(path), found); }
+int fstatat64(int folder, const char *path, struct stat64 *found, int flags) { return NEXT(fstatat64)(folder, own_path(path), found, flags); }
+int statx(int folder, const char *path, int flags, unsigned mask, struct statx *found) {
+  return NEXT(statx)(folder, own_path(path), flags, mask, found);
+}
