@@ -8,11 +8,11 @@ import datetime
 import logging
 import os
 import signal
+import socket
 import threading
 import types
 import typing
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -24,7 +24,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from elastic_worker import settings
 from elastic_worker.presence import Presence, View
-from elastic_worker.store import AgentStore
+from elastic_worker.store import AgentStore, Store, open_tcp_store, uses_libuv
 from elastic_worker.work import Work
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ STORE_ATTEMPTS = 8
 SERVER_AWAY_S = 600.0
 DENIED_S = 15.0
 LOOK_S = 1.0
+WORKERS_PORT = "elastic/workers_port"
 
 
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
@@ -69,13 +70,13 @@ class ElasticHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        return True
+        return uses_libuv(os.environ)
 
     def next_rendezvous(self) -> RendezvousInfo:
         self._start()
         trouble = self._leave_world()
         while True:
-            own = TCPStore(self._settings.address, 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)
+            own = open_tcp_store(self._settings.address, 0, os.environ, is_master=True, timeout=STORE_TIMEOUT)
             self._presence.stand_at_barrier(after=self._generation, store="{}:{}".format(self._settings.address, own.port), trouble=trouble)
             view = self._wait_for_world()
             self._generation = view.generation
@@ -174,12 +175,12 @@ class ElasticHandler(RendezvousHandler):
         presence = self._presence
         return bool(presence.refused or presence.view.closed) or presence.view.generation > self._generation
 
-    def _connect(self, view: View) -> typing.Optional[TCPStore]:
+    def _connect(self, view: View) -> typing.Optional[Store]:
         """Connect to the store of the world, which its rank 0 hosts; None where it cannot be reached."""
         host, _, port = view.store.rpartition(":")
         for _ in range(STORE_ATTEMPTS):
             try:
-                store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=STORE_CONNECT)
+                store = open_tcp_store(host, int(port), os.environ, is_master=False, timeout=STORE_CONNECT)
                 store.set_timeout(STORE_TIMEOUT)
                 return store
             except (RuntimeError, ValueError) as error:
@@ -188,15 +189,24 @@ class ElasticHandler(RendezvousHandler):
                 return None
         return None
 
-    def _enter(self, view: View, store: TCPStore) -> RendezvousInfo:
+    def _enter(self, view: View, store: Store) -> RendezvousInfo:
         generation = view.generation
         self._store = AgentStore(store, rank=view.rank, size=view.size, is_over=lambda: self._is_over(generation))
         self._work = Work(self._presence, generation=generation, is_terminating=self._is_terminating)
         self._work.begin()
-        host, _, port = view.store.rpartition(":")
         os.environ[settings.GENERATION] = str(generation)  # torch gives its own environment to the workers
         log.info("generation %s: rank %s of %s, store at %s", generation, view.rank, view.size, view.store)
-        return RendezvousInfo(self._store, view.rank, view.size, RendezvousStoreInfo(host, int(port)))  # type: ignore[arg-type]
+        return RendezvousInfo(self._store, view.rank, view.size, self._where_workers_meet(view, self._store))  # type: ignore[arg-type]
+
+    def _where_workers_meet(self, view: View, store: AgentStore) -> RendezvousStoreInfo:
+        """At the agents' own store; or, where this build of torch lets no worker connect there, at one that rank 0's worker opens."""
+        host, _, port = view.store.rpartition(":")
+        if not self.use_agent_store:
+            if view.rank == 0:
+                with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+                    store.set(WORKERS_PORT, str(free.getsockname()[1]))
+            port = store.get(WORKERS_PORT).decode() or port
+        return RendezvousStoreInfo(host, int(port))
 
     def _is_over(self, generation: int) -> bool:
         """Whether nobody should wait any more for members of this world."""

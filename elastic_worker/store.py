@@ -18,6 +18,35 @@ Store = typing.Any
 """A torch.distributed.TCPStore, whose type stubs lack half of what it can do."""
 
 
+USE_LIBUV = "USE_LIBUV"
+"""torch's own switch: whether TCPStore works with libuv, which is its default and which some builds of torch lack (Debian's)."""
+
+
+def uses_libuv(environment: typing.Mapping[str, str]) -> bool:
+    return environment.get(USE_LIBUV, "1") == "1"
+
+
+def open_tcp_store(
+    host: str, port: int, environment: typing.MutableMapping[str, str], *, is_master: bool, timeout: datetime.timedelta
+) -> Store:
+    """A TCPStore as this build of torch can have it; where it lacks libuv, `environment` says so from then on, for workers need to know."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    def open_with(use_libuv: bool) -> Store:
+        return TCPStore(host, port, is_master=is_master, wait_for_workers=False, timeout=timeout, use_libuv=use_libuv)
+
+    if not uses_libuv(environment):
+        return open_with(False)
+    try:
+        return open_with(True)
+    except RuntimeError as error:
+        if "libuv" not in str(error) or USE_LIBUV in environment:
+            raise
+    store = open_with(False)
+    environment[USE_LIBUV] = "0"
+    return store
+
+
 class WorldOver(Exception):
     """The world broke while the agent waited for a peer."""
 

@@ -24,6 +24,7 @@ PER_WORKER = frozenset(
         "MASTER_PORT",
         GENERATION,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "USE_LIBUV",
         "CUDA_VISIBLE_DEVICES",
         "PWD",
         "OLDPWD",

@@ -10,7 +10,7 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
 torch_distributed = pytest.importorskip("torch.distributed")
 
-from elastic_worker.store import AgentStore  # noqa: E402
+from elastic_worker.store import AgentStore, open_tcp_store  # noqa: E402
 
 
 def stores(size: int, *, over: threading.Event) -> list[AgentStore]:
@@ -72,3 +72,13 @@ def test_a_time_out_is_a_time_out_while_the_world_stands() -> None:
     first.wait(["never"], datetime.timedelta(seconds=0.6))
     assert time.monotonic() - began > 0.5
     assert first.broke
+
+
+def test_a_store_without_libuv_is_used_where_torchs_own_switch_says_so() -> None:
+    """Some builds of torch lack libuv; their users set the switch, or we find out."""
+    timeout = datetime.timedelta(seconds=60)
+    opened = [open_tcp_store("127.0.0.1", 0, {"USE_LIBUV": switch}, is_master=True, timeout=timeout) for switch in ("0", "1")]
+    assert [store.libuvBackend for store in opened] == [False, True]
+    environment: dict[str, str] = {}
+    assert open_tcp_store("127.0.0.1", 0, environment, is_master=True, timeout=timeout).libuvBackend
+    assert environment == {}

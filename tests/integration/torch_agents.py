@@ -19,10 +19,12 @@ import msgspec
 
 from elastic.local.installation import ensure_installation
 from rendezvous.client import RendezvousClient
+from rendezvous.delivery import WRAPPER
 from rendezvous.tokens import control_token, job_token, load_keys
 from rendezvous.wire import Expectation, World
 
 PATIENCE_S = 120.0
+ROOT = Path(__file__).parent.parent.parent
 
 TRAINING = """
 import os, sys, time, json
@@ -146,8 +148,22 @@ class Agents:
     """The torchrun agents of one job, each with its own log."""
 
     def __init__(
-        self, folder: Path, server: Server, *, job: str, steps: int = 1_000_000, pace_s: float = 0.05, script: str = TRAINING
+        self,
+        folder: Path,
+        server: Server,
+        *,
+        job: str,
+        steps: int = 1_000_000,
+        pace_s: float = 0.05,
+        script: str = TRAINING,
+        python: str = sys.executable,
+        library: Path | None = None,
     ) -> None:
+        """With a folder for the library it is delivered there, and agents start as in a pod: warm, through the wrapper."""
+        self._python = python
+        self._library = library
+        if library is not None:
+            subprocess.run([python, str(ROOT / "elastic_worker/deliver.py"), str(library)], check=True, capture_output=True)
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.server = server
@@ -176,7 +192,10 @@ class Agents:
             "OMP_NUM_THREADS": "1",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
         } | environment
-        command = [sys.executable, "-m", "torch.distributed.run", str(self._script), *self._arguments]
+        command = [self._python, "-m", "torch.distributed.run", str(self._script), *self._arguments]
+        if self._library is not None:
+            command = ["/bin/sh", "-c", WRAPPER, "elastic", *command]
+            env |= {"ELASTIC_LIBRARY": str(self._library), "ELASTIC_JOB_UID": self.job, "ELASTIC_TERMINATION_LOG": os.devnull}
         with open(self.folder / f"{name}.out", "ab") as log:
             self.processes[name] = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 

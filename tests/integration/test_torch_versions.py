@@ -1,0 +1,103 @@
+"""Another torch than the one of this environment: an interpreter that ELASTIC_TEST_TORCH_PYTHON names runs torchrun and its workers.
+
+The repository, the temporary folder and loopback must be the same for it: a virtual environment will do, or a chroot with both mounted.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch_agents import Agents, Server, serving, wait_until
+
+from rendezvous.c10d import PROGRAM, Store, c10d_env
+from rendezvous.wire import Budget, Expectation
+
+PYTHON = os.environ.get("ELASTIC_TEST_TORCH_PYTHON", "")
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.torch,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not PYTHON, reason="no other torch: set ELASTIC_TEST_TORCH_PYTHON to an interpreter that has one"),
+]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path) as running:
+        yield running
+
+
+def members(*indices: int) -> tuple[str, ...]:
+    return tuple(f"train-worker-{index}" for index in indices)
+
+
+@pytest.mark.parametrize("start", ["warm", "plain"])
+def test_a_job_grows_survives_every_loss_and_finishes(server: Server, tmp_path: Path, start: str) -> None:
+    agents = Agents(tmp_path / "job", server, job="job", python=PYTHON, library=tmp_path / "library")
+    environment = {"ELASTIC_WARM_START": "off"} if start == "plain" else {}
+    try:
+        server.expect("job", Expectation(members=members(0), min=1, max=3, budget=Budget(max_restarts=1)))
+        agents.start("train-worker-0", **environment)
+        agents.wait_for_world(1)
+
+        at = time.time()
+        server.expect("job", Expectation(members=members(0, 1, 2), min=1, max=3, budget=Budget(max_restarts=1)))
+        for name in members(1, 2):
+            agents.start(name, **environment)
+        agents.wait_for_world(3, after=at)
+
+        at = time.time()
+        (agents.folder / "crash-train-worker-1").touch()
+        agents.wait_for_world(3, after=at)
+
+        at = time.time()
+        agents.signal("train-worker-1", signal.SIGTERM)
+        agents.wait_for_world(2, after=at)
+
+        at = time.time()
+        agents.kill_pod("train-worker-0")
+        agents.wait_for_world(1, after=at)
+
+        (agents.folder / "finish").touch()
+        last = agents.processes["train-worker-2"]
+        wait_until(lambda: last.poll() is not None, what=lambda: f"the last worker finishes\n{agents.describe()}")
+        assert last.returncode == 0, agents.describe()
+        world = server.world("job")
+        assert world is not None
+        assert world.phase == "finished"
+        assert world.restarts.get("user") == 1
+        assert "starts plainly" not in agents.output("train-worker-2")
+        assert ("workers start plainly: ELASTIC_WARM_START is off" in agents.output("train-worker-2")) == (start == "plain")
+    finally:
+        agents.stop()
+
+
+def test_torchs_own_backend_grows_and_outlives_worker_0(tmp_path: Path) -> None:
+    agents = Agents(tmp_path / "job", Server(tmp_path), job="c10d", python=PYTHON)
+    store = Store(job_name="train", namespace="team", job_uid="c10d", owner={}, template={}, selector={})
+    environment = os.environ | {"ELASTIC_STORE_PORT": "0", "ELASTIC_POD_IP": "127.0.0.1"}
+    process = subprocess.Popen([PYTHON, "-u", "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line and "without libuv" in (process.communicate()[1] or ""):
+            pytest.skip("this build of torch lacks libuv, and torch's own backend works with no other store")
+        port = line.split()[-1]
+        env = {entry["name"]: entry["value"] for entry in c10d_env(store)} | {"PET_RDZV_ENDPOINT": f"127.0.0.1:{port}"}
+        agents.start("w0", nnodes="1:2", **env)
+        agents.wait_for_world(1)
+        at = time.time()
+        agents.start("w1", nnodes="1:2", **env)
+        agents.wait_for_world(2, after=at)
+        at = time.time()
+        agents.kill_pod("w0")
+        agents.wait_for_world(1, after=at)
+    finally:
+        agents.stop()
+        process.terminate()
+        process.communicate(timeout=60)
