@@ -7,9 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import structs
 from rendezvous_group import Group
 
-from rendezvous.machine import Phase, Said, Tick
+from rendezvous.machine import Phase, Said, Stepped, Tick
 from rendezvous.machine.choose import leaving
-from rendezvous.wire import Leaving, Ready
+from rendezvous.wire import Budget, Leaving, Ready
 
 NAMES = tuple(f"w{index}" for index in range(5))
 some = st.sampled_from(NAMES)
@@ -18,12 +18,12 @@ some = st.sampled_from(NAMES)
 class Membership(RuleBasedStateMachine):
     """Agents come, go, fail and lose their links in any order; the machine must never lie and always get on."""
 
-    @initialize(least=st.integers(1, 3), sizes=st.sampled_from([(), (), (1, 2, 4), (2, 3)]))
-    def begin(self, least: int, sizes: tuple[int, ...]) -> None:
+    @initialize(least=st.integers(1, 3), sizes=st.sampled_from([(), (), (1, 2, 4), (2, 3)]), hang_s=st.sampled_from([None, 30.0]))
+    def begin(self, least: int, sizes: tuple[int, ...], hang_s: float | None) -> None:
         self.group = Group()
         self.late: list[Said] = []
         least = min(least, min(sizes, default=least))
-        self.group.expect(*NAMES[:3], min=least, max=4, sizes=sizes)
+        self.group.expect(*NAMES[:3], min=least, max=4, sizes=sizes, budget=Budget(hang_s=hang_s))
 
     @rule(members=st.sets(some, min_size=1), going=st.sets(some, max_size=2))
     def the_controller_speaks(self, members: set[str], going: set[str]) -> None:
@@ -72,6 +72,11 @@ class Membership(RuleBasedStateMachine):
         agent = self.group.agents.get(said.member)
         if agent is None or agent.incarnation != said.incarnation or agent.generation > said.message.after or agent.is_ready:
             self.group.apply(said)
+
+    @rule(step=st.integers(0, 9), is_now=st.booleans())
+    def training_reports_a_step(self, step: int, is_now: bool) -> None:
+        self.group.started(*(name for name, agent in self.group.agents.items() if agent.is_working))
+        self.group.apply(Stepped(self.group.job.generation if is_now else 1, step))
 
     @rule()
     def the_server_restarts(self) -> None:
