@@ -2,6 +2,7 @@
 Taints are known by their keys; a plain cordon counts only where the disruption budget would make a drain wait for ever.
 """
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -34,6 +35,9 @@ DISRUPTED = frozenset(
     {"Evicted", "Preempting", "Preempted", "NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinity", "OutOfpods"}
 )
 """Reasons that the kubelet or the node's controllers write into a failed pod's status."""
+OUT_OF_MEMORY = "OOMKilled"
+KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
+"""Exit codes of a container whose first process got these signals: nothing within the container can send them to it to such effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,11 @@ def to_be_moved(job: Job, snapshot: Snapshot) -> int:
 def cause_of(pod: Pod, container: str) -> Cause:
     if pod.disruption or pod.reason in DISRUPTED:
         return Cause.DISRUPTION
-    if any(c.exit_reason == "OOMKilled" for c in pod.containers if c.name == container):
+    if any(c.exit_reason == OUT_OF_MEMORY for c in pod.containers if c.name == container):
         return Cause.OUT_OF_MEMORY
     return Cause.USER
+
+
+def was_killed(code: int, reason: str) -> bool:
+    """Whether a container was ended from outside, for another reason than its memory."""
+    return code in KILLED and reason != OUT_OF_MEMORY

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from controller.actions import News, warning
 from controller.conditions import reason_of
-from controller.disruption import cause_of
+from controller.disruption import cause_of, was_killed
 from controller.frameworks import FRAMEWORKS
-from controller.snapshot import Phase, Pod
+from controller.snapshot import Container, Phase, Pod
 from elastic.api.job import ElasticStatus, Job, JobStatus
-from elastic.api.kinds import WORKER
 from elastic.api.template import default_container
 from elastic.api.words import Cause, RdzvBackend, RestartPolicy
 
@@ -100,10 +99,15 @@ def spent(job: Job, pods: Sequence[Pod], counted: dict[str, int]) -> int:
     charged = {cause.value for cause in Cause if cause.is_charged}
     ended = sum(number for cause, number in counted.items() if cause in charged)
     restarting = {type.lower() for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
+    running = [pod for pod in pods if pod.phase is Phase.RUNNING and pod.type in restarting]
     if job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.ELASTIC.value:
-        # The rendezvous server has counted these already, and knows which of them a peer caused.
-        restarting.discard(WORKER.lower())
-    return ended + sum(pod.restarts for pod in pods if pod.phase is Phase.RUNNING and pod.type in restarting)
+        # The rendezvous server has counted them too, but for ends of workers that never came so far as to join.
+        return max(ended, sum(pod.restarts for pod in running if not any(was_killed(*_newest_end(c)) for c in pod.containers)))
+    return ended + sum(pod.restarts for pod in running)
+
+
+def _newest_end(container: Container) -> tuple[int, str]:
+    return container.last_exit_code or 0, container.last_exit_reason
 
 
 def is_exhausted(limit: int | None, used: int) -> bool:

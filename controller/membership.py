@@ -3,7 +3,6 @@ It decides nothing about ranks or rounds: those are the server's.
 """
 
 import base64
-import signal
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 
 from controller import ledger
 from controller.actions import End, Leave, News, Tell, normal
-from controller.disruption import cause_of, notices
+from controller.disruption import OUT_OF_MEMORY, cause_of, notices, was_killed
 from controller.ownership import owned_metadata
 from controller.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Leaving, Object
@@ -129,10 +128,6 @@ def undeliverable(job: Job, pods: Sequence[Pod]) -> str:
     return ""
 
 
-OUT_OF_MEMORY = "OOMKilled"
-KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
-"""Exit codes of a container whose first process was ended from outside: nothing within can send it these signals to such effect. What the
-rendezvous server saw of it, a broken connection or a farewell, is all there is to it."""
 FORMED = "running"
 """The phase of a world whose members work; in any other one, who leaves may still be saving its state."""
 
@@ -239,8 +234,8 @@ def _end_of(job: Job, pod: Pod) -> End | None:
         code, reason, message, run = container.last_exit_code, container.last_exit_reason, container.last_message, container.restarts - 1
     if not code or is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid):
         return None
-    if code in KILLED and reason != OUT_OF_MEMORY:
-        return None
+    if was_killed(code, reason):
+        return None  # what the server saw of it, a broken connection or a farewell, is all there is to it
     cause = Cause.OUT_OF_MEMORY if reason == OUT_OF_MEMORY else Cause.USER
     is_counted = job.status.elastic is not None and pod.uid in job.status.elastic.counted
     return End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED and not is_counted)

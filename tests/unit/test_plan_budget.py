@@ -143,3 +143,15 @@ def test_a_container_that_was_killed_from_outside_is_not_the_programs_crash(code
     crashed = replace(again, last_exit_code=1)
     cluster.pods[name] = replace(cluster.pods[name], containers=(crashed,))
     assert told(cluster).ended == (End(name, cluster.pods[name].uid, 0, Cause.USER),)
+
+
+@pytest.mark.parametrize(("code", "state"), [(1, "Failed"), (137, "Running")])
+def test_a_worker_that_never_comes_so_far_as_to_join_uses_up_the_backoff_limit(code: int, state: str) -> None:
+    cluster = Cluster(elastic_job(2, policy={"backoffLimit": 3}), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    crashing = Container(name="pytorch", restarts=3, waiting="CrashLoopBackOff", last_exit_code=code, last_exit_reason="Error")
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(crashing,))
+    cluster.settle()
+    assert cluster.state() == state
