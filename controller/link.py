@@ -35,19 +35,23 @@ class RendezvousLink:
         self._server = server
         self._errors = errors
         self._clock = clock
-        self._told: dict[str, Tell] = {}
+        self._newest: dict[str, Tell] = {}
+        self._heard: dict[str, Tell] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
 
     async def tell(self, job_uid: str, told: Tell) -> None:
         """Only what is new goes over the wire."""
-        if self._told.get(job_uid) != told:
-            await self._say(job_uid, told)
-            self._told[job_uid] = told
+        self._newest[job_uid] = told
+        await self._bring(job_uid)
 
     async def forget(self, job_uid: str) -> None:
-        if job_uid in self._told or job_uid in self.worlds:
+        if job_uid in self._newest or job_uid in self.worlds:
             # Not said again in any case, also when the server cannot hear this now.
-            self._told.pop(job_uid, None)
-            await self._guarded(self._server.forget(job_uid))
+            self._newest.pop(job_uid, None)
+            self._heard.pop(job_uid, None)
+            async with self._turn(job_uid):
+                await self._guarded(self._server.forget(job_uid))
+            self._turns.pop(job_uid, None)
             self.worlds.pop(job_uid, None)
 
     async def run(self, changed: Callable[[str], None]) -> None:
@@ -67,17 +71,29 @@ class RendezvousLink:
         while True:
             await opened.wait()
             opened.clear()
-            for job_uid, told in list(self._told.items()):
+            self._heard.clear()
+            for job_uid in list(self._newest):
                 try:
-                    await self._say(job_uid, told)
+                    await self._bring(job_uid)
                 except OSError as error:
                     log.info("expectations could not be repeated", extra={"error": str(error)})
                     await asyncio.sleep(SAY_AGAIN_S)
                     opened.set()
                     break
 
-    async def _say(self, job_uid: str, told: Tell) -> None:
-        await self._guarded(self._server.expect(job_uid, expectation(told, now=self._clock())))
+    async def _bring(self, job_uid: str) -> None:
+        """One request at a time for a job, and always the newest word: an older one that arrives later would undo it."""
+        async with self._turn(job_uid):
+            told = self._newest.get(job_uid)
+            if told is None or self._heard.get(job_uid) == told:
+                return
+            # Whether it arrives is not known until it is answered.
+            self._heard.pop(job_uid, None)
+            await self._guarded(self._server.expect(job_uid, expectation(told, now=self._clock())))
+            self._heard[job_uid] = told
+
+    def _turn(self, job_uid: str) -> asyncio.Lock:
+        return self._turns.setdefault(job_uid, asyncio.Lock())
 
     async def _guarded(self, call: Awaitable[None]) -> None:
         try:

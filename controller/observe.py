@@ -3,7 +3,7 @@ It refuses to show anything before every cache is whole, and calls back with the
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -112,7 +112,7 @@ class Observer:
             return (m.what for m in cache.by(BY_JOB, str(key)) if m.owner == uid)
 
         pods: tuple[Pod, ...] = tuple(sorted(mine(self._pods), key=lambda pod: (pod.type, pod.index)))
-        left = tuple(m.what for m in self._pods.by(BY_JOB, str(key)) if m.owner != uid and isinstance(m.what, Pod))
+        left = tuple(self._left_behind(key, uid))
         owned: tuple[Owned, ...] = tuple(item for cache in self._others.values() for item in mine(cache))
         bound: tuple[Pod | Owned, ...] = (*pods, *left, *owned)
         return Snapshot(
@@ -128,6 +128,15 @@ class Observer:
             token=token,
             term=term,
         )
+
+    def _left_behind(self, key: Key, uid: str) -> Iterator[Pod]:
+        """Pods of an earlier job of that name: replicas, and what it had beside them."""
+        for cache in (self._pods, self._others[PODS]):
+            for mine in cache.by(BY_JOB, str(key)):
+                if mine.owner != uid and isinstance(mine.what, Pod):
+                    yield mine.what
+                elif mine.owner != uid and isinstance(mine.what, Owned):
+                    yield pod_from(mine.what.raw)
 
     def _node_of(self, what: Pod | Owned) -> Node | None:
         name = _node_name(what)

@@ -29,6 +29,7 @@ class Server:
         self.worlds_to_tell: asyncio.Queue[wire.World] = asyncio.Queue()
         self.is_away = False
         self.open: Callable[[], None] | None = None
+        self.is_listened_to = asyncio.Event()
 
     async def expect(self, job_uid: str, expectation: wire.Expectation) -> None:
         if self.is_away:
@@ -41,6 +42,7 @@ class Server:
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
         self.open = on_open
+        self.is_listened_to.set()
         while True:
             yield await self.worlds_to_tell.get()
 
@@ -71,6 +73,41 @@ async def test_a_server_that_is_away_is_an_error_that_the_round_can_see_and_is_t
     server.is_away = False
     await link.tell("job", tell())
     assert len(server.heard) == 1
+
+
+async def test_a_server_that_comes_back_hears_the_newest_word_and_never_an_older_one_after_it() -> None:
+    """What was last heard was said again, while a round said what was new: whichever came last stood."""
+    server = Server()
+    link = RendezvousLink(server, errors=(RuntimeError,))
+    await link.tell("job", tell(members=("a", "b")))
+    running = asyncio.create_task(link.run(lambda uid: None))
+    try:
+        server.is_away = True
+        with pytest.raises(ConnectionError):
+            await link.tell("job", tell(members=("a",)))
+        server.is_away = False
+        server.said = asyncio.Queue()
+        async with asyncio.timeout(60):
+            await server.is_listened_to.wait()
+            assert server.open is not None
+            server.open()
+            assert (await server.said.get()).members == ("a",)
+        await link.tell("job", tell(members=("a",)))
+        assert [said.members for said in server.heard] == [("a", "b"), ("a",)]
+    finally:
+        running.cancel()
+
+
+async def test_a_word_of_which_nobody_knows_whether_it_arrived_is_followed_by_the_next_in_any_case() -> None:
+    server = Server()
+    link = RendezvousLink(server, errors=(RuntimeError,))
+    await link.tell("job", tell())
+    server.is_away = True
+    with pytest.raises(ConnectionError):
+        await link.tell("job", tell(members=("a", "b")))
+    server.is_away = False
+    await link.tell("job", tell())
+    assert [said.members for said in server.heard] == [("a",), ("a",)]
 
 
 async def test_a_server_that_was_restarted_hears_every_expectation_again() -> None:
