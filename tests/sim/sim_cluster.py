@@ -14,7 +14,7 @@ from sim_rendezvous import Agent, SimServer
 from sim_time import now
 
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import NODES, POD_DISRUPTION_BUDGETS, PODS, Object
+from elastic.kube.resources import NODES, POD_DISRUPTION_BUDGETS, PODS, VOLCANO_POD_GROUPS, Object
 
 ENDLESS = {("mpijob-controller", "worker"), ("tfjob-controller", "ps"), ("mxjob-controller", "server")}
 SLOTS = 4
@@ -175,6 +175,9 @@ class Cluster:
             self._age(name, _time() - since)
         for name in sorted(self._drains):
             self._drain(name)
+        for group in self._api.all(VOLCANO_POD_GROUPS):
+            if not group.get("status") and self._draw.random() < 0.2:
+                self._api.change(VOLCANO_POD_GROUPS, group["metadata"]["name"], lambda item: item.update({"status": {"phase": "Inqueue"}}))
         for pod in self.pods():
             if self._api.find(PODS, pod["metadata"]["name"]) is pod:
                 self._step(pod)

@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+from controller import compat
 from elastic.api import parse
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER, Kind
@@ -10,12 +11,20 @@ from elastic.api.kinds import KINDS, WORKER, Kind
 NAME = "train"
 STATIC_TYPES = {
     "PyTorchJob": [{"Master": 1, "Worker": 2}, {"Worker": 3}, {"Master": 1}],
-    "TFJob": [{"Worker": 3}, {"Chief": 1, "PS": 1, "Worker": 2}, {"PS": 1, "Worker": 2}],
+    "TFJob": [{"Worker": 3}, {"Chief": 1, "PS": 1, "Worker": 2}, {"PS": 1, "Worker": 2}, {"Master": 1, "Worker": 2, "Evaluator": 1}],
     "MPIJob": [{"Launcher": 1, "Worker": 3}],
     "XGBoostJob": [{"Master": 1, "Worker": 2}],
     "PaddleJob": [{"Worker": 3}, {"Master": 1, "Worker": 2}],
     "JAXJob": [{"Worker": 3}],
     "MXJob": [{"Scheduler": 1, "Server": 1, "Worker": 2}],
+}
+OPTIONS: dict[str, list[Object]] = {
+    "TFJob": [{"successPolicy": "AllWorkers"}, {"enableDynamicWorker": True}],
+    "MPIJob": [
+        {"mpiTransport": "SSH"},
+        {"mpiTransport": "SSH", "runLauncherAsWorker": True},
+        {"launcherCreationPolicy": "WaitForWorkersReady"},
+    ],
 }
 
 
@@ -28,6 +37,10 @@ def random_job(draw: random.Random) -> Object:
         types[WORKER] = draw.randint(policy["minReplicas"], policy["maxReplicas"])
     restart = draw.choice(["OnFailure", "OnFailure", "OnFailure", "Never", "ExitCode", "Always"])
     job = job_of(kind, types, restart=restart, policy=policy, run_policy=_run_policy(draw))
+    if kind.name in OPTIONS and draw.random() < 0.5:
+        job["spec"] |= draw.choice(OPTIONS[kind.name])
+    if draw.random() < 0.1:
+        job["metadata"]["annotations"] = {compat.ANNOTATION: compat.Compat.STRICT.value}
     parse(job)
     return job
 
@@ -73,4 +86,6 @@ def _run_policy(draw: random.Random) -> Object:
         policy["activeDeadlineSeconds"] = draw.choice([30, 120, 600])
     if draw.random() < 0.1:
         policy["suspend"] = True
+    if draw.random() < 0.15:
+        policy["restartScope"] = draw.choice(["Pod", "Group"])
     return policy

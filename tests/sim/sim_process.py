@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
@@ -23,12 +24,12 @@ from controller.metrics import Metrics
 from controller.observe import OTHER_RESOURCES, Observer
 from controller.reconcile import Reconciler
 from controller.settings import Rendezvous, Settings
+from controller.snapshot import KeyPair
 from controller.tell import Teller
 from controller.workqueue import WorkQueue
-from elastic.kube.resources import PLUGIN_POD_GROUPS, VOLCANO_POD_GROUPS
+from elastic.kube.resources import PLUGIN_POD_GROUPS, VOLCANO_POD_GROUPS, Resource
 from rendezvous.wire import Expectation, World
 
-WATCHED = tuple(r for r in OTHER_RESOURCES if r not in (PLUGIN_POD_GROUPS, VOLCANO_POD_GROUPS))
 SETTINGS = Settings(rendezvous=Rendezvous(endpoint="rdzv:8443", ca="CA"))
 
 
@@ -44,6 +45,7 @@ class Controller:
         *,
         name: str,
         kinds: list[str],
+        gang_scheduler: str = "",
         elects: bool = False,
         on_call: Callable[[str], bool] | None = None,
     ) -> None:
@@ -54,7 +56,7 @@ class Controller:
         self._on_call = on_call or (lambda moment: False)
         self.kube = SimKube(api, sky, draw, actor=name, on_call=self._may_end)
         self.queue: WorkQueue[Key] = WorkQueue(clock=loop.time)
-        self.observer = Observer(self.kube, kinds=kinds, resources=WATCHED)  # type: ignore[arg-type]
+        self.observer = Observer(self.kube, kinds=kinds, resources=_watched(gang_scheduler))  # type: ignore[arg-type]
         self._link = RendezvousLink(_Reach(server, self.kube.awake), errors=(Unreachable,), clock=now)
         self._stood_still_at: float | None = None
         self._election = Election(self.kube, namespace="system", name="lease", me=name, clock=self._time) if elects else None  # type: ignore[arg-type]
@@ -62,7 +64,8 @@ class Controller:
             self.observer,
             self._applier(),
             self.queue,
-            settings=SETTINGS,
+            settings=replace(SETTINGS, gang_scheduler=gang_scheduler),
+            new_keys=lambda: KeyPair(private="private", public="public"),
             worlds=self._link.worlds,
             token_for=lambda uid: f"token of {uid}",
             metrics=Metrics(CollectorRegistry(), waiting=self.queue.__len__, sent={}),
@@ -108,8 +111,13 @@ class Controller:
     def _applier(self) -> Applier:
         if self._election is None:
             return Applier(self.kube, Teller(self.kube), self._link)
-        kube, left = FencedWriter(self.kube, self._election.left_s), self._election.left_s
-        return Applier(kube, Teller(kube), FencedMembership(self._link, left))
+        kube = FencedWriter(self.kube, self._left_s)
+        return Applier(kube, Teller(kube), FencedMembership(self._link, self._left_s))
+
+    def _left_s(self) -> float:
+        """By true time: a process that stands still asks nothing, and here its tasks go from one request that fails to the next."""
+        assert self._election is not None
+        return self._election.left_s() - (asyncio.get_running_loop().time() - self._time())
 
     async def _work(self) -> None:
         election = self._election
@@ -135,6 +143,12 @@ class Controller:
             return False
         self.kill()
         return True
+
+
+def _watched(gang_scheduler: str) -> list[Resource]:
+    """Only what exists in such a cluster."""
+    groups = {"": (), "volcano": (VOLCANO_POD_GROUPS,)}.get(gang_scheduler, (PLUGIN_POD_GROUPS,))
+    return [r for r in OTHER_RESOURCES if r not in (VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS) or r in groups]
 
 
 class _Reach:

@@ -8,6 +8,7 @@ from sim_api import Api
 from sim_cluster import is_deleting
 from sim_rendezvous import SimServer
 
+from controller.compat import ANNOTATION
 from controller.keys import owner_uid
 from elastic.api import parse
 from elastic.api.job import Job, Object
@@ -77,9 +78,11 @@ def _active(api: Api, server: SimServer, job: Job, pods: list[Object]) -> Iterat
     if job.kind.has_services and services != names:
         yield f"services {sorted(services)} for pods {sorted(names)}"
     if job.elastic is not None:
-        if len(api.all(POD_DISRUPTION_BUDGETS)) != 1:
-            yield "an elastic job has a disruption budget"
-        if len(api.all(HORIZONTAL_POD_AUTOSCALERS)) != (job.elastic.metrics is not None):
+        is_strict = ANNOTATION in job.metadata.annotations
+        if len(api.all(POD_DISRUPTION_BUDGETS)) != (not is_strict):
+            yield "an elastic job has a disruption budget, unless it is to be as upstream has it"
+        wants_hpa = job.elastic.metrics is not None and not (is_strict and job.kind.name != "PyTorchJob")
+        if len(api.all(HORIZONTAL_POD_AUTOSCALERS)) != wants_hpa:
             yield "a job with metrics has an autoscaler, and another has none"
     yield from _membership(api, server, job, names)
 

@@ -29,6 +29,7 @@ from elastic.kube.resources import EVENTS, LEASES, NODES
 TICK_S = 0.5
 STEPS = 60
 QUIET_S = 75.0
+GANGS = ("", "", "", "", "volcano", "scheduler-plugins-scheduler")
 PATIENCE_S = 2400.0
 
 
@@ -62,7 +63,8 @@ class Storm:
         self.manifest = manifest if manifest is not None else random_job(self.draw)
         self.kind = self.manifest["kind"]
         self.resource = JOBS[self.kind]
-        self.history: list[str] = [f"{self.kind} {self.manifest['spec']}"]
+        self.gang = self.draw.choice(GANGS)
+        self.history: list[str] = [f"{self.kind} {self.manifest['metadata']} {self.manifest['spec']} {self.gang}"]
         self.api, self.server, self.sky = Api(), SimServer(), Sky(options.weather)
         self.cluster = Cluster(self.api, self.server, random.Random(f"cluster {seed}"))
         self.laws = Laws(self.api, self.cluster, self.server, kind=self.kind, can_overshoot=options.twins)
@@ -78,7 +80,15 @@ class Storm:
         name = f"controller-{self._started}"
         draw = random.Random(f"{name} {self.seed}")
         controller = Controller(
-            self.api, self.sky, self.server, draw, name=name, kinds=[self.kind], elects=self.options.elects, on_call=self._fate(draw)
+            self.api,
+            self.sky,
+            self.server,
+            draw,
+            name=name,
+            kinds=[self.kind],
+            gang_scheduler=self.gang,
+            elects=self.options.elects,
+            on_call=self._fate(draw),
         )
         controller.start()
         self.controllers.append(controller)
