@@ -3,7 +3,7 @@
 Simulated agents speak the real protocol over real TLS connections to a real server process; all of it on one machine, so the figures hold
 the cost of the simulation as well. Two loads: many jobs with a few agents each, and one job with many.
 
-    python -m benchmarks.rendezvous [--jobs 1000] [--agents 10] [--large 2000] [--rest 30]
+    python -m benchmarks.rendezvous [--jobs 1000] [--agents 10] [--large 2000] [--rest 30] [--limit 900]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from rendezvous.wire import Expectation
 BEAT_S = 9.0
 CONNECTS_IN_FLIGHT = 32
 PATIENCE_S = 60.0
+PROGRESS_S = 10.0
 
 
 @dataclass
@@ -55,14 +57,16 @@ class Server:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
-    def expect(self, job: str, expectation: Expectation) -> None:
+    def expect(self, expectations: Mapping[str, Expectation]) -> None:
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=ssl.create_default_context(cadata=self.ca), timeout=60)
         headers = {"Authorization": f"Bearer {control_token(self.key)}"}
-        connection.request("PUT", f"/v1/jobs/{job}/expectation", msgspec.json.encode(expectation), headers)
-        status = connection.getresponse().status
+        for job, expectation in expectations.items():
+            connection.request("PUT", f"/v1/jobs/{job}/expectation", msgspec.json.encode(expectation), headers)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status != 204:
+                raise RuntimeError(f"expectation of {job}: {answer.status}")
         connection.close()
-        if status != 204:
-            raise RuntimeError(f"expectation of {job}: {status}")
 
 
 @dataclass
@@ -86,6 +90,10 @@ class Agent(asyncio.Protocol):
         self._is_open = False
         self._generation = 0
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def job(self) -> str:
+        return self._group.job
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -172,14 +180,28 @@ async def join(group: Group, index: int, server: Server, *, tls: ssl.SSLContext)
 
 
 async def join_all_but_last(groups: list[Group], server: Server, *, tls: ssl.SSLContext) -> dict[str, list[Agent]]:
-    """The agents of each job, so many connecting at a time."""
+    """The agents of all jobs but the last of each, so many connecting at a time."""
     gate = asyncio.Semaphore(CONNECTS_IN_FLIGHT)
+    total = sum(group.size - 1 for group in groups)
+    began = shown = time.perf_counter()
 
     async def one(group: Group, index: int) -> Agent:
+        nonlocal shown
         async with gate:
-            return await join(group, index, server, tls=tls)
+            agent = await join(group, index, server, tls=tls)
+        if time.perf_counter() > shown + PROGRESS_S:
+            shown = time.perf_counter()
+            joined = sum(group.joined for group in groups)
+            print(
+                f"  {joined} of {total} have joined after {shown - began:.0f} s, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True
+            )
+        return agent
 
-    return {group.job: list(await asyncio.gather(*(one(group, index) for index in range(group.size - 1)))) for group in groups}
+    agents = await asyncio.gather(*(one(group, index) for group in groups for index in range(group.size - 1)))
+    found: dict[str, list[Agent]] = {group.job: [] for group in groups}
+    for agent in agents:
+        found[agent.job].append(agent)
+    return found
 
 
 async def wait_closed(groups: list[Group]) -> None:
@@ -203,8 +225,7 @@ def show(what: str, values: list[float]) -> None:
 async def many_jobs(server: Server, *, jobs: int, agents: int, rest_s: float) -> None:
     groups = [Group(f"job-{index}", agents) for index in range(jobs)]
     members = tuple(f"w{index}" for index in range(agents))
-    for group in groups:
-        server.expect(group.job, Expectation(members=members, min=agents, max=agents))
+    server.expect({group.job: Expectation(members=members, min=agents, max=agents) for group in groups})
     began, cpu = time.perf_counter(), server.cpu_s()
     tls = ssl.create_default_context(cadata=server.ca)
     connected = await join_all_but_last(groups, server, tls=tls)
@@ -234,7 +255,7 @@ async def rest(server: Server, agents: list[Agent], rest_s: float) -> None:
 async def one_large_job(server: Server, *, size: int) -> None:
     group = Group("large", size)
     members = tuple(f"w{index}" for index in range(size))
-    server.expect(group.job, Expectation(members=members, min=size, max=size))
+    server.expect({group.job: Expectation(members=members, min=size, max=size)})
     tls = ssl.create_default_context(cadata=server.ca)
     agents = (await join_all_but_last([group], server, tls=tls))[group.job]
     cpu = server.cpu_s()
@@ -243,7 +264,7 @@ async def one_large_job(server: Server, *, size: int) -> None:
     print(f"one job with {size} agents", flush=True)
     show("  round closed after the last join", milliseconds([group]))
     group.closed.clear()
-    server.expect(group.job, Expectation(members=members, min=1, max=size))
+    server.expect({group.job: Expectation(members=members, min=1, max=size)})
     agents[-1].close()  # its peers are called to the barrier
     group.size -= 1
     await asyncio.sleep(1.2)
@@ -257,6 +278,14 @@ async def one_large_job(server: Server, *, size: int) -> None:
     print(f"  server: {server.cpu_s() - cpu:.2f} s of CPU for both rounds, {server.memory_mb():.0f} MB", flush=True)
     for agent in agents[:-1]:
         agent.close()
+
+
+async def within(limit_s: float, load: Coroutine[None, None, None]) -> None:
+    try:
+        async with asyncio.timeout(limit_s):
+            await load
+    except TimeoutError:
+        raise SystemExit(f"not done within {limit_s:.0f} s; give a longer --limit, a smaller load, or a quieter machine") from None
 
 
 def start(folder: Path) -> Server:
@@ -280,6 +309,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=10)
     parser.add_argument("--large", type=int, default=2000)
     parser.add_argument("--rest", type=float, default=30.0)
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds that each of the two loads may take")
     options = parser.parse_args()
     wanted = max(options.jobs * options.agents, options.large) + 1000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -290,9 +320,11 @@ def main() -> None:
         server = start(Path(folder))
         print(f"server with no agents: {server.memory_mb():.0f} MB")
         try:
-            asyncio.run(one_large_job(server, size=options.large))
-            asyncio.run(many_jobs(server, jobs=options.jobs, agents=options.agents, rest_s=options.rest))
+            asyncio.run(within(options.limit, one_large_job(server, size=options.large)))
+            asyncio.run(within(options.limit, many_jobs(server, jobs=options.jobs, agents=options.agents, rest_s=options.rest)))
         finally:
+            cores, load = os.cpu_count(), os.getloadavg()[0]
+            print(f"machine: {cores} cores, load average of the last minute {load:.1f}")
             server.process.terminate()
             server.process.wait()
 
