@@ -33,7 +33,7 @@ class Ground:
             return
         servers = folder / "servers"
         servers.mkdir(parents=True)
-        plane = ControlPlane(self.assets, servers)
+        plane = ControlPlane(self.assets, servers, **{name: options[name] for name in ("node_grace_s",) if name in options})
         try:
             plane.start()
             with Joined(plane, data_dir=folder / "nodes", sandbox=self.sandbox, **options) as running:

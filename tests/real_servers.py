@@ -27,7 +27,8 @@ SERVICE_RANGE = "10.96.0.0/16"
 
 
 class ControlPlane:
-    def __init__(self, assets: Path, folder: Path) -> None:
+    def __init__(self, assets: Path, folder: Path, *, node_grace_s: float = 50.0) -> None:
+        self._node_grace_s = node_grace_s
         self.assets = assets
         self.folder = folder
         self.kubeconfig = folder / "admin.kubeconfig"
@@ -161,6 +162,7 @@ class ControlPlane:
             "--horizontal-pod-autoscaler-sync-period=2s",
             # A new node carries a taint until it has been looked at.
             "--node-monitor-period=1s",
+            f"--node-monitor-grace-period={self._node_grace_s}s",
         )
 
     def _start_scheduler(self) -> None:

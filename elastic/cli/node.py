@@ -17,7 +17,7 @@ from elastic.kube.nodes import NodeProblem, TaintError, drain, parse_taint, set_
 from elastic.kube.resources import NODES
 from elastic.local.agent.asking import NotDone, ask_agents
 from elastic.local.agent.control import Add, Kill
-from elastic.local.files import Layout
+from elastic.local.files import ClusterState, Layout
 from elastic.local.reclaim import NOTICES
 
 
@@ -108,16 +108,17 @@ def _label(text: str) -> tuple[str, str]:
 
 def _ask(data_dir: Path, request: Add | Kill) -> None:
     try:
-        ask_agents(_running(data_dir).root, request)
+        _running(data_dir)
+        ask_agents(data_dir.resolve(), request)
     except NotDone as error:
         raise click.ClickException(str(error)) from error
 
 
 def _with_cluster(data_dir: Path, act: Callable[[Kube], Awaitable[None]]) -> None:
-    layout = _running(data_dir)
+    kubeconfig = _running(data_dir).kubeconfig
 
     async def within() -> None:
-        async with connect(layout.kubeconfig) as kube:
+        async with connect(kubeconfig) as kube:
             await act(kube)
 
     try:
@@ -128,9 +129,8 @@ def _with_cluster(data_dir: Path, act: Callable[[Kube], Awaitable[None]]) -> Non
         raise click.ClickException("; ".join(str(error) for error in group.exceptions)) from group
 
 
-def _running(data_dir: Path) -> Layout:
-    layout = Layout(data_dir.resolve())
-    state = layout.read_state()
+def _running(data_dir: Path) -> ClusterState:
+    state = Layout(data_dir.resolve()).read_state()
     if state is None or not Path(f"/proc/{state.supervisor}").exists():
         raise click.ClickException(f"no cluster runs in {data_dir}; start one with `elastic up`")
-    return layout
+    return state

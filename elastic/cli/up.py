@@ -91,7 +91,7 @@ def status(data_dir: Path) -> None:
         click.echo(f"no cluster runs in {data_dir}")
         sys.exit(1)
     click.echo(f"server      {state.server}")
-    click.echo(f"kubeconfig  {layout.kubeconfig}")
+    click.echo(f"kubeconfig  {state.kubeconfig}")
     click.echo(f"sandbox     {state.sandbox}")
     click.echo(f"nodes       {state.nodes}, with {state.gpus} GPUs each")
     for name, pid in {"supervisor": state.supervisor, **state.processes}.items():

@@ -16,7 +16,7 @@ from elastic.kube.client import Kube
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.fleet import pods_cache
 from elastic.local.agent.images import ImageError, Images, parse_images
-from elastic.local.agent.roster import Member, node_name
+from elastic.local.agent.roster import NODE_GRACE_S, Member, node_name
 from elastic.local.agent.service import Options, authority, base_environment, start
 from elastic.local.controllers.accounts import DefaultAccounts
 from elastic.local.controllers.budgets import DisruptionBudgets
@@ -35,7 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, required=True, help="where the sandbox's holder listens and pods have their folders")
     parser.add_argument("--nodes", type=int, default=1, help="nodes to start; 0 starts no scheduler either")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs of each node")
-    parser.add_argument("--node-grace-s", type=float, default=50.0, help="a node that is silent for so long is unreachable")
+    parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="a node that is silent for so long is unreachable")
     parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
     parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
     parser.add_argument("--ready-file", type=Path, help="written when all nodes are in the API")
@@ -87,7 +87,9 @@ async def _start_nodes(group: asyncio.TaskGroup, kube: Kube, args: argparse.Name
     pods = pods_cache(kube)
     group.create_task(pods.run())
     members = tuple(Member(name=node_name(index), gpus=args.gpus) for index in range(args.nodes))
-    options = Options(data_dir=args.data_dir, members=members, cwd=args.cwd, images=args.images, base_env=base_env)
+    options = Options(
+        data_dir=args.data_dir, members=members, cwd=args.cwd, images=args.images, base_env=base_env, grace_s=args.node_grace_s
+    )
     await start(group, kube, pods, options)
 
 

@@ -17,6 +17,7 @@ from typing import Self
 import msgspec
 
 from elastic.local.agent.records import PodFolder
+from elastic.local.agent.roster import NODE_GRACE_S
 from elastic.local.files import ClusterState, Layout
 from elastic.local.sandbox import Record
 from elastic.local.sandbox.channel import ask
@@ -48,10 +49,12 @@ class LocalCluster:
         images: Mapping[str, Path] | None = None,
         control_plane: bool = True,
         join: Path | None = None,
+        node_grace_s: float = NODE_GRACE_S,
     ) -> None:
         self._own_folder = TemporaryDirectory(prefix="elastic-") if data_dir is None else None
         self._layout = Layout(Path(self._own_folder.name if self._own_folder else data_dir or "").resolve())
         self._arguments = ["--nodes", str(nodes), "--gpus", str(gpus), "--port", str(port), "--sandbox", sandbox]
+        self._arguments += ["--node-grace-s", str(node_grace_s)]
         self._arguments += [word for image, folder in (images or {}).items() for word in ("--image", f"{image}={folder}")]
         self._arguments += [] if control_plane else ["--cluster-only"]
         self._arguments += ["--join", str(join.resolve())] if join else []

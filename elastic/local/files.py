@@ -23,6 +23,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     supervisor: int
     sandbox: str
     server: str
+    kubeconfig: str
     nodes: int
     gpus: int
     control_plane: bool
@@ -50,6 +51,11 @@ class Layout:
     @property
     def ports(self) -> Path:
         return self.root / "ports.json"
+
+    @property
+    def audit(self) -> Path:
+        """Who used which right."""
+        return self.root / "audit.jsonl"
 
     @property
     def pods(self) -> Path:

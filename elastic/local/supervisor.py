@@ -29,7 +29,7 @@ from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, VALIDATING_WEBHOOK_CONFIGURATIONS
 from elastic.local.accounts import CONTROLLER, RENDEZVOUS, Accounts
-from elastic.local.agent.roster import node_name
+from elastic.local.agent.roster import NODE_GRACE_S, node_name
 from elastic.local.children import Child, ChildFailed
 from elastic.local.files import ClusterState, Layout, write_private
 from elastic.local.installation import SERVICE, ensure_installation
@@ -91,6 +91,7 @@ class Supervisor:
             supervisor=os.getpid(),
             sandbox=sandbox.value if sandbox else "none",
             server="",
+            kubeconfig=str(self._kubeconfig),
             nodes=options.nodes,
             gpus=options.gpus,
             control_plane=not options.cluster_only,
@@ -116,7 +117,7 @@ class Supervisor:
         if self._options.join:
             return from_kubeconfig(self._options.join).server
         names = [word for address in self._addresses() for word in ("--san", address)]
-        arguments = ["--data-dir", str(self._layout.root), *names]
+        arguments = ["--data-dir", str(self._layout.root), "--audit-file", str(self._layout.audit), *names]
         await self._start("apiserver", "elastic.local.apiserver", arguments, port=self._options.port)
         return f"https://{HOST}:{self._ports['apiserver']}"
 
@@ -124,7 +125,8 @@ class Supervisor:
         """Nodes; with the scheduler and the controllers where no other cluster brings them."""
         options = self._options
         arguments = ["--kubeconfig", str(self._kubeconfig), "--data-dir", str(self._layout.root), "--cwd", str(options.cwd)]
-        arguments += ["--gpus", str(options.gpus), *(word for image in options.image for word in ("--image", image))]
+        arguments += ["--gpus", str(options.gpus), "--node-grace-s", str(options.node_grace_s)]
+        arguments += [word for image in options.image for word in ("--image", image)]
         if options.join:
             nodes = [word for index in range(options.nodes) for word in ("--node", node_name(index))]
             return self._child("agents", "elastic.local.agent", [*arguments, *nodes, "--sandbox", RUNNING])
@@ -293,6 +295,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=0)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="a node that is silent for so long is unreachable")
     parser.add_argument("--sandbox", default="auto", choices=["auto", *(mode.value for mode in Mode)])
     parser.add_argument("--cluster-only", action="store_true")
     parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,8 +118,11 @@ def _restarts(pod: dict[str, Any]) -> int:
 
 
 @contextlib.asynccontextmanager
-async def elastic_run(cluster: LocalCluster, name: str, *, workers: int, steps: int, **policy: int) -> AsyncIterator[ElasticRun]:
-    """The example with another name and size; takes the job away at the end, however the test went."""
+async def elastic_run(
+    cluster: LocalCluster, name: str, *, workers: int, steps: int, pod: Mapping[str, Any] | None = None, **policy: int
+) -> AsyncIterator[ElasticRun]:
+    """The example with another name and size, and `pod` beside what its pods' spec says; takes the job away at the end, however the test
+    went."""
     job = yaml.safe_load(JOB_FILE.read_text())
     job["metadata"]["name"] = name
     job["spec"]["elasticPolicy"] |= policy
@@ -129,6 +132,7 @@ async def elastic_run(cluster: LocalCluster, name: str, *, workers: int, steps: 
         {"name": "STEPS", "value": str(steps)},
         {"name": "STEP_SECONDS", "value": "0.05"},
     ]
+    worker["template"]["spec"] |= pod or {}
     training = Watched(Story())
     async with connect(cluster.kubeconfig) as kube:
         submission = Submission(kube, namespace=NAMESPACE)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from elastic.kube.resources import PODS
 from elastic.local.agent.roster import Member, Roster
 from elastic.local.controllers.budget import Guarded, budget_status
-from elastic.local.controllers.nodehealth import NOT_READY, UNREACHABLE, UNSCHEDULABLE, eviction, silent, taints, unknown_conditions
+from elastic.local.controllers.nodehealth import (
+    NOT_READY,
+    UNREACHABLE,
+    UNSCHEDULABLE,
+    eviction,
+    listening_since,
+    silent,
+    taints,
+    unknown_conditions,
+)
 from elastic.local.controllers.ownership import Delete, DeleteDependents, Disown, Item, OrphanDependents, Owner, Release, State, judge
 
 
@@ -121,3 +130,8 @@ def test_a_killed_node_stays_away_until_the_cluster_starts_anew_or_it_is_added_a
     assert [member.name for member in killed.for_holder("holder-1").members(first)] == ["node-1"]
     assert [member.name for member in killed.for_holder("holder-2").members(first)] == ["node-0", "node-1"]
     assert [member.name for member in killed.with_member(Member("node-0")).members(first)] == ["node-0", "node-1"]
+
+
+def test_a_silence_that_was_our_own_is_no_silence_of_the_nodes():
+    assert listening_since(100.0, looked_at=500.0, now=505.0) == 100.0
+    assert listening_since(100.0, looked_at=500.0, now=4000.0) == 4000.0

@@ -17,7 +17,7 @@ from elastic.kube.client import Kube
 from elastic.local.agent import forward
 from elastic.local.agent.fleet import pods_cache
 from elastic.local.agent.images import ImageError, Images, parse_images
-from elastic.local.agent.roster import Member
+from elastic.local.agent.roster import NODE_GRACE_S, Member
 from elastic.local.agent.service import Options, base_environment, start
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
@@ -46,6 +46,7 @@ def arguments() -> argparse.Namespace:
         metavar="PORT",
         help="a port of 127.0.0.1 that pods reach at their gateway; repeatable",
     )
+    parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="how long the cluster bears a node's silence")
     parser.add_argument("--cwd", type=Path, default=Path.cwd(), help="working folder of containers that name none")
     parser.add_argument("--ready-file", type=Path, help="written when the nodes are in the API")
     return parser.parse_args()
@@ -96,6 +97,7 @@ async def _work(kube: Kube, args: argparse.Namespace, images: Images, mode: Mode
         cwd=args.cwd,
         images=images,
         base_env=base_env,
+        grace_s=args.node_grace_s,
         api_host=API_NAME if mode is Mode.NETNS else server.hostname,
     )
     async with asyncio.TaskGroup() as group:

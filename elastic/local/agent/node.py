@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import platform
 import signal
@@ -22,13 +23,16 @@ from elastic.local.agent.environment import Object
 from elastic.local.agent.names import Directory, hostname_of, hosts_file
 from elastic.local.agent.pod import PodRunner, Surroundings
 from elastic.local.agent.records import PodFolder
+from elastic.local.agent.roster import NODE_GRACE_S
 from elastic.local.agent.status import timestamp
 
 log = logging.getLogger(__name__)
 
 LEASE_NAMESPACE = "kube-node-lease"
-LEASE_S = 40
 HEARTBEAT_S = 10.0
+BEATS_IN_GRACE = 4
+DOUBT_S = 60.0
+"""After a silence of ours, such as of a machine that slept, the node may be called unreachable until it has told its state again."""
 NODE_STATUS_S = 240.0
 GONE_S, GONE_POLL_S = 10.0, 0.02
 
@@ -45,6 +49,12 @@ class NodeFacts:
     sandbox: str
     gpus: tuple[int, ...] = ()
     """The numbers that the node's GPUs have on this machine."""
+    grace_s: float = NODE_GRACE_S
+    """How long the cluster bears the node's silence."""
+
+    @property
+    def heartbeat_s(self) -> float:
+        return min(HEARTBEAT_S, self.grace_s / BEATS_IN_GRACE)
 
 
 class NodeAgent:
@@ -230,15 +240,26 @@ class NodeAgent:
         }
 
     async def _keep_lease(self) -> None:
+        heard_at = time.time()
+        doubted_until = 0.0
         while True:
             with _telling(f"lease of node {self.name}"):
                 await self._renew()
-            await asyncio.sleep(HEARTBEAT_S)
+                if time.time() - heard_at > self._lease_s:
+                    doubted_until = time.time() + DOUBT_S
+                heard_at = time.time()
+                if heard_at < doubted_until:
+                    await self._write_status()
+            await asyncio.sleep(self._facts.heartbeat_s)
+
+    @property
+    def _lease_s(self) -> int:
+        return math.ceil(BEATS_IN_GRACE * self._facts.heartbeat_s)
 
     async def _renew(self) -> None:
         spec = {
             "holderIdentity": self.name,
-            "leaseDurationSeconds": LEASE_S,
+            "leaseDurationSeconds": self._lease_s,
             "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         }
         try:

@@ -21,10 +21,11 @@ PLAYED_BY = "elastic-training/played-by"
 class Nodes:
     """The nodes of a fleet, by name."""
 
-    def __init__(self, group: asyncio.TaskGroup, fleet: Fleet, *, port: int, folder: Path, holder: str) -> None:
+    def __init__(self, group: asyncio.TaskGroup, fleet: Fleet, *, port: int, folder: Path, holder: str, grace_s: float) -> None:
         self._group = group
         self._fleet = fleet
         self._port = port
+        self._grace_s = grace_s
         self._file = folder / FILE
         self._played_by = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
         self._roster = roster.read(self._file).for_holder(holder)
@@ -73,6 +74,7 @@ class Nodes:
             labels={**member.labels, PLAYED_BY: self._played_by},
             sandbox=self._fleet.mode.value,
             gpus=self._numbers(member.gpus),
+            grace_s=self._grace_s,
         )
         self._tasks[member.name] = self._group.create_task(self._fleet.run_node(facts), name=f"node {member.name}")
 

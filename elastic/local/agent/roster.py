@@ -6,6 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+NODE_GRACE_S = 50.0
+"""How long a cluster bears a node's silence, unless told otherwise."""
+
 
 class Member(msgspec.Struct, frozen=True):
     """A node as whoever adds it describes it."""

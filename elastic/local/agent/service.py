@@ -18,7 +18,7 @@ from elastic.local.agent.fleet import Fleet, Place
 from elastic.local.agent.images import Images, write_programs
 from elastic.local.agent.launch import Settings
 from elastic.local.agent.nodes import HOST_IP, Nodes
-from elastic.local.agent.roster import Member
+from elastic.local.agent.roster import NODE_GRACE_S, Member
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import Channel
 
@@ -39,6 +39,8 @@ class Options:
     """What containers get where an image would bring it."""
     api_host: str | None = None
     """The name or address by which pods find the API server; None: the gateway of their network."""
+    grace_s: float = NODE_GRACE_S
+    """How long the cluster bears a node's silence."""
 
 
 async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", options: Options) -> str:
@@ -61,7 +63,7 @@ async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", opt
     group.create_task(fleet.run())
     group.create_task(_follow(channel))
     port = await Endpoint(fleet.runner, channel).start(HOST_IP, authority(kube))
-    nodes = Nodes(group, fleet, port=port, folder=options.data_dir, holder=described["holder"])
+    nodes = Nodes(group, fleet, port=port, folder=options.data_dir, holder=described["holder"], grace_s=options.grace_s)
     await nodes.start(options.members)
     group.create_task(control.serve(options.data_dir, nodes.add, nodes.kill))
     return gateway

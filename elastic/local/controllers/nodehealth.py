@@ -12,6 +12,7 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
 NOT_READY = "node.kubernetes.io/not-ready"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 OURS = (UNREACHABLE, NOT_READY, UNSCHEDULABLE)
+OWN_SILENCE_S = 10.0
 CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 
@@ -24,6 +25,13 @@ class Eviction:
 
 def seconds(text: str) -> float:
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def listening_since(since: float, *, looked_at: float, now: float) -> float:
+    """From when on a node's silence is the node's. After a start of our own, and after a pause in which we heard nobody, such as of a
+    machine that slept, agents need a moment to be heard again.
+    """
+    return now if now - looked_at > OWN_SILENCE_S else since
 
 
 def silent(node: Object, lease: Object | None, *, now: float, grace_s: float) -> bool:

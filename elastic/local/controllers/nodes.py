@@ -13,7 +13,7 @@ from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import LEASES, NODES, PODS, Object
 from elastic.local.agent.status import timestamp
-from elastic.local.controllers.nodehealth import eviction, silent, taints, unknown_conditions
+from elastic.local.controllers.nodehealth import eviction, listening_since, silent, taints, unknown_conditions
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class NodeLifecycle:
         self._nodes: Cache[Object] = Cache(kube, NODES, project=lambda found: found)
         self._leases: Cache[Object] = Cache(kube, LEASES, project=lambda found: found, namespace=LEASE_NAMESPACE)
         self._changed = asyncio.Event()
-        self._began = time.time()
+        self._listens_since = self._looked_at = time.time()
 
     async def run(self) -> None:
         self._nodes.subscribe(lambda change: self._changed.set())
@@ -61,6 +61,8 @@ class NodeLifecycle:
 
     async def _round(self) -> float:
         now = time.time()
+        self._listens_since = listening_since(self._listens_since, looked_at=self._looked_at, now=now)
+        self._looked_at = now
         due = now + LOOK_AGAIN_S
         for node in self._nodes.list():
             await self._look(node, now)
@@ -77,9 +79,9 @@ class NodeLifecycle:
 
     async def _look(self, node: Object, now: float) -> None:
         name = node["metadata"]["name"]
-        # After a start of our own, agents need a moment to be heard again; their silence before it was ours.
-        listening = now - self._began > self._grace_s
-        if listening and silent(node, self._leases.get(LEASE_NAMESPACE, name), now=now, grace_s=self._grace_s):
+        if now - self._listens_since > self._grace_s and silent(
+            node, self._leases.get(LEASE_NAMESPACE, name), now=now, grace_s=self._grace_s
+        ):
             conditions = unknown_conditions(node, now=now)
             if conditions:
                 log.info("node %s is silent", name)
