@@ -183,6 +183,8 @@ class Kube:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S)
         async with self._open().get(self._url(path), params=params, headers=self._headers(), timeout=timeout) as response:
+            if response.status == 204:  # the pod has no node yet, and so has said nothing
+                return
             if response.status != 200:
                 raise error_from_response(response.status, await response.read())
             async for chunk in response.content.iter_any():

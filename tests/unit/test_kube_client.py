@@ -56,6 +56,14 @@ async def test_a_list_is_read_page_by_page() -> None:
     assert listing.resource_version == "7"
 
 
+async def test_a_pod_without_a_node_has_said_nothing_yet() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(status=204)
+
+    async with served(handler) as kube:
+        assert [chunk async for chunk in kube.logs("a", namespace="n")] == []
+
+
 async def test_a_listed_object_says_its_kind_as_a_watched_one_does() -> None:
     """A controller that read `kind` worked while it watched, and broke when it was started beside objects that were there already."""
 
