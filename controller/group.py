@@ -10,7 +10,7 @@ from elastic.api.job import Job, Object
 
 def group_of(job: Job, snapshot: Snapshot) -> str:
     """The word that pods made now carry; empty where any pods of the job go together."""
-    if regroup.is_whole(job):
+    if regroup.is_whole(job, snapshot):
         return regroup.name_of(job)
     place, policy = membership.place(job, snapshot), job.elastic
     if place is membership.Place.OURS or policy is None:
@@ -49,7 +49,7 @@ def strays(job: Job, snapshot: Snapshot) -> list[Pod]:
     """Pods of another group than the job's; unmarked ones were made by somebody else and are left to finish."""
     if is_waiting(job, snapshot):
         return []
-    if regroup.is_whole(job):
+    if regroup.is_whole(job, snapshot):
         return regroup.outsiders(job, snapshot)
     group = group_of(job, snapshot)
     return [pod for pod in snapshot.pods if pod.group and pod.group != group]

@@ -169,7 +169,7 @@ def _counted(look: _Look, verdicts: Sequence[failure.Verdict]) -> ElasticStatus:
 
 def _verdicts(look: _Look) -> list[failure.Verdict]:
     verdicts = failure.judge(look.job, _answerable(look))
-    return regroup.decisive(verdicts) if regroup.is_whole(look.job) else verdicts
+    return regroup.decisive(verdicts) if regroup.is_whole(look.job, look.snapshot) else verdicts
 
 
 def _answerable(look: _Look) -> list[Pod]:
@@ -216,7 +216,7 @@ def _active(look: _Look) -> Plan:
             elastic = ledger.dated(job, known=elastic, new=shown, now=snapshot.now)
         case membership.Place.STORE:
             elastic = aftermath.shown(job, snapshot, elastic)
-        case membership.Place.NONE if regroup.is_whole(job):
+        case membership.Place.NONE if regroup.is_whole(job, snapshot):
             elastic = regroup.shown(job, snapshot, elastic, next(iter(again), None))
             restarts = restarts or tuple(regroup.told(job, elastic))
     status = _shown(look, restarting=restarts, is_apart=regroup.is_apart(job, snapshot, elastic))

@@ -32,14 +32,14 @@ def pod_for(job: Job, type: str, index: int, snapshot: Snapshot) -> Object:
         if written.get(field):
             metadata[field] = written[field]
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
-    pod["spec"]["restartPolicy"] = pod_restart_policy(job, spec)
+    pod["spec"]["restartPolicy"] = pod_restart_policy(job, spec, snapshot)
     pod = FRAMEWORKS[job.kind.name].dress(job, pod, Replica(type, index), snapshot)
     return marked(with_group(job, pod, type, snapshot.settings), group_of(job, snapshot))
 
 
-def pod_restart_policy(job: Job, spec: ReplicaSpec) -> str:
+def pod_restart_policy(job: Job, spec: ReplicaSpec, snapshot: Snapshot) -> str:
     """A pod knows neither ExitCode nor groups: whether to start again is then ours to decide, so the kubelet must not."""
-    is_ours = spec.restart_policy is RestartPolicy.EXIT_CODE or regroup.is_whole(job)
+    is_ours = spec.restart_policy is RestartPolicy.EXIT_CODE or regroup.is_whole(job, snapshot)
     return "Never" if is_ours else spec.restart_policy.value
 
 

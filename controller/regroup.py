@@ -22,12 +22,14 @@ RAN_WELL = timedelta(seconds=600)
 group that has worked for so long has its past forgiven."""
 
 
-def is_whole(job: Job) -> bool:
+def is_whole(job: Job, snapshot: Snapshot) -> bool:
     """Does the loss of one replica restart them all?"""
     if job.elastic is not None and job.kind.native_elastic:
         return False
     if job.run_policy.restart_scope is not None:
         return job.run_policy.restart_scope is RestartScope.GROUP
+    if snapshot.settings.strict:
+        return False
     # What an elastic group of other kinds cannot do when it is resized, it cannot do when it loses one either; and MXNet waits for a
     # lost peer for ever, whether that one is started again or not.
     return job.elastic is not None or (job.kind.name == "MXJob" and job.options.job_mode is JobMode.TRAIN)
@@ -109,7 +111,7 @@ def told(job: Job, new: ElasticStatus) -> Iterator[News]:
 
 def pause_until(job: Job, snapshot: Snapshot) -> datetime | None:
     """The end of the pause before the present group is made, while it lasts."""
-    last = job.status.elastic.last_rescale if is_whole(job) and job.status.elastic is not None else None
+    last = job.status.elastic.last_rescale if is_whole(job, snapshot) and job.status.elastic is not None else None
     if last is None or last.at is None or not last.phases.get(PAUSE):
         return None
     end = last.at + timedelta(milliseconds=last.phases[PAUSE])
@@ -118,12 +120,12 @@ def pause_until(job: Job, snapshot: Snapshot) -> datetime | None:
 
 def may_start(job: Job, snapshot: Snapshot) -> bool:
     """Not before all of the former group are gone: under their names the new ones would meet the old."""
-    return not is_whole(job) or (not outsiders(job, snapshot) and pause_until(job, snapshot) is None)
+    return not is_whole(job, snapshot) or (not outsiders(job, snapshot) and pause_until(job, snapshot) is None)
 
 
 def is_apart(job: Job, snapshot: Snapshot, new: ElasticStatus) -> bool:
     """From the moment of a loss until the former group is gone."""
-    return is_whole(job) and (new.generation > _number(job) or (_number(job) > 0 and bool(outsiders(job, snapshot))))
+    return is_whole(job, snapshot) and (new.generation > _number(job) or (_number(job) > 0 and bool(outsiders(job, snapshot))))
 
 
 def _number(job: Job) -> int:

@@ -8,6 +8,7 @@ import pytest
 from job_builders import NOW, Cluster, created, deleted, job, reasons, replica
 
 from controller.pods import pod_for
+from controller.settings import Settings
 from controller.snapshot import Container, Phase
 from elastic.api import parse
 from elastic.api.job import ElasticStatus, Job, to_object
@@ -208,6 +209,19 @@ def test_who_does_not(one: Job) -> None:
     fail(cluster, "train-worker-1", 137)
     cluster.settle()
     assert len(before - uids(cluster)) == 1
+
+
+def test_in_strict_compatibility_only_who_asks_for_it_starts_anew_as_a_whole() -> None:
+    strict = Settings(strict=True)
+    for one, survivors in ((mxjob(), 3), (mxjob(policy=GROUP), 0)):
+        cluster = Cluster(one, settings=strict)
+        cluster.settle()
+        cluster.run_all()
+        cluster.settle()
+        before = uids(cluster)
+        fail(cluster, "train-worker-1", 137)
+        cluster.settle()
+        assert len(before & uids(cluster)) == survivors
 
 
 def test_scope_group_is_no_word_for_a_job_that_heals_by_itself() -> None:
