@@ -36,6 +36,8 @@ class Outcome:
     """Of the training container of each pod that still exists."""
     restarts: Mapping[str, int]
     """Of the training container of each of these pods, in place."""
+    elastic: Mapping[str, Any]
+    """status.elastic at the end."""
     story: str
     """Everything that helps to understand a failure."""
 
@@ -102,7 +104,7 @@ async def _run_to_end(cluster: LocalCluster, job: dict[str, Any], *, within_s: f
         story = [f"{name}: {seen.get('status')}", *(f"{event['reason']}: {event['message']}" for event in events)]
         story += [f"--- {pod['metadata']['name']} {pod['status'].get('phase')}\n{logs[pod['metadata']['name']][-3000:]}" for pod in pods]
         restarts = {pod["metadata"]["name"]: _restarts(pod) for pod in pods}
-        return Outcome(state, logs, restarts, "\n".join(story))
+        return Outcome(state, logs, restarts, (seen.get("status") or {}).get("elastic") or {}, "\n".join(story))
 
 
 def _state(job: Mapping[str, Any]) -> str:

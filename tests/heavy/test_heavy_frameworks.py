@@ -11,6 +11,7 @@ WITHIN_S = 300.0
 both_sandboxes = pytest.mark.parametrize("sandbox", ["netns", "loopback"])
 
 
+@pytest.mark.framework("paddle")
 @both_sandboxes
 def test_a_paddlejob_trains_over_its_workers(sandbox: str) -> None:
     with laptop(Ground(sandbox), "paddle") as cluster:
@@ -23,6 +24,7 @@ def test_a_paddlejob_trains_over_its_workers(sandbox: str) -> None:
     assert float(trained[2]) < float(trained[1]) / 10
 
 
+@pytest.mark.framework("tensorflow")
 @both_sandboxes
 def test_a_tfjob_of_mirrored_workers_trains_in_step(sandbox: str) -> None:
     with laptop(Ground(sandbox), "tensorflow") as cluster:
@@ -35,6 +37,7 @@ def test_a_tfjob_of_mirrored_workers_trains_in_step(sandbox: str) -> None:
     assert float(trained[2]) < float(trained[1]) * 0.8
 
 
+@pytest.mark.framework("tensorflow")
 @both_sandboxes
 def test_a_tfjob_with_a_parameter_server_keeps_its_variables_there(sandbox: str) -> None:
     with laptop(Ground(sandbox), "tensorflow") as cluster:
@@ -46,6 +49,7 @@ def test_a_tfjob_with_a_parameter_server_keeps_its_variables_there(sandbox: str)
     assert (slope, offset) == (pytest.approx(3.0, abs=0.2), pytest.approx(-1.0, abs=0.2))
 
 
+@pytest.mark.framework("mxnet")
 def test_an_mxjob_trains_through_its_server() -> None:
     """Only in sandbox netns: MXNet looks for a network interface that is not loopback."""
     with laptop(Ground("netns"), "mxnet") as cluster:
