@@ -72,8 +72,9 @@ def main(
     log_to(sys.stderr, level=log_level)
     try:
         credentials = Credentials(installation)
+        kube = _api_server(kubeconfig) if kubeconfig is not None or in_cluster else None
         sockets = [_open(address) for address in listen] + [socket.socket(fileno=fd) for fd in listen_fd]
-    except (BadKey, OSError, ValueError) as error:
+    except (AccessError, BadKey, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if not sockets:
         raise click.ClickException("nothing to serve on; give --listen HOST:PORT or --listen-fd N")
@@ -82,7 +83,6 @@ def main(
     asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER
 
     async def run() -> None:
-        kube = _api_server(kubeconfig) if kubeconfig is not None or in_cluster else None
         following = asyncio.create_task(follow(credentials))
         try:
             reviewer = KubeReviewer(kube) if kube is not None else None
@@ -93,10 +93,7 @@ def main(
             if kube is not None:
                 await kube.close()
 
-    try:
-        asyncio.run(run())
-    except AccessError as error:
-        raise click.ClickException(str(error)) from error
+    asyncio.run(run())
 
 
 def _api_server(kubeconfig: Path | None) -> Kube:

@@ -60,6 +60,7 @@ def api_server(folder: Path) -> Iterator[Path]:
     data = folder / "data"
     ready = folder / "apiserver.ready"
     args = ["elastic.local.apiserver", "--data-dir", str(data), "--listen", "127.0.0.1:0", "--ready-file", str(ready)]
+    args += ["--audit-file", str(folder / "audit.jsonl")]
     with running("apiserver", args, folder=folder, ready=ready):
         kubeconfig, agents = data / "kubeconfig", folder / "agents.ready"
         args = ["elastic.local.agents", "--kubeconfig", str(kubeconfig), "--data-dir", str(data), "--nodes", "0"]

@@ -1,0 +1,32 @@
+"""What the controller's account really did, by the audit of the laptop's API server, against what elastic.api.rights grants it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from elastic.api.rights import CONTROLLER, SYSTEM, roles
+
+Use = tuple[str, str, str]
+"""Verb, group, and resource with its subresource."""
+ACCOUNT = f"system:serviceaccount:{SYSTEM}:{CONTROLLER}"
+
+
+def granted() -> set[Use]:
+    return {
+        (verb, group, resource)
+        for role in roles()
+        for right in role.rights
+        for verb in right.verbs
+        for group in right.groups
+        for resource in right.resources
+    }
+
+
+def used(audit: Path, *, allowed: bool = True) -> set[Use]:
+    lines = map(json.loads, audit.read_text().splitlines())
+    return {
+        (line["verb"], line["group"], "/".join(filter(None, (line["resource"], line["subresource"]))))
+        for line in lines
+        if line["user"] == ACCOUNT and line["allowed"] == allowed
+    }
