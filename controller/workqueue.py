@@ -1,4 +1,5 @@
 """A queue of keys for reconciling: a key waits in it at most once, and nobody works on the same key at the same time.
+Keys that have been worked on and keys that are new take turns, so that a thousand new jobs keep no running one waiting.
 It knows when a key is due and how long to hold it back after failures, and nothing about what a key means.
 """
 
@@ -19,6 +20,9 @@ class WorkQueue(Generic[K]):
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._ready: dict[K, float] = {}
+        self._new: dict[K, float] = {}
+        self._begun: set[K] = set()
+        self._is_new_one_s_turn = False
         self._working: set[K] = set()
         self._dirty: dict[K, float] = {}
         self._due: dict[K, float] = {}
@@ -28,14 +32,14 @@ class WorkQueue(Generic[K]):
         self._wakeup = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._ready) + len(self._dirty)
+        return len(self._ready) + len(self._new) + len(self._dirty)
 
     def add(self, key: K) -> None:
         """Wants the key looked at soon; while somebody works on it, once more afterwards."""
         if key in self._working:
             self._dirty.setdefault(key, self._clock())
         else:
-            self._ready.setdefault(key, self._clock())
+            (self._ready if key in self._begun else self._new).setdefault(key, self._clock())
             self._wakeup.set()
 
     def add_at(self, key: K, due: float) -> None:
@@ -52,9 +56,8 @@ class WorkQueue(Generic[K]):
         """The next key, and since when it has been waiting; `done` must follow."""
         while True:
             self._ripen()
-            if self._ready:
-                key = next(iter(self._ready))
-                since = self._ready.pop(key)
+            if self._ready or self._new:
+                key, since = self._next()
                 self._working.add(key)
                 return key, since
             self._wakeup.clear()
@@ -68,6 +71,7 @@ class WorkQueue(Generic[K]):
     def done(self, key: K, *, failed: bool = False) -> None:
         """The work on the key has ended; after a failure it comes back by itself, later each time."""
         self._working.discard(key)
+        self._begun.add(key)
         if failed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
@@ -80,9 +84,17 @@ class WorkQueue(Generic[K]):
             self._wakeup.set()
 
     def forget(self, key: K) -> None:
-        """The key's object is gone: drop its timer and its failures."""
+        """The key's object is gone: drop its timer and its failures. While somebody works on it, `done` comes first."""
+        self._begun.discard(key)
         self._due.pop(key, None)
         self._failures.pop(key, None)
+
+    def _next(self) -> tuple[K, float]:
+        is_new = bool(self._new) and (self._is_new_one_s_turn or not self._ready)
+        self._is_new_one_s_turn = not is_new
+        lane = self._new if is_new else self._ready
+        key = next(iter(lane))
+        return key, lane.pop(key)
 
     def _ripen(self) -> None:
         now = self._clock()
