@@ -1,9 +1,11 @@
-"""Writes Events about a job, each piece of news once: its name follows from what it says, so that a second telling is refused."""
+"""Writes Events about a job, each piece of news once: its name follows from what it says, so that a second telling is refused.
+News of one sort from one round shares an Event; after a restart some of it may be told once more in other company.
+"""
 
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from controller.actions import News
@@ -13,7 +15,7 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
 
 log = logging.getLogger(__name__)
-REMEMBERED = 20_000
+REMEMBERED = 50_000
 LONGEST_MESSAGE = 1000
 COMPONENT = "elastic-controller"
 
@@ -27,42 +29,57 @@ class Teller:
 
     async def tell(self, job: Object, news: Iterable[News], *, now: datetime, strict: bool = False) -> None:
         component = KINDS[job["kind"]].operator_name if strict else COMPONENT
-        for item in news:
-            event = event_for(job, item, now=now, component=component)
-            name = event["metadata"]["name"]
-            if name in self._told:
-                continue
-            try:
-                await self._kube.create(EVENTS, event, namespace=event["metadata"]["namespace"])
-            except KubeError as error:
-                if error.reason != "AlreadyExists":
-                    # News is not worth failing a round for; it is told again when the same round comes again.
-                    about = {"reason": item.reason, "job": job["metadata"]["name"]}
-                    log.warning("an event was not written", extra=about | {"error": str(error)})
-                    continue
-            self._told[name] = None
-            if len(self._told) > REMEMBERED:
-                self._told.popitem(last=False)
+        uid = job["metadata"]["uid"]
+        fresh = {digest: item for item in news if (digest := _digest(uid, item)) not in self._told}
+        for digests in [[digest] for digest in fresh] if strict else _sorts(fresh):
+            event = event_for(job, _joined([fresh[digest] for digest in digests]), now=now, component=component)
+            if await self._is_written(event):
+                self._remember(digests)
+
+    async def _is_written(self, event: Object) -> bool:
+        metadata = event["metadata"]
+        try:
+            await self._kube.create(EVENTS, event, namespace=metadata["namespace"])
+        except KubeError as error:
+            if error.reason != "AlreadyExists":
+                # News is not worth failing a round for; it is told again when the same round comes again.
+                about = {"reason": event["reason"], "job": event["involvedObject"]["name"]}
+                log.warning("an event was not written", extra=about | {"error": str(error)})
+                return False
+        return True
+
+    def _remember(self, digests: Iterable[str]) -> None:
+        for digest in digests:
+            self._told[digest] = None
+        while len(self._told) > REMEMBERED:
+            self._told.popitem(last=False)
 
 
-def together(news: Iterable[News]) -> list[News]:
-    """What one round did of one sort, as one piece of news."""
-    sorts: dict[tuple[str, str], list[News]] = {}
-    for item in news:
-        sorts.setdefault((item.type, item.reason), []).append(item)
-    return [items[0] if len(items) == 1 else _joined(items) for items in sorts.values()]
+def _sorts(news: Mapping[str, News]) -> list[list[str]]:
+    """What can share an Event: what has the same reason and says it in the same words up to the colon."""
+    sorts: dict[tuple[str, str, str], list[str]] = {}
+    for digest, item in news.items():
+        sorts.setdefault((item.type, item.reason, item.message.partition(": ")[0]), []).append(digest)
+    return list(sorts.values())
 
 
 def _joined(items: list[News]) -> News:
-    names = [item.message.partition(": ")[2] for item in items]
+    if len(items) == 1:
+        return items[0]
     opening = items[0].message.partition(": ")[0]
-    return News(items[0].type, items[0].reason, f"{opening}: {', '.join(sorted(names))}", about=" ".join(sorted(i.about for i in items)))
+    said = ", ".join(sorted({rest for item in items if (rest := item.message.partition(": ")[2])}))
+    message = f"{opening}: {said}" if said else opening
+    return News(items[0].type, items[0].reason, message, about=" ".join(sorted(item.about for item in items)))
+
+
+def _digest(uid: str, news: News) -> str:
+    said = "\0".join((uid, news.type, news.reason, news.about, news.message))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 def event_for(job: Object, news: News, *, now: datetime, component: str) -> Object:
     metadata = job["metadata"]
-    said = "\0".join((metadata["uid"], news.type, news.reason, news.about, news.message))
-    digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+    digest = _digest(metadata["uid"], news)
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     namespace = metadata.get("namespace", "default")
     return {
