@@ -16,13 +16,13 @@ from controller.fence import Membership, Writer
 from controller.keys import JOBS, Key, owner_uid
 from controller.objects import OWNED_LABEL
 from controller.observe import Seen
-from controller.tell import Teller, together
+from controller.tell import Teller
 from elastic.api.job import JobStatus
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, SERVICES, Object, Resource
 
 AT_ONCE = 32
-"""Requests of one round in flight at a time."""
+"""Requests in flight at a time, of all rounds together: as much as an API server keeps up with, on few connections used again and again."""
 NAMED = {PODS: "Pod", SERVICES: "Service"}
 
 
@@ -49,23 +49,24 @@ class Applier:
         self._kube = kube
         self._teller = teller
         self._membership = membership
+        self._gate = asyncio.Semaphore(AT_ONCE)
 
     async def carry_out(self, key: Key, job: Object, plan: Plan, *, old: JobStatus, now: datetime) -> Outcome:
         outcome = Outcome()
+        if any(map(_parts_with_pod, plan.actions)) and not await self._is_as_seen(key, job, outcome):
+            return outcome
         if not await self._speak(job, plan.actions, outcome):
             # Untold members must not lose their pods; everything else may go on.
             plan = _without_departures(plan)
-        gate = asyncio.Semaphore(AT_ONCE)
         for group in _in_order(plan.actions):
-            await asyncio.gather(*(self._act(gate, key, job, action, outcome) for action in group))
+            await asyncio.gather(*(self._act(key, job, action, outcome) for action in group))
         if plan.status is not None and plan.status != old and not (plan.is_final and outcome.errors):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
         # What was done is told as it is; what the status must say first waits until it does.
         is_said = plan.status is None or plan.status == old or outcome.status is not None
-        done = outcome.news if plan.is_strict else together(outcome.news)
-        await self._teller.tell(job, (*done, *(plan.news if is_said else ())), now=now, strict=plan.is_strict)
+        await self._teller.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now, strict=plan.is_strict)
         if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors:
-            await self._act(gate, key, job, DeleteJob(), outcome)
+            await self._act(key, job, DeleteJob(), outcome)
         return outcome
 
     async def forget(self, job_uid: str) -> None:
@@ -73,6 +74,19 @@ class Applier:
         if self._membership is not None:
             with contextlib.suppress(OSError):
                 await self._membership.forget(job_uid)
+
+    async def _is_as_seen(self, key: Key, job: Object, outcome: Outcome) -> bool:
+        """Before a pod goes, the API server's own word: no worker is lost to a spec that has been changed since we saw it."""
+        seen, there = job["metadata"], {}
+        try:
+            there = (await self._kube.get(JOBS[key.kind], key.name, namespace=key.namespace))["metadata"]
+        except KubeError as error:
+            if error.code != 404:
+                outcome.errors.append(error)
+                return False
+        if (there.get("uid"), there.get("generation")) != (seen.get("uid"), seen.get("generation")):
+            outcome.errors.append(KubeError(code=409, reason="Conflict", message="the job has been changed since it was seen"))
+        return not outcome.errors
 
     async def _speak(self, job: Object, actions: Iterable[Action], outcome: Outcome) -> bool:
         """Tells the rendezvous server what it must know before pods go; False if it could not be told."""
@@ -90,8 +104,8 @@ class Applier:
             return False
         return True
 
-    async def _act(self, gate: asyncio.Semaphore, key: Key, job: Object, action: Action, outcome: Outcome) -> None:
-        async with gate:
+    async def _act(self, key: Key, job: Object, action: Action, outcome: Outcome) -> None:
+        async with self._gate:
             try:
                 match action:
                     case Create(resource, item):
@@ -171,7 +185,11 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
 
 
 def _without_departures(plan: Plan) -> Plan:
-    return replace(plan, actions=tuple(a for a in plan.actions if not (isinstance(a, Delete) and a.resource == PODS)))
+    return replace(plan, actions=tuple(a for a in plan.actions if not _parts_with_pod(a)))
+
+
+def _parts_with_pod(action: Action) -> bool:
+    return isinstance(action, Delete) and action.resource == PODS
 
 
 def _in_order(actions: Iterable[Action]) -> list[list[Action]]:

@@ -43,7 +43,12 @@ def _right(groups: str, resources: str, verbs: Iterable[str], why: str, *, names
 def job_rights(kinds: Iterable[str]) -> list[Right]:
     plurals = [KINDS[kind].plural for kind in kinds]
     return [
-        _right(GROUP, " ".join(plurals), (*SEEN, "delete"), "Jobs are watched, and deleted when their ttlSecondsAfterFinished is over."),
+        _right(
+            GROUP,
+            " ".join(plurals),
+            ("get", *SEEN, "delete"),
+            "Jobs are watched, read again before pods of theirs go, and deleted when their time after the end is over.",
+        ),
         _right(GROUP, " ".join(f"{plural}/status" for plural in plurals), ("patch",), "Their status is ours to write, their spec is not."),
         _right(
             GROUP,

@@ -3,17 +3,22 @@
 import asyncio
 from datetime import UTC, datetime
 
-from controller.actions import Plan, normal
+import pytest
+
+from controller.actions import Delete, Plan, normal
 from controller.apply import Applier
 from controller.keys import Key
 from controller.tell import Teller
 from controller.workqueue import LONGEST_BACK_OFF_S, WorkQueue
 from elastic.api.job import Condition, JobStatus
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import EVENTS, Object, Resource
+from elastic.kube.resources import EVENTS, PODS, Object, Resource
 
 KEY = Key("PyTorchJob", "team", "train")
-JOB: Object = {"kind": "PyTorchJob", "metadata": {"name": "train", "namespace": "team", "uid": "u", "resourceVersion": "1"}}
+JOB: Object = {
+    "kind": "PyTorchJob",
+    "metadata": {"name": "train", "namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 1},
+}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DONE = JobStatus(conditions=(Condition(type="Succeeded", status="True"),))
 
@@ -23,12 +28,23 @@ class Kube:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.messages: list[str] = []
+        self.deleted: list[str] = []
         self.refuses = True
+        self.generation = 1
+
+    async def get(self, resource: Resource, name: str, *, namespace: str) -> Object:
+        return {**JOB, "metadata": {**JOB["metadata"], "generation": self.generation}}
 
     async def create(self, resource: Resource, body: Object, *, namespace: str) -> Object:
         assert resource == EVENTS
         self.events.append(body["reason"])
+        self.messages.append(body["message"])
         return body
+
+    async def delete(self, resource: Resource, name: str, **_: object) -> Object:
+        self.deleted.append(name)
+        return {}
 
     async def patch(self, resource: Resource, name: str, body: Object, *, namespace: str, subresource: str) -> Object:
         if self.refuses:
@@ -82,3 +98,64 @@ async def test_a_failing_job_to_which_something_happened_is_looked_at_within_a_s
     clock.now += 1.0
     async with asyncio.timeout(5.0):
         assert (await queue.take())[0] == "job"
+
+
+async def test_a_thousand_new_jobs_keep_a_running_one_waiting_for_one_of_them() -> None:
+    queue: WorkQueue[str] = WorkQueue(clock=Clock())
+    queue.add("running")
+    queue.done((await queue.take())[0])
+    for number in range(1000):
+        queue.add(f"new-{number}")
+    queue.done((await queue.take())[0])
+    queue.add("running")
+    taken = [(await queue.take())[0] for _ in range(2)]
+    assert "running" in taken
+
+
+async def test_running_jobs_to_which_something_happens_all_the_time_let_new_ones_in() -> None:
+    queue: WorkQueue[str] = WorkQueue(clock=Clock())
+    for name in ("a", "b"):
+        queue.add(name)
+        queue.done((await queue.take())[0])
+    queue.add("new")
+    taken = []
+    for _ in range(4):
+        for name in ("a", "b"):
+            queue.add(name)
+        taken.append((await queue.take())[0])
+        queue.done(taken[-1])
+    assert "new" in taken
+
+
+async def test_what_one_round_sees_of_several_pods_is_one_event_and_each_of_it_is_told_once() -> None:
+    kube = Kube()
+    teller = Teller(kube)  # type: ignore[arg-type]
+    ended = [normal("ExitedWithCode", f"Pod: team.train-worker-{n} exited with code 0", about=f"uid-{n}/0") for n in range(3)]
+    await teller.tell(JOB, ended[:2], now=NOW)
+    await teller.tell(JOB, ended, now=NOW)
+    await teller.tell(JOB, ended, now=NOW)
+    assert kube.messages == [
+        "Pod: team.train-worker-0 exited with code 0, team.train-worker-1 exited with code 0",
+        "Pod: team.train-worker-2 exited with code 0",
+    ]
+
+
+async def test_news_that_speaks_of_different_things_shares_no_event() -> None:
+    kube = Kube()
+    waits = [normal("ErrImagePull", f"Error pod train-worker-{n} container pytorch waiting message: no such image") for n in range(2)]
+    await Teller(kube).tell(JOB, waits, now=NOW)  # type: ignore[arg-type]
+    assert len(kube.messages) == 2
+
+
+@pytest.mark.parametrize(("generation", "goes"), [(1, True), (2, False)])
+async def test_no_pod_goes_on_the_word_of_a_spec_that_has_been_changed_since(generation: int, goes: bool) -> None:
+    """A view of the job that lags behind must cost no worker: the user may have taken back what it still shows."""
+    kube = Kube()
+    kube.generation = generation
+    applier = Applier(kube, Teller(kube), None)  # type: ignore[arg-type]
+    plan = Plan((Delete(PODS, "train-worker-1", "uid-1"),), status=DONE)
+    kube.refuses = False
+    outcome = await applier.carry_out(KEY, JOB, plan, old=JobStatus(), now=NOW)
+    assert kube.deleted == (["train-worker-1"] if goes else [])
+    assert bool(outcome.errors) is not goes
+    assert (outcome.status == DONE) is goes
