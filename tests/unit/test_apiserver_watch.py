@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,9 @@ import pytest
 from elastic.local.apiserver import watch
 from elastic.local.apiserver.calls import Call, User
 from elastic.local.apiserver.errors import StatusError
-from elastic.local.apiserver.lists import encode_one
 from elastic.local.apiserver.resources import ResourceType
-from elastic.local.apiserver.store import Entry, Store
-from elastic.local.apiserver.watch import Ended, Watcher
+from elastic.local.apiserver.store import JOURNALLED, Store
+from elastic.local.apiserver.watch import Ended, Shared, Watcher
 
 KIND = ResourceType("", "v1", "configmaps", "ConfigMap", namespaced=True)
 
@@ -40,11 +40,7 @@ def gone(store: Store, name: str) -> None:
 
 def watcher(store: Store, aborted: list[bool] | None = None, **query: str) -> Watcher:
     call = Call("watch", KIND, "default", "", "", query, User("somebody"))
-
-    def encode(entry: Entry) -> bytes:
-        return encode_one(entry, KIND)
-
-    return Watcher(store, call, encode, abort=lambda: aborted.append(True) if aborted is not None else None)
+    return Watcher(store, call, encode=None, shared=Shared(), abort=lambda: aborted.append(True) if aborted is not None else None)
 
 
 async def seen(w: Watcher) -> list[tuple[str, str]]:
@@ -114,3 +110,54 @@ async def test_a_closed_watcher_hears_nothing_more(store: Store) -> None:
     w.close()
     put(store, "a")
     assert await seen(w) == []
+
+
+async def test_what_is_stored_in_one_turn_of_the_loop_is_sent_together(store: Store) -> None:
+    w, sent = watcher(store, resourceVersion=str(store.revision)), list[bytes]()
+
+    def send(text: bytes) -> bool:
+        sent.append(text)
+        return True
+
+    w.send_at_once(send)
+    put(store, "a")
+    put(store, "b")
+    await asyncio.sleep(0)
+    put(store, "c")
+    await asyncio.sleep(0)
+    assert [text.count(b"\n") for text in sent] == [2, 1]
+
+
+async def test_what_a_slow_client_does_not_take_waits_in_order(store: Store) -> None:
+    w, sent, takes = watcher(store, resourceVersion=str(store.revision)), list[bytes](), True
+
+    def send(text: bytes) -> bool:
+        if takes:
+            sent.append(text)
+        return takes
+
+    w.send_at_once(send)
+    takes = False
+    put(store, "a")
+    await asyncio.sleep(0)
+    takes = True
+    put(store, "b")
+    await asyncio.sleep(0)
+    assert sent == []
+    assert await seen(w) == [("ADDED", "a"), ("ADDED", "b")]
+    put(store, "c")
+    await asyncio.sleep(0)
+    assert len(sent) == 1
+
+
+def test_the_journal_is_moved_while_others_write(store: Store, tmp_path: Path) -> None:
+    due: list[bool] = []
+    store.journal_is_long = lambda: due.append(True)
+    for number in range(2 * JOURNALLED):
+        put(store, f"n{number % 50}")
+        if due:
+            store.move_journal()
+            due.clear()
+    again = Store(tmp_path / "objects.db", lambda resource, obj: {})
+    assert (len(list(again.load())), again.revision) == (50, store.revision)
+    again.close()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
 import socket
 from pathlib import Path
+
+import uvloop
 
 from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.datadir import DataDir
@@ -30,7 +33,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--ready-fd", type=int, metavar="N", help="gets one line, the port, when requests are answered")
     parser.add_argument("--ready-file", type=Path, help="the same as a file")
-    parser.add_argument("--audit-file", type=Path, metavar="F", help="gets a line of JSON for each verb of each user on each resource, once")
+    parser.add_argument(
+        "--audit-file", type=Path, metavar="F", help="gets a line of JSON for each verb of each user on each resource, once"
+    )
     parser.add_argument("--faults", type=int, metavar="SEED", help="for tests: serves /faults, where faults on purpose are asked for")
     return parser.parse_args()
 
@@ -58,6 +63,9 @@ async def serve(args: argparse.Namespace) -> None:
     server = ApiServer(data, faults, Audit(args.audit_file) if args.audit_file is not None else None)
     server.load()
     server.publish(port)
+    # Objects come and go by the thousand and hold no cycles; looking for some all the time would be felt by watchers.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -74,7 +82,8 @@ async def serve(args: argparse.Namespace) -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    asyncio.run(serve(arguments()))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(arguments()))
 
 
 if __name__ == "__main__":

@@ -100,11 +100,11 @@ def _expect_custom(obj: Json, kind: ResourceType, body: bytes) -> Json:
     return obj
 
 
-def typed(obj: Json, kind: ResourceType) -> tuple[Json, list[str]]:
-    """The object in the form of its built-in type, and the unknown fields that were dropped."""
+def typed(obj: Json, kind: ResourceType, known: Json | None = None) -> tuple[Json, list[str]]:
+    """The object in the form of its built-in type, and the unknown fields that were dropped; `known` is what a patch was applied to."""
     decoder = Decoder(kind.kind)
     try:
-        decoded = decoder.decode(obj, kind.schema)
+        decoded = decoder.decode(obj, kind.schema, known=known)
     except WrongType as e:
         raise bad_request(f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {e}') from None
     decoded.setdefault("metadata", {})

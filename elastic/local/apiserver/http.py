@@ -36,13 +36,14 @@ from elastic.local.apiserver.resources import Registry, ResourceType
 from elastic.local.apiserver.reviews import Reviews
 from elastic.local.apiserver.store import Entry, Store
 from elastic.local.apiserver.subresources import Subresources
-from elastic.local.apiserver.watch import BOOKMARK_EVERY_S, Ended, Watcher, duration_s, error_line
+from elastic.local.apiserver.watch import BOOKMARK_EVERY_S, Ended, Shared, Watcher, duration_s, error_line
 from elastic.local.apiserver.writes import Writes
 
 log = logging.getLogger("elastic.local.apiserver")
 OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.1", "platform": "linux/amd64", "goVersion": "none", "compiler": "CPython"}
 MAX_BODY = 3 << 20
+MOST_UNREAD = 64 << 10
 
 
 class Edge:
@@ -67,6 +68,7 @@ class Edge:
         self._audit = audit
         self._documents = Documents(registry, store, rbac)
         self._watchers: set[tuple[str, Watcher]] = set()
+        self._shared = Shared()
 
     def end_watches(self, storage: str = "") -> None:
         """Ends the watches of one resource that is no longer served, or all of them."""
@@ -289,8 +291,6 @@ class Edge:
 
         def encode(entry: Entry) -> bytes:
             nonlocal first
-            if form in (Form.JSON, Form.YAML):
-                return lists.encode_one(entry, call.kind)
             obj = whole(call.kind, entry)
             if form is Form.PARTIAL:
                 return orjson.dumps(tables.partial(obj))
@@ -309,7 +309,9 @@ class Edge:
         try:
             if fault is not None and fault.gone:
                 raise expired("too old resource version: a fault on purpose")
-            watcher = Watcher(self._store, call, encode, abort=request.transport.abort if request.transport else lambda: None)
+            abort = request.transport.abort if request.transport else lambda: None
+            plain = form in (Form.JSON, Form.YAML)
+            watcher = Watcher(self._store, call, encode=None if plain else encode, shared=self._shared, abort=abort)
         except StatusError as e:
             if e.code != 410:
                 raise
@@ -321,6 +323,7 @@ class Edge:
         self._watchers.add(watched)
         try:
             await response.prepare(request)
+            watcher.send_at_once(lambda text: _sent(request.transport, text))
             await self._stream(response, watcher, until=time.monotonic() + lasting)
             await response.write_eof()
         except ConnectionError:
@@ -342,8 +345,16 @@ class Edge:
                 await response.write(text)
             elif time.monotonic() >= bookmark_at:
                 bookmark_at = time.monotonic() + BOOKMARK_EVERY_S
-                if watcher.bookmarks:
+                if watcher.bookmarks and not watcher.is_behind:
                     await response.write(watcher.bookmark())
+
+
+def _sent(transport: asyncio.WriteTransport | None, text: bytes) -> bool:
+    """Writes one chunk past the response's own queue, unless the client reads slowly: a task would only wake up for it later."""
+    if transport is None or transport.is_closing() or transport.get_write_buffer_size() > MOST_UNREAD:
+        return False
+    transport.write(b"%x\r\n%b\r\n" % (len(text), text))
+    return True
 
 
 def form_of(request: web.Request) -> Form:

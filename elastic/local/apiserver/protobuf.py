@@ -23,8 +23,8 @@ MEDIA = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _DEEPEST = 64
 _UNSET_NAMES = (
-    "hostPort nodePort healthCheckNodePort minReadySeconds generation observedGeneration initialDelaySeconds timeoutSeconds periodSeconds successThreshold "
-    "failureThreshold hostNetwork hostPID hostIPC stdin stdinOnce tty readOnly paused publishNotReadyAddresses"
+    "hostPort nodePort minReadySeconds generation observedGeneration initialDelaySeconds timeoutSeconds periodSeconds successThreshold "
+    "failureThreshold hostNetwork hostPID hostIPC stdin stdinOnce tty readOnly paused publishNotReadyAddresses healthCheckNodePort"
 )
 _UNSET = frozenset(_UNSET_NAMES.split())
 """Fields that are sent as zero where JSON would leave them out; of all others a zero means what it says."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from elastic.local import quantity
 
@@ -13,6 +14,7 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = {18: "E", 15: "P", 12: "T", 9: "G", 6: "M", 3: "k", 0: "", -3: "m", -6: "u", -9: "n"}
 
 
+@lru_cache(maxsize=4096)
 def canonical(text: str) -> str | None:
     """None for what is no quantity."""
     m = _FORM.fullmatch(text)

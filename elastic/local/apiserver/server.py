@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
+import sqlite3
 from uuid import uuid4
 
 from aiohttp import web
@@ -60,6 +62,7 @@ class ApiServer:
         )
         self._definitions = Definitions(self.store, self.registry, self._edge.end_watches)
         self._runner: web.AppRunner | None = None
+        self._moving: asyncio.Task[None] | None = None
 
     def _fields(self, resource: str, obj: Json) -> dict[str, str]:
         kind = self.registry.by_storage(resource)
@@ -119,11 +122,27 @@ class ApiServer:
         for s in sockets:
             await web.SockSite(runner, s, ssl_context=context, backlog=1024).start()
         self._runner = runner
+        self._moving = asyncio.create_task(self._move_journal())
+
+    async def _move_journal(self) -> None:
+        """Beside the writes, in a thread, for it waits for the disk."""
+        due = asyncio.Event()
+        self.store.journal_is_long = due.set
+        while True:
+            await due.wait()
+            due.clear()
+            try:
+                await asyncio.to_thread(self.store.move_journal)
+            except sqlite3.Error as error:
+                log.warning("the journal stays as long as it is until the next time: %s", error)
 
     async def stop(self) -> None:
         self._edge.end_watches()
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._moving is not None:
+            self._moving.cancel()
+            await asyncio.gather(self._moving, return_exceptions=True)
         await self._kubelets.close()
         await self._webhooks.close()
         self.store.close()

@@ -19,6 +19,8 @@ import orjson
 
 from elastic.local.apiserver.errors import Json
 
+JOURNALLED = 1000
+"""changes between two moves of the journal into the database"""
 Key = tuple[str, str]
 """namespace ("" for what has none) and name"""
 
@@ -74,6 +76,11 @@ class Store:
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
+        # Whoever owns the store moves the journal into the database beside the writes; this is for when nobody does.
+        self._db.execute("PRAGMA wal_autocheckpoint=20000")
+        self._path, self._journalled = path, 0
+        self.journal_is_long: Callable[[], None] = lambda: None
+        """called when it is time to move the journal"""
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS objects(resource TEXT, namespace TEXT, name TEXT, revision INTEGER, data BLOB, "
             "PRIMARY KEY(resource, namespace, name)) WITHOUT ROWID"
@@ -94,6 +101,14 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+
+    def move_journal(self) -> None:
+        """Takes what the journal holds into the database. It waits for the disk, and may run in another thread while others write."""
+        db = sqlite3.connect(self._path)
+        try:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        finally:
+            db.close()
 
     def get(self, resource: str, namespace: str, name: str) -> Entry | None:
         return self._objects.get(resource, {}).get((namespace, name))
@@ -203,6 +218,9 @@ class Store:
             db.execute("ROLLBACK")
             raise
         self.revision = revision
+        self._journalled += 1
+        if self._journalled % JOURNALLED == 0:
+            self.journal_is_long()
 
     def _tell(self, change: Change) -> None:
         self._history.append(change)

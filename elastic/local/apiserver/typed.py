@@ -45,7 +45,8 @@ class Decoder:
         self._kind = kind
         self.unknown: list[str] = []
 
-    def decode(self, value: Any, schema: Json, path: str = "") -> Any:
+    def decode(self, value: Any, schema: Json, path: str = "", known: Any = None) -> Any:
+        """`known` is what the value was made from, decoded before: the very parts of it that are still there are not gone through again."""
         name = schemas.reference(schema)
         if name in _SCALARS:
             return _SCALARS[name](self, value, path)
@@ -53,7 +54,7 @@ class Decoder:
             return value
         schema = schemas.components()[name] if name else schema
         if "properties" in schema:
-            return self._struct(value, schema, path)
+            return self._struct(value, schema, path, known if isinstance(known, dict) else {})
         kind = schema.get("type")
         if kind == "object" and "additionalProperties" in schema:
             return self._map(value, schema["additionalProperties"], path)
@@ -72,7 +73,7 @@ class Decoder:
             self._wrong(value, path, "float64")
         return value
 
-    def _struct(self, value: Any, schema: Json, path: str) -> Json:
+    def _struct(self, value: Any, schema: Json, path: str, known: Json) -> Json:
         if not isinstance(value, dict):
             self._wrong(value, path, "struct")
         properties, needed, out = schema["properties"], schema.get("required", ()), {}
@@ -84,7 +85,10 @@ class Decoder:
                 continue
             if item is None:
                 continue
-            decoded = self.decode(item, field, inner)
+            if item is known.get(key):
+                out[key] = item
+                continue
+            decoded = self.decode(item, field, inner, known.get(key))
             if key not in needed and key not in _KEPT_WHEN_EMPTY and self._is_empty(decoded, field):
                 continue
             out[key] = decoded

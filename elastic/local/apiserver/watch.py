@@ -11,7 +11,8 @@ import orjson
 
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Json, StatusError, expired
-from elastic.local.apiserver.lists import Match, matcher
+from elastic.local.apiserver.lists import Match, encode_one, matcher
+from elastic.local.apiserver.resources import ResourceType
 from elastic.local.apiserver.store import Change, Entry, Store
 
 Encode = Callable[[Entry], bytes]
@@ -32,15 +33,34 @@ def error_line(error: StatusError) -> bytes:
     return line(b"ERROR", orjson.dumps(error.status()))
 
 
+class Shared:
+    """The line of the latest change, made once for all who watch the same kind in its own form."""
+
+    def __init__(self) -> None:
+        self._entry: Entry | None = None
+        self._lines: dict[tuple[bytes, str, str], bytes] = {}
+
+    def line(self, word: bytes, entry: Entry, kind: ResourceType) -> bytes:
+        if entry is not self._entry:
+            self._entry, self._lines = entry, {}
+        key = (word, kind.api_version, kind.kind)
+        if key not in self._lines:
+            self._lines[key] = line(word, encode_one(entry, kind))
+        return self._lines[key]
+
+
 class Watcher:
     """One watch. Changes are put into its queue as finished lines the moment they are stored."""
 
-    def __init__(self, store: Store, call: Call, encode: Encode, *, abort: Callable[[], None]) -> None:
-        self._store, self._call, self._encode, self._abort = store, call, encode, abort
+    def __init__(self, store: Store, call: Call, *, encode: Encode | None, shared: Shared, abort: Callable[[], None]) -> None:
+        """`encode` makes another form of objects than their own."""
+        self._store, self._call, self._encode, self._shared, self._abort = store, call, encode, shared, abort
         self._waiting = 0
         self._match: Match | None = matcher(call)
         self._lines: deque[bytes] = deque()
         self._wake = asyncio.Event()
+        self._send: Callable[[bytes], bool] | None = None
+        self._flushing = False
         self._ending = False
         self.bookmarks = call.flag("allowWatchBookmarks")
         self.revision = store.revision
@@ -55,7 +75,7 @@ class Watcher:
         if initial:
             for entry in self._store.entries(self._call.kind.stored_in, self._call.namespace):
                 if self._match is None or self._match(entry):
-                    self._lines.append(line(b"ADDED", self._encode(entry)))
+                    self._lines.append(self._line(b"ADDED", entry))
             if streaming and self.bookmarks:
                 self._lines.append(self.bookmark(initial_end=True))
         elif version not in ("", "0"):
@@ -67,6 +87,10 @@ class Watcher:
         if self._lines:
             self._wake.set()
         return self._store.subscribe(self._call.kind.stored_in, self._take)
+
+    def send_at_once(self, send: Callable[[bytes], bool]) -> None:
+        """From now on what comes is handed to `send` in the same turn of the loop; what it does not take waits for next()."""
+        self._send = send
 
     def end(self) -> None:
         """Lets the stream finish after what is queued."""
@@ -84,9 +108,12 @@ class Watcher:
         before = change.before is not None and (self._match is None or self._match(change.before))
         after = not change.gone and (self._match is None or self._match(change.after))
         if after:
-            self._push(line(b"MODIFIED" if before else b"ADDED", self._encode(change.after)))
+            self._push(self._line(b"MODIFIED" if before else b"ADDED", change.after))
         elif before and change.before is not None:
-            self._push(line(b"DELETED", self._encode(change.after if change.gone else _restamped(change.before, change.revision))))
+            self._push(self._line(b"DELETED", change.after if change.gone else _restamped(change.before, change.revision)))
+
+    def _line(self, word: bytes, entry: Entry) -> bytes:
+        return self._shared.line(word, entry, self._call.kind) if self._encode is None else line(word, self._encode(entry))
 
     def _push(self, text: bytes) -> None:
         self._lines.append(text)
@@ -95,7 +122,24 @@ class Watcher:
             self._lines.clear()
             self.end()
             self._abort()
-        self._wake.set()
+        if self._send is None:
+            self._wake.set()
+        elif not self._flushing:
+            # Whatever else is stored in this turn of the loop goes with it.
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._send is not None and self._lines and not self._wake.is_set() and self._send(b"".join(self._lines)):
+            self._lines.clear()
+            self._waiting = 0
+        elif self._lines:
+            self._wake.set()
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self._lines)
 
     async def next(self, timeout_s: float) -> bytes:
         """Everything that waits to be sent, joined; empty when nothing came in time."""

@@ -38,12 +38,12 @@ class Writes:
         call.warnings += policy.settle("")
         return obj
 
-    def _shaped(self, call: Call, obj: Json) -> tuple[Json, list[str]]:
+    def _shaped(self, call: Call, obj: Json, known: Json | None = None) -> tuple[Json, list[str]]:
         strategy = call.kind.strategy
         if isinstance(strategy, Custom):
             unknown: list[str] = []
             return strategy.shape(obj, call.kind.kind, unknown), unknown
-        return decoding.typed(obj, call.kind)
+        return decoding.typed(obj, call.kind, known)
 
     async def create(self, call: Call) -> Json:
         call.check_options("CreateOptions")
@@ -81,7 +81,7 @@ class Writes:
             policy = decoding.FieldPolicy(call.query.get("fieldValidation", ""))
             raw = patched(call, current, patch)
             try:
-                obj, unknown = self._shaped(call, raw)
+                obj, unknown = self._shaped(call, raw, current)
                 policy.note(unknown, [])
                 call.warnings[:] = policy.settle("")
             except StatusError as e:
