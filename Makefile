@@ -26,7 +26,7 @@ format: $(READY) ## write the format that `make check` wants
 test: $(READY) ## set up and run all tests
 	$(BIN)/python scripts/test.py
 
-test-heavy: $(READY) ## train with the frameworks that are big to install, inside a time box (HEAVY_BOX_S=900)
+test-heavy: $(READY) ## train with the frameworks that are big to install, inside a time box (HEAVY_BOX_S=780)
 	$(BIN)/python scripts/test_heavy.py
 
 sim: $(READY) ## simulated lives of jobs under faults: SEEDS=1000 of them, or SEED=17 once more

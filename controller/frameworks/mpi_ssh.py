@@ -93,7 +93,9 @@ def _environment(job: Job, replica: Replica) -> Iterator[Variable]:
             yield variable("I_MPI_PERHOST", slots)
         case MpiImplementation.MPICH:
             yield variable("HYDRA_HOST_FILE", hosts)
+            # The MPI Operator's name for it, and the one that MPICH 4 reads.
             yield variable("HYDRA_LAUNCH_EXTRA_ARGS", TRIES)
+            yield variable("HYDRA_LAUNCHER_EXTRA_ARGS", TRIES)
     if not job.options.run_launcher_as_worker:
         # The launcher may run on a node with GPUs without having asked for one; it must not see them.
         yield variable("NVIDIA_VISIBLE_DEVICES", "")

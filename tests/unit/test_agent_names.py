@@ -56,6 +56,15 @@ def test_a_pod_with_hostname_and_subdomain_has_a_name_below_its_service():
     assert names(directory)["first.w.default.svc.cluster.local"] == "10.64.0.2"
 
 
+def test_a_domain_to_search_shortens_the_names_of_its_hosts_for_that_pod_alone():
+    directory = Directory([service()], [a_pod(hostname="first", subdomain="w")], fixed={})
+    seeking = pod(metadata={"name": "p", "namespace": "default", "uid": "u"}, dnsConfig={"searches": ["w.default.svc.cluster.local"]})
+    assert "10.64.0.2 first.w.default.svc first.w.default.svc.cluster.local first\n" in hosts_file(
+        seeking, ip="10.64.0.9", hostname="p", directory=directory
+    )
+    assert "first" not in names(directory)
+
+
 def test_a_pods_own_name_is_its_address():
     text = hosts_file(
         pod(hostAliases=[{"ip": "1.2.3.4", "hostnames": ["alias"]}]), ip="10.64.0.9", hostname="p", directory=Directory((), (), fixed={})

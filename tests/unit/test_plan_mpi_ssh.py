@@ -135,7 +135,11 @@ VARIABLES = {
         "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "-o ConnectionAttempts=10",
         "I_MPI_PERHOST": "2",
     },
-    "MPICH": {"HYDRA_HOST_FILE": "/etc/mpi/hostfile", "HYDRA_LAUNCH_EXTRA_ARGS": "-o ConnectionAttempts=10"},
+    "MPICH": {
+        "HYDRA_HOST_FILE": "/etc/mpi/hostfile",
+        "HYDRA_LAUNCH_EXTRA_ARGS": "-o ConnectionAttempts=10",
+        "HYDRA_LAUNCHER_EXTRA_ARGS": "-o ConnectionAttempts=10",
+    },
 }
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
 

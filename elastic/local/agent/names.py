@@ -95,12 +95,18 @@ class Directory:
                 if pod.subdomain == service.name and pod.hostname:
                     self._hostnames.append((pod.ip, f"{pod.hostname}.{service.name}.{service.namespace}.svc"))
 
-    def lines(self, namespace: str) -> list[str]:
+    def lines(self, namespace: str, searches: Iterable[str] = ()) -> list[str]:
+        """What a pod of that namespace can resolve; `searches` are further domains whose hosts it may call by their short names."""
+        domains = tuple(f".{search}" for search in searches)
         found = []
         for ip, name, home in self._entries:
             short = [name] if home == namespace else []
             found.append(" ".join([ip, *short, f"{name}.{home}", f"{name}.{home}.svc", f"{name}.{home}.svc.{DOMAIN}"]))
-        return found + [f"{ip} {name} {name}.{DOMAIN}" for ip, name in self._hostnames]
+        for ip, name in self._hostnames:
+            full = f"{name}.{DOMAIN}"
+            short = [full.removesuffix(domain) for domain in domains if full.endswith(domain)]
+            found.append(" ".join([ip, name, full, *short]))
+        return found
 
 
 def hosts_file(pod: Object, *, ip: str, hostname: str, directory: Directory) -> str:
@@ -112,7 +118,8 @@ def hosts_file(pod: Object, *, ip: str, hostname: str, directory: Directory) -> 
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     lines.append(" ".join([ip, *own]))
     lines += [" ".join([alias["ip"], *alias.get("hostnames", ())]) for alias in spec.get("hostAliases") or ()]
-    return "\n".join([*lines, *directory.lines(namespace)]) + "\n"
+    searches = (spec.get("dnsConfig") or {}).get("searches") or ()
+    return "\n".join([*lines, *directory.lines(namespace, searches)]) + "\n"
 
 
 def hostname_of(pod: Object) -> str:
