@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from controller.actions import News, warning
 from controller.conditions import reason_of
-from controller.failure import FIRST_RETRYABLE_CODE, Verdict
+from controller.failure import FIRST_RETRYABLE_CODE, Fate, Verdict
 from controller.frameworks.protocol import total
 from controller.snapshot import Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Rescale
@@ -48,7 +48,7 @@ def outsiders(job: Job, snapshot: Snapshot) -> list[Pod]:
 
 def decisive(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Of ends that were seen together only one matters, for the others may follow from it: a disruption, else what ended first."""
-    return sorted(verdicts, key=_rank)[:1]
+    return sorted((verdict for verdict in verdicts if verdict.fate is not Fate.STAYS), key=_rank)[:1]
 
 
 def _rank(verdict: Verdict) -> tuple[bool, float, bool]:

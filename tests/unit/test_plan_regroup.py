@@ -5,6 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from job_builders import NOW, Cluster, created, deleted, job, reasons, replica
 
 from controller.pods import pod_for
@@ -152,6 +154,17 @@ def test_those_who_had_finished_start_again_with_the_rest() -> None:
     assert all(one.phase is Phase.PENDING for one in cluster.pods.values())
 
 
+def test_an_end_that_is_tolerated_hides_no_other() -> None:
+    worker, server = (replica(count, restart="Never", kind="TFJob") for count in (3, 1))
+    cluster = running(job("TFJob", Worker=worker, PS=server, enableDynamicWorker=True, policy=GROUP))
+    fail(cluster, "train-worker-1", 1)
+    cluster.settle()
+    assert (cluster.pods["train-worker-1"].phase, cluster.state()) == (Phase.FAILED, "Running")
+    fail(cluster, "train-worker-2", 143, after_s=60, disruption="EvictionByEvictionAPI")
+    cluster.settle()
+    assert {one.phase for one in cluster.pods.values()} == {Phase.PENDING}
+
+
 def test_the_kubelet_leaves_restarts_to_us() -> None:
     one = jax(restart="OnFailure")
     assert pod_for(one, "Worker", 0, Cluster(one).look())["spec"]["restartPolicy"] == "Never"
@@ -296,3 +309,45 @@ def test_a_resize_of_a_group_starts_all_anew_at_the_new_size() -> None:
     cluster.run_all()
     cluster.settle()
     assert (elastic(cluster).world_size, elastic(cluster).generation) == (3, 0)
+
+
+HAPPENINGS = st.lists(
+    st.tuples(st.sampled_from(["fail", "evict", "delete", "gone", "run", "finish", "look"]), st.integers(0, 2)), max_size=25
+)
+
+
+@given(HAPPENINGS, st.sampled_from(["OnFailure", "Never", "ExitCode"]))
+def test_whatever_happens_no_two_groups_meet_and_in_the_end_all_work_together(happenings: list[tuple[str, int]], restart: str) -> None:
+    cluster = Cluster(jax(restart=restart), lingering=True)
+    for what, index in happenings:
+        _happens(cluster, what, f"train-worker-{index}")
+        before = {one.uid: one.group for one in cluster.pods.values()}
+        generation = cluster.job.status.elastic.generation if cluster.job.status.elastic else 0
+        cluster.round()
+        new = {one.group for one in cluster.pods.values() if one.uid not in before}
+        assert not new or {*before.values(), *new} == new, "the new ones would meet the old"
+        assert (cluster.job.status.elastic.generation if cluster.job.status.elastic else 0) >= generation
+    for _ in range(6):
+        cluster.pods = {name: one for name, one in cluster.pods.items() if not one.is_deleting}
+        cluster.now += timedelta(seconds=300)
+        cluster.settle()
+        cluster.run_all()
+    if cluster.state() not in ("Failed", "Succeeded"):
+        assert (cluster.state(), len(cluster.pods)) == ("Running", 3)
+        assert len({one.group for one in cluster.pods.values()}) == 1
+
+
+def _happens(cluster: Cluster, what: str, name: str) -> None:
+    one = cluster.pods.get(name)
+    if what == "run":
+        cluster.run_all()
+    elif one is None:
+        return
+    elif what == "gone" and one.is_deleting:
+        del cluster.pods[name]
+    elif what == "delete":
+        cluster.delete(name)
+    elif what == "finish" and one.phase is Phase.RUNNING:
+        cluster.set(name, Phase.SUCCEEDED, code=0)
+    elif what in ("fail", "evict") and one.phase is Phase.RUNNING and not one.is_deleting:
+        fail(cluster, name, 137, **({"disruption": "EvictionByEvictionAPI"} if what == "evict" else {}))
