@@ -14,7 +14,7 @@ from sim_api import Api, matches
 
 from elastic.kube.client import Listing, WatchEvent, WatchType
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import EVENTS, Object, Resource
+from elastic.kube.resources import Object, Resource
 
 TIMEOUT_S = 30.0
 BOOKMARK_S = 60.0
@@ -82,7 +82,7 @@ class SimKube:
         return await self._call(act, writes=False)
 
     async def create(self, resource: Resource, body: Object, *, namespace: str | None = None) -> Object:
-        return await self._call(lambda: self._api.create(resource, body, actor=self.actor), writes=resource != EVENTS)
+        return await self._call(lambda: self._api.create(resource, body, actor=self.actor))
 
     async def replace(self, resource: Resource, body: Object, *, name: str, namespace: str | None = None) -> Object:
         return await self._call(lambda: self._api.replace(resource, name, body, actor=self.actor))

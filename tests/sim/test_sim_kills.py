@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import sim_time
@@ -20,10 +21,12 @@ JOBS = {
     "elastic": job_of(KINDS["PyTorchJob"], {"Worker": 2}, policy=ELASTIC, run_policy={"cleanPodPolicy": "All"}),
     "store": job_of(KINDS["PyTorchJob"], {"Worker": 2}, policy={**ELASTIC, "rdzvBackend": "c10d"}, run_policy={"cleanPodPolicy": "None"}),
     "static": job_of(KINDS["TFJob"], {"Chief": 1, "PS": 1, "Worker": 1}, restart="ExitCode", run_policy={"ttlSecondsAfterFinished": 5}),
+    "launched": job_of(KINDS["MPIJob"], {"Launcher": 1, "Worker": 2}, policy=ELASTIC, run_policy={"cleanPodPolicy": "Running"}),
+    "group": job_of(KINDS["PaddleJob"], {"Worker": 2}, policy=ELASTIC, run_policy={"cleanPodPolicy": "All"}),
 }
-WRITES = 80
+WRITES = 150
 """More than any of these lives has."""
-STRIDE = 1 if int(os.environ.get("SEEDS", "0")) >= 100 else 9
+STRIDE = 1 if int(os.environ.get("SEEDS", "0")) >= 100 else 13
 """`make sim` tries every write, `make test` some of them."""
 
 
@@ -61,9 +64,9 @@ class Scripted(Storm):
         self._workers(1)
 
     def _lose(self) -> None:
-        running = self.cluster.running()
-        self.cluster.crash(running[0], code=137)
-        self.cluster.evict(running[1])
+        """One crashes and one is evicted, where so many run."""
+        for pod, mishap in zip(self.cluster.running(), (partial(self.cluster.crash, code=137), self.cluster.evict), strict=False):
+            mishap(pod)
 
 
 def live(job: str, *, dies_at: int, when: str) -> Scripted:
