@@ -13,9 +13,22 @@ from controller.objects import OWNED_LABEL, RESOURCES, UNMARKED
 from controller.settings import Settings
 from controller.snapshot import Node, Owned, Pod, Service, Snapshot, World, node_from, pod_from, service_from
 from elastic.api.names import OPERATOR_NAME
+from elastic.api.rights import MPI
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
-from elastic.kube.resources import NODES, PODS, SERVICES, Object, Resource
+from elastic.kube.resources import (
+    CONFIG_MAPS,
+    NODES,
+    PLUGIN_POD_GROUPS,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    VOLCANO_POD_GROUPS,
+    Object,
+    Resource,
+)
 
 BY_JOB, BY_UID, BY_NODE = "job", "uid", "node"
 
@@ -194,5 +207,13 @@ def _without_bulk(raw: Object) -> Object:
     return raw
 
 
-OTHER_RESOURCES = tuple(RESOURCES.values())
-"""Kinds of which a job may have objects beside its replicas, pods and services among them."""
+def resources_of(kinds: Iterable[str], *, gang_scheduler: str) -> list[Resource]:
+    """Of which jobs of these kinds may have objects beside their replicas, pods and services among them.
+
+    Pod groups are watched only where a gang scheduler's kind exists, and what only MPIJobs have only by whoever looks after them:
+    others need no right to it.
+    """
+    groups = {"": None, "volcano": VOLCANO_POD_GROUPS}.get(gang_scheduler, PLUGIN_POD_GROUPS)
+    without = {VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS} - {groups}
+    without |= set() if MPI in kinds else {CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS}
+    return [resource for resource in RESOURCES.values() if resource not in without]

@@ -17,24 +17,14 @@ from controller.fence import FencedMembership, FencedWriter
 from controller.keys import Key
 from controller.link import RendezvousLink
 from controller.metrics import Metrics
-from controller.observe import OTHER_RESOURCES, Observer
+from controller.observe import Observer, resources_of
 from controller.options import Options
 from controller.reconcile import Reconciler
 from controller.settings import Rendezvous, Settings
 from controller.tell import Teller
 from controller.web import ALL_ADDRESSES, serving
 from controller.workqueue import WorkQueue
-from elastic.api.rights import MPI
 from elastic.kube.client import Kube
-from elastic.kube.resources import (
-    CONFIG_MAPS,
-    PLUGIN_POD_GROUPS,
-    ROLE_BINDINGS,
-    ROLES,
-    SERVICE_ACCOUNTS,
-    VOLCANO_POD_GROUPS,
-    Resource,
-)
 from rendezvous.client import RendezvousClient, RendezvousError
 from rendezvous.tokens import control_token, job_token, load_keys
 
@@ -53,7 +43,8 @@ class Process:
         self._kube = kube
         self._options = options
         self._queue: WorkQueue[Key] = WorkQueue(clock=time.monotonic)
-        self._observer = Observer(kube, kinds=options.kinds, resources=_watched(options), namespace=options.namespace)
+        resources = resources_of(options.kinds, gang_scheduler=options.gang_scheduler)
+        self._observer = Observer(kube, kinds=options.kinds, resources=resources, namespace=options.namespace)
         self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent)
         self._is_ready = asyncio.Event()
         self._door = _door(kube, options)
@@ -176,14 +167,6 @@ def _door(kube: Kube, options: Options) -> "Door | None":
         opened = socket.create_server((ALL_ADDRESSES, options.webhook_port))
     place = Place(namespace=options.lease_namespace, name=options.webhook_name)
     return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
-
-
-def _watched(options: Options) -> list[Resource]:
-    """Pod groups are watched only where a gang scheduler's kind exists, and what only MPIJobs have only where we look after them."""
-    groups = {"": None, "volcano": VOLCANO_POD_GROUPS}.get(options.gang_scheduler, PLUGIN_POD_GROUPS)
-    without = {VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS} - {groups}
-    without |= set() if MPI in options.kinds else {CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS}
-    return [resource for resource in OTHER_RESOURCES if resource not in without]
 
 
 async def _first_end(tasks: list[asyncio.Task[None]]) -> None:

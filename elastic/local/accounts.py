@@ -39,17 +39,8 @@ class Accounts:
 
     async def make(self, admin: Kube) -> None:
         """Accounts, roles, tokens and kubeconfigs, as they should be now."""
-        for resource, item in _objects():
-            metadata = item["metadata"]
-            await admin.patch(
-                resource,
-                metadata["name"],
-                item,
-                namespace=metadata.get("namespace"),
-                kind=Patch.APPLY,
-                field_manager=MANAGER,
-                force=True,
-            )
+        await _apply(admin, NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": rights.SYSTEM}})
+        await asyncio.gather(*(_apply(admin, resource, item) for resource, item in _objects()))
         await self._renew(admin)
         for account in (CONTROLLER, RENDEZVOUS):
             write_private(self.kubeconfig(account), self._config(account).encode())
@@ -99,8 +90,12 @@ class Accounts:
         return {"name": entry["name"], "cluster": cluster}
 
 
+async def _apply(admin: Kube, resource: Resource, item: Object) -> None:
+    name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
+    await admin.patch(resource, name, item, namespace=namespace, kind=Patch.APPLY, field_manager=MANAGER, force=True)
+
+
 def _objects() -> Iterator[tuple[Resource, Object]]:
-    yield NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": rights.SYSTEM}}
     for account in (CONTROLLER, RENDEZVOUS):
         yield SERVICE_ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": rights.SYSTEM}}
     for role in rights.roles():

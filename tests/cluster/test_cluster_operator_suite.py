@@ -1,4 +1,4 @@
-"""The recorded operator once more, on a real API server, as it was recorded; with what deploy/base gives the controller and no more."""
+"""The recorded operator once more, on a real API server, as it was recorded; with what deploy/ gives the controller and no more."""
 
 from pathlib import Path
 

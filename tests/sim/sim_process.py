@@ -21,13 +21,12 @@ from controller.fence import FencedMembership, FencedWriter
 from controller.keys import Key
 from controller.link import RendezvousLink
 from controller.metrics import Metrics
-from controller.observe import OTHER_RESOURCES, Observer
+from controller.observe import Observer, resources_of
 from controller.reconcile import Reconciler
 from controller.settings import Rendezvous, Settings
 from controller.snapshot import KeyPair
 from controller.tell import Teller
 from controller.workqueue import WorkQueue
-from elastic.kube.resources import PLUGIN_POD_GROUPS, VOLCANO_POD_GROUPS, Resource
 from rendezvous.wire import Expectation, World
 
 SETTINGS = Settings(rendezvous=Rendezvous(endpoint="rdzv:8443", ca="CA"))
@@ -56,7 +55,7 @@ class Controller:
         self._on_call = on_call or (lambda moment: False)
         self.kube = SimKube(api, sky, draw, actor=name, on_call=self._may_end)
         self.queue: WorkQueue[Key] = WorkQueue(clock=loop.time)
-        self.observer = Observer(self.kube, kinds=kinds, resources=_watched(gang_scheduler))  # type: ignore[arg-type]
+        self.observer = Observer(self.kube, kinds=kinds, resources=resources_of(kinds, gang_scheduler=gang_scheduler))  # type: ignore[arg-type]
         self._link = RendezvousLink(_Reach(server, self.kube.awake), errors=(Unreachable,), clock=now)
         self._stood_still_at: float | None = None
         self._election = Election(self.kube, namespace="system", name="lease", me=name, clock=self._time) if elects else None  # type: ignore[arg-type]
@@ -143,12 +142,6 @@ class Controller:
             return False
         self.kill()
         return True
-
-
-def _watched(gang_scheduler: str) -> list[Resource]:
-    """Only what exists in such a cluster."""
-    groups = {"": (), "volcano": (VOLCANO_POD_GROUPS,)}.get(gang_scheduler, (PLUGIN_POD_GROUPS,))
-    return [r for r in OTHER_RESOURCES if r not in (VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS) or r in groups]
 
 
 class _Reach:

@@ -19,12 +19,15 @@ from dockerfile_rules import complaints, steps
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from controller.keys import JOBS
 from controller.main import main as controller_main
 from controller.metrics import Metrics
+from controller.observe import resources_of
 from controller.webhook.keeping import Place
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
 from elastic.api.rights import MPI, SYSTEM, as_objects, roles
+from elastic.kube.resources import NODES
 from elastic.local import certificates
 from elastic.local.installation import SERVICE
 from rendezvous.main import main as rendezvous_main
@@ -176,6 +179,23 @@ def test_without_mpi_nobody_may_exec_or_hand_out_roles(build: Build, overlay: st
     args = only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]["args"]
     (enabled,) = [flag.partition("=")[2] for flag in args if flag.startswith("--enable-kinds")]
     assert enabled.split(",") == [kind for kind in KINDS if kind != MPI]
+
+
+@pytest.mark.parametrize("gang_scheduler", ["", "volcano", "another"])
+@pytest.mark.parametrize("kinds", [tuple(KINDS), *((kind,) for kind in KINDS)])
+def test_whatever_kinds_a_controller_looks_after_it_may_watch_what_it_watches(kinds: tuple[str, ...], gang_scheduler: str) -> None:
+    """A watch that is refused would keep the view from ever being whole, and every job from its first pod."""
+    for everywhere in (True, False):
+        held = {
+            (verb, group, resource)
+            for role in roles(everywhere=everywhere, kinds=kinds)
+            for right in role.rights
+            for verb in right.verbs
+            for group in right.groups
+            for resource in right.resources
+        }
+        watched = [*resources_of(kinds, gang_scheduler=gang_scheduler), *(JOBS[kind] for kind in kinds), *([NODES] if everywhere else [])]
+        assert {(verb, each.group, each.plural) for each in watched for verb in ("list", "watch")} <= held
 
 
 def exported() -> set[str]:
