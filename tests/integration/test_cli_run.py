@@ -45,7 +45,7 @@ def job(name: str, script: str, *, workers: int = 1, restart_policy: str = "Neve
 
 def elastic(*words: str, stdin: list[dict[str, Any]] | None = None, home: Path | None = None) -> subprocess.CompletedProcess[str]:
     text = json.dumps({"kind": "List", "apiVersion": "v1", "items": stdin}) if stdin is not None else ""
-    environment = {**os.environ, "HOME": str(home)} if home else None
+    environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | ({"HOME": str(home)} if home else {})
     return subprocess.run([*ELASTIC, *words], input=text, capture_output=True, text=True, timeout=150, env=environment)
 
 

@@ -1,0 +1,46 @@
+"""Which cluster `elastic run` takes, as far as that is decided before any is asked."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from elastic.cli import main
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(JOB))
+    return path
+
+
+JOB = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "PyTorchJob",
+    "metadata": {"name": "a"},
+    "spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"containers": [{"name": "pytorch", "image": "i"}]}}}}},
+}
+
+
+def run(file: Path, *options: str, kubeconfig: str = "") -> Result:
+    return CliRunner().invoke(main, ["run", *options, str(file)], env={"KUBECONFIG": kubeconfig})
+
+
+def test_the_environment_is_read_as_the_option_is_and_a_list_of_files_refused(file: Path, tmp_path: Path) -> None:
+    missing = run(file, kubeconfig="/no/such")
+    assert (missing.exit_code, "there is no file /no/such; unset KUBECONFIG to use the laptop cluster" in missing.stderr) == (2, True)
+    several = run(file, kubeconfig="/a:/b")
+    assert (several.exit_code, "KUBECONFIG names 2 files; name the one to use with --kubeconfig" in several.stderr) == (2, True)
+    (tmp_path / "empty").write_text("")
+    for chosen in (run(file, kubeconfig=str(tmp_path / "empty")), run(file, "--kubeconfig", str(tmp_path / "empty"), kubeconfig="/a:/b")):
+        assert (chosen.exit_code, f"kubeconfig {tmp_path}/empty is not a mapping" in chosen.stderr) == (2, True)
+
+
+def test_an_option_that_names_a_cluster_wins_over_the_environment(file: Path, tmp_path: Path) -> None:
+    for options in (("--data-dir", "/no/such/folder"), ("--data-dir=/no/such/folder",)):
+        answer = run(file, *options, kubeconfig=str(tmp_path))
+        assert (answer.exit_code, "no cluster runs in /no/such/folder" in answer.stderr) == (2, True)
+    both = run(file, "--data-dir", "/no/such/folder", "--kubeconfig", str(file))
+    assert (both.exit_code, "--kubeconfig and --data-dir name two clusters" in both.stderr) == (2, True)
