@@ -96,6 +96,14 @@ def test_a_node_is_silent_when_its_lease_is_old():
     assert silent(a_node(), None, now=51.0, grace_s=50.0)
 
 
+def test_a_node_that_told_its_state_is_not_silent_for_the_lease_that_it_had_before():
+    lease = {"spec": {"renewTime": "1970-01-01T00:01:40.000000Z"}}
+    back = a_node()
+    back["status"]["conditions"] = [{"type": "Ready", "status": "True", "lastHeartbeatTime": "1970-01-01T01:00:00Z"}]
+    assert not silent(back, lease, now=3605.0, grace_s=50.0)
+    assert silent(back, lease, now=3651.0, grace_s=50.0)
+
+
 def test_a_silent_nodes_conditions_become_unknown_once():
     conditions = unknown_conditions(a_node(), now=10.0)
     assert {entry["status"] for entry in conditions} == {"Unknown"}

@@ -35,9 +35,12 @@ def listening_since(since: float, *, looked_at: float, now: float) -> float:
 
 
 def silent(node: Object, lease: Object | None, *, now: float, grace_s: float) -> bool:
-    """Whether nothing has been heard of the node for too long; a node that never had a lease counts from its making."""
+    """Whether nothing has been heard of the node for too long. Its lease is a sign of life, and so is its status, whichever is newer: news
+    of the two come apart, and a node that is back must not be called silent for the lease that it had before.
+    """
     renewed = ((lease or {}).get("spec") or {}).get("renewTime")
-    heard = seconds(renewed) if renewed else seconds(node["metadata"]["creationTimestamp"])
+    told = (entry.get("lastHeartbeatTime") for entry in (node.get("status") or {}).get("conditions") or () if entry["type"] == "Ready")
+    heard = max(seconds(text) for text in (renewed, *told, node["metadata"]["creationTimestamp"]) if text)
     return now - heard > grace_s
 
 
