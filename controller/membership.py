@@ -203,13 +203,14 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
     assert job.elastic is not None
     policy, known = job.elastic, job.status.elastic or ElasticStatus()
     least, most = job.bounds
-    ended = [*staying, *(pod for pod in snapshot.pods if pod.phase is Phase.FAILED)]
+    going = {entry.uid for entry in leaving}
+    failed = [pod for pod in snapshot.pods if pod.phase is Phase.FAILED and not pod.is_deleting and pod.uid not in going]
     sizes = policy.allowed_sizes or tuple(n for n in range(least, most + 1) if policy.size_step and n % policy.size_step == 0)
     return Tell(
         members=tuple(sorted({pod.name for pod in staying} | set(coming))),
         pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
         leaving=tuple(Leave(entry.member, entry.by or snapshot.now, entry.cause) for entry in leaving),
-        ended=tuple(end for pod in ended if (end := _end_of(job, pod)) is not None),
+        ended=tuple(end for pod in (*staying, *failed) if (end := _end_of(job, pod)) is not None),
         least=least,
         most=max(most, len(staying) + len(coming)),
         sizes=sizes,

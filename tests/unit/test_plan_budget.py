@@ -155,3 +155,10 @@ def test_a_worker_that_never_comes_so_far_as_to_join_uses_up_the_backoff_limit(c
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(crashing,))
     cluster.settle()
     assert cluster.state() == state
+
+
+def test_how_a_pod_ended_that_is_being_deleted_is_not_told() -> None:
+    cluster = running(2, restart="ExitCode")
+    container = Container(name="pytorch", exit_code=139, exit_reason="Error")
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=Phase.FAILED, containers=(container,), is_deleting=True)
+    assert told(cluster).ended == ()
