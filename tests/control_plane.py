@@ -14,7 +14,7 @@ from elastic.kube.client import Kube, Patch
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, Object, Resource
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 SYSTEM = "elastic-system"
 RIGHTS = {
     "Namespace": NAMESPACES,
