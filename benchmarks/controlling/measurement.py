@@ -86,11 +86,12 @@ async def _life(controller: Controller, kube: Kube, kubelets: Kubelets, jobs: Ca
     kubelets.end_all()
     await until("all jobs have succeeded", lambda: are("Succeeded") == load.jobs)
     await asyncio.sleep(QUIET_S)
+    all_writes = controller.writes() - writes
     return {
         "jobs x pods": f"{load.jobs} x {load.pods}, at most {load.waiting} waiting for their pods, {load.workers} workers",
         "until all run": f"{running_s:.1f} s",
         "controller CPU": f"{running_cpu:.1f} s until then, {controller.cpu_s() - cpu:.1f} s in all",
-        "API writes per job": f"{running_writes / load.jobs:.1f} until then, {(controller.writes() - writes) / load.jobs:.1f} in its whole life",
+        "API writes per job": f"{running_writes / load.jobs:.1f} until then, {all_writes / load.jobs:.1f} in its whole life",
         "longest wait for a round": f"under {_longest(waits, controller.waits())} s",
         "at rest": f"{rest_writes} writes, {rest_cpu * 100:.1f} % of a core",
         "peak memory": f"{controller.peak_mib():.0f} MiB",
