@@ -36,7 +36,8 @@ def default_data_dir() -> Path:
 
 class LocalCluster:
     """`with LocalCluster() as cluster: ...` runs a cluster in a folder of its own, or in `data_dir`, and leaves nothing running.
-    With `join` it brings nodes and control plane to the API server of that kubeconfig, which has a scheduler and controllers of its own."""
+    With `join` it brings nodes and control plane to the API server of that kubeconfig, which has a scheduler and controllers of its own.
+    `faults`, a seed, lets an administrator make the API server misbehave (PUT /faults)."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class LocalCluster:
         control_plane: bool = True,
         join: Path | None = None,
         node_grace_s: float = NODE_GRACE_S,
+        faults: int | None = None,
     ) -> None:
         self._own_folder = TemporaryDirectory(prefix="elastic-") if data_dir is None else None
         self._layout = Layout(Path(self._own_folder.name if self._own_folder else data_dir or "").resolve())
@@ -58,6 +60,7 @@ class LocalCluster:
         self._arguments += [word for image, folder in (images or {}).items() for word in ("--image", f"{image}={folder}")]
         self._arguments += [] if control_plane else ["--cluster-only"]
         self._arguments += ["--join", str(join.resolve())] if join else []
+        self._arguments += ["--faults", str(faults)] if faults is not None else []
         self._kubeconfig = join.resolve() if join else self._layout.kubeconfig
         self._supervisor: subprocess.Popen[bytes] | None = None
 

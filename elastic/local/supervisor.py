@@ -118,6 +118,7 @@ class Supervisor:
             return from_kubeconfig(self._options.join).server
         names = [word for address in self._addresses() for word in ("--san", address)]
         arguments = ["--data-dir", str(self._layout.root), "--audit-file", str(self._layout.audit), *names]
+        arguments += [] if self._options.faults is None else ["--faults", str(self._options.faults)]
         await self._start("apiserver", "elastic.local.apiserver", arguments, port=self._options.port)
         return f"https://{HOST}:{self._ports['apiserver']}"
 
@@ -301,6 +302,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
     parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
     parser.add_argument("--join", type=Path, metavar="KUBECONFIG", help="bring nodes and control plane to this API server, start none")
+    parser.add_argument("--faults", type=int, metavar="SEED", help="let an administrator make the API server misbehave, for tests")
     parser.add_argument("--lifeline", action="store_true", help="stop when standard input ends")
     return parser.parse_args()
 

@@ -1,0 +1,114 @@
+"""An API server that refuses, hangs up, answers late and forgets what was watched: jobs of several kinds reach their end all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from laptop import NAMESPACE, until
+
+from controller.keys import JOBS
+from elastic.api.kinds import KINDS
+from elastic.api.names import JOB_NAME, pod_name
+from elastic.kube import connect
+from elastic.kube.client import Kube
+from elastic.kube.resources import PODS, SERVICES
+from elastic.local import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+WITHIN_S = 200.0
+OURS = "^elastic-controller/"
+WRITES = "POST|PUT|PATCH|DELETE"
+MANY = 100_000
+RULES: list[dict[str, Any]] = [
+    {"method": WRITES, "probability": 0.05, "status": 409},
+    {"method": WRITES, "probability": 0.05, "status": 429, "retry_after_s": 1},
+    {"method": WRITES, "probability": 0.05, "status": 500},
+    {"method": WRITES, "probability": 0.05, "drop": True},
+    {"probability": 0.5, "latency_s": 0.1},
+    {"method": "GET", "probability": 0.2, "end_watch_after_s": 1.0},
+    {"method": "GET", "probability": 0.05, "gone": True},
+    {"method": "GET", "probability": 0.05, "stale_by": 3},
+    {"method": "GET", "probability": 0.05, "drop": True},
+]
+ENDS, WAITS = "sleep 1", "sleep 1000"
+TYPES = {
+    "PyTorchJob": {"Master": (1, ENDS), "Worker": (2, ENDS)},
+    "TFJob": {"Chief": (1, ENDS), "PS": (1, WAITS), "Worker": (1, ENDS)},
+    "XGBoostJob": {"Master": (1, ENDS), "Worker": (1, ENDS)},
+    "MPIJob": {"Launcher": (1, ENDS), "Worker": (1, WAITS)},
+    "JAXJob": {"Worker": (2, ENDS)},
+}
+
+
+def job_of(kind: str) -> dict[str, Any]:
+    def replica(count: int, command: str) -> dict[str, Any]:
+        container = {"name": KINDS[kind].container, "image": "any", "command": ["sh", "-c", command]}
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+        return {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": spec}}
+
+    types = {type: replica(*asked) for type, asked in TYPES[kind].items()}
+    spec = {KINDS[kind].replica_key: types, "runPolicy": {"cleanPodPolicy": "None"}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": kind.lower()}, "spec": spec}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(faults=1) as cluster:
+        yield cluster
+
+
+async def misbehave(cluster: LocalCluster, rules: list[dict[str, Any]]) -> int:
+    """Tells the API server how to treat the controller from now on; returns how many requests met something until now."""
+    context = ssl.create_default_context(cafile=cluster.data_dir / "ca.crt")
+    headers = {"Authorization": f"Bearer {Path(cluster.data_dir / 'admin.token').read_text()}"}
+    given = [{"agent": OURS, "times": MANY, **rule} for rule in rules]
+    async with aiohttp.ClientSession(cluster.state.server, headers=headers) as session:
+        async with session.get("/faults", ssl=context) as answer:
+            met = sum(MANY - rule["times"] for rule in await answer.json())
+        async with session.put("/faults", ssl=context, json=given) as answer:
+            assert answer.status == 200, await answer.text()
+    return met
+
+
+async def is_over(kube: Kube, kind: str) -> bool:
+    status = (await kube.get(JOBS[kind], kind.lower(), namespace=NAMESPACE)).get("status") or {}
+    ends = [c["type"] for c in status.get("conditions", ()) if c["status"] == "True" and c["type"] in ("Succeeded", "Failed")]
+    assert "Failed" not in ends, status
+    return ends == ["Succeeded"]
+
+
+async def of_job(kube: Kube, kind: str) -> dict[str, int]:
+    """Each pod of a job, and how often its containers were started again."""
+    pods = (await kube.list(PODS, namespace=NAMESPACE, labels=f"{JOB_NAME}={kind.lower()}")).items
+    return {p["metadata"]["name"]: sum(c["restartCount"] for c in p["status"].get("containerStatuses") or ()) for p in pods}
+
+
+async def test_jobs_of_several_kinds_succeed_although_the_api_server_misbehaves_all_the_time(cluster: LocalCluster) -> None:
+    async with connect(cluster.kubeconfig) as kube:
+        await misbehave(cluster, RULES)
+        for kind in TYPES:
+            await kube.create(JOBS[kind], job_of(kind), namespace=NAMESPACE)
+        await asyncio.gather(*(until(lambda kind=kind: is_over(kube, kind), f"{kind} has succeeded", within_s=WITHIN_S) for kind in TYPES))
+        for kind, types in TYPES.items():
+            pods = await of_job(kube, kind)
+            # Who decides the end may reach it before a worker whose pod was refused is made.
+            places = {pod_name(KINDS[kind], kind.lower(), type, index) for type, (count, _) in types.items() for index in range(count)}
+            assert pods.keys() <= places
+            assert set(pods.values()) == {0}, "nothing was started a second time"
+        for kind in TYPES:
+            await kube.delete(JOBS[kind], kind.lower(), namespace=NAMESPACE)
+        met = await misbehave(cluster, [])
+        assert met > len(TYPES), "the controller met faults"
+
+        async def is_empty() -> bool:
+            pods = [pod for kind in TYPES for pod in await of_job(kube, kind)]
+            services = (await kube.list(SERVICES, namespace=NAMESPACE, labels=JOB_NAME)).items
+            return not pods and not services
+
+        await until(is_empty, "nothing is left of them", within_s=WITHIN_S)
