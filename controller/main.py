@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from controller.options import LEASE_S, Options
+from controller.options import LEASE_S, Options, mistakes
 from elastic.api.kinds import KINDS
 from elastic.logs import log_to
 
@@ -74,21 +74,21 @@ def main(*, log_level: str, kinds: str, **flags: Any) -> None:
     log_to(sys.stderr, level=log_level)
     # kopf tells of each event that it hands over; ours say what was made of them.
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
-    chosen = tuple(kind for kind in kinds.split(",") if kind)
-    unknown = [kind for kind in chosen if kind not in KINDS]
-    if unknown:
-        raise click.BadParameter(f"{unknown[0]} is no kind of ours; choose from {', '.join(KINDS)}", param_hint="--enable-kinds")
-    if flags["rendezvous_url"] and not (flags["installation"] and flags["rendezvous_endpoint"]):
-        raise click.UsageError("--rendezvous-url needs --installation and --rendezvous-endpoint as well")
-    sys.exit(asyncio.run(_run(Options(kinds=chosen, identity=f"{socket.gethostname()}_{os.getpid()}", **flags))))
+    chosen = tuple(dict.fromkeys(kind.strip() for kind in kinds.split(",") if kind.strip()))
+    options = Options(kinds=chosen, identity=f"{socket.gethostname()}_{os.getpid()}", **flags)
+    if wrong := list(mistakes(options)):
+        raise click.UsageError("\n".join(wrong))
+    sys.exit(asyncio.run(_run(options)))
 
 
 async def _run(options: Options) -> int:
     from controller.election import LeaseLost
     from controller.own_pod import NoPod, own_image
     from controller.process import OWN, Process
+    from controller.web import PortTaken
     from elastic.kube import connect
     from elastic.kube.access import AccessError
+    from rendezvous.tokens import BadKey
 
     try:
         kube = connect(
@@ -113,6 +113,9 @@ async def _run(options: Options) -> int:
         except (LeaseLost, NoPod) as error:
             log.error("%s", error)
             return 1
+        except (BadKey, PortTaken) as error:
+            log.error("%s", error)
+            return 2
         log.info("stopped as told")
     return 0
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import ssl
 import time
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from controller.web import ALL_ADDRESSES, serving
 from controller.workqueue import WorkQueue
 from elastic.kube.client import Kube
 from rendezvous.client import RendezvousClient, RendezvousError
-from rendezvous.tokens import control_token, job_token, load_keys
+from rendezvous.tokens import BadKey, control_token, job_token, load_keys
 
 if TYPE_CHECKING:
     from controller.webhook.door import Door
@@ -49,8 +50,7 @@ class Process:
         self._is_ready = asyncio.Event()
         self._door = _door(kube, options)
         self._election = _election(kube, options) if options.leader_elect else None
-        self._key = load_keys(options.installation)[0] if options.installation else b""
-        self._ca = (options.installation / "ca.crt").read_text() if options.installation else ""
+        self._key, self._ca = _installation(options.installation) if options.installation else (b"", "")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until told to stop; raises when a part ends by itself, because without it nothing can be right."""
@@ -167,6 +167,17 @@ def _door(kube: Kube, options: Options) -> "Door | None":
         opened = socket.create_server((ALL_ADDRESSES, options.webhook_port))
     place = Place(namespace=options.lease_namespace, name=options.webhook_name)
     return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
+
+
+def _installation(folder: Path) -> tuple[bytes, str]:
+    """The key that tokens are made with, and the certificate by which the rendezvous server is known."""
+    key, path = load_keys(folder)[0], folder / "ca.crt"
+    try:
+        ca = path.read_text()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=ca)
+    except (OSError, ValueError) as error:
+        raise BadKey(f"{path} is no certificate that can be read ({error}); point --installation at the installation's folder") from error
+    return key, ca
 
 
 async def _first_end(tasks: list[asyncio.Task[None]]) -> None:

@@ -9,6 +9,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 ALL_ADDRESSES = "0.0.0.0"
 
 
+class PortTaken(RuntimeError):
+    """A port that was asked for cannot be had."""
+
+
 @asynccontextmanager
 async def serving(*, health_port: int, metrics_port: int, is_ready: Callable[[], bool], registry: CollectorRegistry) -> AsyncIterator[None]:
     """Serves for the length of the block; a port of 0 is not served."""
@@ -22,6 +26,7 @@ async def serving(*, health_port: int, metrics_port: int, is_ready: Callable[[],
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), content_type="text/plain", charset="utf-8")
 
+    ports = {"--health-port": health_port, "--metrics-port": metrics_port}
     routes: dict[int, list[web.RouteDef]] = {}
     routes.setdefault(health_port, []).extend([web.get("/healthz", healthz), web.get("/readyz", readyz)])
     routes.setdefault(metrics_port, []).append(web.get("/metrics", metrics))
@@ -35,7 +40,11 @@ async def serving(*, health_port: int, metrics_port: int, is_ready: Callable[[],
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
             await runner.setup()
             runners.append(runner)
-            await web.TCPSite(runner, ALL_ADDRESSES, port).start()
+            try:
+                await web.TCPSite(runner, ALL_ADDRESSES, port).start()
+            except OSError as error:
+                flags = " and ".join(flag for flag, chosen in ports.items() if chosen == port)
+                raise PortTaken(f"{flags} is {port} but that cannot be listened on: {error.strerror}; choose another one") from error
         yield
     finally:
         for runner in runners:
