@@ -186,11 +186,14 @@ def lose(job: Job, *, name: str, incarnation: str) -> Job:
 
 
 def expect(job: Job, expectation: Expectation) -> Job:
-    """The job after the controller said who should be there. An older leader's word is not heard."""
+    """The job after the controller said who should be there. An older leader's word is not heard.
+    What the first word tells of ends is of before this server's time, and may be counted already.
+    """
     if job.expectation is not None and expectation.term < job.expectation.term:
         return job
     if job.expectation is None:
-        job = replace(job, progress=progress.learnt(job, expectation), dated=_dated(job, expectation))
+        earlier = tuple((end.pod_uid, end.run) for end in expectation.ended if not end.is_last)
+        job = replace(job, progress=progress.learnt(job, expectation), dated=_dated(job, expectation), explained=earlier)
     job = replace(
         job,
         expectation=expectation,
@@ -219,8 +222,8 @@ def _at_least(counts: Mapping[str, int], floor: Mapping[str, int]) -> Mapping[st
 
 
 def _explain(job: Job, end: Ended) -> Job:
-    """The controller says why a container ended. One whose connection stands has not: it is a later run of the same pod.
-    One that was never heard of may have been counted before this server began, unless its pod is over: nobody asks about that for long.
+    """The controller says why a container ended. Where its connection stands, or nothing is known of it, that was an earlier run than any
+    that may be lost from here: it is over and done with. Where the whole pod is over, it is charged though nobody here ever knew it.
     """
     member = job.members.get(end.member)
     is_here = member is not None and pod_of(member) == end.pod_uid
@@ -231,8 +234,8 @@ def _explain(job: Job, end: Ended) -> Job:
         job = recount(job, name=end.member, cause=end.cause, words=words)
     elif end.is_last and not is_here and end.member not in job.leave_by:
         job = alone(job, cause=end.cause, words=words)
-    else:
-        return job
+    elif end.is_last:
+        return job  # its connection will break
     left = list(job.unexplained)
     if end.pod_uid in left:
         left.remove(end.pod_uid)

@@ -166,6 +166,44 @@ def test_a_restarted_server_learns_from_the_controller_what_was_charged() -> Non
     assert "all 2 restarts that maxRestarts allows are used up" in summary(group.job).closed
 
 
+def test_an_end_that_is_told_while_a_later_run_works_is_not_held_against_that() -> None:
+    group = group_of(2, budget=Budget(max_restarts=0))
+    old = Ended(member="w1", pod_uid="w1", cause="user", run=0)
+    for _ in range(2):
+        group.expect("w0", "w1", budget=Budget(max_restarts=0), ended=(old,))
+        if "w1" in group.agents:
+            group.leave("w1")
+        group.come_all()
+    assert (summary(group.job).restarts, summary(group.job).closed) == ({"disruption": 1}, "")
+
+
+def test_a_last_end_that_is_told_before_its_connection_broke_is_charged_when_it_has() -> None:
+    group = group_of(2, budget=Budget(max_restarts=3))
+    end = Ended(member="w1", pod_uid="w1", cause="user", is_last=True)
+    group.expect("w0", "w1", budget=Budget(max_restarts=3), ended=(end,))
+    assert summary(group.job).restarts == {}
+    group.kill("w1")
+    group.advance(1.1)
+    group.come_all()
+    group.expect("w0", "w1", budget=Budget(max_restarts=3), ended=(structs.replace(end, is_last=False),))
+    assert summary(group.job).restarts == {"user": 1}
+
+
+def test_ends_from_before_a_servers_time_are_not_held_against_a_later_run_of_their_pods() -> None:
+    group = group_of(2, budget=Budget(max_restarts=0))
+    group.start_server()
+    for name in group.agents:
+        group.link(name)
+    group.kill("w1")
+    old = Ended(member="w1", pod_uid="w1", cause="user", run=0)
+    group.expect("w0", "w1", budget=Budget(max_restarts=0), ended=(old,))
+    group.advance(20)
+    group.come_all()
+    assert (summary(group.job).restarts, summary(group.job).closed) == ({"disruption": 1}, "")
+    group.expect("w0", "w1", budget=Budget(max_restarts=0), ended=(structs.replace(old, run=1),))
+    assert summary(group.job).restarts == {"user": 1}
+
+
 def test_a_disruption_that_the_controller_confirms_stays_uncharged() -> None:
     group = group_of(2, budget=Budget(max_restarts=0))
     group.kill("w1")
