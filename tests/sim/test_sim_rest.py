@@ -1,0 +1,116 @@
+"""What a controller costs when there is nothing to do: for a job that runs, and for one that got in although it makes no sense."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+import sim_time
+from sim_api import Api, Write
+from sim_client import Sky, Weather
+from sim_cluster import Cluster
+from sim_jobs import job_of
+from sim_process import Controller
+from sim_rendezvous import SimServer
+
+from controller.keys import JOBS
+from elastic.api.job import Object
+from elastic.api.kinds import KINDS
+from elastic.kube.resources import EVENTS, PODS
+
+KIND = "PyTorchJob"
+NAME = "controller-1"
+REST_S = 900.0
+
+
+class Scene:
+    """One controller in fair weather, a cluster, and every write of the controller's."""
+
+    def __init__(self) -> None:
+        self.api, server = Api(), SimServer()
+        self.cluster = Cluster(self.api, server, random.Random(1))
+        self.controller = Controller(self.api, Sky(Weather()), server, random.Random(1), name=NAME, kinds=[KIND])
+        self.writes: list[Write] = []
+        self.api.observers.append(lambda write: self.writes.append(write) if write.actor == NAME else None)
+        self.controller.start()
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            self.cluster.tick()
+            self.api.collect()
+
+    async def until_quiet(self) -> None:
+        while True:
+            before = len(self.writes)
+            await asyncio.sleep(60.0)
+            if len(self.writes) == before:
+                return
+
+    def conditions(self, name: str) -> list[str]:
+        job = self.api.find(JOBS[KIND], name)
+        assert job is not None
+        return [c["reason"] for c in (job.get("status") or {}).get("conditions") or ()]
+
+    def written_of(self, name: str) -> list[str]:
+        """By kind, what was written about one job."""
+        return sorted(write.resource.kind for write in self.writes if write.name.startswith(name))
+
+
+def named(name: str, **spec: Any) -> Object:
+    job = job_of(KINDS[KIND], {"Master": 1, "Worker": 2}, run_policy={})
+    return {**job, "metadata": {**job["metadata"], "name": name}, "spec": {**job["spec"], **spec}}
+
+
+def played(scene: Coroutine[Any, Any, None]) -> None:
+    sim_time.run(scene)
+
+
+def test_a_job_that_got_in_broken_is_told_so_once_and_costs_nothing_further() -> None:
+    async def story() -> None:
+        scene = Scene()
+        broken = named("broken")
+        broken["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = "many"
+        scene.api.create(JOBS[KIND], broken, actor="user")
+        scene.api.create(JOBS[KIND], named("good"), actor="user")
+        await scene.until_quiet()
+        assert scene.conditions("broken") == ["PyTorchJobCreated", "InvalidSpec"]
+        assert scene.written_of("broken") == ["Event", "PyTorchJob"]
+        assert scene.conditions("good")[-1] == "PyTorchJobRunning"
+        scene.writes.clear()
+        await asyncio.sleep(REST_S)
+        assert scene.writes == []
+
+    played(story())
+
+
+def test_an_edit_that_breaks_a_running_job_is_told_once_and_stops_nothing() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.api.create(JOBS[KIND], named("edited"), actor="user")
+        await scene.until_quiet()
+        scene.writes.clear()
+        scene.api.patch(JOBS[KIND], "edited", {"spec": {"runPolicy": {"backoffLimit": "few"}}}, subresource=None, actor="user")
+        await scene.until_quiet()
+        await asyncio.sleep(REST_S)
+        assert [write.resource for write in scene.writes] == [EVENTS]
+        assert len(scene.api.all(PODS)) == 3
+        assert scene.conditions("edited")[-1] == "PyTorchJobRunning"
+
+    played(story())
+
+
+@pytest.mark.parametrize("policy", [None, {"minReplicas": 1, "maxReplicas": 3}])
+def test_a_job_that_runs_costs_no_writes(policy: Object | None) -> None:
+    async def story() -> None:
+        scene = Scene()
+        types = {"Worker": 2} if policy else {"Master": 1, "Worker": 2}
+        scene.api.create(JOBS[KIND], job_of(KINDS[KIND], types, policy=policy, run_policy={}), actor="user")
+        await scene.until_quiet()
+        scene.writes.clear()
+        await asyncio.sleep(REST_S)
+        assert scene.writes == []
+
+    played(story())
