@@ -26,6 +26,7 @@ WATCH_SILENCE_S = 100.0
 RETRIES = 6
 FIRST_BACK_OFF_S = 0.1
 LONGEST_BACK_OFF_S = 5.0
+LONGEST_ASKED_FOR_S = 60.0
 MAX_WATCH_LINE = 16 * 1024 * 1024
 
 
@@ -209,14 +210,14 @@ class Kube:
                 busy = (error.code == 429 and retry_refusals) or (error.code == 503 and method == "GET")
                 if not busy or attempt == RETRIES - 1:
                     raise
-                pause = error.retry_after_s or _back_off_s(attempt)
+                pause = _pause_s(error, attempt)
             except (aiohttp.ClientConnectionError, TimeoutError) as error:
                 # Nothing was sent when the connection was never made; otherwise only a read may be sent again.
                 safe = method == "GET" or isinstance(error, aiohttp.ClientConnectorError)
                 if not safe or attempt == RETRIES - 1:
                     raise KubeError(code=0, reason="Unreachable", message=f"{self.access.server}: {_words(error)}") from error
                 pause = _back_off_s(attempt)
-            await asyncio.sleep(min(pause, LONGEST_BACK_OFF_S))
+            await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
     async def _send(self, method: str, path: str, *, params: Mapping[str, str] | None, data: bytes | None, content_type: str) -> Object:
@@ -282,8 +283,15 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
                 yield bytes(line)
 
 
+def _pause_s(error: KubeError, attempt: int) -> float:
+    """As long as the server asked for, and a little longer, each client another little: else all come back at the same moment."""
+    if error.retry_after_s is None:
+        return _back_off_s(attempt)
+    return min(error.retry_after_s, LONGEST_ASKED_FOR_S) + _back_off_s(0)
+
+
 def _back_off_s(attempt: int) -> float:
-    return random.uniform(0.5, 1.0) * FIRST_BACK_OFF_S * 2.0**attempt
+    return min(random.uniform(0.5, 1.0) * FIRST_BACK_OFF_S * 2.0**attempt, LONGEST_BACK_OFF_S)
 
 
 def _words(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from elastic.kube.access import Access
 from elastic.kube.cache import Cache, Change
-from elastic.kube.client import Kube, Patch
+from elastic.kube.client import Kube, Patch, _pause_s
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, Object
 
@@ -89,6 +89,14 @@ async def test_a_busy_server_is_asked_again_and_an_eviction_that_is_refused_is_n
         with pytest.raises(KubeError, match="TooManyRequests it is"):
             await kube.create(PODS, {}, namespace="n", name="a", subresource="eviction")
     assert calls == ["/api/v1/namespaces/n/pods/a/eviction"]
+
+
+@pytest.mark.parametrize(("asked_s", "least", "most"), [(None, 0.0, 5.0), (2, 2.0, 2.2), (30, 30.0, 30.2), (100_000, 60.0, 60.2)])
+def test_a_busy_server_is_given_the_time_it_asks_for_within_reason(asked_s: int | None, least: float, most: float) -> None:
+    body = {} if asked_s is None else {"details": {"retryAfterSeconds": asked_s}}
+    error = KubeError(code=429, reason="TooManyRequests", message="later", body=body)
+    for attempt in range(6):
+        assert least <= _pause_s(error, attempt) <= most
 
 
 async def test_a_write_whose_connection_broke_is_not_sent_twice_but_a_read_is() -> None:
