@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PYTEST ?= $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-heavy demo bench bench-rescale bench-rendezvous clean
+.PHONY: help setup check format test test-heavy demo bench bench-controller bench-rescale bench-rendezvous clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -37,6 +37,9 @@ demo: $(READY) ## an elastic PyTorchJob on the laptop cluster: scaled up, a work
 
 bench: $(READY) ## every benchmark, one after the other
 	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python -m benchmarks.$$(basename $$f .py) || exit 1; done
+
+bench-controller: $(READY) ## what the controller costs; ARGS="--jobs 1000 --waiting 32"; on a real API server too where KUBEBUILDER_ASSETS names one
+	$(BIN)/python -m benchmarks.controller $(ARGS)
 
 bench-rendezvous: $(READY) ## what the rendezvous server bears: 10,000 agents at rest, 2,000 in one round
 	$(BIN)/python -m benchmarks.rendezvous
