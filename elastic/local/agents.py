@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from elastic.kube import connect
@@ -28,6 +29,8 @@ from elastic.local.scheduler.loop import Scheduler
 
 log = logging.getLogger("elastic.local.agents")
 
+SERVER_READY_S, LOOK_EVERY_S = 60.0, 0.01
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m elastic.local.agents", description="Scheduler, controllers and node agents.")
@@ -38,6 +41,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="a node that is silent for so long is unreachable")
     parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
     parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
+    parser.add_argument(
+        "--after", type=Path, metavar="FILE", help="wait until this file is there; the API server writes one when it serves"
+    )
     parser.add_argument("--ready-file", type=Path, help="written when all nodes are in the API")
     return parser.parse_args()
 
@@ -93,6 +99,13 @@ async def _start_nodes(group: asyncio.TaskGroup, kube: Kube, args: argparse.Name
     await start(group, kube, pods, options)
 
 
+def _comes(file: Path) -> bool:
+    give_up_at = time.monotonic() + SERVER_READY_S
+    while not file.exists() and time.monotonic() < give_up_at:
+        time.sleep(LOOK_EVERY_S)
+    return file.exists()
+
+
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     args = arguments()
@@ -100,6 +113,8 @@ def main() -> None:
         args.images = Images(parse_images(args.image))
     except ImageError as error:
         sys.exit(str(error))
+    if args.after and not _comes(args.after):
+        sys.exit(f"{args.after} is not there after {SERVER_READY_S:.0f} s: the API server does not serve")
     asyncio.run(run(args, base_environment(dict(os.environ))))
 
 

@@ -17,31 +17,24 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from elastic.api import webhook
-from elastic.api.crd import crd
-from elastic.api.kinds import KINDS
 from elastic.kube import connect
 from elastic.kube.access import AccessError, from_kubeconfig
-from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, VALIDATING_WEBHOOK_CONFIGURATIONS
-from elastic.local.accounts import CONTROLLER, RENDEZVOUS, Accounts
 from elastic.local.agent.roster import NODE_GRACE_S, node_name
 from elastic.local.children import Child, ChildFailed
 from elastic.local.files import ClusterState, Layout, write_private
-from elastic.local.installation import SERVICE, ensure_installation
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
 
+if TYPE_CHECKING:
+    from elastic.kube.client import Kube
+
 log = logging.getLogger("elastic.local.supervisor")
 
-NODES_READY_S = 30.0
-MANAGER = "elastic-up"
-DOOR_S = 10
-"""For the controller's answer about a job, before the API server goes on without."""
 HOST = "127.0.0.1"
 """Where our servers listen; pods have another way to them only where they live in a network of their own."""
 
@@ -97,15 +90,17 @@ class Supervisor:
             control_plane=not options.cluster_only,
             processes={child.name: child.pid for child in self._children},
         )
-        server = await self._start_server()
+        # The agents, which take as long to load as the server does, are started beside it, and wait for it when they have.
+        server, _ = await asyncio.gather(self._start_server(), self._start_agents())
         self._state = msgspec.structs.replace(self._state, server=server)
-        if options.nodes or not options.join:
-            await self._begin(self._agents())
+        # Brings the HTTP client, whose loading would have held up the others.
+        from elastic.local.furnishing import apply_definitions, wait_nodes
+
         async with connect(self._kubeconfig) as kube:
             if not options.cluster_only:
-                await _apply_definitions(kube)
+                await apply_definitions(kube)
                 await self._start_control_plane(kube)
-            await _wait_nodes(kube, {node_name(index) for index in range(options.nodes)})
+            await wait_nodes(kube, {node_name(index) for index in range(options.nodes)})
         layout.write_state(self._state)
 
     @property
@@ -122,6 +117,10 @@ class Supervisor:
         await self._start("apiserver", "elastic.local.apiserver", arguments, port=self._options.port)
         return f"https://{HOST}:{self._ports['apiserver']}"
 
+    async def _start_agents(self) -> None:
+        if self._options.nodes or not self._options.join:
+            await self._begin(self._agents())
+
     def _agents(self) -> Child:
         """Nodes; with the scheduler and the controllers where no other cluster brings them."""
         options = self._options
@@ -131,7 +130,8 @@ class Supervisor:
         if options.join:
             nodes = [word for index in range(options.nodes) for word in ("--node", node_name(index))]
             return self._child("agents", "elastic.local.agent", [*arguments, *nodes, "--sandbox", RUNNING])
-        return self._child("agents", "elastic.local.agents", [*arguments, "--nodes", str(options.nodes)])
+        arguments += ["--nodes", str(options.nodes), "--after", str(self._layout.ready("apiserver"))]
+        return self._child("agents", "elastic.local.agents", arguments)
 
     async def _start_holder(self) -> Mode:
         """The first sandbox of those allowed that can be made here."""
@@ -153,6 +153,9 @@ class Supervisor:
         raise AssertionError("there is at least one mode")
 
     async def _start_control_plane(self, kube: Kube) -> None:
+        from elastic.local.accounts import CONTROLLER, RENDEZVOUS, Accounts
+        from elastic.local.installation import SERVICE, ensure_installation
+
         folder = self._layout.installation
         ensure_installation(folder, addresses=self._addresses())
         accounts = Accounts(self._kubeconfig, folder)
@@ -169,12 +172,12 @@ class Supervisor:
 
     async def _open_door(self, kube: Kube, controller: Child) -> None:
         """Lets our API server ask the controller about jobs; one that we joined may be far away."""
+        from elastic.local.furnishing import open_door
+
         door = self._opened("webhook")
         controller.fds = [door.fileno()]
         controller.arguments = [*controller.arguments, "--webhook-fd", str(door.fileno())]
-        client = {"url": f"https://{HOST}:{self._ports['webhook']}{webhook.PATH}"}
-        body = webhook.configuration(client, timeout_s=DOOR_S)
-        await kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, webhook.NAME, body, kind=Patch.APPLY, field_manager=MANAGER, force=True)
+        await open_door(kube, f"https://{HOST}:{self._ports['webhook']}")
 
     def _opened(self, name: str, *, port: int = 0) -> socket.socket:
         """A socket on the host's loopback, whose port stays over restarts."""
@@ -247,34 +250,6 @@ def _listen(port: int, *, is_wish: bool) -> socket.socket:
         if is_wish and port:
             return _listen(0, is_wish=True)
         raise ChildFailed(f"port {port} on {HOST}: {os.strerror(error.errno or 0)}; choose another with --port") from error
-
-
-async def _apply_definitions(kube: Kube) -> None:
-    for kind in KINDS.values():
-        body = crd(kind)
-        await kube.patch(CUSTOM_RESOURCE_DEFINITIONS, kind.crd_name, body, kind=Patch.APPLY, field_manager=MANAGER, force=True)
-
-
-async def _wait_nodes(kube: Kube, wanted: set[str]) -> None:
-    """Until these nodes say that they are ready."""
-    listing = await kube.list(NODES)
-    missing = wanted - {node["metadata"]["name"] for node in listing.items if _is_ready(node)}
-    try:
-        async with asyncio.timeout(NODES_READY_S):
-            changes = kube.watch(NODES, resource_version=listing.resource_version)
-            while missing:
-                event = await anext(changes)
-                if _is_ready(event.object):
-                    missing.discard(event.object["metadata"]["name"])
-    except (TimeoutError, StopAsyncIteration):
-        ready = len(wanted) - len(missing)
-        raise ChildFailed(f"{ready} of {len(wanted)} nodes are ready after {NODES_READY_S:.0f} s; see agents.log") from None
-
-
-def _is_ready(node: dict[str, object]) -> bool:
-    status = node.get("status")
-    conditions = status.get("conditions", []) if isinstance(status, dict) else []
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,55 @@
+"""What a cluster gets through its API before jobs can come: their kinds' definitions and the controller's door; and nodes, waited for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from elastic.api import webhook
+from elastic.api.crd import crd
+from elastic.api.kinds import KINDS
+from elastic.kube.client import Kube, Patch
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
+from elastic.local.children import ChildFailed
+
+NODES_READY_S = 30.0
+MANAGER = "elastic-up"
+DOOR_S = 10
+"""For the controller's answer about a job, before the API server goes on without."""
+
+
+async def apply_definitions(kube: Kube) -> None:
+    bodies = {kind.crd_name: crd(kind) for kind in KINDS.values()}
+    applied = (_apply(kube, name, body) for name, body in bodies.items())
+    await asyncio.gather(*applied)
+
+
+async def _apply(kube: Kube, name: str, body: Object) -> None:
+    await kube.patch(CUSTOM_RESOURCE_DEFINITIONS, name, body, kind=Patch.APPLY, field_manager=MANAGER, force=True)
+
+
+async def open_door(kube: Kube, server: str) -> None:
+    """Lets the API server ask a controller about jobs."""
+    body = webhook.configuration({"url": f"{server}{webhook.PATH}"}, timeout_s=DOOR_S)
+    await kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, webhook.NAME, body, kind=Patch.APPLY, field_manager=MANAGER, force=True)
+
+
+async def wait_nodes(kube: Kube, wanted: set[str]) -> None:
+    """Until these nodes say that they are ready."""
+    listing = await kube.list(NODES)
+    missing = wanted - {node["metadata"]["name"] for node in listing.items if _is_ready(node)}
+    try:
+        async with asyncio.timeout(NODES_READY_S):
+            changes = kube.watch(NODES, resource_version=listing.resource_version)
+            while missing:
+                event = await anext(changes)
+                if _is_ready(event.object):
+                    missing.discard(event.object["metadata"]["name"])
+    except (TimeoutError, StopAsyncIteration):
+        ready = len(wanted) - len(missing)
+        raise ChildFailed(f"{ready} of {len(wanted)} nodes are ready after {NODES_READY_S:.0f} s; see agents.log") from None
+
+
+def _is_ready(node: Object) -> bool:
+    status = node.get("status")
+    conditions = status.get("conditions", []) if isinstance(status, dict) else []
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
