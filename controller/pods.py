@@ -2,7 +2,7 @@
 Same job, same settings, same bytes.
 """
 
-import copy
+from msgspec import json
 
 from controller import regroup
 from controller.frameworks import FRAMEWORKS
@@ -24,7 +24,8 @@ def replica_name(job: Job, type: str, index: int) -> str:
 def pod_for(job: Job, type: str, index: int, snapshot: Snapshot) -> Object:
     """The pod of one replica, ready to be created."""
     spec = job.replicas[type]
-    template = copy.deepcopy(with_default_port(spec.template, job.kind))
+    # By way of JSON, as it came: a third of what a deep copy takes.
+    template = json.decode(json.encode(with_default_port(spec.template, job.kind)))
     written = template.get("metadata") or {}
     metadata = owned_metadata(job, replica_name(job, type, index))
     metadata["labels"] = {**(written.get("labels") or {}), **names.pod_labels(job, type, index)}
