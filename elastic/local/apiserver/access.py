@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from elastic.local.apiserver import names
-from elastic.local.apiserver.errors import Cause, Json, bad, required
+from typing import Any
+
+from elastic.local.apiserver import names, workloadrows
+from elastic.local.apiserver.errors import Cause, Json, bad, required, unsupported
 from elastic.local.apiserver.resources import Strategy
 
 RBAC = "rbac.authorization.k8s.io"
@@ -20,6 +22,12 @@ class Roles(Strategy):
                 out.append(required(f"rules[{i}].verbs", "verbs must contain at least one value"))
         return out
 
+    def columns(self) -> list[Json]:
+        return workloadrows.ROLE
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return workloadrows.role(obj)
+
 
 class Bindings(Roles):
     def default(self, obj: Json, /) -> None:
@@ -33,6 +41,10 @@ class Bindings(Roles):
         for key in ("kind", "name"):
             if not (obj.get("roleRef") or {}).get(key):
                 out.append(required(f"roleRef.{key}"))
+        kinds = ("Role", "ClusterRole") if obj["kind"] == "RoleBinding" else ("ClusterRole",)
+        kind = (obj.get("roleRef") or {}).get("kind")
+        if kind and kind not in kinds:
+            out.insert(0, unsupported("roleRef.kind", kind, kinds))
         for i, subject in enumerate(obj.get("subjects") or ()):
             out += [required(f"subjects[{i}].{k}") for k in ("kind", "name") if not subject.get(k)]
             if subject.get("kind") == "ServiceAccount" and not subject.get("namespace") and obj["kind"] == "ClusterRoleBinding":
@@ -41,6 +53,12 @@ class Bindings(Roles):
 
     def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
         return [bad("roleRef", new.get("roleRef"), "cannot change roleRef")] if new.get("roleRef") != old.get("roleRef") else []
+
+    def columns(self) -> list[Json]:
+        return workloadrows.BINDING
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return workloadrows.binding(obj)
 
 
 class Reviews(Strategy):

@@ -6,18 +6,28 @@ import base64
 import re
 from typing import Any
 
-from elastic.local.apiserver import names, rows
-from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, required, unsupported
+from elastic.local.apiserver import names, rows, workloadrows
+from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, required, too_long, unsupported
 from elastic.local.apiserver.resources import Strategy
+
+MOST_DATA = 1 << 20
 
 
 class WithStatus(Strategy):
     has_status = True
 
 
+class Quotas(WithStatus):
+    def columns(self) -> list[Json]:
+        return workloadrows.QUOTA
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return workloadrows.quota(obj)
+
+
 class ConfigMaps(Strategy):
     def validate(self, obj: Json, /) -> list[Cause]:
-        return [*_data_causes(obj, "data"), *_data_causes(obj, "binaryData"), *_repeated(obj)]
+        return [*_data_causes(obj, "data"), *_data_causes(obj, "binaryData"), *_repeated(obj), *_size_causes(obj, "[]")]
 
     def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
         return _immutable_causes(new, old, ("data", "binaryData"))
@@ -40,6 +50,14 @@ def _data_causes(obj: Json, key: str) -> list[Cause]:
         "regex used for validation is '[-._a-zA-Z0-9]+')"
     )
     return [bad(f"{key}[{k}]", k, rule) for k in obj.get(key) or {} if not re.fullmatch(r"[-._a-zA-Z0-9]+", k)]
+
+
+def _size_causes(obj: Json, field: str) -> list[Cause]:
+    """The values of text as they are, those of bytes by what they stand for."""
+    plain = sum(len(v.encode()) for v in (obj.get("data") or {}).values()) if field == "[]" else 0
+    encoded = obj.get("binaryData") if field == "[]" else obj.get("data")
+    size = plain + sum(len(v) * 3 // 4 for v in (encoded or {}).values())
+    return [too_long(field, MOST_DATA)] if size > MOST_DATA else []
 
 
 def _immutable_causes(new: Json, old: Json, keys: tuple[str, ...]) -> list[Cause]:
@@ -67,7 +85,7 @@ class Secrets(Strategy):
         obj.setdefault("type", "Opaque")
 
     def validate(self, obj: Json, /) -> list[Cause]:
-        out = _data_causes(obj, "data")
+        out = [*_data_causes(obj, "data"), *_size_causes(obj, "data")]
         wanted = {"kubernetes.io/tls": ("tls.crt", "tls.key"), "kubernetes.io/dockerconfigjson": (".dockerconfigjson",)}
         return out + [required(f"data[{k}]") for k in wanted.get(obj["type"], ()) if k not in (obj.get("data") or {})]
 

@@ -123,6 +123,10 @@ def bad_request(message: str) -> StatusError:
     return StatusError(400, "BadRequest", message)
 
 
+def unnamed(name: str) -> StatusError:
+    return bad_request(f"the name of the object ({name} based on URL) was undeterminable: name must be provided")
+
+
 def forbidden(group: str, plural: str, name: str, why: str) -> StatusError:
     message = f'{_qualified(group, plural)} "{name}" is forbidden: {why}' if name else f"{_qualified(group, plural)} is forbidden: {why}"
     return StatusError(403, "Forbidden", message, details=_details(name, group, plural))

@@ -178,7 +178,7 @@ class Edge:
 
     async def _call(self, request: web.Request, target: paths.Target, kind: ResourceType, user: User, warnings: list[str]) -> Call:
         query = request.query
-        watching = target.watching or (query.get("watch", "").lower() in ("true", "1") and not target.name)
+        watching = target.watching or (query.get("watch", "false").lower() not in ("false", "0") and not target.name)
         verb = paths.verb_of(request.method, named=bool(target.name), watching=watching)
         if target.subresource and kind.sub(target.subresource) is None:
             raise not_found(kind.group, kind.plural, target.name) if kind.custom else no_such_resource()

@@ -79,7 +79,7 @@ def _core() -> list[ResourceType]:
         make(
             "resourcequotas",
             "ResourceQuota",
-            cluster.WithStatus(),
+            cluster.Quotas(),
             short_names=("quota",),
             subresources=(_status("ResourceQuota"),),
             remark=_unenforced("resourcequotas"),
@@ -135,7 +135,7 @@ def _workloads() -> list[ResourceType]:
             "v1",
             "cronjobs",
             "CronJob",
-            cluster.WithStatus(),
+            workloads.CronJobs(),
             short_names=("cj",),
             categories=("all",),
             subresources=(_status("CronJob"),),

@@ -93,7 +93,7 @@ def read_token(token: str) -> tuple[int, tuple[str, str]]:
         namespace, name = read["start"]
         return int(read["rv"]), (str(namespace), str(name))
     except (ValueError, KeyError, TypeError) as e:
-        raise bad_request(f"continue key is not valid: {e}") from None
+        raise bad_request(f"invalid continue token: continue key is not valid: {e}") from None
 
 
 def check_version_options(call: Call) -> None:
@@ -120,7 +120,9 @@ def version_number(call: Call) -> int:
     text = call.query.get("resourceVersion", "")
     if text and not text.isdigit():
         if call.verb == "list":
-            raise bad_request(f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+            raise bad_request(
+                f'invalid resource version: resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+            )
         raise StatusError(500, "", f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
     return int(text or 0)
 

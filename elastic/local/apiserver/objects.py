@@ -25,9 +25,10 @@ from elastic.local.apiserver.errors import (
     conflict,
     invalid,
     not_found,
+    unnamed,
 )
 from elastic.local.apiserver.resources import ResourceType
-from elastic.local.apiserver.store import Entry, Stale, Store
+from elastic.local.apiserver.store import Entry, Stale, Store, TooLarge
 
 SYSTEM_FIELDS = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 Mutate = Callable[[Json], Json]
@@ -168,6 +169,8 @@ class Objects:
 
     def _check_identity(self, call: Call, new: Json, old: Json) -> None:
         kind, meta = call.kind, new["metadata"]
+        if call.verb == "patch" and not meta.get("name"):
+            raise unnamed(call.name)
         meta.setdefault("name", call.name)
         if call.namespace:
             given = meta.setdefault("namespace", call.namespace)
@@ -236,7 +239,10 @@ class Objects:
     # ------------------------------------------------------------------ store
     def _put(self, call: Call, obj: Json, expected: Entry | None) -> None:
         stored = call.kind.strategy.to_storage(obj)
-        self._store.put(call.kind.stored_in, call.namespace, obj["metadata"]["name"], obj=stored, expected=expected)
+        try:
+            self._store.put(call.kind.stored_in, call.namespace, obj["metadata"]["name"], obj=stored, expected=expected)
+        except TooLarge as e:
+            raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: {e}") from None
         obj["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
 
     def _remove(self, call: Call, obj: Json, expected: Entry) -> None:

@@ -11,6 +11,8 @@ from jsonpointer import JsonPointerException, resolve_pointer
 from elastic.local.apiserver import schemas
 from elastic.local.apiserver.errors import Json, StatusError, bad_request
 
+MOST_COPIED = 3 << 20
+
 
 def merge(target: Any, patch: Any) -> Any:
     """RFC 7386: null removes, objects merge, everything else replaces."""
@@ -31,12 +33,23 @@ def json_patch(target: Json, operations: Any) -> Any:
         raise bad_request("error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch")
     if len(operations) > 10_000:
         raise StatusError(413, "RequestEntityTooLarge", f"The allowed maximum operations in a JSON patch is 10000, got {len(operations)}")
+    copied = 0
     for i, op in enumerate(operations):
         try:
+            copied += _copied(target, op)
+            if copied > MOST_COPIED:
+                raise StatusError(413, "RequestEntityTooLarge", f"Unable to complete the JSON patch: its copies exceed {MOST_COPIED} bytes")
             target = jsonpatch.apply_patch(target, [_lenient(target, op)])
         except (jsonpatch.JsonPatchException, JsonPointerException, TypeError, KeyError, IndexError) as e:
             raise _unfit(op, i, e) from None
     return target
+
+
+def _copied(target: Any, op: Any) -> int:
+    """How much an operation makes the object grow by what is there already: a few copies of copies would fill any memory."""
+    if not isinstance(op, dict) or op.get("op") != "copy":
+        return 0
+    return len(orjson.dumps(resolve_pointer(target, str(op.get("from")), None)))
 
 
 def _lenient(target: Any, op: Any) -> Any:
@@ -68,6 +81,8 @@ def strategic(target: Json, patch: Any, schema: Json) -> Json:
 
 def _strategic_object(target: Any, patch: Json, schema: Json) -> Json:
     directive = patch.get("$patch")
+    if directive not in (None, "replace", "delete", "merge"):
+        raise StatusError(500, "", f"unknown patch type: {directive} in map: {_go_map(patch)}")
     if directive == "replace":
         return {k: v for k, v in patch.items() if k != "$patch"}
     if directive == "delete":

@@ -31,6 +31,7 @@ class Pods(Strategy):
     def default(self, obj: Json, /) -> None:
         spec = obj.setdefault("spec", {})
         podspec.default_pod_spec(spec)
+        podspec.default_requests(spec)
         spec.setdefault("enableServiceLinks", True)
 
     def prepare_create(self, obj: Json, /) -> None:

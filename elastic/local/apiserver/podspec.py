@@ -28,6 +28,15 @@ def default_pod_spec(spec: Json) -> None:
         c.setdefault("whenUnsatisfiable", "DoNotSchedule")
 
 
+def default_requests(spec: Json) -> None:
+    """What a container may use is what it asks for, unless it says so: in pods, not in templates of them."""
+    for key in ("initContainers", "containers"):
+        for container in spec.get(key) or ():
+            limits = (container.get("resources") or {}).get("limits") or {}
+            for name, amount in limits.items():
+                container["resources"].setdefault("requests", {}).setdefault(name, amount)
+
+
 def _default_container(c: Json, *, host_network: bool) -> None:
     c.setdefault("resources", {})
     c.setdefault("terminationMessagePath", "/dev/termination-log")
@@ -37,11 +46,6 @@ def _default_container(c: Json, *, host_network: bool) -> None:
         tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
         pinned = "@" in image or tag not in ("", "latest")
         c["imagePullPolicy"] = "IfNotPresent" if pinned else "Always"
-    limits = c["resources"].get("limits")
-    if limits:
-        requests = c["resources"].setdefault("requests", {})
-        for name, amount in limits.items():
-            requests.setdefault(name, amount)
     for port in c.get("ports") or ():
         port.setdefault("protocol", "TCP")
         if host_network:

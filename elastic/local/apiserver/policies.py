@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from elastic.local.apiserver import crdchecks, definitions, hookchecks, rows
+from elastic.local.apiserver import crdchecks, definitions, hookchecks, rows, workloadrows
 from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, required, unsupported
 from elastic.local.apiserver.resources import Strategy
 from elastic.local.apiserver.tables import column
@@ -177,7 +177,11 @@ class Leases(Strategy):
         return rows.lease(obj)
 
 
-SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_CRITICAL = "Used for system critical pods that must"
+SYSTEM_PRIORITIES = {
+    "system-cluster-critical": (2_000_000_000, f"{_CRITICAL} run in the cluster, but can be moved to another node if necessary."),
+    "system-node-critical": (2_000_001_000, f"{_CRITICAL} not be moved from their current node."),
+}
 
 
 class PriorityClasses(Strategy):
@@ -226,6 +230,12 @@ class Webhooks(Strategy):
 
     def validate(self, obj: Json, /) -> list[Cause]:
         return hookchecks.causes(obj)
+
+    def columns(self) -> list[Json]:
+        return workloadrows.HOOKS
+
+    def cells(self, obj: Json, /) -> list[Any]:
+        return workloadrows.hooks(obj)
 
 
 class Definitions(Strategy):

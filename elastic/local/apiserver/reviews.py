@@ -7,11 +7,15 @@ from typing import Any, Protocol
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.calls import Call, User
 from elastic.local.apiserver.errors import Json, bad, invalid
+from elastic.local.apiserver.objects import now_text
 
 
 class Authorizer(Protocol):
     def allows(self, user: User, attributes: Json, /) -> tuple[bool, str]:
         """attributes: verb with group, resource, subresource, namespace, name, or with path. Returns also the reason."""
+
+    def held(self, user: User, namespace: str, /) -> list[Json]:
+        """The rules that speak for a user in a namespace."""
 
 
 class Reviews:
@@ -20,12 +24,16 @@ class Reviews:
 
     def answer(self, call: Call, obj: Json) -> Json:
         kind, spec = call.kind.kind, obj.get("spec") or {}
+        if kind in ("SubjectAccessReview", "LocalSubjectAccessReview") and not (spec.get("user") or spec.get("groups")):
+            raise invalid("authorization.k8s.io", "", "", [bad("spec.user", "", "at least one of user or group must be specified")])
         answers: dict[str, Any] = {
             "TokenReview": self._token,
             "SelfSubjectReview": self._self,
             "SelfSubjectRulesReview": self._rules,
         }
         status = answers[kind](call, spec) if kind in answers else self._access(call, spec)
+        if kind == "SelfSubjectReview":
+            obj["metadata"]["creationTimestamp"] = now_text()
         return {**obj, "status": status}
 
     def _token(self, call: Call, spec: Json) -> Json:
@@ -40,12 +48,11 @@ class Reviews:
         return {"userInfo": user_info(call.user)}
 
     def _rules(self, call: Call, spec: Json) -> Json:
-        everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
-        admin = "system:masters" in call.user.groups
+        held = self._authorizer.held(call.user, spec.get("namespace", ""))
         return {
-            "resourceRules": [everything] if admin else [],
-            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}] if admin else [],
-            "incomplete": not admin,
+            "resourceRules": [r for r in held if not r.get("nonResourceURLs")],
+            "nonResourceRules": [{k: r[k] for k in ("verbs", "nonResourceURLs")} for r in held if r.get("nonResourceURLs")],
+            "incomplete": False,
         }
 
     def _access(self, call: Call, spec: Json) -> Json:

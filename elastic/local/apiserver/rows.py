@@ -37,7 +37,7 @@ NODE = [
     column("Kernel-Version", priority=1),
     column("Container-Runtime", priority=1),
 ]
-ACCOUNT = [NAME, column("Secrets", "integer"), AGE]
+ACCOUNT = [NAME, AGE]
 BUDGET = [NAME, column("Min Available"), column("Max Unavailable"), column("Allowed Disruptions", "integer"), AGE]
 AUTOSCALER = [NAME, column("Reference"), column("Targets"), column("MinPods"), column("MaxPods"), column("Replicas"), AGE]
 LEASE = [NAME, column("Holder"), AGE]
@@ -54,7 +54,8 @@ def service(obj: Json) -> list[Any]:
         f"{p['port']}{':' + str(p['nodePort']) if p.get('nodePort') else ''}/{p.get('protocol', 'TCP')}" for p in spec.get("ports") or ()
     ]
     selector = ",".join(f"{k}={v}" for k, v in sorted((spec.get("selector") or {}).items()))
-    external = spec.get("externalName") or ",".join(spec.get("externalIPs") or ()) or "<none>"
+    pending = "<pending>" if spec.get("type") == "LoadBalancer" else "<none>"
+    external = spec.get("externalName") or ",".join(spec.get("externalIPs") or ()) or pending
     address = spec.get("clusterIP") or "<none>"
     return [obj["metadata"]["name"], spec.get("type"), address, external, ",".join(ports) or "<none>", _created(obj), selector or "<none>"]
 
@@ -117,7 +118,7 @@ def node(obj: Json) -> list[Any]:
 
 
 def account(obj: Json) -> list[Any]:
-    return [obj["metadata"]["name"], len(obj.get("secrets") or ()), _created(obj)]
+    return [obj["metadata"]["name"], _created(obj)]
 
 
 def budget(obj: Json) -> list[Any]:

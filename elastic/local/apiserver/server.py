@@ -79,8 +79,9 @@ class ApiServer:
         for name in NAMESPACES:
             labels = {"kubernetes.io/metadata.name": name}
             self._ensure("namespaces", "", name, labels=labels, spec={"finalizers": ["kubernetes"]}, status={"phase": "Active"})
-        for name, value in SYSTEM_PRIORITIES.items():
-            self._ensure("priorityclasses.scheduling.k8s.io", "", name, value=value, preemptionPolicy="PreemptLowerPriority")
+        for name, (value, meaning) in SYSTEM_PRIORITIES.items():
+            resource, policy = "priorityclasses.scheduling.k8s.io", "PreemptLowerPriority"
+            self._ensure(resource, "", name, value=value, description=meaning, preemptionPolicy=policy)
         for name, rules in BOOTSTRAP_ROLES.items():
             self._ensure(f"clusterroles.{GROUP}", "", name, rules=rules)
         for name, group in BOOTSTRAP_BINDINGS.items():

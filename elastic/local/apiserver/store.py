@@ -19,6 +19,7 @@ import orjson
 
 from elastic.local.apiserver.errors import Json
 
+MOST_BYTES = 3 << 19
 JOURNALLED = 1000
 """changes between two moves of the journal into the database"""
 Key = tuple[str, str]
@@ -27,6 +28,10 @@ Key = tuple[str, str]
 
 class Stale(Exception):
     """The object changed between reading and writing it."""
+
+
+class TooLarge(Exception):
+    """One object is not for everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,8 @@ class Store:
         if before is not expected:
             raise Stale(name)
         entry = self._stamp(resource, key, obj)
+        if len(entry.data) > MOST_BYTES:
+            raise TooLarge(f"the object has {len(entry.data)} bytes, but {MOST_BYTES} is the most that is stored")
         self._commit(
             "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)", (resource, namespace, name, entry.revision, entry.data), entry.revision
         )

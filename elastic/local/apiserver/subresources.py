@@ -90,12 +90,16 @@ class Subresources:
         def mutate(obj: Json) -> Json:
             scale = self._as_scale(call, obj)
             new = decoding.as_type(patched(call, scale, body) if call.verb == "patch" else body, "Scale", SCALE)
+            given = new.get("metadata", {}).get("name")
+            if given and given != call.name:
+                raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({call.name})")
             version = new.get("metadata", {}).get("resourceVersion")
             if version and version != obj["metadata"]["resourceVersion"]:
                 raise conflict(call.kind.group, call.kind.plural, call.name, MODIFIED)
             replicas = new.get("spec", {}).get("replicas", 0)
             if replicas < 0:
-                raise invalid(call.kind.group, "Scale", call.name, [bad("spec.replicas", replicas, "must be greater than or equal to 0")])
+                group, kind = (call.kind.group, call.kind.kind) if call.kind.custom else ("autoscaling", "Scale")
+                raise invalid(group, kind, call.name, [bad("spec.replicas", replicas, "must be greater than or equal to 0")])
             _set(obj, self._scale_paths(call)[0], replicas)
             return obj
 

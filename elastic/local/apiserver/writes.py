@@ -10,7 +10,18 @@ import orjson
 from elastic.local.apiserver import decoding, lists, managed, patches, protobuf, schemas
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.custom import Custom
-from elastic.local.apiserver.errors import Json, StatusError, bad, bad_request, conflict, invalid, not_found, unsupported, unsupported_media
+from elastic.local.apiserver.errors import (
+    Json,
+    StatusError,
+    bad,
+    bad_request,
+    conflict,
+    invalid,
+    not_found,
+    unnamed,
+    unsupported,
+    unsupported_media,
+)
 from elastic.local.apiserver.objects import Mutate, Objects, Part
 from elastic.local.apiserver.store import Store
 
@@ -93,7 +104,9 @@ class Writes:
         return mutate
 
     async def _apply(self, call: Call) -> tuple[Json, bool]:
-        config = managed.check_config(call, decoding.parse(call.body, call.media))
+        parsed = decoding.parse(call.body, call.media)
+        written = dict(parsed) if isinstance(parsed, dict) else {}
+        config = managed.check_config(call, parsed)
         meta = config["metadata"]
         if self._store.get(call.kind.stored_in, call.namespace, call.name) is None:
             if call.subresource:
@@ -101,6 +114,8 @@ class Writes:
             if meta.get("uid"):
                 why = f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing object was found"
                 raise conflict(call.kind.group, call.kind.plural, call.name, why)
+            if not (written.get("metadata") or {}).get("name"):
+                raise unnamed(call.name)
             return await self._objects.create(call, self._applied(call, None, config)), True
 
         def mutate(live: Json) -> Json:
@@ -132,9 +147,12 @@ class Writes:
             options["gracePeriodSeconds"] = call.integer("gracePeriodSeconds")
         if call.query.get("orphanDependents"):
             options["orphanDependents"] = call.flag("orphanDependents")
-        if "All" in (options.get("dryRun") or ()):
-            call.query = {**call.query, "dryRun": "All"}
         causes = []
+        dry = options.get("dryRun") or ([call.query["dryRun"]] if call.query.get("dryRun") else [])
+        if dry and dry != ["All"]:
+            causes.append(unsupported("dryRun", dry, ["All"]))
+        elif dry:
+            call.query = {**call.query, "dryRun": "All"}
         policy = options.get("propagationPolicy")
         if policy is not None and policy not in ("Orphan", "Background", "Foreground"):
             causes.append(unsupported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"]))

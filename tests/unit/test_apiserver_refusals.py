@@ -1,0 +1,117 @@
+"""Requests that a careless or hostile client sends, and what must come of them: nothing is lost, nothing grows without end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from elastic.local.apiserver.calls import Call, User
+from elastic.local.apiserver.datadir import DataDir
+from elastic.local.apiserver.errors import StatusError
+from elastic.local.apiserver.patches import json_patch
+from elastic.local.apiserver.server import ApiServer
+
+ADMIN = User("admin", ("system:masters",))
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+APPLY, JSON_PATCH = "application/apply-patch+yaml", "application/json-patch+json"
+CONFIG_MAP = {"metadata": {"name": "one"}, "data": {"a": "b"}}
+TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+DEPLOYMENT = {"metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}}
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    started = ApiServer(DataDir.open(tmp_path, ()))
+    started.load()
+    yield started
+    await started.stop()
+
+
+def call(
+    server: ApiServer, verb: str, body: Any, *, kind: str = "v1 ConfigMap", name: str = "", media: str = "application/json", **query: str
+) -> Call:
+    version, _, word = kind.partition(" ")
+    group, _, number = version.rpartition("/")
+    found = server.registry.by_kind(group, number, word)
+    assert found is not None
+    sent = b"" if body is None else json.dumps(body).encode()
+    return Call(verb, found, "default", name, "", query, ADMIN, body=sent, media=media, agent="test/1")
+
+
+async def refused(server: ApiServer, verb: str, body: Any, **given: Any) -> tuple[int, str]:
+    act = {"create": server.writes.create, "update": server.writes.update, "patch": server.writes.patch, "delete": server.writes.delete}
+    with pytest.raises(StatusError) as error:
+        await act[verb](call(server, verb, body, **given))
+    return error.value.code, error.value.message
+
+
+def present(server: ApiServer) -> dict[str, Any]:
+    entry = server.store.get("configmaps", "default", "one")
+    assert entry is not None
+    found: dict[str, Any] = entry.load()["data"]
+    return found
+
+
+async def test_a_delete_that_names_an_unknown_dry_run_deletes_nothing(server: ApiServer) -> None:
+    await server.writes.create(call(server, "create", CONFIG_MAP))
+    expected = (422, 'DeleteOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["x"]: supported values: "All"')
+    assert await refused(server, "delete", {"dryRun": ["x"]}, name="one") == expected
+    assert await refused(server, "delete", None, name="one", dryRun="x") == expected
+    assert present(server) == {"a": "b"}
+
+
+async def test_a_patch_that_takes_the_name_away_is_refused(server: ApiServer) -> None:
+    await server.writes.create(call(server, "create", CONFIG_MAP))
+    words = "the name of the object (one based on URL) was undeterminable: name must be provided"
+    for media, patch in ((STRATEGIC, {"$patch": "delete"}), (MERGE, {"metadata": {"name": None}}), (MERGE, {"metadata": None})):
+        assert await refused(server, "patch", patch, name="one", media=media) == (400, words)
+    assert (await refused(server, "patch", {"data": {"$patch": "bogus"}}, name="one", media=STRATEGIC))[0] == 500
+    assert present(server) == {"a": "b"}
+
+
+async def test_an_applied_object_that_is_new_must_say_its_name(server: ApiServer) -> None:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}}
+    assert (await refused(server, "patch", body, name="one", media=APPLY, fieldManager="me"))[0] == 400
+    await server.writes.create(call(server, "create", CONFIG_MAP))
+    await server.writes.patch(call(server, "patch", body, name="one", media=APPLY, fieldManager="me"))
+
+
+async def test_objects_have_a_largest_size_however_they_grow(server: ApiServer) -> None:
+    big = {"metadata": {"name": "one"}, "data": {"a": "x" * (1 << 20), "b": "y"}}
+    assert await refused(server, "create", big) == (422, 'ConfigMap "one" is invalid: []: Too long: may not be more than 1048576 bytes')
+    role = {"metadata": {"name": "one"}, "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["x" * (2 << 20)]}]}
+    code, words = await refused(server, "create", role, kind="rbac.authorization.k8s.io/v1 Role")
+    assert (code, "1572864 is the most that is stored" in words) == (413, True)
+
+
+def test_copies_of_copies_do_not_fill_the_memory() -> None:
+    doubling = [{"op": "copy", "from": "/a", "path": f"/a/{i}"} for i in range(64)]
+    with pytest.raises(StatusError, match="its copies exceed") as error:
+        json_patch({"a": {"b": "x" * 100}}, doubling)
+    assert error.value.code == 413
+
+
+async def test_templates_of_pods_are_judged_where_they_are_only_stored(server: ApiServer) -> None:
+    kind = "apps/v1 Deployment"
+    await server.writes.create(call(server, "create", DEPLOYMENT, kind=kind))
+    code, words = await refused(server, "create", {"metadata": {"name": "x"}, "spec": {"template": {}}}, kind=kind)
+    assert (code, words.count("Required value")) == (422, 2)
+    other = {"spec": {"selector": {"matchLabels": {"z": "y"}}}}
+    code, words = await refused(server, "patch", other, kind=kind, name="web", media=MERGE)
+    assert (code, "field is immutable" in words, "does not match template `labels`" in words) == (422, True, True)
+    job = {"metadata": {"name": "x"}, "spec": {"template": {"spec": TEMPLATE["spec"]}}}
+    assert (
+        'restartPolicy: Required value: valid values: "OnFailure", "Never"'
+        in (await refused(server, "create", job, kind="batch/v1 Job"))[1]
+    )
+
+
+async def test_a_binding_refers_to_a_role_and_a_review_to_somebody(server: ApiServer) -> None:
+    body = {"metadata": {"name": "x"}, "roleRef": {"kind": "Bogus", "name": "r"}}
+    code, words = await refused(server, "create", body, kind="rbac.authorization.k8s.io/v1 RoleBinding")
+    assert (code, 'roleRef.kind: Unsupported value: "Bogus": supported values: "Role", "ClusterRole"' in words) == (422, True)
