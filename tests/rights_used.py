@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
-from elastic.api.rights import CONTROLLER, SYSTEM, roles
+from elastic.api.rights import CONTROLLER, SYSTEM, Role
 
 Use = tuple[str, str, str]
 """Verb, group, and resource with its subresource."""
 ACCOUNT = f"system:serviceaccount:{SYSTEM}:{CONTROLLER}"
 
 
-def granted() -> set[Use]:
+def granted(found: Iterable[Role]) -> set[Use]:
     return {
         (verb, group, resource)
-        for role in roles()
+        for role in found
         for right in role.rights
         for verb in right.verbs
         for group in right.groups

@@ -19,6 +19,7 @@ from rights_used import Use, granted, used
 from controller.keys import JOBS
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
+from elastic.api.rights import roles
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.resources import (
@@ -203,7 +204,7 @@ async def until_all_are_used(audit: Path, *, but: str = "") -> None:
     try:
         async with asyncio.timeout(PATIENCE_S / 2):
             while True:
-                missing = {use for use in granted() - used(audit) if use not in NEVER and use[0] != but}
+                missing = {use for use in granted(roles()) - used(audit) if use not in NEVER and use[0] != but}
                 if not missing:
                     return
                 await asyncio.sleep(0.2)

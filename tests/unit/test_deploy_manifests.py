@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 from dockerfile_rules import complaints, steps
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from rights_used import granted
 
 from controller.keys import JOBS
 from controller.main import main as controller_main
@@ -186,14 +186,7 @@ def test_without_mpi_nobody_may_exec_or_hand_out_roles(build: Build, overlay: st
 def test_whatever_kinds_a_controller_looks_after_it_may_watch_what_it_watches(kinds: tuple[str, ...], gang_scheduler: str) -> None:
     """A watch that is refused would keep the view from ever being whole, and every job from its first pod."""
     for everywhere in (True, False):
-        held = {
-            (verb, group, resource)
-            for role in roles(everywhere=everywhere, kinds=kinds)
-            for right in role.rights
-            for verb in right.verbs
-            for group in right.groups
-            for resource in right.resources
-        }
+        held = granted(roles(everywhere=everywhere, kinds=kinds))
         watched = [*resources_of(kinds, gang_scheduler=gang_scheduler), *(JOBS[kind] for kind in kinds), *([NODES] if everywhere else [])]
         assert {(verb, each.group, each.plural) for each in watched for verb in ("list", "watch")} <= held
 
@@ -230,14 +223,6 @@ def test_monitors_find_services_and_ports(build: Build, overlay: str) -> None:
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         (service,) = [item for item in services if wanted <= item["metadata"].get("labels", {}).items()]
         assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
-
-
-def test_a_flag_that_cannot_work_alone_is_refused_in_words() -> None:
-    result = CliRunner().invoke(controller_main, ["--rendezvous-url", "https://r:1"])
-    assert result.exit_code == 2
-    assert "--rendezvous-url needs --installation and --rendezvous-endpoint as well" in result.output
-    result = CliRunner().invoke(controller_main, ["--enable-kinds", "SparkJob"])
-    assert "SparkJob is no kind of ours" in result.output
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
