@@ -14,7 +14,8 @@ from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
-from elastic.local.agent.spdysession import Connection, Data, Event, Opened, Reset, Session, SpdyError
+from elastic.local.agent.spdy import Data, Opened, Reset, SpdyError
+from elastic.local.agent.spdysession import Connection, Event, Session
 from elastic.local.takeover import taken_over
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")

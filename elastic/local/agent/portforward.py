@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from aiohttp import WSMsgType, web
 
-from elastic.local.agent.spdysession import Data, Opened, Reset, Session, SpdyError
+from elastic.local.agent.spdy import Data, Opened, Reset, SpdyError
+from elastic.local.agent.spdysession import Session
 from elastic.local.sandbox import SandboxError
 from elastic.local.sandbox.channel import HolderGone
 

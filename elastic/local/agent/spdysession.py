@@ -12,7 +12,7 @@ from typing import Protocol
 from aiohttp import WSMsgType, web
 
 from elastic.local.agent import spdy
-from elastic.local.agent.spdy import Data, Encoder, Opened, Ping, Reset, SpdyError
+from elastic.local.agent.spdy import Data, Encoder, Opened, Ping, Reset
 
 CHUNK = 64 * 1024
 LEAVE_S = 5.0
@@ -111,6 +111,3 @@ class Session:
                     pass
         except (TimeoutError, ConnectionError):
             pass
-
-
-__all__ = ["Connection", "Data", "Event", "Opened", "Pipe", "Reset", "Session", "SpdyError", "Tunnel"]
