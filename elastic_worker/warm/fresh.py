@@ -36,6 +36,19 @@ def die_with_parent(library: typing.Any, parent: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
 
+def descriptors() -> typing.FrozenSet[int]:
+    """The open descriptors, without the one of the listing itself."""
+    return frozenset(int(name) for name in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + name))
+
+
+def fork_in_vain() -> None:
+    """Libraries that keep threads and know about fork end them now, so that those of others can be seen."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
 def become(request: Request, *, keep: typing.FrozenSet[int], signals: typing.Tuple[int, int]) -> None:
     """Take over the stub's place: session, descriptors, folder, umask, environment, signals."""
     os.setsid()
@@ -131,6 +144,13 @@ def _without_our_frames(hook: Hook) -> Hook:
 
 def _is_ours(filename: str) -> bool:
     return filename == "<string>" or os.path.dirname(filename) == os.path.dirname(__file__)
+
+
+def leave_path_as_found(root: str) -> None:
+    """Undo what `-c` and the way to this package did to sys.path."""
+    sys.path.remove(root)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.remove("")
 
 
 def retitle(words: typing.Sequence[str]) -> None:

@@ -28,7 +28,8 @@ MOST_SWEPT = 64
 SWEEP_PATIENCE_S = 0.1
 TITLE_ROOM = " " * 2048
 """Room in the server's command line for the command line of a worker, which `ps` is to show."""
-BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from elastic_worker.warm.server import main; main()"
+BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from elastic_worker.warm.{} import main; main()"
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 Environment = typing.Mapping[str, str]
 
@@ -114,23 +115,46 @@ def make_folder(executable: str) -> str:
     return folder
 
 
+def listen(folder: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with address_in(folder) as address:
+        listener.bind(address)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def server_command(root: str, folder: str, listener: socket.socket, *, agent: int, renewals: int) -> typing.List[str]:
+    """How an interpreter becomes the fork server."""
+    words = [root, folder, str(listener.fileno()), str(agent), str(renewals), TITLE_ROOM]
+    return [sys.executable, "-u", "-c", BOOT.format("server"), *words]
+
+
+def step_aside() -> None:
+    """In a child: a session of its own, no input, and no word but on standard error."""
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(2, 1)
+
+
+def is_torchrun(command: typing.Sequence[str]) -> bool:
+    """Whether the command is torchrun itself, in one of its two forms, so that it can run in an interpreter of ours."""
+    words = [os.path.basename(command[0]), *command[1:4]] if command else [""]
+    if words[1:2] == ["-u"]:
+        del words[1]
+    return words[0] == "torchrun" or (words[0].startswith("python") and words[1:3] == ["-m", "torch.distributed.run"])
+
+
 def start_server(folder: str, *, agent: int, environment: Environment) -> None:
     """Start the fork server as a process that is nobody's; it ends with the agent."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with address_in(folder) as address:
-            listener.bind(address)
-        listener.listen(BACKLOG)
+        listener = listen(folder)
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    arguments = [sys.executable, "-u", "-c", BOOT, root, folder, str(listener.fileno()), str(agent), "0", TITLE_ROOM]
+    arguments = server_command(ROOT, folder, listener, agent=agent, renewals=0)
     if os.fork() == 0:
         try:
-            os.setsid()
-            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-            os.dup2(2, 1)
+            step_aside()
             os.set_inheritable(listener.fileno(), True)
             os.execve(sys.executable, arguments, dict(environment))
         finally:
@@ -146,13 +170,17 @@ def main(arguments: typing.Sequence[str]) -> int:
         try:
             os.close(os.pidfd_open(agent))  # what the kernel or a sandbox refuses is known here, and not in the server
             folder = make_folder(sys.executable)
-            start_server(folder, agent=agent, environment=environment_of_workers(command, os.environ))
+            if not is_torchrun(command):
+                start_server(folder, agent=agent, environment=environment_of_workers(command, os.environ))
         except OSError as error:
             why = str(error)
     if why:
         print("elastic_worker: workers start plainly: {}".format(why), file=sys.stderr)
         return 0
     print("export PYTHON_EXEC={} ELASTIC_WARM={}".format(shlex.quote(os.path.join(folder, "python")), shlex.quote(folder)))
+    if is_torchrun(command):
+        words = [sys.executable, "-u", "-c", BOOT.format("agent"), ROOT, folder, TITLE_ROOM]
+        print('set -- {} "$@"'.format(" ".join(map(shlex.quote, words))))
     return 0
 
 

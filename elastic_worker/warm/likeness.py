@@ -38,6 +38,7 @@ STATUS_LINES = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", 
 PLACEMENT_LINES = ("Cpus_allowed_list", "Mems_allowed_list")
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 NICE = 18
+OURS = "elastic_worker"
 DEVICES = re.compile(r"^/dev/(nvidia|kfd|dri/|accel|neuron|davinci|habanalabs|hl\d)")
 
 Environment = typing.Mapping[str, str]
@@ -87,11 +88,11 @@ def of_standing(own: Environment, theirs: Environment) -> str:
 
 
 def package_folders(modules: typing.Mapping[str, typing.Any], path: typing.Sequence[str]) -> typing.Dict[str, int]:
-    """Where packages were imported from, with the time of the last change: installing a package changes it."""
+    """Where packages other than ours were imported from, with the time of the last change: installing a package changes it."""
     folders = set()
     for name, module in list(modules.items()):
         file = getattr(module, "__file__", None)
-        if "." not in name and isinstance(file, str) and os.path.basename(file).startswith("__init__."):
+        if "." not in name and name != OURS and isinstance(file, str) and os.path.basename(file).startswith("__init__."):
             folders.add(os.path.dirname(os.path.dirname(file)))
     return changed_at(folders.intersection(path))
 

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.machinery
 import os
 import re
+import shutil
 import typing
 
 LARGEST_SOURCE = 16 * 1024 * 1024
@@ -44,6 +45,15 @@ def read(arguments: typing.Sequence[str]) -> typing.Optional[Program]:
     if not rest or not rest[0] or rest[0].startswith("-"):
         return None
     return Program(name=rest[0], is_module=is_module, arguments=tuple(rest[1:]))
+
+
+def read_agent(command: typing.Sequence[str]) -> typing.Optional[Program]:
+    """torchrun in a container's command, as launch.is_torchrun knows it; None where its script cannot be found."""
+    if os.path.basename(command[0]) == "torchrun":
+        path = shutil.which(command[0])
+        return Program(name=os.path.abspath(path), is_module=False, arguments=tuple(command[1:])) if path else None
+    rest = command[2:] if command[1] == "-u" else command[1:]
+    return Program(name=rest[1], is_module=True, arguments=tuple(rest[2:]))
 
 
 def obstacle(program: Program, *, folder: str, loaded: typing.Iterable[str]) -> str:

@@ -19,7 +19,7 @@ import typing
 
 from elastic_worker.warm import fresh, likeness
 from elastic_worker.warm import program as programs
-from elastic_worker.warm.launch import BOOT
+from elastic_worker.warm.launch import server_command
 from elastic_worker.warm.request import Malformed, Request, close_all
 
 IMPORTS = ("torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data", "torch._dynamo")
@@ -64,18 +64,18 @@ class ForkServer:
         self.renewal = {}  # type: typing.Dict[str, str]
         """The environment in which to import anew; empty while there is no need."""
 
-    def prepare(self) -> None:
+    def prepare(self, kept: typing.FrozenSet[int]) -> None:
         """Import, and see whether this process can fork at all."""
-        own = _descriptors()
+        own = fresh.descriptors()
         for name in IMPORTS:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        self._keep = _descriptors() - own
+        self._keep = kept | (fresh.descriptors() - own)
         self._after = dict(os.environ)
         self._packages = likeness.package_folders(sys.modules, sys.path)
         gc.collect()
         gc.freeze()
-        _fork_in_vain()
+        fresh.fork_in_vain()
 
     def serve(self) -> typing.Optional[typing.Tuple[Request, programs.Program, typing.Tuple[int, int]]]:
         """Serve until the agent ends or the imports are to be renewed (None); in a child: what it is to be."""
@@ -179,39 +179,37 @@ class ForkServer:
         fresh.become(request, keep=self._keep, signals=signals)
 
 
-def _descriptors() -> typing.FrozenSet[int]:
-    """The open descriptors, without the one of the listing itself."""
-    return frozenset(int(name) for name in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + name))
-
-
-def _fork_in_vain() -> None:
-    """Libraries that keep threads and know about fork end them now, so that those of others can be seen."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-
 def main() -> None:
     """`-c BOOT root folder listener agent renewals room`: see launch."""
     root, folder, descriptor, agent, renewals = sys.argv[1:6]
-    renewed = [sys.executable, "-u", "-c", BOOT, root, folder, descriptor, agent, str(int(renewals) + 1), *sys.argv[6:]]
-    sys.path.remove(root)
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.remove("")
-    fresh.retitle(["elastic_worker: fork server of", agent])
+    fresh.leave_path_as_found(root)
     listener = socket.socket(fileno=int(descriptor))
+    serve(listener, root=root, folder=folder, agent=int(agent), renewals=int(renewals), environment=dict(os.environ))
+
+
+def serve(
+    listener: socket.socket,
+    *,
+    root: str,
+    folder: str,
+    agent: int,
+    renewals: int,
+    environment: typing.Dict[str, str],
+    kept: typing.FrozenSet[int] = frozenset(),
+) -> None:
+    """Be the fork server until the agent ends. `kept` are descriptors that earlier imports opened."""
+    fresh.retitle(["elastic_worker: fork server of", str(agent)])
     listener.set_inheritable(False)
-    server = ForkServer(listener, agent=int(agent), environment=dict(os.environ))
-    server.prepare()
+    server = ForkServer(listener, agent=agent, environment=environment)
+    server.prepare(kept)
     child = server.serve()
-    if child is None:
-        if server.renewal and int(renewals) < MOST_RENEWALS:
-            listener.set_inheritable(True)
-            os.execve(sys.executable, renewed, server.renewal)
-        shutil.rmtree(folder, ignore_errors=True)
+    if child is not None:
+        _become_worker(server, *child)
         return
-    _become_worker(server, *child)
+    if server.renewal and renewals < MOST_RENEWALS:
+        listener.set_inheritable(True)
+        os.execve(sys.executable, server_command(root, folder, listener, agent=agent, renewals=renewals + 1), server.renewal)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _become_worker(server: ForkServer, request: Request, program: programs.Program, signals: typing.Tuple[int, int]) -> None:

@@ -89,8 +89,8 @@ class ElasticRun:
     def crash(self, name: str, by: signal.Signals = signal.SIGKILL) -> None:
         """The training process of a pod ends at once, or stands still; its torchrun lives."""
         for pid in self.cluster.pids(NAMESPACE, name):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if command[-2].endswith(b"train.py") and not any(word.endswith(b"torchrun") for word in command):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").split()
+            if command[-1:] and command[-1].endswith(b"train.py") and not any(word.endswith(b"torchrun") for word in command):
                 os.kill(pid, by)
 
     def pod_name(self, index: int) -> str:

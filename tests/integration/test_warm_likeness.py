@@ -49,7 +49,7 @@ print(json.dumps([is_warm, facts]))
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
-    server = Warm(tmp_path_factory.mktemp("warm"), {})
+    server = Warm(tmp_path_factory.mktemp("warm"), {}, is_torchrun=True)
     yield server
     server.stop()
 

@@ -26,7 +26,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Warm]:
     """A server of this test's own, for tests that break it."""
-    server = Warm(tmp_path, {})
+    server = Warm(tmp_path, {}, is_torchrun=True)
     yield server
     server.stop()
 
@@ -126,6 +126,40 @@ def test_a_temporary_folder_with_a_long_name_is_no_obstacle(tmp_path: Path) -> N
         write(tmp_path, "who.py", "import os; print(os.getppid() != 1)")
         assert end_of(server.start("who.py")).error == ""
         assert server.server() != 0
+    finally:
+        server.stop()
+
+
+def test_torchrun_finds_in_the_shared_interpreter_what_it_finds_in_its_own(own: Warm) -> None:
+    shared = own.facts()
+    command = ["/bin/sh", "-c", 'exec "$0" "$@"', own.folder / "bin" / "torchrun", "a b", "--flag"]
+    plain = subprocess.Popen(command, env=own.environment, cwd=own.folder)
+    try:
+        expected = own.facts()
+    finally:
+        plain.kill()
+        plain.wait()
+    assert shared.pop("title").rstrip("\0") == expected.pop("title").replace("\0", " ").rstrip()  # type: ignore[attr-defined]
+    added = {name: value for name, value in shared.pop("environment").items() if name not in own.exported}  # type: ignore[attr-defined]
+    assert added == expected.pop("environment")
+    assert shared == expected
+
+
+def test_where_the_shared_interpreter_cannot_fork_torchrun_and_its_workers_start_plainly(tmp_path: Path) -> None:
+    """A torch that keeps a thread, which no child would have."""
+    write(
+        tmp_path, "site/torch/__init__.py", "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,), daemon=True).start()"
+    )
+    write(tmp_path, "site/torch/distributed.py", "")
+    server = Warm(tmp_path, {"PYTHONPATH": str(tmp_path / "site")}, is_torchrun=True)
+    try:
+        facts = server.facts()
+        environment = facts["environment"]
+        assert isinstance(environment, dict)
+        assert not {"PYTHON_EXEC", "ELASTIC_WARM"} & environment.keys()
+        assert facts["argv"] == [str(tmp_path / "bin" / "torchrun"), "a b", "--flag"]
+        assert not Path(server.exported["ELASTIC_WARM"]).exists()
+        assert server.server() == 0
     finally:
         server.stop()
 

@@ -1,5 +1,6 @@
 """A fork server for warm workers beside a process that stands for torchrun's agent, and workers started through it or plainly."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -23,18 +24,56 @@ class End:
     error: str
 
 
-class Warm:
-    """A fork server beside a process that stands for torchrun's agent."""
+AGENT = """
+warm=$("$0" -IS {launch} $$ "$@") && eval "$warm"
+printf '%s\\n%s\\n' "$PYTHON_EXEC" "$ELASTIC_WARM" > {told}.new && mv {told}.new {told}
+exec "$@"
+"""
+"""As the wrapper around a container's command does."""
+TORCHRUN = """
+import json, os, sys, time
+facts = dict(argv=sys.argv, orig=sys.orig_argv, name=__name__, file=__file__, path=sys.path, cwd=os.getcwd(), environment=dict(os.environ),
+             main=sys.modules['__main__'].__dict__ is globals(), parent=os.getppid(), title=open('/proc/self/cmdline').read())
+with open('facts.new', 'w') as file:
+    json.dump(facts, file)
+os.rename('facts.new', 'facts.json')
+time.sleep(600)
+"""
+"""Not torch's own, which would want to train: it tells what it finds, and stays."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+
+class Warm:
+    """A fork server and the agent that it serves, which is played. It shares the server's interpreter where it is torchrun itself."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], *, is_torchrun: bool = False) -> None:
         self.folder = folder
-        self.agent = subprocess.Popen(["/bin/sleep", "600"])
         clean = {name: value for name, value in os.environ.items() if name not in ("PYTHON_EXEC", "ELASTIC_WARM", "ELASTIC_WARM_START")}
         self.environment = clean | {"TMPDIR": str(folder), "OMP_NUM_THREADS": "1"} | environment
-        command = [sys.executable, "-IS", str(LAUNCH), str(self.agent.pid), "torchrun"]
-        printed = subprocess.run(command, env=self.environment, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
-        self.exported = dict(word.split("=", 1) for word in shlex.split(printed)[1:])
+        told = folder / "told"
+        script = AGENT.format(launch=shlex.quote(str(LAUNCH)), told=shlex.quote(str(told)))
+        command = [str(self._torchrun()), "a b", "--flag"] if is_torchrun else ["/bin/sleep", "600"]
+        self.agent = subprocess.Popen(["/bin/sh", "-c", script, sys.executable, *command], env=self.environment, cwd=folder)
+        until(told.exists, "the launcher has run")
+        exported = zip(("PYTHON_EXEC", "ELASTIC_WARM"), told.read_text().splitlines(), strict=True)
+        self.exported = {name: value for name, value in exported if value}
         self.python = self.exported.get("PYTHON_EXEC", sys.executable)
+        server = Path(self.exported.get("ELASTIC_WARM", "/nowhere"))
+        until(lambda: (server / "socket").exists() or not server.exists(), "the server listens, or there is none")
+
+    def facts(self) -> dict[str, object]:
+        """What the played torchrun found."""
+        path = self.folder / "facts.json"
+        until(path.exists, "torchrun runs")
+        found: dict[str, object] = json.loads(path.read_text())
+        path.unlink()
+        return found
+
+    def _torchrun(self) -> Path:
+        path = self.folder / "bin" / "torchrun"
+        path.parent.mkdir()
+        path.write_text(f"#!{sys.executable}\n{TORCHRUN}")
+        path.chmod(0o755)
+        return path
 
     def start(self, *command: str, cwd: Path | None = None, **options: object) -> "subprocess.Popen[str]":
         extra = options.pop("environment", {})

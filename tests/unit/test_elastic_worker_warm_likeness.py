@@ -154,3 +154,33 @@ def test_folders_of_killed_servers_are_swept_away_and_those_of_living_ones_are_n
         assert len(list(tmp_path.iterdir())) == 4, "what is young may be about to be used"
         launch.sweep(str(tmp_path), now=time.time() + 2 * launch.OLD_S)
         assert {path.name for path in tmp_path.iterdir()} == {"elastic-warm-living", "mine"}
+
+
+@pytest.mark.parametrize(
+    ("command", "is_torchrun"),
+    [
+        (["torchrun", "train.py"], True),
+        (["/opt/bin/torchrun"], True),
+        (["python3", "-m", "torch.distributed.run", "train.py"], True),
+        (["/usr/bin/python3.12", "-u", "-m", "torch.distributed.run"], True),
+        (["python3", "-O", "-m", "torch.distributed.run"], False),
+        (["python3", "-m", "torch.distributed.launch"], False),
+        (["python3", "train.py"], False),
+        (["bash", "-c", "torchrun train.py"], False),
+        ([], False),
+    ],
+)
+def test_only_torchrun_itself_runs_in_an_interpreter_of_ours(command: list[str], is_torchrun: bool) -> None:
+    assert launch.is_torchrun(command) == is_torchrun
+
+
+def test_torchrun_is_found_as_a_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "torchrun"
+    script.write_text("")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program.read_agent(["torchrun", "x"]) == program.Program(name=str(script), is_module=False, arguments=("x",))
+    module = program.Program(name="torch.distributed.run", is_module=True, arguments=("x", "-m"))
+    assert program.read_agent(["python", "-u", "-m", "torch.distributed.run", "x", "-m"]) == module
+    monkeypatch.setenv("PATH", "")
+    assert program.read_agent(["torchrun", "x"]) is None

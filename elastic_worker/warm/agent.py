@@ -1,0 +1,105 @@
+"""The process that becomes torchrun's agent: imports torch, leaves a fork server behind that has it too, and runs torchrun.
+
+`launch` puts it before a container's command that is torchrun itself. So agent and workers share one import of torch, its time and its
+memory. Whatever is odd before torchrun runs ends in a plain start of the command.
+"""
+
+import ctypes
+import importlib
+import os
+import shutil
+import signal
+import sys
+import typing
+
+from elastic_worker.warm import fresh, likeness
+from elastic_worker.warm import program as programs
+from elastic_worker.warm.launch import environment_of_workers, listen, step_aside
+from elastic_worker.warm.server import serve
+from elastic_worker.warm.stub import OURS
+
+SHARED = ("torch", "torch.distributed")
+"""What the agent needs as well; the server imports the rest for its workers, while the agent is on its way to the rendezvous."""
+PR_SET_NAME = 15
+
+
+class Odd(Exception):
+    """A reason to start plainly."""
+
+
+def import_shared(command: typing.Sequence[str]) -> typing.Dict[str, str]:
+    """Import in the environment that workers will have, and return that; our own stays what it was."""
+    own = dict(os.environ)
+    wanted = environment_of_workers(command, {name: value for name, value in own.items() if name not in OURS})
+    _set_environment(wanted)
+    for name in SHARED:
+        importlib.import_module(name)
+    changed = {name: value for name, value in os.environ.items() if wanted.get(name) != value}
+    _set_environment({**own, **changed})
+    return wanted
+
+
+def main() -> None:
+    """`-c BOOT root folder room command...`: see launch."""
+    root, folder, _, *command = sys.argv[1:]
+    fresh.leave_path_as_found(root)
+    agent = os.getpid()
+    try:
+        program = _torchrun(command)
+        before = fresh.descriptors()
+        environment = import_shared(command)
+        kept = fresh.descriptors() - before
+        listener = listen(folder)
+        fresh.fork_in_vain()
+        why = likeness.of_process()
+        if why:
+            raise Odd(why)
+        is_server = _fork_nobodys()
+    except (Odd, OSError, ImportError) as why:
+        print("elastic_worker: torchrun and its workers start plainly: {}".format(why), file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+        _start_plainly(command)
+    if is_server:
+        step_aside()
+        serve(listener, root=root, folder=folder, agent=agent, renewals=0, environment=environment, kept=kept)
+    else:
+        listener.close()
+        _run(program)
+
+
+def _torchrun(command: typing.Sequence[str]) -> programs.Program:
+    program = programs.read_agent(command)
+    if program is None:
+        raise Odd("{} is not on PATH".format(command[0]))
+    return program
+
+
+def _run(program: programs.Program) -> None:
+    arguments = (["-m"] if program.is_module else []) + [program.name, *program.arguments]
+    fresh.retitle([sys.executable, *arguments])
+    if not program.is_module:  # the kernel names a process after its script
+        ctypes.CDLL(None).prctl(PR_SET_NAME, os.path.basename(program.name).encode(), 0, 0, 0)
+    fresh.run(program, arguments=arguments)
+
+
+def _fork_nobodys() -> bool:
+    """Fork a process that is nobody's child; True in it."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return False
+    if os.fork():
+        os._exit(0)
+    return True
+
+
+def _set_environment(wanted: typing.Mapping[str, str]) -> None:
+    for name in set(os.environ) - set(wanted):
+        del os.environ[name]
+    os.environ.update(wanted)
+
+
+def _start_plainly(command: typing.List[str]) -> typing.NoReturn:
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(command[0], command, {name: value for name, value in os.environ.items() if name not in OURS})
