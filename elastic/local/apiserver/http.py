@@ -41,7 +41,17 @@ from elastic.local.apiserver.writes import Writes
 
 log = logging.getLogger("elastic.local.apiserver")
 OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")
-VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.1", "platform": "linux/amd64", "goVersion": "none", "compiler": "CPython"}
+VERSION = {
+    "major": "1",
+    "minor": "36",
+    "gitVersion": "v1.36.1",
+    "gitCommit": "none",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "none",
+    "compiler": "CPython",
+    "platform": "linux/amd64",
+}
 MAX_BODY = 3 << 20
 MOST_UNREAD = 64 << 10
 
