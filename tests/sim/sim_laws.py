@@ -11,6 +11,7 @@ from sim_cluster import Cluster, is_deleting
 from sim_jobs import replicas
 from sim_rendezvous import SimServer
 
+from controller.compat import ANNOTATION
 from controller.disruption import LOST, NOTICE_S
 from controller.keys import JOBS
 from elastic.api import parse
@@ -177,7 +178,7 @@ class Laws:
         if life is None or pod["status"]["phase"] != "Running" or is_deleting(pod) or not _is_worker(pod):
             return
         lately = self._lately(life)
-        is_whole = all(j.elastic is not None and not j.run_policy.suspend and j.kind.native_elastic for j in lately)
+        is_whole = all(_counts_workers(j) and not j.run_policy.suspend for j in lately)
         world = self._server.hub.world(life.uid)
         if life.end or (world is not None and world.closed) or not is_whole or self._is_another_group(pod):
             return
@@ -187,8 +188,8 @@ class Laws:
         least = min(j.least_workers for j in lately)
         if len(others) + unseen < least:
             self._suspect(life, pod, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
-        if life.uid not in self._server.expected:
-            return  # at c10d's store nobody is told
+        if life.uid not in self._server.expected or self._can_overshoot:
+            return  # at c10d's store nobody is told; and of two that lead at once each tells the server what it thinks itself
         last = self._server.expected[life.uid][-1]
         if name in last.members and name not in {leaving.member for leaving in last.leaving}:
             self._suspect(life, pod, "nobody goes untold", f"{name} is deleted while it is expected")
@@ -238,6 +239,11 @@ class Laws:
 
 def _is_at_work(pod: Object) -> bool:
     return pod["status"]["phase"] in ("Pending", "Running") and not is_deleting(pod)
+
+
+def _counts_workers(job: Job) -> bool:
+    """Do any so many workers do? Elsewhere, and where all is to be as upstream has it, a place is a rank: the last places go."""
+    return job.elastic is not None and job.kind.name == "PyTorchJob" and ANNOTATION not in job.metadata.annotations
 
 
 def _is_lost(before: Object, after: Object | None) -> bool:
