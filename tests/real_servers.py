@@ -19,6 +19,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 
 from elastic.local.certificates import Pair, issue, load_key, make_ca
+from elastic.local.sandbox import linux
 
 READY_WITHIN_S = 120
 STOPPED_WITHIN_S = 30
@@ -184,7 +185,14 @@ class ControlPlane:
 
     def _begin(self, name: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(self._commands[name], stdout=log, stderr=log, cwd=self.folder, start_new_session=True)
+            self._processes[name] = subprocess.Popen(
+                self._commands[name],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+                preexec_fn=linux.die_with_parent,  # a test that is killed leaves no servers behind
+            )
 
     def _wait_for(self, path: str) -> None:
         tls = ssl.create_default_context(cadata=self._ca.certificate.decode())
