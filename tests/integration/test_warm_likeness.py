@@ -174,8 +174,9 @@ def test_siblings_draw_different_numbers_and_have_different_keys(warm: Warm) -> 
         """
         import multiprocessing, random, tempfile
         import numpy, torch
-        print(random.random(), numpy.random.rand(), torch.rand(1).item(), torch.initial_seed(), multiprocessing.current_process().authkey,
-              next(tempfile._get_candidate_names()), sep='|')
+        key = multiprocessing.current_process().authkey.hex()  # its bytes may be anything, the sign between the columns too
+        name = next(tempfile._get_candidate_names())
+        print(random.random(), numpy.random.rand(), torch.rand(1).item(), torch.initial_seed(), key, name, sep='|')
         """,
     )
     draws = [end_of(process).out.strip().split("|") for process in [warm.start("draw.py") for _ in range(3)]]
