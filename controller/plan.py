@@ -49,7 +49,7 @@ def _planned(job: Job, snapshot: Snapshot) -> Plan:
     status, news = suspension.resumed(job, status, snapshot.now)
     if status.start_time is None:
         status = replace(status, start_time=snapshot.now)
-    look = _Look(job, snapshot, status, (*news, *of_remarks(snapshot), *of_pods(job, snapshot.pods)))
+    look = _look(job, snapshot, status, (*news, *of_remarks(snapshot), *of_pods(job, snapshot.pods)))
     return _succeeded(look) or _too_late(look) or _elsewhere(look) or _met_anew(look) or _failed(look) or _active(look)
 
 
@@ -61,6 +61,10 @@ class _Look:
     snapshot: Snapshot
     status: JobStatus
     news: tuple[News, ...]
+    place: membership.Place
+    answerable: tuple[Pod, ...]
+    """The pods whose end says something."""
+    verdicts: tuple[failure.Verdict, ...]
 
     @property
     def counts(self) -> Mapping[str, Tally]:
@@ -70,6 +74,15 @@ class _Look:
     def deadline(self) -> datetime | None:
         seconds, start = self.job.run_policy.active_deadline_seconds, self.status.start_time
         return None if seconds is None or start is None else start + timedelta(seconds=seconds)
+
+
+def _look(job: Job, snapshot: Snapshot, status: JobStatus, news: tuple[News, ...]) -> _Look:
+    orphans = {pod.uid for pod in group.orphans(job, snapshot)}
+    answerable = tuple(pod for pod in snapshot.pods if pod.uid not in orphans)
+    verdicts = failure.judge(job, answerable)
+    if regroup.is_whole(job, snapshot):
+        verdicts = regroup.decisive(verdicts)
+    return _Look(job, snapshot, status, news, membership.place(job, snapshot), answerable, tuple(verdicts))
 
 
 def _accepted(job: Job, snapshot: Snapshot) -> JobStatus:
@@ -112,7 +125,7 @@ def _ended(look: _Look, message: str) -> Plan:
 def _elsewhere(look: _Look) -> Plan | None:
     """A worker's image cannot take our library: the group is made anew with c10d, and none of it is held against the job."""
     job = look.job
-    if not membership.is_ours(job, look.snapshot) or not (reason := membership.undeliverable(job, look.snapshot.pods)):
+    if look.place is not membership.Place.OURS or not (reason := membership.undeliverable(job, look.snapshot.pods)):
         return None
     message = f"{job.kind.name} {job.metadata.name} is made anew with c10d, because its image cannot take the library: {reason}"
     elastic = replace(look.status.elastic or ElasticStatus(), backend=RdzvBackend.C10D.value, leaving=())
@@ -122,7 +135,7 @@ def _elsewhere(look: _Look) -> Plan | None:
 def _met_anew(look: _Look) -> Plan | None:
     """A loss has made torch close its rendezvous: without the store the group is made anew, and none of it is held against the job."""
     job, snapshot = look.job, look.snapshot
-    pod = aftermath.of_a_loss(job, snapshot) if membership.place(job, snapshot) is membership.Place.STORE else None
+    pod = aftermath.of_a_loss(job, snapshot) if look.place is membership.Place.STORE else None
     if pod is None:
         return None
     elastic = aftermath.met_anew(look.status.elastic or ElasticStatus(), snapshot)
@@ -139,16 +152,15 @@ def _failed(look: _Look) -> Plan | None:
         return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because its group ended: {closed}")
     if snapshot.world is not None and snapshot.world.closed:
         return _closed(look)
-    verdicts = _verdicts(look)
-    fatal = [verdict for verdict in verdicts if verdict.fate is failure.Fate.FATAL]
+    fatal = [verdict for verdict in look.verdicts if verdict.fate is failure.Fate.FATAL]
     if fatal:
         return _failed_by(look, fatal)
-    elastic = _counted(look, verdicts)
-    if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, _answerable(look), elastic.restarts)):
+    elastic = _counted(look)
+    if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, look.answerable, elastic.restarts)):
         return _ended(look, f"Job {job.metadata.name} has failed because it has reached the specified backoff limit")
-    if membership.place(job, snapshot) is membership.Place.STORE and (reason := aftermath.given_up(job, snapshot)):
+    if look.place is membership.Place.STORE and (reason := aftermath.given_up(job, snapshot)):
         return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because {reason}")
-    spent = "" if membership.is_ours(job, snapshot) else ledger.beyond_budget(job, elastic, now=snapshot.now)
+    spent = "" if look.place is membership.Place.OURS else ledger.beyond_budget(job, elastic, now=snapshot.now)
     return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because {spent}") if spent else None
 
 
@@ -160,22 +172,11 @@ def _closed(look: _Look) -> Plan:
     return Plan(status=replace(look.status, elastic=elastic), news=look.news)
 
 
-def _counted(look: _Look, verdicts: Sequence[failure.Verdict]) -> ElasticStatus:
+def _counted(look: _Look) -> ElasticStatus:
     """The status with the ends of pods that are new in this look."""
-    is_ours = membership.is_ours(look.job, look.snapshot)
-    counted = failure.counted(look.status, verdicts, look.snapshot.pods, is_ours=is_ours)
+    is_ours = look.place is membership.Place.OURS
+    counted = failure.counted(look.status, look.verdicts, look.snapshot.pods, is_ours=is_ours)
     return ledger.dated(look.job, known=look.status.elastic or ElasticStatus(), new=counted, now=look.snapshot.now)
-
-
-def _verdicts(look: _Look) -> list[failure.Verdict]:
-    verdicts = failure.judge(look.job, _answerable(look))
-    return regroup.decisive(verdicts) if regroup.is_whole(look.job, look.snapshot) else verdicts
-
-
-def _answerable(look: _Look) -> list[Pod]:
-    """The pods whose end says something."""
-    orphans = {pod.uid for pod in group.orphans(look.job, look.snapshot)}
-    return [pod for pod in look.snapshot.pods if pod.uid not in orphans]
 
 
 def _failed_by(look: _Look, fatal: Sequence[failure.Verdict]) -> Plan:
@@ -195,10 +196,9 @@ def _failed_by(look: _Look, fatal: Sequence[failure.Verdict]) -> Plan:
 def _active(look: _Look) -> Plan:
     """Keeps the job as it should be: lost pods are counted, then replaced; places are filled; surplus goes."""
     job, snapshot = look.job, look.snapshot
-    verdicts = _verdicts(look)
-    elastic = _counted(look, verdicts)
+    elastic = _counted(look)
     known = look.status.elastic or ElasticStatus()
-    again = [v for v in verdicts if v.fate is failure.Fate.AGAIN]
+    again = [v for v in look.verdicts if v.fate is failure.Fate.AGAIN]
     restarts = tuple(failure.told(job, v) for v in again if v.pod.uid not in known.counted)
     crew = crew_of(job, snapshot, known.leaving)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
@@ -210,7 +210,7 @@ def _active(look: _Look) -> Plan:
         *services(job, snapshot, crew.places),
         *(Create(PODS, pod_for(job, type, index, snapshot)) for type, index in crew.missing),
     ]
-    match membership.place(job, snapshot):
+    match look.place:
         case membership.Place.OURS:
             shown = membership.shown(elastic, snapshot, crew.leaving)
             elastic = ledger.dated(job, known=elastic, new=shown, now=snapshot.now)
