@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_agents import Agents, Server
+from torch_agents import Agents, Server, grow_and_lose_worker_0
 
 from rendezvous.c10d import Store, c10d_env, store_pod
 
@@ -45,13 +44,6 @@ def test_stock_torchrun_grows_and_outlives_worker_0(endpoint: str, tmp_path: Pat
     agents = Agents(tmp_path / "job", server, job=STORE.job_uid)
     env = {entry["name"]: entry["value"] for entry in c10d_env(STORE)} | {"PET_RDZV_ENDPOINT": endpoint}
     try:
-        agents.start("w0", nnodes="1:2", **env)
-        agents.wait_for_world(1)
-        grown = time.time()
-        agents.start("w1", nnodes="1:2", **env)
-        agents.wait_for_world(2, after=grown)
-        killed = time.time()
-        agents.kill_pod("w0")
-        agents.wait_for_world(1, after=killed)
+        grow_and_lose_worker_0(agents, env)
     finally:
         agents.stop()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_agents import Agents, Server, serving, wait_until
+from torch_agents import Agents, Server, grow_and_lose_worker_0, serving, wait_until
 
 from rendezvous.c10d import PROGRAM, Store, c10d_env
 from rendezvous.wire import Budget, Expectation
@@ -89,14 +89,7 @@ def test_torchs_own_backend_grows_and_outlives_worker_0(tmp_path: Path) -> None:
             pytest.skip("this build of torch lacks libuv, and torch's own backend works with no other store")
         port = line.split()[-1]
         env = {entry["name"]: entry["value"] for entry in c10d_env(store)} | {"PET_RDZV_ENDPOINT": f"127.0.0.1:{port}"}
-        agents.start("w0", nnodes="1:2", **env)
-        agents.wait_for_world(1)
-        at = time.time()
-        agents.start("w1", nnodes="1:2", **env)
-        agents.wait_for_world(2, after=at)
-        at = time.time()
-        agents.kill_pod("w0")
-        agents.wait_for_world(1, after=at)
+        grow_and_lose_worker_0(agents, env)
     finally:
         agents.stop()
         process.terminate()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -338,3 +338,15 @@ def serving(folder: Path, *flags: str) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+def grow_and_lose_worker_0(agents: Agents, env: Mapping[str, str]) -> None:
+    """One agent, then two, then the second one alone; each world takes its first step."""
+    agents.start("w0", nnodes="1:2", **env)
+    agents.wait_for_world(1)
+    at = time.time()
+    agents.start("w1", nnodes="1:2", **env)
+    agents.wait_for_world(2, after=at)
+    at = time.time()
+    agents.kill_pod("w0")
+    agents.wait_for_world(1, after=at)
