@@ -18,7 +18,8 @@ GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 BEFORE_ADMISSION = ("", "Pending")
 
 
-def pod_group(job: Job, settings: Settings) -> Iterator[Object]:
+def pod_group(job: Job, snapshot: Snapshot) -> Iterator[Object]:
+    settings = snapshot.settings
     if not settings.gang_scheduler:
         return
     policy = job.run_policy.scheduling_policy or SchedulingPolicy()
@@ -28,7 +29,7 @@ def pod_group(job: Job, settings: Settings) -> Iterator[Object]:
     if job.metadata.annotations:
         metadata["annotations"] = dict(job.metadata.annotations)
     if settings.gang_scheduler == VOLCANO:
-        spec |= {"minResources": resources, "queue": policy.queue or "default"}
+        spec |= {"minResources": resources, "queue": _queue(job, snapshot) or policy.queue or "default"}
         if policy.priority_class:
             spec["priorityClassName"] = policy.priority_class
         yield {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": metadata, "spec": spec}
@@ -38,6 +39,12 @@ def pod_group(job: Job, settings: Settings) -> Iterator[Object]:
     if policy.schedule_timeout_seconds is not None:
         spec["scheduleTimeoutSeconds"] = policy.schedule_timeout_seconds
     yield {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": metadata, "spec": spec}
+
+
+def _queue(job: Job, snapshot: Snapshot) -> str:
+    """The queue that the group is in already: whoever moved it there, to change it back would be to lose its turn."""
+    group = snapshot.find("PodGroup", job.metadata.name)
+    return str((group.raw.get("spec") or {}).get("queue") or "") if group is not None else ""
 
 
 def is_waiting(job: Job, snapshot: Snapshot) -> bool:

@@ -45,7 +45,7 @@ def _planned(job: Job, snapshot: Snapshot) -> Plan:
     if job.run_policy.suspend:
         return suspension.suspended(job, snapshot, status, ())
     if gang.is_waiting(job, snapshot):
-        return Plan(tuple(reconciled(snapshot, list(gang.pod_group(job, snapshot.settings)), managed=())), status)
+        return Plan(tuple(reconciled(snapshot, list(gang.pod_group(job, snapshot)), managed=())), status)
     status, news = suspension.resumed(job, status, snapshot.now)
     if status.start_time is None:
         status = replace(status, start_time=snapshot.now)
@@ -241,7 +241,7 @@ def _at_first(job: Job, snapshot: Snapshot) -> Iterator[News]:
 def _objects(job: Job, snapshot: Snapshot) -> list[Object]:
     """What an active job has beside pods and services, in the order it should be made."""
     return [
-        *gang.pod_group(job, snapshot.settings),
+        *gang.pod_group(job, snapshot),
         *FRAMEWORKS[job.kind.name].objects(job, snapshot),
         *membership.secret(job, snapshot),
         *(store_objects(job, snapshot) if membership.place(job, snapshot) is membership.Place.STORE else ()),

@@ -1,0 +1,98 @@
+"""How a job is scheduled as a gang: how many pods must fit at once, in which queue, and that its pod group goes when it is over."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from job_builders import PLAIN, Cluster, elastic_job, job, reasons, replica
+
+from controller.actions import Update
+from controller.snapshot import Owned, Phase
+
+VOLCANO = replace(PLAIN, gang_scheduler="volcano")
+PLUGINS = replace(PLAIN, gang_scheduler="scheduler-plugins-scheduler")
+
+
+def group(cluster: Cluster) -> dict[str, Any]:
+    return dict(cluster.owned["PodGroup", "train"].raw["spec"])
+
+
+def changed(cluster: Cluster, **parts: Any) -> None:
+    """As Volcano, or somebody with kubectl, changes the group."""
+    owned = cluster.owned["PodGroup", "train"]
+    raw = {**owned.raw, **{key: {**owned.raw.get(key, {}), **value} for key, value in parts.items()}}
+    cluster.owned["PodGroup", "train"] = Owned(kind=owned.kind, name=owned.name, uid=owned.uid, raw=raw)
+
+
+def admitted(cluster: Cluster) -> Cluster:
+    cluster.settle()
+    changed(cluster, status={"phase": "Inqueue"})
+    cluster.settle()
+    return cluster
+
+
+@pytest.mark.parametrize("settings", [VOLCANO, PLUGINS], ids=["volcano", "plugins"])
+def test_an_elastic_job_needs_room_for_its_least_workers_however_many_it_has(settings: Any) -> None:
+    for workers in (2, 4):
+        cluster = Cluster(elastic_job(workers, least=2, most=6), settings=settings)
+        cluster.settle()
+        assert group(cluster)["minMember"] == 2
+
+
+def test_strict_asks_for_room_for_all_as_upstream_does() -> None:
+    cluster = Cluster(elastic_job(4, least=2, most=6), settings=replace(VOLCANO, strict=True))
+    cluster.settle()
+    assert group(cluster)["minMember"] == 4
+
+
+def test_masters_and_launchers_count_beside_the_least_workers() -> None:
+    workers = {"Launcher": replica(1, kind="MPIJob"), "Worker": replica(3, kind="MPIJob")}
+    cluster = Cluster(job("MPIJob", elasticPolicy={"minReplicas": 2, "maxReplicas": 4}, **workers), settings=PLUGINS)
+    cluster.settle()
+    assert group(cluster)["minMember"] == 3
+
+
+def test_what_the_user_asks_for_stands() -> None:
+    policy = {"schedulingPolicy": {"minAvailable": 1, "queue": "gold", "priorityClass": "high", "minResources": {"cpu": "3"}}}
+    cluster = Cluster(job(Worker=replica(3), policy=policy), settings=VOLCANO)
+    cluster.settle()
+    assert group(cluster) == {"minMember": 1, "queue": "gold", "priorityClassName": "high", "minResources": {"cpu": "3"}}
+
+
+def test_pods_wait_until_volcano_has_admitted_the_group() -> None:
+    cluster = Cluster(job(Worker=replica(2)), settings=VOLCANO)
+    cluster.settle()
+    assert cluster.names() == []
+    assert cluster.job.status.start_time is None
+    admitted(cluster)
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+
+
+def test_a_group_that_somebody_moved_to_another_queue_stays_there() -> None:
+    cluster = admitted(Cluster(job(Worker=replica(2), policy={"schedulingPolicy": {"queue": "gold"}}), settings=VOLCANO))
+    changed(cluster, spec={"queue": "silver"})
+    planned = cluster.round()
+    assert not [action for action in planned.actions if isinstance(action, Update)]
+    changed(cluster, spec={"minMember": 9})
+    (update,) = [action for action in cluster.round().actions if isinstance(action, Update)]
+    assert update.change["spec"]["minMember"] == 2
+    assert update.change["spec"]["queue"] == "silver"
+
+
+def test_the_group_goes_when_the_job_is_over_or_suspended_and_comes_back_when_it_is_resumed() -> None:
+    cluster = admitted(Cluster(job(Worker=replica(1)), settings=VOLCANO))
+    running = cluster.job.status
+    cluster.job = job(Worker=replica(1), policy={"suspend": True}, status=running)
+    cluster.settle()
+    assert ("PodGroup", "train") not in cluster.owned
+    cluster.job = job(Worker=replica(1), status=cluster.job.status)
+    admitted(cluster)
+    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
+    plans = cluster.settle()
+    assert ("PodGroup", "train") not in cluster.owned
+    assert "PyTorchJobSucceeded" in reasons(plans)
+
+
+def test_a_scheduler_that_the_user_chose_stays_and_is_told_of() -> None:
+    cluster = Cluster(job(Worker=replica(1, schedulerName="mine")), settings=PLUGINS)
+    assert "SetPodTemplateSchedulerName" in reasons(cluster.settle())
