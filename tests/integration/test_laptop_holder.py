@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from elastic.local.agent import memory
-from elastic.local.sandbox import Launch, Mount, Record, SandboxError
+from elastic.local.sandbox import Input, Launch, Mount, Record, SandboxError
 from elastic.local.sandbox.channel import Channel, listen_inside
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
@@ -146,4 +146,57 @@ async def test_where_the_kernel_does_not_a_container_is_watched_and_ended_as_a_w
     assert await ended.get() == "watched"
     record = msgspec.json.decode((holder / "watched.json").read_bytes(), type=Record)
     assert (record.exit_code, record.oom) == (137, True)
+    await channel.close()
+
+
+async def test_an_input_outlives_whoever_writes_to_it_until_it_is_ended(holder: Path) -> None:
+    """As an agent does that is killed and started again, while the container goes on."""
+    first = await Channel.open(holder)
+    await first.create("p", hostname="p")
+    await first.run(launch(holder, "reader", "cat", input=Input.PIPE))
+    descriptor, is_first = await first.input("reader")
+    os.write(descriptor, b"one\n")
+    os.close(descriptor)
+    await first.close()
+    second = await Channel.open(holder)
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    second.subscribe(ended.put_nowait)
+    descriptor, is_first_again = await second.input("reader")
+    os.write(descriptor, b"two\n")
+    await second.end_input("reader")
+    with pytest.raises(SandboxError, match="takes no input"):
+        await second.input("reader")
+    os.close(descriptor)
+    assert await ended.get() == "reader"
+    assert (is_first, is_first_again, (holder / "reader.log").read_text()) == (True, False, "one\ntwo\n")
+    await second.close()
+
+
+async def test_what_a_container_does_not_read_is_bounded(holder: Path) -> None:
+    channel = await Channel.open(holder)
+    await channel.create("p", hostname="p")
+    await channel.run(launch(holder, "deaf", "sleep 1000", input=Input.PIPE))
+    descriptor, _ = await channel.input("deaf")
+    assert os.write(descriptor, bytes(100 << 20)) < 1 << 20
+    os.close(descriptor)
+    await channel.close()
+
+
+async def test_a_terminal_is_read_to_its_very_end(holder: Path) -> None:
+    channel = await Channel.open(holder)
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    channel.subscribe(ended.put_nowait)
+    await channel.create("p", hostname="p")
+    script = "tty; read word; echo $word; seq 30000; (sleep 0.1; exec seq 30000 40000) & wait; exit 3"
+    await channel.run(launch(holder, "shown", script, input=Input.TERMINAL))
+    descriptor, _ = await channel.input("shown")
+    os.write(descriptor, b"typed\n")
+    await channel.end_input("shown")
+    os.close(descriptor)
+    assert await ended.get() == "shown"
+    lines = (holder / "shown.log").read_text().split()
+    shown = {line for line in lines[:3] if not line.isdigit()}
+    record = msgspec.json.decode((holder / "shown.json").read_bytes(), type=Record)
+    assert (record.exit_code, "typed" in shown, lines[-1], lines.count("30000")) == (3, True, "40000", 2)
+    assert any(line.startswith("/dev/pts/") for line in shown)
     await channel.close()

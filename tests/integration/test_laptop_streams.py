@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from grounds import Ground
-from laptop import NAMESPACE, PATIENCE_S, container, phase, pod, shell, until
+from laptop import NAMESPACE, PATIENCE_S, container, kill, phase, pod, shell, until
 
 from elastic.kube.client import Kube
 from elastic.kube.resources import PODS
@@ -46,6 +47,20 @@ async def kubectl(cluster: LocalCluster, *arguments: str, given: bytes = b"", **
         subprocess.run, command, input=given, capture_output=True, timeout=PATIENCE_S, env={**os.environ, **environment}
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@contextlib.asynccontextmanager
+async def process(cluster: LocalCluster, *arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """kubectl in the background, for the length of a block."""
+    command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), *arguments]
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.DEVNULL}
+    running = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment}, **pipes)
+    try:
+        yield running
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            running.terminate()
+        await running.wait()
 
 
 async def test_exec_carries_every_stream_and_the_exit_code(
@@ -85,6 +100,58 @@ async def test_exec_without_streams_and_with_a_terminal_ends_too(
         subprocess.run, terminal, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, env={**os.environ, **protocol}
     )
     assert (done.returncode, b"/dev/pts/" in done.stdout) == (5, True), done.stdout
+
+
+async def test_run_gives_a_program_its_input_and_shows_all_that_it_says(
+    cluster: LocalCluster, kube: Kube, unique: str, protocol: dict[str, str]
+) -> None:
+    """Also what it said before kubectl had attached, for the input was made for this client."""
+    run = ["run", "--rm", "-i", f"counts-{unique}", "--image=any", "--restart=Never", "--command", "--"]
+    code, out, err = await kubectl(cluster, *run, "sh", "-c", "echo how many; wc -c; exit 3", given=os.urandom(500_000), **protocol)
+    shown = [line for line in out.splitlines() if not line.startswith("pod ")]
+    assert (code, shown) == (3, ["how many", "500000"]), err
+
+
+async def test_an_input_for_many_outlives_its_clients_and_the_agent(
+    cluster: LocalCluster, kube: Kube, unique: str, protocol: dict[str, str]
+) -> None:
+    name = f"asked-{unique}"
+    script = 'while read word; do echo "got $word"; done'
+    await kube.create(PODS, pod(name, shell(script, stdin=True)), namespace=NAMESPACE)
+    await phase(kube, name, "Running")
+
+    async def answers() -> bool:
+        return (await kubectl(cluster, "logs", name))[0] == 0
+
+    for word in ("first", "second"):
+        async with process(cluster, "attach", "-i", name, **protocol) as attached, asyncio.timeout(PATIENCE_S):
+            assert attached.stdin is not None
+            assert attached.stdout is not None
+            attached.stdin.write(f"{word}\n".encode())
+            assert await attached.stdout.readline() == f"got {word}\n".encode()
+        await kill(cluster, "agents")
+        await until(answers, "the new agent")
+    assert (await phase(kube, name, "Running", "Failed", "Succeeded"))["status"]["phase"] == "Running"
+
+
+async def test_a_container_with_a_terminal_sees_its_size_and_what_is_typed(
+    cluster: LocalCluster, unique: str, protocol: dict[str, str]
+) -> None:
+    inside = 'test -t 1 && until [ "$(stty size)" = "33 77" ]; do sleep 0.05; done; echo sized; read word; echo "hello $word"; exit 4'
+    run = ["run", "--rm", "-it", f"typed-{unique}", "--image=any", "--restart=Never", "--command", "--", "sh", "-c", inside]
+    command = shlex.join(["kubectl", "--kubeconfig", str(cluster.kubeconfig), *run])
+    terminal = ["script", "-qec", f"stty rows 33 columns 77; {command}", "/dev/null"]
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+    shown = await asyncio.create_subprocess_exec(*terminal, env={**os.environ, **protocol}, **pipes)
+    assert shown.stdin is not None
+    assert shown.stdout is not None
+    async with asyncio.timeout(PATIENCE_S):
+        await shown.stdout.readuntil(b"sized\r\n")
+        shown.stdin.write(b"Ada\n")
+        rest = await shown.stdout.readuntil(b"hello Ada\r\n")
+        shown.stdin.close()
+        rest += await shown.stdout.read()
+        assert (await shown.wait(), b"Ada\r\nhello Ada\r\n" in rest) == (4, True), rest
 
 
 async def test_attach_follows_a_container_to_its_end(cluster: LocalCluster, kube: Kube, unique: str, protocol: dict[str, str]) -> None:
@@ -133,20 +200,12 @@ async def test_logs_know_the_time_of_each_line(cluster: LocalCluster, kube: Kube
 @contextlib.asynccontextmanager
 async def forwarded(cluster: LocalCluster, name: str, port: int, environment: dict[str, str]) -> AsyncIterator[int]:
     """kubectl port-forward in the background; yields the local port."""
-    command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), "port-forward", f"pod/{name}", f":{port}"]
-    process = await asyncio.create_subprocess_exec(
-        *command, env={**os.environ, **environment}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        assert process.stdout is not None
+    async with process(cluster, "port-forward", f"pod/{name}", f":{port}", **environment) as forwarding:
+        assert forwarding.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
-            found = re.match(rb"Forwarding from 127.0.0.1:(\d+)", await process.stdout.readline())
+            found = re.match(rb"Forwarding from 127.0.0.1:(\d+)", await forwarding.stdout.readline())
         assert found is not None
         yield int(found[1])
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
 
 
 async def fetched(port: int) -> bytes:

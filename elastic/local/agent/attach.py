@@ -1,30 +1,73 @@
-"""What `kubectl attach` sees of a container: what it writes from now on, until it ends. Both of its outputs go to one log, so both arrive
-as one stream; a container's input is nobody's.
+"""What `kubectl attach` has of a container: what it writes from now on, until it ends, and its input, where its spec asks for one. Both of
+its outputs go to one log, so both arrive as one stream.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from elastic.local.agent import logs
-from elastic.local.agent.links import STDERR, STDOUT, Link, Streams, outcome
+from elastic.local.agent.environment import Object
+from elastic.local.agent.links import RESIZE, STDERR, STDIN, STDOUT, Link, Streams, outcome, resized
+from elastic.local.descriptors import write
+from elastic.local.sandbox import SandboxError
+from elastic.local.sandbox.channel import Channel, HolderGone
 
 
-async def serve(link: Link, log: Path, streams: Streams, *, running: Callable[[], bool]) -> None:
+class Typing:
+    """A client's part in a container's input. The holder has the input itself, which stays when the client goes, and when we do."""
+
+    def __init__(self, channel: Channel, container: Object, run_id: str) -> None:
+        self._channel, self._run_id = channel, run_id
+        self._takes_input = bool(container.get("stdin"))
+        self._is_terminal = bool(container.get("tty"))
+        self._is_for_one = bool(container.get("stdinOnce"))
+        self._descriptor: int | None = None
+        self.missed_nothing = False
+        """Who comes first to an input that is made for one client alone sees what was written before he came."""
+
+    async def begin(self, streams: Streams) -> None:
+        if not (streams.stdin and self._takes_input):
+            return
+        # Refused where the container has just ended, or its input has.
+        with contextlib.suppress(SandboxError):
+            self._descriptor, is_first = await self._channel.input(self._run_id)
+            self.missed_nothing = is_first and self._is_for_one
+
+    async def give(self, data: bytes) -> None:
+        if self._descriptor is not None:
+            await write(self._descriptor, data)
+
+    def resize(self, data: bytes) -> None:
+        if self._descriptor is not None and self._is_terminal:
+            resized(self._descriptor, data)
+
+    async def end(self) -> None:
+        """The client sends no more. That ends an input which was for one client alone; a terminal's end has to be typed."""
+        if self._descriptor is None:
+            return
+        os.close(self._descriptor)
+        self._descriptor = None
+        if self._is_for_one and not self._is_terminal:
+            with contextlib.suppress(HolderGone):
+                await self._channel.end_input(self._run_id)
+
+
+async def serve(link: Link, log: Path, streams: Streams, typing: Typing, *, running: Callable[[], bool]) -> None:
     """Until the container ends or the client goes."""
+    await typing.begin(streams)
 
     async def tell() -> None:
-        async for chunk in logs.read(log, logs.Wanted(follow=True, tail_lines=0), running=running):
+        wanted = logs.Wanted(follow=True, tail_lines=None if typing.missed_nothing else 0)
+        async for chunk in logs.read(log, wanted, running=running):
             if streams.stdout or streams.stderr:
                 await link.send(STDOUT if streams.stdout else STDERR, chunk)
 
-    async def listen() -> None:
-        async for _ in link.incoming():
-            pass
-
-    telling, listening = asyncio.create_task(tell()), asyncio.create_task(listen())
+    telling, listening = asyncio.create_task(tell()), asyncio.create_task(_listen(link, typing))
     try:
         await asyncio.wait((telling, listening), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -32,5 +75,16 @@ async def serve(link: Link, log: Path, streams: Streams, *, running: Callable[[]
             if not task.done():
                 task.cancel()
         await asyncio.gather(telling, listening, return_exceptions=True)
+        await typing.end()
     if not telling.cancelled() and telling.exception() is None:
         await link.end(outcome(0, ""))
+
+
+async def _listen(link: Link, typing: Typing) -> None:
+    async for stream, data in link.incoming():
+        if stream == STDIN and data is None:
+            await typing.end()
+        elif stream == STDIN and data:
+            await typing.give(data)
+        elif stream == RESIZE and data:
+            typing.resize(data)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 
+from elastic.local.descriptors import writable
 from elastic.local.sandbox.channel import Channel
 
 
@@ -13,7 +13,8 @@ async def dial(channel: Channel, pod: str, *, ip: str, port: int) -> socket.sock
     """Raises OSError with the address in its words when nobody listens there."""
     connection = await channel.dial(pod, port=port)
     try:
-        await _connected(connection)
+        connection.setblocking(False)
+        await writable(connection.fileno())
         problem = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if problem:
             raise OSError(problem, f"dial tcp {ip}:{port}: {os.strerror(problem)}")
@@ -21,19 +22,3 @@ async def dial(channel: Channel, pod: str, *, ip: str, port: int) -> socket.sock
         connection.close()
         raise
     return connection
-
-
-async def _connected(connection: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-
-    def settle() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    connection.setblocking(False)
-    loop.add_writer(connection, settle)
-    try:
-        await ready
-    finally:
-        loop.remove_writer(connection)

@@ -127,7 +127,8 @@ class Endpoint:
         try:
             async with linked(request, streams) as link:
                 path = runner.folder.log(name, run.attempt)
-                await attach.serve(link, path, streams, running=lambda: runner.runs_now(name, run.attempt))
+                typing = attach.Typing(self._channel, container, run.id)
+                await attach.serve(link, path, streams, typing, running=lambda: runner.runs_now(name, run.attempt))
                 return link.response
         except ClientGone as gone:
             return gone.response

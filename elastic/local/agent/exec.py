@@ -1,16 +1,12 @@
 """Runs a program beside a container for `kubectl exec`, with its streams on the link that the client made."""
 
 import asyncio
-import contextlib
-import fcntl
-import json
 import os
-import struct
-import termios
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from elastic.local.agent.links import RESIZE, STDERR, STDIN, STDOUT, Link, Streams, failure, outcome
+from elastic.local.agent.links import RESIZE, STDERR, STDIN, STDOUT, Link, Streams, failure, outcome, resized
+from elastic.local.descriptors import readable, write
 from elastic.local.sandbox import Launch, SandboxError
 from elastic.local.sandbox.channel import Channel, HolderGone
 
@@ -105,7 +101,8 @@ async def _cancel(*tasks: "asyncio.Task[None]") -> None:
 async def _pump(link: Link, stream: int, source: int) -> None:
     while True:
         try:
-            data = await _when_readable(source)
+            await readable(source)
+            data = os.read(source, CHUNK)
         except OSError:
             # A terminal says so when its last user has gone.
             return
@@ -117,52 +114,14 @@ async def _pump(link: Link, stream: int, source: int) -> None:
             return
 
 
-async def _when_readable(source: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    await _ready(source, loop.add_reader, loop.remove_reader)
-    return os.read(source, CHUNK)
-
-
-async def _ready(descriptor: int, add: Callable[[int, Callable[[], None]], None], remove: Callable[[int], Any]) -> None:
-    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def settle() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    add(descriptor, settle)
-    try:
-        await ready
-    finally:
-        remove(descriptor)
-
-
 async def _listen(link: Link, ends: _Ends) -> None:
     async for stream, data in link.incoming():
         if stream == STDIN and data is None:
             ends.close_input()
         elif stream == STDIN and data and ends.writer is not None:
-            await _write(ends.writer, data)
+            await write(ends.writer, data)
         elif stream == RESIZE and data and ends.terminal is not None:
-            _resize(ends.terminal, data)
-
-
-async def _write(target: int, data: bytes) -> None:
-    """A program that does not read its input holds up nothing but its client."""
-    os.set_blocking(target, False)
-    with contextlib.suppress(BrokenPipeError):
-        while data:
-            try:
-                data = data[os.write(target, data) :]
-            except BlockingIOError:
-                await _ready(target, asyncio.get_running_loop().add_writer, asyncio.get_running_loop().remove_writer)
-
-
-def _resize(terminal: int, data: bytes) -> None:
-    # A client may send several sizes at once, one a line; the last one counts.
-    with contextlib.suppress(ValueError, KeyError, IndexError, TypeError, struct.error):
-        size = json.loads(data.split()[-1])
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0))
+            resized(ends.terminal, data)
 
 
 def command(launch: Launch, argv: Sequence[str]) -> Launch:

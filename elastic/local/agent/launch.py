@@ -19,7 +19,7 @@ from elastic.local.agent.images import Images
 from elastic.local.agent.names import hostname_of
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.runs import BackOff
-from elastic.local.sandbox import Launch, Mode, Mount
+from elastic.local.sandbox import Input, Launch, Mode, Mount
 
 NO_TOKEN_BEFORE_S = 0.8
 ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -42,6 +42,12 @@ class Settings:
     """Whether the kernel holds containers to their memory limits, so that nobody has to watch them."""
     images: Images = field(default_factory=Images)
     back_off: BackOff = field(default_factory=BackOff)
+
+
+def _input(container: Object) -> Input:
+    if container.get("tty"):
+        return Input.TERMINAL
+    return Input.PIPE if container.get("stdin") else Input.NONE
 
 
 def _volumes(pod: Object) -> list[Object]:
@@ -108,11 +114,13 @@ class Preparation:
             mounts=mounts,
             hosts=str(self._folder.hosts),
             memory=memory.limit_of(container) or 0,
+            input=_input(container),
         )
 
     def _base(self, pod: Object, container: Object) -> dict[str, str]:
         inside = self._settings.images.environment(container.get("image") or "", self._settings.base_env)
-        return {**inside, "HOSTNAME": hostname_of(pod), "TMPDIR": str(self._folder.scratch), **self._gpus(pod, container)}
+        terminal = {"TERM": "xterm"} if container.get("tty") else {}
+        return {**inside, **terminal, "HOSTNAME": hostname_of(pod), "TMPDIR": str(self._folder.scratch), **self._gpus(pod, container)}
 
     def _gpus(self, pod: Object, container: Object) -> dict[str, str]:
         """On a node with GPUs a container sees those that it was granted, and no others."""

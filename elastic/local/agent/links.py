@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,7 @@ from aiohttp import WSMsgType, web
 
 from elastic.local.agent.spdy import Data, Opened, Reset, SpdyError
 from elastic.local.agent.spdysession import Connection, Event, Session
+from elastic.local.descriptors import resize
 from elastic.local.takeover import taken_over
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -168,6 +170,13 @@ class _SpdyLink:
                 if number in self._streams:
                     await self._session.send(self._streams[number], b"", ended=True)
             await self._session.leave()
+
+
+def resized(terminal: int, said: bytes) -> None:
+    """Gives a terminal the size that a client has said of its own. It may send several at once, one a line; the last one counts."""
+    with contextlib.suppress(ValueError, KeyError, IndexError, TypeError, struct.error):
+        size = json.loads(said.split()[-1])
+        resize(terminal, rows=size["Height"], columns=size["Width"])
 
 
 def outcome(code: int, words: str) -> dict[str, object]:

@@ -4,9 +4,12 @@ A sandbox knows processes, mounts and addresses, and refuses to know pods' specs
 
 import enum
 import socket
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from elastic.local.sandbox.inputs import Console
 
 NO_GROUP = -1
 """In the place of the descriptor by which a process enters a control group."""
@@ -15,6 +18,14 @@ NO_GROUP = -1
 class Mode(enum.Enum):
     NETNS = "netns"
     LOOPBACK = "loopback"
+
+
+class Input(enum.Enum):
+    """What a container reads as its standard input."""
+
+    NONE = "none"
+    PIPE = "pipe"
+    TERMINAL = "terminal"
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -39,6 +50,7 @@ class Launch(msgspec.Struct, frozen=True):
     hosts: str = ""
     memory: int = 0
     """The most bytes it may hold, where the holder can have the kernel see to that; 0 for as many as there are."""
+    input: Input = Input.NONE
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,7 +97,7 @@ class Sandbox(Protocol):
     def check(self, launch: Launch) -> None:
         """Raises SandboxError where the launch asks for something that this sandbox cannot give."""
 
-    def spawn(self, launch: Launch, *, log: int, group: int, problem: int) -> int:
+    def spawn(self, launch: Launch, *, console: "Console", group: int, problem: int) -> int:
         """Forks the container's init, which starts the process, and returns its pid; `problem` takes the reason if it cannot start.
         `group` is the entrance to the process's control group, or NO_GROUP.
         """

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from elastic.local.descriptors import readable
 from elastic.local.sandbox import Launch, SandboxError
 
 SOCKET = "holder.sock"
@@ -95,6 +96,15 @@ class Channel:
         reply = await self._ask("tree", id=container)
         return list(reply["pids"])
 
+    async def input(self, container: str) -> tuple[int, bool]:
+        """A descriptor to write its input to, and whether nobody has had it before. Raises SandboxError where it takes none, or no more."""
+        reply, fds = await self._ask_for_fds("input", id=container)
+        return fds[0], bool(reply["first"])
+
+    async def end_input(self, container: str) -> None:
+        """Once nobody has a descriptor of it, a pipe ends; a terminal does not."""
+        await self._ask("end_input", id=container)
+
     async def dial(self, pod: str, *, port: int) -> socket.socket:
         _, fds = await self._ask_for_fds("dial", pod=pod, port=port)
         return socket.socket(fileno=fds[0])
@@ -146,11 +156,10 @@ class Channel:
         await asyncio.get_running_loop().sock_sendall(self._connection, message)
 
     async def _read(self) -> None:
-        loop = asyncio.get_running_loop()
         pending = bytearray()
         received: list[int] = []
         try:
-            while data := await self._receive(loop, received):
+            while data := await self._receive(received):
                 pending += data
                 *lines, rest = pending.split(b"\n")
                 pending = bytearray(rest)
@@ -164,12 +173,12 @@ class Channel:
                 if not future.done():
                     future.set_exception(HolderGone("the sandbox holder has gone"))
 
-    async def _receive(self, loop: asyncio.AbstractEventLoop, received: list[int]) -> bytes:
+    async def _receive(self, received: list[int]) -> bytes:
         while True:
             try:
                 data, fds, _, _ = socket.recv_fds(self._connection, 1 << 16, 8)
             except BlockingIOError:
-                await _readable(loop, self._connection)
+                await readable(self._connection.fileno())
                 continue
             received += fds
             return data
@@ -191,20 +200,6 @@ class Channel:
             else:
                 for fd in own:
                     os.close(fd)
-
-
-async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
-    ready: asyncio.Future[None] = loop.create_future()
-
-    def settle() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    loop.add_reader(connection, settle)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(connection)
 
 
 def ask(folder: Path, op: str, **fields: Any) -> tuple[dict[str, Any], list[int]]:

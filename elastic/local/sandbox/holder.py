@@ -10,9 +10,8 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ import msgspec
 
 from elastic.local.sandbox import Launch, Mode, Record, Sandbox, SandboxError, groups, init, linux
 from elastic.local.sandbox.channel import SOCKET, address_in
+from elastic.local.sandbox.clients import Client, Clients
 from elastic.local.sandbox.groups import Group, Groups
+from elastic.local.sandbox.inputs import Supply, open_console
 from elastic.local.sandbox.trial import prove
-
-MAX_REQUEST = 4 * 1024 * 1024
-MAX_FDS = 3
 
 
 @dataclass(slots=True)
@@ -33,25 +31,17 @@ class _Container:
     record: Record
     problem: int
     group: Group | None
+    supply: Supply
 
 
 @dataclass(slots=True)
 class _Joined:
     """A process beside a container (exec), and the client that wants to hear of its end."""
 
-    client: "_Client"
+    client: Client
     id: str
     container: str
     problem: int
-
-
-@dataclass(slots=True)
-class _Client:
-    connection: socket.socket
-    pending: bytearray = field(default_factory=bytearray)
-    fds: list[int] = field(default_factory=list)
-    follows: bool = False
-    """Whether it wants to hear of every end, or only answers to what it asks."""
 
 
 class Holder:
@@ -64,14 +54,14 @@ class Holder:
         self._selector = selectors.DefaultSelector()
         self._containers: dict[int, _Container] = {}
         self._joined: dict[int, _Joined] = {}
-        self._clients: list[_Client] = []
+        self._clients = Clients(self._selector, self._do, self._left)
         self._stopping = False
         self._name = f"{os.getpid()}-{time.time_ns()}"
 
     def serve(self) -> None:
         """Runs until it is told to stop; then everything it started ends first."""
         with _listen(self._folder) as server, _signals() as signals:
-            self._selector.register(server, selectors.EVENT_READ, self._accept)
+            self._selector.register(server, selectors.EVENT_READ, self._clients.accept)
             self._selector.register(signals, selectors.EVENT_READ, self._signalled)
             print("ready", flush=True)
             while not self._stopping:
@@ -79,70 +69,13 @@ class Holder:
                     key.data(key.fileobj)
             self._end_everything()
 
-    def _accept(self, server: socket.socket) -> None:
-        connection, _ = server.accept()
-        connection.setblocking(False)
-        client = _Client(connection)
-        self._clients.append(client)
-        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._read(client))
-
-    def _read(self, client: _Client) -> None:
-        try:
-            data, fds, _, _ = socket.recv_fds(client.connection, 1 << 16, MAX_FDS)
-        except OSError:
-            data, fds = b"", []
-        client.fds += fds
-        client.pending += data
-        if not data or len(client.pending) > MAX_REQUEST:
-            self._forget(client)
-            return
-        *lines, rest = client.pending.split(b"\n")
-        client.pending = bytearray(rest)
-        for line in lines:
-            try:
-                request = msgspec.json.decode(line, type=dict[str, Any])
-            except msgspec.DecodeError:
-                self._forget(client)
-                return
-            self._answer(client, request)
-
-    def _forget(self, client: _Client) -> None:
-        if client not in self._clients:
-            return
-        for fd in client.fds:
-            os.close(fd)
-        self._selector.unregister(client.connection)
-        client.connection.close()
-        self._clients.remove(client)
-        # A process beside a container serves one connection to kubectl exec, which has just gone.
+    def _left(self, client: Client) -> None:
+        """A process beside a container serves one connection to kubectl exec, which has just gone."""
         for pid, joined in self._joined.items():
             if joined.client is client:
                 _kill_tree(pid)
 
-    def _answer(self, client: _Client, request: dict[str, Any]) -> None:
-        handed: list[int] = []
-        try:
-            reply = self._do(client, request, handed)
-        except SandboxError as error:
-            reply = {"refused": str(error)}
-        except (OSError, KeyError, ValueError, TypeError, msgspec.ValidationError) as error:
-            traceback.print_exc()
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        self._tell(client, {"reply": request.get("seq"), "fds": len(handed), **reply}, handed)
-        for fd in handed:
-            os.close(fd)
-
-    def _tell(self, client: _Client, message: dict[str, Any], fds: list[int]) -> None:
-        """A client that does not read its answers loses its connection, and the holder no time."""
-        line = msgspec.json.encode(message) + b"\n"
-        try:
-            sent = socket.send_fds(client.connection, [line], fds)
-        except OSError:
-            sent = 0
-        if sent < len(line):
-            self._forget(client)
-
-    def _do(self, client: _Client, request: dict[str, Any], handed: list[int]) -> dict[str, Any]:
+    def _do(self, client: Client, request: dict[str, Any], handed: list[int]) -> dict[str, Any]:
         match request["op"]:
             case "describe":
                 return {
@@ -170,6 +103,11 @@ class Holder:
                 return {"pids": self._sandbox.tree(pid) if pid else []}
             case "join":
                 return self._join(client, request)
+            case "input":
+                return self._lend_input(request["id"], handed)
+            case "end_input":
+                self._end_input(request["id"])
+                return {}
             case "listen":
                 handed.append(self._sandbox.listen(request["port"]).detach())
                 return {}
@@ -189,17 +127,21 @@ class Holder:
         if self._init_of(launch.id) is not None:
             return {}
         self._sandbox.check(launch)
-        log = os.open(launch.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        console, supply = open_console(launch.input, os.open(launch.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
         problem, ours = self._problem_pipe()
         try:
             group = self._limits.make(launch.id, limit=launch.memory) if self._limits is not None and launch.memory else None
             with groups.entrance(group) as entrance:
-                pid = self._sandbox.spawn(launch, log=log, group=entrance, problem=problem)
+                pid = self._sandbox.spawn(launch, console=console, group=entrance, problem=problem)
+        except BaseException:
+            os.close(ours)
+            supply.close()
+            raise
         finally:
-            os.close(log)
+            console.leave()
             os.close(problem)
         record = Record(id=launch.id, pid=pid, started_at=time.time())
-        self._containers[pid] = _Container(launch, record, ours, group)
+        self._containers[pid] = _Container(launch, record, ours, group, supply)
         _write_record(launch, record)
         return {"pid": pid}
 
@@ -208,7 +150,7 @@ class Holder:
         os.set_blocking(ours, False)
         return theirs, ours
 
-    def _join(self, client: _Client, request: dict[str, Any]) -> dict[str, Any]:
+    def _join(self, client: Client, request: dict[str, Any]) -> dict[str, Any]:
         launch = msgspec.convert(request["launch"], Launch)
         fds, client.fds = tuple(client.fds[:3]), client.fds[3:]
         problem, ours = self._problem_pipe()
@@ -229,6 +171,20 @@ class Holder:
                 os.close(fd)
         self._joined[pid] = _Joined(client, request["seq"], launch.id, ours)
         return {"pid": pid}
+
+    def _lend_input(self, container: str, handed: list[int]) -> dict[str, Any]:
+        pid = self._init_of(container)
+        descriptor, is_first = self._containers[pid].supply.lend() if pid is not None else (None, False)
+        if descriptor is None:
+            raise SandboxError(f"container {container} takes no input")
+        handed.append(descriptor)
+        return {"first": is_first}
+
+    def _end_input(self, container: str) -> None:
+        """Whoever still has a descriptor of it may go on."""
+        pid = self._init_of(container)
+        if pid is not None:
+            self._containers[pid].supply.close()
 
     def _signal(self, container: str, number: int, *, oom: bool) -> bool:
         pid = self._init_of(container)
@@ -269,15 +225,14 @@ class Holder:
             for other, beside in self._joined.items():
                 if beside.container == container.launch.id:
                     _kill_tree(other)
-            for client in [client for client in self._clients if client.follows]:
-                self._tell(client, {"ended": container.launch.id}, [])
+            container.supply.close()
+            self._clients.tell_followers({"ended": container.launch.id})
             if container.group is not None and self._limits is not None:
                 self._limits.release(container.group)
         joined = self._joined.pop(pid, None)
         if joined is not None:
             words = _drain(joined.problem)
-            if joined.client in self._clients:
-                self._tell(joined.client, {"joined": joined.id, "exit_code": code, "error": words}, [])
+            self._clients.tell(joined.client, {"joined": joined.id, "exit_code": code, "error": words}, [])
         if self._limits is not None:
             self._limits.tidy()
         if self._sandbox.mode is Mode.LOOPBACK:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from elastic.local.sandbox import NO_GROUP, Launch, linux
+from elastic.local.sandbox.inputs import Console, drain, record
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 KILL_TREE = signal.SIGRTMAX
@@ -50,20 +51,35 @@ def as_child(work: Callable[[], NoReturn], problem: int) -> NoReturn:
         fail(problem, repr(error))
 
 
-def run(launch: Launch, *, log: int, group: int, problem: int, prepare: Callable[[], None]) -> NoReturn:
+def run(launch: Launch, *, console: Console, group: int, problem: int, prepare: Callable[[], None]) -> NoReturn:
     """Runs the main process to its end, ends whatever it left behind, and exits as it did. All of the tree is below this process."""
     prepare()
 
     def start() -> NoReturn:
         os.setsid()
         enter(group)
-        execute(launch, streams=(os.open(os.devnull, os.O_RDONLY), log, log), problem=problem)
+        execute(launch, streams=console.take(), problem=problem)
 
-    relay(start, problem=problem, ends=Ends.TREE)
+    main = _begin(start, problem=problem, ends=Ends.TREE)
+    if not console.is_terminal:
+        console.leave()
+        _leave_as(main, ends=Ends.TREE)
+    code = record(console, lambda: _code_of(main, os.WNOHANG))
+    kill_descendants()
+    drain(console)
+    os._exit(code)
 
 
-def relay(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> NoReturn:
-    """Forks the child, hands signals on to it, reaps, and exits as the child does, when nothing of its tree is left."""
+def relay(child: Callable[[], NoReturn], *, problem: int, ends: Ends, console: Console | None = None) -> NoReturn:
+    """Forks the child, to which the console is left, hands signals on to it, reaps, and exits as the child does."""
+    main = _begin(child, problem=problem, ends=ends)
+    if console is not None:
+        console.leave()
+    _leave_as(main, ends=ends)
+
+
+def _begin(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> int:
+    """Forks the child, and from now on hands signals on to it."""
     main = _Main(ends)
     for number in HANDED_ON:
         signal.signal(number, main.hand_on)
@@ -77,10 +93,15 @@ def relay(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> NoRetur
         as_child(child, problem)
     os.close(problem)
     main.started(pid)
-    code = _wait_for(pid)
+    return pid
+
+
+def _leave_as(main: int, *, ends: Ends) -> NoReturn:
+    """Exits as the main process does, when nothing of its tree is left."""
+    code = _code_of(main, 0)
     if ends is Ends.TREE:
         kill_descendants()
-    os._exit(code)
+    os._exit(KILLED if code is None else code)
 
 
 def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, group: int, problem: int) -> NoReturn:
@@ -99,15 +120,18 @@ def enter(group: int) -> None:
         os.close(group)
 
 
-def _wait_for(main: int) -> int:
+def _code_of(main: int, options: int) -> int | None:
+    """How the main process has ended; None, with WNOHANG among the options, while it goes on. Reaps whatever else has ended."""
     while True:
         try:
-            ended, status = os.waitpid(-1, 0)
+            ended, status = os.waitpid(-1, options)
         except ChildProcessError:
             # The signal KILL_TREE has ended and reaped everything meanwhile.
             return KILLED
         if ended == main:
             return exit_code(status)
+        if not ended:
+            return None
 
 
 def execute(launch: Launch, *, streams: tuple[int, int, int], problem: int) -> NoReturn:

@@ -16,6 +16,7 @@ import msgspec
 
 from elastic.local.sandbox import Launch, Mode, Mount, SandboxError, init, linux
 from elastic.local.sandbox.init import Ends
+from elastic.local.sandbox.inputs import Console
 
 GATEWAY = "127.0.0.1"
 FIRST_NETWORK, LAST_NETWORK = 16, 250
@@ -106,13 +107,13 @@ class Loopback:
             ) from error
         made.append(target)
 
-    def spawn(self, launch: Launch, *, log: int, group: int, problem: int) -> int:
+    def spawn(self, launch: Launch, *, console: Console, group: int, problem: int) -> int:
         dressed = self._dress(launch)
 
         def begin() -> NoReturn:
             linux.die_with_parent(init.KILL_TREE)
-            init.forget_the_holder((log, group, problem))
-            init.run(dressed, log=log, group=group, problem=problem, prepare=linux.adopt_orphans)
+            init.forget_the_holder((*console.descriptors, group, problem))
+            init.run(dressed, console=console, group=group, problem=problem, prepare=linux.adopt_orphans)
 
         pid = os.fork()
         if pid == 0:

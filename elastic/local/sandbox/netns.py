@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from elastic.local.sandbox import Launch, Mode, Mount, SandboxError, init, linux
 from elastic.local.sandbox.init import Ends
+from elastic.local.sandbox.inputs import Console
 from elastic.local.sandbox.mounts import Placement
 
 BRIDGE = "elastic0"
@@ -121,18 +122,18 @@ class Netns:
     def check(self, launch: Launch) -> None:
         """Whatever a path needs is made in the container's own mount namespace, so there is nothing to refuse beforehand."""
 
-    def spawn(self, launch: Launch, *, log: int, group: int, problem: int) -> int:
+    def spawn(self, launch: Launch, *, console: Console, group: int, problem: int) -> int:
         """Two forks: only children enter a new PID namespace, and a holder without privileges could not come back from one."""
         pod = self._pods[launch.pod]
 
         def first() -> NoReturn:
-            init.run(launch, log=log, group=group, problem=problem, prepare=_see_own_processes)
+            init.run(launch, console=console, group=group, problem=problem, prepare=_see_own_processes)
 
         def begin() -> NoReturn:
             linux.die_with_parent(signal.SIGKILL)
-            init.forget_the_holder((log, group, problem, pod.net, pod.uts))
+            init.forget_the_holder((*console.descriptors, group, problem, pod.net, pod.uts))
             self._surround(launch, pod)
-            init.relay(first, problem=problem, ends=Ends.CHILD)
+            init.relay(first, problem=problem, ends=Ends.CHILD, console=console)
 
         pid = os.fork()
         if pid == 0:

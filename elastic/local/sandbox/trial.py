@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
-from elastic.local.sandbox import NO_GROUP, Launch, Sandbox, SandboxError
+from elastic.local.sandbox import NO_GROUP, Input, Launch, Sandbox, SandboxError
 from elastic.local.sandbox.init import exit_code
+from elastic.local.sandbox.inputs import open_console
 
 POD = "trial"
 
@@ -16,15 +17,15 @@ def prove(sandbox: Sandbox, folder: Path) -> None:
     launch = Launch(id=POD, pod=POD, argv=["true"], env={"PATH": os.defpath}, cwd="/", log="", record="", hosts=str(hosts))
     sandbox.create(POD, hostname=POD)
     problem, theirs = os.pipe()
-    log = os.open(os.devnull, os.O_WRONLY)
+    console, _ = open_console(Input.NONE, os.open(os.devnull, os.O_WRONLY))
     try:
-        pid = sandbox.spawn(launch, log=log, group=NO_GROUP, problem=theirs)
+        pid = sandbox.spawn(launch, console=console, group=NO_GROUP, problem=theirs)
         os.close(theirs)
         words = os.read(problem, 4096).decode(errors="replace")
         code = exit_code(os.waitpid(pid, 0)[1])
     finally:
         os.close(problem)
-        os.close(log)
+        console.leave()
         sandbox.destroy(POD)
         hosts.unlink()
     if code:
