@@ -24,6 +24,7 @@ except ImportError:  # not put into this container
 
 STEPS = int(os.environ.get("STEPS", "400"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.1"))
+STOP_FILE = os.environ.get("STOP_FILE", "")  # where all workers can see it; without it STEPS is the end, with it the least
 CHECKPOINT = pathlib.Path(os.environ.get("CHECKPOINT_DIR", tempfile.gettempdir())) / f"checkpoint-{os.environ.get('LOCAL_RANK', '0')}.pt"
 
 
@@ -50,6 +51,15 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
     return newest
 
 
+def is_over(step: int) -> bool:
+    """Each worker would see the file at a time of its own, and all have to end at the same step: rank 0 looks for all."""
+    if step < STEPS or not STOP_FILE:
+        return step >= STEPS
+    seen = torch.tensor([int(dist.get_rank() == 0 and os.path.exists(STOP_FILE))])
+    dist.broadcast(seen, src=0)
+    return bool(seen)
+
+
 def reporter() -> Reporter | None:
     """Tells the control plane's rendezvous of steps; there is none to tell under torch's own."""
     return Reporter.from_environment() if Reporter and os.environ.get("PET_RDZV_BACKEND") == "elastic" else None
@@ -67,7 +77,7 @@ def main() -> None:
     parallel = DistributedDataParallel(model)
     reports = reporter() if rank == 0 else None
     print(f"world {world} rank {rank} starts at step {step}", flush=True)
-    while step < STEPS:
+    while not is_over(step):
         batch = torch.randn(32, 16, generator=torch.Generator().manual_seed(step * 1000 + rank))
         loss = torch.nn.functional.mse_loss(parallel(batch), batch @ truth)
         optimizer.zero_grad()

@@ -21,19 +21,20 @@ STORY = [
     r"training: step \d+ in a world of 3",
     r"SIGKILL every process of elastic-demo-worker-1",
     r"training: step \d+ in a world of 3",
+    r"touch \S+/enough",
     r"job Succeeded",
-    r"trained 400 steps",
+    r"trained \d+ steps",
     r"cluster stopped; 0 of its processes left running",
 ]
 
 
 @pytest.mark.integration
 @pytest.mark.torch
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(620)
 @pytest.mark.parametrize("sandbox", ["netns", "loopback"])
 def test_the_demo_tells_its_whole_story_and_leaves_nothing_running(sandbox: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples/demo/demo.py"), "--sandbox", sandbox], capture_output=True, text=True, timeout=290
+        [sys.executable, str(ROOT / "examples/demo/demo.py"), "--sandbox", sandbox], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
     rest = done.stdout
