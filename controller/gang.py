@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from controller import quantities
 from controller.actions import News, warning
+from controller.news import template_reason
 from controller.ownership import owned_metadata
 from controller.settings import Settings
 from controller.snapshot import Snapshot
@@ -74,7 +75,7 @@ def of_schedulers(job: Job, settings: Settings) -> Iterator[News]:
     names = {spec.template["spec"].get("schedulerName") for spec in job.replicas.values()}
     if settings.gang_scheduler and names - {None, "", settings.gang_scheduler}:
         message = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
-        yield warning("SetPodTemplateSchedulerName", message)
+        yield warning(template_reason(job, "SchedulerName"), message)
 
 
 def _least_pods(job: Job, policy: SchedulingPolicy, *, strict: bool) -> int:

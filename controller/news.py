@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from controller.actions import News, normal, warning
-from controller.snapshot import Pod, Snapshot
+from controller.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.template import default_container
 from elastic.api.words import RdzvBackend
 
 MOST_REMARKS = 3
-ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[News]:
@@ -21,12 +20,20 @@ def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[News]:
         if code is not None and pod.uid not in leaving:
             message = f"Pod: {job.metadata.namespace}.{pod.name} exited with code {code}"
             yield normal("ExitedWithCode", message, about=f"{pod.uid}/{pod.restarts}")
-        for container in pod.containers:
-            if container.waiting and container.waiting not in ORDINARY_WAITS:
-                message = f"Error pod {pod.name} container {container.name} waiting message: {container.message}"
-                yield warning(container.waiting, message, about=pod.uid)
+        for container in (*pod.stuck_inits, *pod.containers):
+            yield from _of_trouble(pod, container, is_told=pod.uid in leaving)
         if pod.unscheduled:
             yield warning("Unschedulable", f"Error pod {pod.name} condition message: {pod.unscheduled}", about=pod.uid)
+
+
+def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[News]:
+    """What keeps a pod that is not over from working: a wait that may last, or a container that ended with an error."""
+    if container.waiting and container.waiting not in ORDINARY_WAITS:
+        message = f"Error pod {pod.name} container {container.name} waiting message: {container.message}"
+        yield warning(container.waiting, message, about=pod.uid)
+    elif container.exit_code and not (pod.is_over or pod.is_deleting or is_told):
+        ended = f"exitCode: {container.exit_code} terminated message: {container.message}"
+        yield warning(container.exit_reason or "Error", f"Error pod {pod.name} container {container.name} {ended}", about=pod.uid)
 
 
 def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[News]:
@@ -47,9 +54,14 @@ def of_templates(job: Job) -> Iterator[News]:
     for spec in job.replicas.values():
         if spec.template["spec"].get("restartPolicy"):
             message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
-            yield warning("SetPodTemplateRestartPolicy", message)
+            yield warning(template_reason(job, "RestartPolicy"), message)
     if remark := of_etcd(job):
         yield warning("EtcdRendezvous", remark)
+
+
+def template_reason(job: Job, field: str) -> str:
+    """The reason of an Event about a field of the template; upstream's MPI controller spells it in its own way."""
+    return f"{'Setted' if job.kind.name == 'MPIJob' else 'Set'}PodTemplate{field}"
 
 
 def of_remarks(snapshot: Snapshot) -> Iterator[News]:

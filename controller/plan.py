@@ -182,7 +182,8 @@ def _counted(look: _Look) -> ElasticStatus:
 def _failed_by(look: _Look, fatal: Sequence[failure.Verdict]) -> Plan:
     job, counts = look.job, look.counts
     type = fatal[0].type
-    message = f"{job.kind.name} {job.metadata.name} is failed because {counts[type].failed} {type} replica(s) failed."
+    words = f"{_called(job)} has" if job.kind.name == "TFJob" else f"{job.metadata.name} is"
+    message = f"{job.kind.name} {words} failed because {counts[type].failed} {type} replica(s) failed."
     reason = FRAMEWORKS[job.kind.name].failed_reason
     told = normal(reason_of(job, reason), message)
     if failure.by_exit_code(job, fatal[0]):

@@ -13,6 +13,7 @@ from elastic.api.job import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 
 LAUNCHER_INDEX = 0
+ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 GROUP = "elastic-training/group"
 """Label of a pod that can work only with its like: where they meet, or how many they are."""
 
@@ -58,6 +59,8 @@ class Pod:
     disruption: str = ""
     unscheduled: str = ""
     containers: tuple[Container, ...] = ()
+    stuck_inits: tuple[Container, ...] = ()
+    """Init containers that fail, or wait for what may never come; without them the others do not begin."""
     init_restarts: int = 0
     group: str = ""
     """The group it was made for; pods of another group cannot work with it."""
@@ -164,6 +167,7 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
     conditions = {c.get("type"): c for c in status.get("conditions") or () if isinstance(c, dict)}
     disruption, scheduled = conditions.get("DisruptionTarget", {}), conditions.get("PodScheduled", {})
     index = labels.get(REPLICA_INDEX, "")
+    inits = [_container(c) for c in status.get("initContainerStatuses") or ()]
     return Pod(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -181,7 +185,8 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
         group=labels.get(GROUP, ""),
         gone_by=_time(metadata.get("deletionTimestamp")),
         is_forced=metadata.get("deletionGracePeriodSeconds") == 0,
-        init_restarts=sum(int(c.get("restartCount") or 0) for c in status.get("initContainerStatuses") or ()),
+        stuck_inits=tuple(c for c in inits if c.exit_code or (c.waiting and c.waiting not in ORDINARY_WAITS)),
+        init_restarts=sum(c.restarts for c in inits),
     )
 
 

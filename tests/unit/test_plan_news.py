@@ -1,0 +1,79 @@
+"""What a job's Events tell of its pods, under the reasons that upstream's have."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from job_builders import PLAIN, Cluster, job, reasons, replica, snapshot
+
+from controller.plan import plan
+from controller.snapshot import Container, Phase, pod_from
+
+Object = dict[str, Any]
+
+
+def as_the_kubelet_tells(*, phase: str = "Pending", containers: tuple[Object, ...] = (), inits: tuple[Object, ...] = ()) -> Object:
+    labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "0"}
+    status = {"phase": phase, "containerStatuses": list(containers), "initContainerStatuses": list(inits)}
+    return {"metadata": {"name": "train-worker-0", "uid": "u", "labels": labels}, "status": status}
+
+
+def said(raw: Object) -> list[tuple[str, str, str]]:
+    planned = plan(job(Worker=replica(1)), snapshot(pod_from(raw)))
+    return [(news.type, news.reason, news.message) for news in planned.news]
+
+
+WAITS = {"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}
+
+
+def test_an_init_container_whose_image_cannot_be_pulled_is_told_of() -> None:
+    stuck = {"name": "elastic-worker", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}}
+    words = "Error pod train-worker-0 container elastic-worker waiting message: Back-off pulling image"
+    assert said(as_the_kubelet_tells(containers=(WAITS,), inits=(stuck,))) == [("Warning", "ImagePullBackOff", words)]
+
+
+def test_init_containers_that_do_their_work_are_no_news() -> None:
+    done = {"name": "first", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}, "restartCount": 1}
+    waits = {"name": "second", "state": {"waiting": {"reason": "PodInitializing"}}}
+    raw = as_the_kubelet_tells(containers=(WAITS,), inits=(done, waits))
+    assert said(raw) == []
+    assert pod_from(raw).restarts == 1
+
+
+def test_a_container_that_ended_beside_others_is_told_of_with_its_last_words() -> None:
+    ended = {"name": "log", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "full"}}}
+    runs = {"name": "pytorch", "state": {"running": {}}}
+    words = "Error pod train-worker-0 container log exitCode: 137 terminated message: full"
+    assert ("Warning", "OOMKilled", words) in said(as_the_kubelet_tells(phase="Running", containers=(ended, runs)))
+
+
+def test_of_a_pod_that_is_over_its_exit_code_is_enough() -> None:
+    one = job(Worker=replica(1))
+    cluster = Cluster(one)
+    cluster.settle()
+    cluster.set("train-worker-0", Phase.FAILED, code=1)
+    assert reasons([cluster.round()]) == ["ExitedWithCode", "PyTorchJobRestarting"]
+
+
+@pytest.mark.parametrize(("kind", "word"), [("PyTorchJob", "Set"), ("MPIJob", "Setted")])
+def test_fields_of_the_template_that_do_not_count_are_told_in_upstreams_words(kind: str, word: str) -> None:
+    head = "Master" if kind == "PyTorchJob" else "Launcher"
+    one = job(kind, **{head: replica(1, kind=kind, restartPolicy="Always", schedulerName="mine")})
+    found = reasons([Cluster(one, settings=replace(PLAIN, gang_scheduler="scheduler-plugins-scheduler")).round()])
+    assert {f"{word}PodTemplateRestartPolicy", f"{word}PodTemplateSchedulerName"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("TFJob", "TFJob team/train has failed because 1 Worker replica(s) failed."),
+        ("JAXJob", "JAXJob train is failed because 1 Worker replica(s) failed."),
+    ],
+)
+def test_the_failure_of_a_job_is_told_in_upstreams_words(kind: str, words: str) -> None:
+    cluster = Cluster(job(kind, Worker=replica(1, kind=kind, restart="Never")))
+    cluster.settle()
+    failed = (Container(name=cluster.job.kind.container, exit_code=1),)
+    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, containers=failed)
+    cluster.settle()
+    assert cluster.job.status.conditions[-1].message == words
