@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from elastic.api.job import Condition, Job, JobStatus
 from elastic.api.words import ConditionType
 
-_ENDS = (ConditionType.SUCCEEDED.value, ConditionType.FAILED.value)
+ENDS = (ConditionType.SUCCEEDED.value, ConditionType.FAILED.value)
 _EXCLUDES = {ConditionType.RUNNING.value: ConditionType.RESTARTING.value, ConditionType.RESTARTING.value: ConditionType.RUNNING.value}
 
 
@@ -37,11 +37,11 @@ def with_condition(status: JobStatus, type: ConditionType, *, reason: str, messa
     dropped = {type.value}
     if is_true and type.value in _EXCLUDES:
         dropped.add(_EXCLUDES[type.value])
-    if is_true and type.value in _ENDS:
+    if is_true and type.value in ENDS:
         # Nothing is started again any more.
         dropped.add(ConditionType.RESTARTING.value)
     kept = [c for c in status.conditions if c.type not in dropped]
-    if is_true and type.value in _ENDS:
+    if is_true and type.value in ENDS:
         kept = [_no_longer_running(c, now) for c in kept]
     return replace(status, conditions=(*kept, new))
 

@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller.actions import Action, Delete, DeleteJob, Forget, News, Plan
-from controller.conditions import reason_of, with_condition
+from controller.actions import Action, Delete, DeleteJob, Forget, News, Plan, normal
+from controller.conditions import ENDS, reason_of, with_condition
 from controller.objects import reconciled
 from controller.replicas import Tally, replica_statuses
-from controller.snapshot import Pod, Service, Snapshot
+from controller.snapshot import Phase, Pod, Service, Snapshot
 from elastic.api.job import Job, JobStatus, ReplicaStatus
 from elastic.api.words import CleanPodPolicy, ConditionType
 from elastic.kube.resources import PODS, SERVICES
@@ -37,25 +37,50 @@ def over(job: Job, snapshot: Snapshot) -> Plan:
     """A job that is over: clean up as its policy says, and delete the job when its time has come."""
     policy = job.run_policy
     actions: list[Action] = [Forget()] if job.elastic is not None else []
-    actions += cleaned(snapshot, policy.clean_pod_policy)
+    actions += cleaned(job, snapshot)
     actions += reconciled(snapshot, (), managed=ACTIVE_ONLY)
-    ttl, end = policy.ttl_seconds_after_finished, job.status.completion_time
+    told = tuple(_of_group(snapshot))
+    ttl, end = policy.ttl_seconds_after_finished, _end(job.status)
     if ttl is None or end is None or policy.suspend:
-        return Plan(tuple(actions))
+        return Plan(tuple(actions), news=told)
     due = end + timedelta(seconds=ttl)
     if due > snapshot.now:
-        return Plan(tuple(actions), look_again_at=due)
-    return Plan((*actions, DeleteJob()))
+        return Plan(tuple(actions), news=told, look_again_at=due)
+    return Plan((*actions, DeleteJob()), news=told)
 
 
-def cleaned(snapshot: Snapshot, policy: CleanPodPolicy) -> Iterator[Action]:
-    """None keeps all; Running parts with what is not finished; All with everything. A pod takes its service with it."""
-    if policy is CleanPodPolicy.NONE:
-        return
-    going = [pod for pod in snapshot.pods if policy is CleanPodPolicy.ALL or not pod.is_over]
+def _end(status: JobStatus) -> datetime | None:
+    """The Training Operator leaves some of its failed jobs without a completion time, and such a job would never go."""
+    if status.completion_time is not None:
+        return status.completion_time
+    ends = [c.last_transition_time for c in status.conditions if c.status == "True" and c.type in ENDS]
+    return next(iter(ends), None)
+
+
+def _of_group(snapshot: Snapshot) -> Iterator[News]:
+    for owned in snapshot.owned:
+        if owned.kind == "PodGroup" and not owned.raw["metadata"].get("deletionTimestamp"):
+            yield normal("JobTerminated", "Job has been terminated. Deleting PodGroup", about=owned.uid)
+
+
+def cleaned(job: Job, snapshot: Snapshot) -> Iterator[Action]:
+    """What goes at the end; a pod takes its service with it. Where pods are kept, services without one are kept too, as upstream does."""
+    going = [pod for pod in snapshot.pods if _goes(job, pod)]
     yield from deletions(going)
-    kept = {pod.name for pod in snapshot.pods} - {pod.name for pod in going}
-    yield from services_deleted(service for service in snapshot.services if service.name not in kept)
+    gone, there = {pod.name for pod in going}, {pod.name for pod in snapshot.pods}
+    is_kept = job.run_policy.clean_pod_policy is CleanPodPolicy.NONE
+    yield from services_deleted(s for s in snapshot.services if s.name in gone or not (is_kept or s.name in there))
+
+
+def _goes(job: Job, pod: Pod) -> bool:
+    match job.run_policy.clean_pod_policy:
+        case CleanPodPolicy.ALL:
+            return True
+        case CleanPodPolicy.RUNNING:
+            return not pod.is_over
+        case CleanPodPolicy.NONE:
+            # There was no room for it while the others trained, and nobody is there any more whom it could join.
+            return job.elastic is not None and pod.phase is Phase.PENDING
 
 
 def deletions(pods: list[Pod]) -> Iterator[Action]:
