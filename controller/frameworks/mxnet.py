@@ -12,7 +12,7 @@ from elastic.api.names import pod_name
 from elastic.api.template import training_port
 from elastic.api.words import JobMode
 
-SCHEDULER, SERVER = "Scheduler", "Server"
+SCHEDULER, SERVER, TUNER = "Scheduler", "Server", "Tuner"
 TUNER_KEY = "tuner-server-key"
 """Annotation of a template that names the key under which the tuner's server knows these replicas."""
 
@@ -22,7 +22,8 @@ class MxNet(Framework):
         return with_environment(pod, _environment(job, replica))
 
     def head(self, job: Job) -> str | None:
-        return SCHEDULER if SCHEDULER in job.replicas else None
+        """The scheduler ends when training does. A search has none: its tuner ends it, and the servers that the tuner asks never end."""
+        return next((type for type in (SCHEDULER, TUNER) if type in job.replicas), None)
 
 
 def _environment(job: Job, replica: Replica) -> Iterator[Variable]:
