@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import msgspec
-
 from controller.actions import Plan
 from controller.apply import Applier, Outcome
 from controller.frameworks import mpi_ssh
@@ -23,7 +21,7 @@ from controller.plan import plan
 from controller.settings import Settings
 from controller.snapshot import KeyPair, World
 from controller.workqueue import WorkQueue
-from elastic.api import SpecError, parse
+from elastic.api import SpecError, parse, status_of
 from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
 from elastic.kube.errors import KubeError
@@ -166,8 +164,7 @@ class Reconciler:
         try:
             parsed, warnings = parse(job, stored=True)
         except SpecError as error:
-            status = msgspec.convert(job.get("status") or {}, JobStatus, strict=False)
-            return status, plan_for_invalid(KINDS[key.kind], key.name, status=status, problems=error.problems, now=now)
+            return status_of(job), plan_for_invalid(KINDS[key.kind], job, problems=error.problems, now=now)
         uid = parsed.metadata.uid
         snapshot = self._observer.snapshot(
             key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid), term=self.term

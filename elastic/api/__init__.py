@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from elastic.api.errors import Problem, SpecError, Warning
     from elastic.api.job import ElasticPolicy, Job, JobStatus, ReplicaSpec, RunPolicy
     from elastic.api.kinds import API_VERSION, GROUP, KINDS, VERSION, Kind
-    from elastic.api.parser import kind_of, parse
+    from elastic.api.parser import kind_of, parse, status_of
 
 _HOMES = {
     "elastic.api.errors": ("Problem", "SpecError", "Warning"),
     "elastic.api.job": ("ElasticPolicy", "Job", "JobStatus", "ReplicaSpec", "RunPolicy"),
     "elastic.api.kinds": ("API_VERSION", "GROUP", "KINDS", "VERSION", "Kind"),
-    "elastic.api.parser": ("kind_of", "parse"),
+    "elastic.api.parser": ("kind_of", "parse", "status_of"),
 }
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Warning",
     "kind_of",
     "parse",
+    "status_of",
 ]
 
 

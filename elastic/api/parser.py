@@ -5,6 +5,7 @@ Every mistake is collected with its path and raised as one SpecError; nothing el
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,6 +42,11 @@ def kind_of(obj: object) -> Kind | None:
     if not isinstance(obj, dict) or obj.get("apiVersion") != API_VERSION or not isinstance(obj.get("kind"), str):
         return None
     return KINDS.get(obj["kind"])
+
+
+def status_of(obj: Mapping[str, Any]) -> JobStatus:
+    """What can be read of a job's status, whatever else is wrong with the job."""
+    return _read_status(obj.get("status"), Findings())
 
 
 def _read_job(obj: object, findings: Findings) -> Draft | None:

@@ -1,0 +1,59 @@
+"""What is said about a job that got in broken, and about whom nothing is said."""
+
+from typing import Any
+
+import pytest
+from job_builders import NOW, replica
+
+from controller.actions import Plan
+from controller.invalid import plan_for_invalid
+from elastic.api import SpecError, parse
+from elastic.api.kinds import KINDS
+
+Object = dict[str, Any]
+
+
+def planned(*, status: Any = None, **policy: Any) -> Plan:
+    """Of a job whose worker count is a word."""
+    workers = {**replica(1), "replicas": "many"}
+    job: Object = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "train", "namespace": "team", "uid": "u"},
+        "spec": {"pytorchReplicaSpecs": {"Worker": workers}, "runPolicy": policy},
+        "status": status,
+    }
+    with pytest.raises(SpecError) as caught:
+        parse(job, stored=True)
+    return plan_for_invalid(KINDS["PyTorchJob"], job, problems=caught.value.problems, now=NOW)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        {},
+        {"conditions": None, "replicaStatuses": None},
+        {"replicaStatuses": {"Worker": None}, "phase": "Running"},
+        {"conditions": "many"},
+    ],
+)
+def test_a_broken_job_has_failed_with_its_problems_whatever_its_status_was(status: Any) -> None:
+    found = planned(status=status)
+    assert found.status is not None
+    assert [c.type for c in found.status.conditions] == ["Created", "Failed"]
+    assert "Worker.replicas" in found.status.conditions[1].message
+    assert found.status.completion_time == NOW
+    assert found.actions == ()
+    assert [news.reason for news in found.news] == ["InvalidSpec"]
+
+
+def test_an_empty_manager_is_a_mistake_and_not_silence() -> None:
+    found = planned(managedBy="")
+    assert found.status is not None
+    assert "managedBy" in found.status.conditions[1].message
+
+
+@pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "example.com/another-operator"])
+def test_whatever_is_wrong_with_a_job_that_another_manages_is_not_ours_to_say(manager: str) -> None:
+    assert planned(managedBy=manager) == Plan()
