@@ -19,11 +19,15 @@ from controller.observe import Seen
 from controller.tell import Teller
 from elastic.api.job import JobStatus
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import PODS, SERVICES, Object, Resource
+from elastic.kube.resources import PLUGIN_POD_GROUPS, PODS, SERVICES, VOLCANO_POD_GROUPS, Object, Resource
 
 AT_ONCE = 32
 """Requests in flight at a time, of all rounds together: as much as an API server keeps up with, on few connections used again and again."""
 NAMED = {PODS: "Pod", SERVICES: "Service"}
+GROUPS = {VOLCANO_POD_GROUPS: "PodGroup", PLUGIN_POD_GROUPS: "PodGroup"}
+"""Upstream tells of the end of these, and not of their beginning."""
+TOLD_AS_PODS = frozenset({"PyTorchJob", "PaddleJob", "JAXJob"})
+"""Whose end by ttlSecondsAfterFinished upstream tells under the reason that pods have."""
 
 
 @dataclass(slots=True)
@@ -67,6 +71,7 @@ class Applier:
         await self._teller.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now, strict=plan.is_strict)
         if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors:
             await self._act(key, job, DeleteJob(), outcome)
+            await self._teller.tell(job, outcome.news, now=now, strict=plan.is_strict)
         return outcome
 
     async def forget(self, job_uid: str) -> None:
@@ -115,9 +120,7 @@ class Applier:
                     case Delete():
                         await self._delete(key, action, outcome)
                     case DeleteJob():
-                        uid = job["metadata"]["uid"]
-                        await self._kube.delete(JOBS[key.kind], key.name, namespace=key.namespace, uid=uid, propagation="Background")
-                        outcome.job_is_gone = True
+                        await self._delete_job(key, job["metadata"]["uid"], outcome)
                     case Tell() | Forget():
                         pass
             except KubeError as error:
@@ -144,7 +147,7 @@ class Applier:
         return owner_uid(there["metadata"]) == str(job["metadata"]["uid"])
 
     async def _delete(self, key: Key, action: Delete, outcome: Outcome) -> None:
-        word = NAMED.get(action.resource)
+        word = NAMED.get(action.resource) or GROUPS.get(action.resource)
         try:
             answer = await self._kube.delete(
                 action.resource, action.name, namespace=key.namespace, uid=action.uid, grace_s=action.grace_s, propagation="Background"
@@ -157,7 +160,14 @@ class Applier:
             raise
         outcome.wrote(action.resource, answer)
         if word is not None:
-            outcome.news.append(normal(f"SuccessfulDelete{word}", f"Deleted {word.lower()}: {action.name}", about=action.uid))
+            noun = word if action.resource in GROUPS else word.lower()
+            outcome.news.append(normal(f"SuccessfulDelete{word}", f"Deleted {noun}: {action.name}", about=action.uid))
+
+    async def _delete_job(self, key: Key, uid: str, outcome: Outcome) -> None:
+        await self._kube.delete(JOBS[key.kind], key.name, namespace=key.namespace, uid=uid, propagation="Background")
+        outcome.job_is_gone = True
+        word = "Pod" if key.kind in TOLD_AS_PODS else "Job"
+        outcome.news.append(normal(f"SuccessfulDelete{word}", f"Deleted job: {key.name}", about=uid))
 
     async def _write(self, key: Key, job: Object, status: JobStatus, *, old: JobStatus, outcome: Outcome) -> None:
         change = merge_patch(msgspec.to_builtins(old), msgspec.to_builtins(status))

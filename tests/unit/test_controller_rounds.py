@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from controller.actions import Delete, Plan, normal
+from controller.actions import Delete, DeleteJob, Plan, normal
 from controller.apply import Applier
 from controller.keys import Key
 from controller.tell import Teller
 from controller.workqueue import LONGEST_BACK_OFF_S, WorkQueue
 from elastic.api.job import Condition, JobStatus
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import EVENTS, PODS, Object, Resource
+from elastic.kube.resources import EVENTS, PODS, VOLCANO_POD_GROUPS, Object, Resource
 
 KEY = Key("PyTorchJob", "team", "train")
 JOB: Object = {
@@ -159,3 +159,20 @@ async def test_no_pod_goes_on_the_word_of_a_spec_that_has_been_changed_since(gen
     assert kube.deleted == (["train-worker-1"] if goes else [])
     assert bool(outcome.errors) is not goes
     assert (outcome.status == DONE) is goes
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("PyTorchJob", "SuccessfulDeletePod"), ("TFJob", "SuccessfulDeleteJob")])
+async def test_a_job_that_goes_when_its_time_is_over_leaves_word_of_it(kind: str, reason: str) -> None:
+    kube = Kube()
+    applier = Applier(kube, Teller(kube), None)  # type: ignore[arg-type]
+    job = {**JOB, "kind": kind}
+    await applier.carry_out(Key(kind, "team", "train"), job, Plan((DeleteJob(),)), old=JobStatus(), now=NOW)
+    assert kube.deleted == ["train"]
+    assert (kube.events, kube.messages) == ([reason], ["Deleted job: train"])
+
+
+async def test_the_end_of_a_pod_group_is_told_as_upstream_does() -> None:
+    kube = Kube()
+    applier = Applier(kube, Teller(kube), None)  # type: ignore[arg-type]
+    await applier.carry_out(KEY, JOB, Plan((Delete(VOLCANO_POD_GROUPS, "train", "uid-group"),)), old=JobStatus(), now=NOW)
+    assert (kube.events, kube.messages) == (["SuccessfulDeletePodGroup"], ["Deleted PodGroup: train"])
