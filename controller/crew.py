@@ -5,7 +5,7 @@ At our own rendezvous any indexes will do and leavers are told first; everywhere
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller import disruption, group, membership, regroup, resize
+from controller import disruption, group, membership, places, regroup, resize
 from controller.actions import Tell
 from controller.frameworks import FRAMEWORKS
 from controller.pods import replica_name
@@ -47,11 +47,9 @@ def crew_of(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> Crew:
 
 def _part(job: Job, snapshot: Snapshot, known: Sequence[Leaving], pods: Sequence[Pod], *, type: str) -> Crew:
     """What becomes of one replica type; who may be missed is for the place to say where the group meets."""
-    place, count = membership.place(job, snapshot), job.replicas[type].replicas
-    if type == WORKER and place is membership.Place.OURS:
+    if type == WORKER and membership.is_ours(job, snapshot):
         return _members(job, snapshot, known, pods)
-    is_by_count = type == WORKER and place is membership.Place.STORE
-    staff = resize.by_count_in_places(count, pods) if is_by_count else resize.in_places(count, pods)
+    staff = places.of_workers(job, snapshot) if type == WORKER else resize.in_places(job.replicas[type].replicas, pods)
     return Crew(places=_places(type, staff), missing=tuple((type, index) for index in staff.missing), parted=staff.surplus)
 
 

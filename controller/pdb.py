@@ -2,20 +2,25 @@
 
 from collections.abc import Iterator
 
+from controller import places
 from controller.ownership import owned_metadata
-from controller.settings import Settings
+from controller.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_TYPE, job_labels
 
 
-def disruption_budget(job: Job, settings: Settings) -> Iterator[Object]:
-    if job.elastic is None or WORKER not in job.replicas or settings.strict:
+def disruption_budget(job: Job, snapshot: Snapshot) -> Iterator[Object]:
+    if job.elastic is None or WORKER not in job.replicas or snapshot.settings.strict:
         return
+    least = job.least_workers
+    if not places.are_counted(job, snapshot):
+        # Nobody can take a worker's place before it goes: without one to spare a drain would wait for ever.
+        least = min(least, max(0, job.workers - 1))
     labels = job_labels(job.kind, job.metadata.name) | {REPLICA_TYPE: WORKER.lower()}
     yield {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": owned_metadata(job, job.metadata.name),
-        "spec": {"minAvailable": job.least_workers, "selector": {"matchLabels": labels}, "unhealthyPodEvictionPolicy": "AlwaysAllow"},
+        "spec": {"minAvailable": least, "selector": {"matchLabels": labels}, "unhealthyPodEvictionPolicy": "AlwaysAllow"},
     }

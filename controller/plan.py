@@ -247,7 +247,7 @@ def _objects(job: Job, snapshot: Snapshot) -> list[Object]:
         *membership.secret(job, snapshot),
         *(store_objects(job, snapshot) if membership.place(job, snapshot) is membership.Place.STORE else ()),
         *autoscaler(job, snapshot.settings),
-        *disruption_budget(job, snapshot.settings),
+        *disruption_budget(job, snapshot),
     ]
 
 

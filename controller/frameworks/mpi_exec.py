@@ -1,6 +1,6 @@
 """MPI as version v1 has it: workers that wait, and a launcher that starts processes in them through the API server's exec."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from controller.frameworks.environment import Variable, variable, with_environment
 from controller.frameworks.mpi_hosts import (
@@ -17,7 +17,7 @@ from controller.frameworks.mpi_hosts import (
     with_volume,
     workers,
 )
-from controller.snapshot import Pod, Snapshot
+from controller.snapshot import Snapshot
 from elastic.api.job import Job, Object
 
 KUBECTL_VOLUME, KUBECTL_PATH = "mpi-job-kubectl", "/opt/kube"
@@ -85,14 +85,16 @@ def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     exec_verbs = ["create"] if settings.strict and not settings.kubectl_command else ["create", "get"]
     if not account:
         yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(job, launcher_name(job))}
-    yield config_map(job, {"hostfile": _hostfile(job), "kubexec.sh": _kubexec(job), "discover_hosts.sh": _discover(job, snapshot.pods)})
+    yield config_map(
+        job, {"hostfile": _hostfile(job, snapshot), "kubexec.sh": _kubexec(job), "discover_hosts.sh": _discover(job, snapshot)}
+    )
     yield {
         "apiVersion": f"{rbac}/v1",
         "kind": "Role",
         "metadata": metadata(job, launcher_name(job)),
         "rules": [
             {"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods"]},
-            {"verbs": exec_verbs, "apiGroups": [""], "resources": ["pods/exec"], "resourceNames": workers(job)},
+            {"verbs": exec_verbs, "apiGroups": [""], "resources": ["pods/exec"], "resourceNames": workers(job, snapshot)},
         ],
     }
     yield {
@@ -104,9 +106,10 @@ def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     }
 
 
-def _hostfile(job: Job) -> str:
-    slots = job.options.slots_per_worker
-    hosts = [launcher_name(job), *workers(job)] if _launcher_has_gpu(job) else workers(job)
+def _hostfile(job: Job, snapshot: Snapshot) -> str:
+    slots, hosts = job.options.slots_per_worker, workers(job, snapshot)
+    if _launcher_has_gpu(job):
+        hosts = [launcher_name(job), *hosts]
     return "".join(f"{host} slots={slots}\n" for host in hosts)
 
 
@@ -115,10 +118,10 @@ def _kubexec(job: Job) -> str:
     return f'#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n/opt/kube/kubectl exec ${{POD_NAME}}{container} -- /bin/sh -c "$*"'
 
 
-def _discover(job: Job, pods: Sequence[Pod]) -> str:
+def _discover(job: Job, snapshot: Snapshot) -> str:
     """The hosts that elastic Horovod may use now."""
     slots = job.options.slots_per_worker
     script = "#!/bin/sh"
     if _launcher_has_gpu(job):
         script += f"\necho {launcher_name(job)}:{slots}\n"
-    return script + "".join(f"\necho {name}:{slots}" for name in running_workers(job, pods))
+    return script + "".join(f"\necho {name}:{slots}" for name in running_workers(job, snapshot))

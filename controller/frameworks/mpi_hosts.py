@@ -1,9 +1,8 @@
 """Who takes part in an MPI job and under which names, for either transport: launcher, workers, and the config map that lists them."""
 
-from collections.abc import Sequence
-
+from controller import places
 from controller.ownership import owned_metadata
-from controller.snapshot import Pod
+from controller.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -17,15 +16,15 @@ def launcher_name(job: Job) -> str:
     return pod_name(job.kind, job.metadata.name, LAUNCHER, 0)
 
 
-def workers(job: Job) -> list[str]:
+def workers(job: Job, snapshot: Snapshot) -> list[str]:
     """The workers that should be, by the names of their pods."""
-    return [pod_name(job.kind, job.metadata.name, WORKER, index) for index in range(job.workers)]
+    return [pod_name(job.kind, job.metadata.name, WORKER, index) for index in places.of_hosts(job, snapshot)]
 
 
-def running_workers(job: Job, pods: Sequence[Pod]) -> list[str]:
+def running_workers(job: Job, snapshot: Snapshot) -> list[str]:
     """Those that run and stay: one that leaves is off the list before it goes."""
-    wanted = set(workers(job))
-    return sorted(pod.name for pod in pods if pod.is_active and pod.name in wanted)
+    wanted = set(workers(job, snapshot))
+    return sorted(pod.name for pod in snapshot.pods if pod.is_active and pod.name in wanted)
 
 
 def metadata(job: Job, name: str) -> Object:

@@ -104,8 +104,8 @@ def _environment(job: Job, replica: Replica) -> Iterator[Variable]:
 
 def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     domain = snapshot.settings.cluster_domain
-    listed = [_address(job, name, domain) for name in [*_launcher_host(job), *workers(job)]]
-    running = [_address(job, name, domain) for name in [*_launcher_host(job), *running_workers(job, snapshot.pods)]]
+    listed = [_address(job, name, domain) for name in [*_launcher_host(job), *workers(job, snapshot)]]
+    running = [_address(job, name, domain) for name in [*_launcher_host(job), *running_workers(job, snapshot)]]
     keys = _kept(job, snapshot) or snapshot.fresh_keys
     if keys is not None:
         yield {

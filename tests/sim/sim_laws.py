@@ -243,7 +243,7 @@ def _is_at_work(pod: Object) -> bool:
 
 def _counts_workers(job: Job) -> bool:
     """Do any so many workers do? Elsewhere, and where all is to be as upstream has it, a place is a rank: the last places go."""
-    return job.elastic is not None and job.kind.name == "PyTorchJob" and ANNOTATION not in job.metadata.annotations
+    return job.elastic is not None and job.kind.native_elastic and ANNOTATION not in job.metadata.annotations
 
 
 def _is_lost(before: Object, after: Object | None) -> bool:

@@ -1,0 +1,81 @@
+"""A node is drained under a job that runs at its minimum: the drain ends, and where workers can go on without one of them, as many stay."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import sim_time
+from sim_client import Weather
+from sim_jobs import job_of
+from sim_storm import Options, Storm
+
+from elastic.api.job import Object
+from elastic.api.kinds import KINDS, WORKER
+from elastic.api.names import REPLICA_TYPE
+
+QUIET = Options(steps=0, kills=False, weather=Weather())
+AT_LEAST_2 = {"minReplicas": 2, "maxReplicas": 4, "maxRestarts": 10, "scaleInGraceSeconds": 5}
+JUST_2 = {**AT_LEAST_2, "maxReplicas": 2}
+POLICIES = {"": AT_LEAST_2, ", never more": JUST_2}
+KEEP = {"cleanPodPolicy": "None"}
+JOBS = {
+    f"{how}{more}": job_of(kind, types, policy={**policy, **backend}, run_policy=KEEP)
+    for how, kind, types, backend in (
+        ("ours", KINDS["PyTorchJob"], {"Worker": 2}, {}),
+        ("c10d", KINDS["PyTorchJob"], {"Worker": 2}, {"rdzvBackend": "c10d"}),
+        ("launched", KINDS["MPIJob"], {"Launcher": 1, "Worker": 2}, {}),
+        ("whole", KINDS["PaddleJob"], {"Worker": 2}, {}),
+    )
+    for more, policy in POLICIES.items()
+}
+RUNS_BY_S = 120
+ENDS_WITHIN_S = 300
+
+
+class Drained(Storm):
+    """A short life in fair weather, in which every node that a worker runs on is drained in its turn."""
+
+    def __init__(self, manifest: Object, *, seed: int) -> None:
+        super().__init__(seed, QUIET, manifest)
+
+    async def _storm(self) -> None:
+        self.keep_controllers()
+        self.api.create(self.resource, self.manifest, actor="user")
+        await self._until(lambda: len(self._workers()) == 2, within_s=RUNS_BY_S)
+        for node in sorted({pod["spec"]["nodeName"] for pod in self._workers()}):
+            self.note(f"{node} is drained")
+            self.cluster.cordon(node, drain=True)
+            await self._until(partial(self._is_empty, node), within_s=ENDS_WITHIN_S)
+            await self._until(lambda: len(self._workers()) == 2, within_s=ENDS_WITHIN_S)
+            self.cluster.cordon(node, is_cordoned=False)
+
+    async def _until(self, holds: Callable[[], bool], *, within_s: int) -> None:
+        for _ in range(within_s):
+            if holds():
+                return
+            await asyncio.sleep(1.0)
+            self.check()
+        left = [(pod["metadata"]["name"], pod["spec"].get("nodeName"), pod["status"]["phase"]) for pod in self.cluster.pods()]
+        raise AssertionError(f"after {within_s} s there are still {left}")
+
+    def _is_empty(self, node: str) -> bool:
+        return not self.cluster.pods(node=node)
+
+    def _workers(self) -> list[Object]:
+        return [pod for pod in self.cluster.running() if pod["metadata"]["labels"].get(REPLICA_TYPE) == WORKER.lower()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("job", JOBS)
+def test_a_drain_ends_also_where_a_job_runs_at_its_minimum(job: str, seed: int) -> None:
+    storms: list[Drained] = []
+
+    async def life() -> None:
+        storms.append(Drained(JOBS[job], seed=seed))
+        await storms[0].play()
+
+    try:
+        sim_time.run(life())
+    except AssertionError as error:
+        raise AssertionError(f"{job}: {error}\n" + "\n".join(storms[0].history)) from error
