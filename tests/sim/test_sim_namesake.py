@@ -1,0 +1,32 @@
+"""A job that is deleted and made anew under its name while pods of the former still go: nothing of that one counts for it."""
+
+import asyncio
+
+from test_sim_rest import KIND, Scene, named, played
+
+from controller.keys import JOBS, owner_uid
+from elastic.api.names import REPLICA_TYPE
+from elastic.kube.resources import PODS, SERVICES
+
+
+def test_a_job_made_anew_under_its_name_takes_nothing_over_from_the_former() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.api.create(JOBS[KIND], named("again"), actor="user")
+        await scene.until_quiet()
+        former = scene.api.get(JOBS[KIND], "again")["metadata"]["uid"]
+        scene.api.delete(JOBS[KIND], "again", actor="user")
+        scene.api.create(JOBS[KIND], named("again"), actor="user")
+        assert {owner_uid(pod["metadata"]) for pod in scene.api.all(PODS)} == {former}
+        await asyncio.sleep(1.0)
+        status = scene.api.get(JOBS[KIND], "again").get("status") or {}
+        assert not any(count.get("active") for count in (status.get("replicaStatuses") or {}).values())
+        await scene.until_quiet()
+        mine = scene.api.get(JOBS[KIND], "again")["metadata"]["uid"]
+        assert mine != former
+        for resource in (PODS, SERVICES):
+            found = [item for item in scene.api.all(resource) if REPLICA_TYPE in item["metadata"]["labels"]]
+            assert [owner_uid(item["metadata"]) for item in found] == [mine] * 3
+        assert scene.conditions("again")[-1] == "PyTorchJobRunning"
+
+    played(story())
