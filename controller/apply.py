@@ -19,7 +19,17 @@ from controller.observe import Seen
 from controller.tell import Teller
 from elastic.api.job import JobStatus
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import PLUGIN_POD_GROUPS, PODS, SERVICES, VOLCANO_POD_GROUPS, Object, Resource
+from elastic.kube.resources import (
+    CONFIG_MAPS,
+    PLUGIN_POD_GROUPS,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    VOLCANO_POD_GROUPS,
+    Object,
+    Resource,
+)
 
 AT_ONCE = 32
 """Requests in flight at a time, of all rounds together: as much as an API server keeps up with, on few connections used again and again."""
@@ -28,6 +38,10 @@ GROUPS = {VOLCANO_POD_GROUPS: "PodGroup", PLUGIN_POD_GROUPS: "PodGroup"}
 """Upstream tells of the end of these, and not of their beginning."""
 TOLD_AS_PODS = frozenset({"PyTorchJob", "PaddleJob", "JAXJob"})
 """Whose end by ttlSecondsAfterFinished upstream tells under the reason that pods have."""
+GOES_INTO_PODS = frozenset({SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS})
+"""No pod is made while one of these cannot be: what somebody else has by that name would go into it."""
+REFUSALS = (403, 409, 422)
+"""Answers that do not change by themselves: a name is taken, a quota used up."""
 
 
 @dataclass(slots=True)
@@ -39,9 +53,14 @@ class Outcome:
     errors: list[Exception] = field(default_factory=list)
     status: JobStatus | None = None
     """The status that was written, if one was."""
+    secrets: list[Object] = field(default_factory=list)
+    """As they were written: no watch will show them."""
     job_is_gone: bool = False
 
     def wrote(self, resource: Resource, item: Object) -> None:
+        if resource == SECRETS:
+            self.secrets.append(item)
+            return
         metadata = item.get("metadata") or {}
         version, seen = str(metadata.get("resourceVersion", "")), Seen(resource, OWNED_LABEL in (metadata.get("labels") or {}))
         if version.isdigit() and int(version) > int(self.written.get(seen, "0")):
@@ -62,8 +81,10 @@ class Applier:
         if not await self._speak(job, plan.actions, outcome):
             # Untold members must not lose their pods; everything else may go on.
             plan = _without_departures(plan)
-        for group in _in_order(plan.actions):
-            await asyncio.gather(*(self._act(key, job, action, outcome) for action in group))
+        first, pods = _in_order(plan.actions)
+        done = await asyncio.gather(*(self._act(key, job, action, outcome) for action in first))
+        if all(is_done for action, is_done in zip(first, done, strict=True) if _goes_into_pods(action)):
+            await asyncio.gather(*(self._act(key, job, action, outcome) for action in pods))
         if plan.status is not None and plan.status != old and not (plan.is_final and outcome.errors):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
         # What was done is told as it is; what the status must say first waits until it does.
@@ -109,7 +130,8 @@ class Applier:
             return False
         return True
 
-    async def _act(self, key: Key, job: Object, action: Action, outcome: Outcome) -> None:
+    async def _act(self, key: Key, job: Object, action: Action, outcome: Outcome) -> bool:
+        """True if it was done, or was so already."""
         async with self._gate:
             try:
                 match action:
@@ -126,6 +148,8 @@ class Applier:
             except KubeError as error:
                 if not (error.code == 404 and isinstance(action, Delete | DeleteJob)):
                     outcome.errors.append(error)
+                    return False
+        return True
 
     async def _create(self, key: Key, job: Object, resource: Resource, item: Object, outcome: Outcome) -> None:
         word, name = NAMED.get(resource), item["metadata"]["name"]
@@ -134,8 +158,8 @@ class Applier:
         except KubeError as error:
             if error.reason == "AlreadyExists" and await self._is_ours(key, job, resource, name):
                 return
-            if word is not None:
-                outcome.news.append(warning(f"FailedCreate{word}", f"Error creating: {error.message}", about=error.message))
+            if word is not None or error.code in REFUSALS:
+                outcome.news.append(warning(f"FailedCreate{resource.kind}", f"Error creating: {error.message}", about=error.message))
             raise
         outcome.wrote(resource, made)
         if word is not None:
@@ -202,11 +226,15 @@ def _parts_with_pod(action: Action) -> bool:
     return isinstance(action, Delete) and action.resource == PODS
 
 
-def _in_order(actions: Iterable[Action]) -> list[list[Action]]:
+def _goes_into_pods(action: Action) -> bool:
+    return isinstance(action, Create) and action.resource in GOES_INTO_PODS
+
+
+def _in_order(actions: Iterable[Action]) -> tuple[list[Action], list[Action]]:
     """What pods need comes before the pods that are made."""
     first: list[Action] = []
     pods: list[Action] = []
     for action in actions:
         if not isinstance(action, DeleteJob):
             (pods if isinstance(action, Create) and action.resource == PODS else first).append(action)
-    return [first, pods]
+    return first, pods

@@ -23,6 +23,7 @@ from elastic.kube.resources import (
     PODS,
     ROLE_BINDINGS,
     ROLES,
+    SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
     VOLCANO_POD_GROUPS,
@@ -30,6 +31,7 @@ from elastic.kube.resources import (
     Resource,
 )
 
+STARVED = "CreateContainerConfigError"
 BY_JOB, BY_UID, BY_NODE = "job", "uid", "node"
 
 
@@ -110,6 +112,11 @@ class Observer:
             for job in jobs.by(BY_UID, uid):
                 return Key(kind, job["metadata"].get("namespace", ""), job["metadata"]["name"])
         return None
+
+    def is_starved(self, key: Key) -> bool:
+        """Does a container of the job's replicas wait for something that it is to be started with, a Secret perhaps?"""
+        pods = (mine.what for mine in self._pods.by(BY_JOB, str(key)))
+        return any(c.waiting == STARVED for pod in pods if isinstance(pod, Pod) for c in pod.containers)
 
     async def reached(self, seen: Seen, version: str, *, timeout_s: float) -> bool:
         """Waits until a write of ours is in view, so that the next round does not do it again."""
@@ -211,9 +218,9 @@ def resources_of(kinds: Iterable[str], *, gang_scheduler: str) -> list[Resource]
     """Of which jobs of these kinds may have objects beside their replicas, pods and services among them.
 
     Pod groups are watched only where a gang scheduler's kind exists, and what only MPIJobs have only by whoever looks after them:
-    others need no right to it.
+    others need no right to it. Secrets are asked for one by one.
     """
     groups = {"": None, "volcano": VOLCANO_POD_GROUPS}.get(gang_scheduler, PLUGIN_POD_GROUPS)
-    without = {VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS} - {groups}
+    without = {SECRETS, VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS} - {groups}
     without |= set() if MPI in kinds else {CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS}
     return [resource for resource in RESOURCES.values() if resource not in without]

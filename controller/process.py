@@ -21,6 +21,7 @@ from controller.metrics import Metrics
 from controller.observe import Observer, resources_of
 from controller.options import Options
 from controller.reconcile import Reconciler
+from controller.secrets import Secrets
 from controller.settings import Rendezvous, Settings
 from controller.tell import Teller
 from controller.web import ALL_ADDRESSES, serving
@@ -89,6 +90,7 @@ class Process:
             self._observer,
             self._applier(link),
             self._queue,
+            Secrets(self._kube),
             settings=self._settings(),
             worlds=link.worlds if link is not None else {},
             token_for=lambda uid: job_token(self._key, uid) if self._key else "",

@@ -5,7 +5,7 @@ A job that makes trouble costs its own rounds and nobody else's.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -18,6 +18,7 @@ from controller.keys import Key
 from controller.metrics import Metrics
 from controller.observe import Observer, Seen
 from controller.plan import plan
+from controller.secrets import Secrets
 from controller.settings import Settings
 from controller.snapshot import KeyPair, World
 from controller.workqueue import WorkQueue
@@ -41,6 +42,7 @@ class Reconciler:
         observer: Observer,
         applier: Applier,
         queue: WorkQueue[Key],
+        secrets: Secrets,
         *,
         settings: Settings,
         worlds: Mapping[str, World],
@@ -57,6 +59,7 @@ class Reconciler:
         self._observer = observer
         self._applier = applier
         self._queue = queue
+        self._secrets = secrets
         self._settings = settings
         self._worlds = worlds
         self._token_for = token_for
@@ -114,15 +117,22 @@ class Reconciler:
         if job is None:
             self._queue.forget(key)
             self._unseen.pop(key, None)
+            self._secrets.forget(key)
             return True
         if not await self._is_in_view(key):
             return False
         now = self._now().replace(microsecond=0)
         old, planned = self._planned(key, job, now)
+        try:
+            if await self._secrets.look(key, job, planned, is_starved=self._observer.is_starved(key)):
+                old, planned = self._planned(key, job, now)
+        except KubeError as error:
+            _tell_of(key, [error])
+            return False
         outcome = await self._applier.carry_out(key, job, planned, old=old, now=now)
+        self._secrets.remember(key, outcome.secrets)
         self._count(key, old, outcome)
-        for error in outcome.errors:
-            log.log(_level(error), "round for %s %s/%s: %s", *key, error)
+        _tell_of(key, outcome.errors)
         self._unseen[key] = self._clock() + LONGEST_BLINDNESS_S, outcome.written
         await self._is_in_view(key)
         if planned.look_again_at is not None:
@@ -169,10 +179,13 @@ class Reconciler:
         snapshot = self._observer.snapshot(
             key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid), term=self.term
         )
+        snapshot = replace(snapshot, owned=(*snapshot.owned, *self._secrets.of(key, uid)))
         keys = self._new_keys() if mpi_ssh.lacks_keys(parsed, snapshot) else None
         return parsed.status, plan(parsed, replace(snapshot, remarks=tuple(map(str, warnings)), fresh_keys=keys))
 
 
-def _level(error: Exception) -> int:
-    """A lost race is ordinary: the next round sees what the other wrote."""
-    return logging.DEBUG if isinstance(error, KubeError) and error.reason == "Conflict" else logging.WARNING
+def _tell_of(key: Key, errors: Iterable[Exception]) -> None:
+    for error in errors:
+        # A lost race is ordinary: the next round sees what the other wrote.
+        is_lost_race = isinstance(error, KubeError) and error.reason == "Conflict"
+        log.log(logging.DEBUG if is_lost_race else logging.WARNING, "round for %s %s/%s: %s", *key, error)

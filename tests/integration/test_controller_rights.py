@@ -178,6 +178,10 @@ async def change(kube: Kube, found: list[tuple[Resource, Object]]) -> None:
     for resource, item in found:
         if resource in DRIFT and (resource != SERVICES or item["metadata"]["name"].endswith("-rdzv")):
             await kube.patch(resource, item["metadata"]["name"], DRIFT[resource], namespace="default")
+    # A Secret is looked at again when a pod is made.
+    for resource, item in found:
+        if resource == PODS:
+            await kube.delete(PODS, item["metadata"]["name"], namespace="default", grace_s=0)
 
 
 async def begin(kube: Kube, wanted: list[Object]) -> set[str]:

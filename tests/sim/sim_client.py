@@ -56,6 +56,7 @@ class SimKube:
     def __init__(self, api: Api, sky: Sky, draw: random.Random, *, actor: str, on_call: Callable[[str], bool] | None = None) -> None:
         self.actor = actor
         self.calls = 0
+        self.gets: list[tuple[Resource, str]] = []
         self._api = api
         self._sky = sky
         self._draw = draw
@@ -70,6 +71,7 @@ class SimKube:
         self._is_dead = True
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, subresource: str | None = None) -> Object:
+        self.gets.append((resource, name))
         return await self._call(lambda: self._api.get(resource, name), writes=False)
 
     async def list(

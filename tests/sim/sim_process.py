@@ -23,6 +23,7 @@ from controller.link import RendezvousLink
 from controller.metrics import Metrics
 from controller.observe import Observer, resources_of
 from controller.reconcile import Reconciler
+from controller.secrets import Secrets
 from controller.settings import Rendezvous, Settings
 from controller.snapshot import KeyPair
 from controller.tell import Teller
@@ -63,6 +64,7 @@ class Controller:
             self.observer,
             self._applier(),
             self.queue,
+            Secrets(self.kube),
             settings=replace(SETTINGS, gang_scheduler=gang_scheduler),
             new_keys=lambda: KeyPair(private="private", public="public"),
             worlds=self._link.worlds,

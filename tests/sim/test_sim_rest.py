@@ -28,13 +28,21 @@ class Scene:
     """One controller in fair weather, a cluster, and every write of the controller's."""
 
     def __init__(self) -> None:
-        self.api, server = Api(), SimServer()
-        self.cluster = Cluster(self.api, server, random.Random(1))
-        self.controller = Controller(self.api, Sky(Weather()), server, random.Random(1), name=NAME, kinds=[KIND])
+        self.api, self.server = Api(), SimServer()
+        self.cluster = Cluster(self.api, self.server, random.Random(1))
         self.writes: list[Write] = []
         self.api.observers.append(lambda write: self.writes.append(write) if write.actor == NAME else None)
-        self.controller.start()
+        self.controller = self._started()
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
+
+    def _started(self) -> Controller:
+        controller = Controller(self.api, Sky(Weather()), self.server, random.Random(1), name=NAME, kinds=[KIND])
+        controller.start()
+        return controller
+
+    def restart(self) -> None:
+        self.controller.kill()
+        self.controller = self._started()
 
     async def _tick(self) -> None:
         while True:

@@ -1,0 +1,146 @@
+"""A job's Secret, which no watch shows: made once, looked for by whoever starts anew, mended before the next pod, never a stranger's."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import sim_time
+from sim_api import Write
+from sim_jobs import NAME, job_of
+from test_sim_rest import KIND, REST_S, Scene
+
+from controller.keys import JOBS, owner_uid
+from elastic.api.kinds import KINDS
+from elastic.kube.resources import EVENTS, PODS, SECRETS
+
+SECRET = f"{NAME}-elastic"
+
+
+class Secretive(Scene):
+    """Notes for each pod whether the Secret that goes into it was the job's own when it was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.well_begun: list[bool] = []
+        self.api.observers.append(self._note)
+
+    def _note(self, write: Write) -> None:
+        if write.resource == PODS and write.before is None:
+            secret, job = self.api.find(SECRETS, SECRET), self.api.find(JOBS[KIND], NAME)
+            assert job is not None
+            self.well_begun.append(secret is not None and owner_uid(secret["metadata"]) == job["metadata"]["uid"])
+
+    async def begin(self) -> None:
+        job = job_of(KINDS[KIND], {"Worker": 2}, policy={"minReplicas": 1, "maxReplicas": 3}, run_policy={})
+        self.api.create(JOBS[KIND], job, actor="user")
+        await self.until_quiet()
+
+    @property
+    def reads(self) -> list[str]:
+        """Secrets that the present controller asked for."""
+        return [name for resource, name in self.controller.kube.gets if resource == SECRETS]
+
+    @property
+    def token(self) -> str:
+        secret = self.api.find(SECRETS, SECRET)
+        return secret["data"]["token"] if secret is not None else ""
+
+
+def played(story: Callable[[Secretive], Coroutine[Any, Any, None]]) -> None:
+    async def begun() -> None:
+        await story(Secretive())
+
+    sim_time.run(begun())
+
+
+def test_a_new_job_asks_for_no_secret_and_one_at_rest_neither() -> None:
+    async def story(scene: Secretive) -> None:
+        await scene.begin()
+        await asyncio.sleep(REST_S)
+        assert [write.verb for write in scene.writes if write.resource == SECRETS] == ["create"]
+        assert scene.reads == []
+
+    played(story)
+
+
+def test_who_starts_anew_asks_once_and_writes_nothing() -> None:
+    async def story(scene: Secretive) -> None:
+        await scene.begin()
+        scene.restart()
+        scene.writes.clear()
+        await asyncio.sleep(REST_S)
+        assert scene.reads == [SECRET]
+        assert scene.writes == []
+
+    played(story)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "changed"])
+def test_a_secret_that_somebody_spoiled_is_mended_before_the_next_pod_is_made(damage: str) -> None:
+    async def story(scene: Secretive) -> None:
+        await scene.begin()
+        token = scene.token
+        _spoil(scene, damage)
+        scene.cluster.evict(scene.cluster.running()[0])
+        await scene.until_quiet()
+        assert len(scene.well_begun) == 3
+        assert all(scene.well_begun)
+        assert scene.token == token != ""
+        assert scene.reads == [SECRET]
+
+    played(story)
+
+
+def test_a_secret_that_a_container_waits_for_is_made_anew() -> None:
+    """A container that is started again in its pod reads the Secret again."""
+
+    async def story(scene: Secretive) -> None:
+        await scene.begin()
+        token = scene.token
+        _spoil(scene, "deleted")
+        waiting = [{"name": "pytorch", "state": {"waiting": {"reason": "CreateContainerConfigError"}}}]
+        worker = scene.cluster.running()[0]["metadata"]["name"]
+        scene.api.change(PODS, worker, lambda pod: pod["status"].update(containerStatuses=waiting))
+        await asyncio.sleep(5.0)
+        assert scene.token == token != ""
+        assert len(scene.well_begun) == 2
+
+    played(story)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "changed"])
+def test_a_secret_that_somebody_spoiled_is_mended_by_the_next_controller(damage: str) -> None:
+    async def story(scene: Secretive) -> None:
+        await scene.begin()
+        token = scene.token
+        _spoil(scene, damage)
+        scene.restart()
+        await scene.until_quiet()
+        assert scene.token == token != ""
+        assert len(scene.well_begun) == 2
+
+    played(story)
+
+
+def test_a_strangers_secret_goes_into_no_pod_and_the_job_begins_when_it_is_gone() -> None:
+    async def story(scene: Secretive) -> None:
+        stranger = {"metadata": {"name": SECRET, "namespace": "team"}, "data": {"token": "bXkgb3du"}}
+        scene.api.create(SECRETS, stranger, actor="user")
+        await scene.begin()
+        assert scene.api.all(PODS) == []
+        assert scene.token == "bXkgb3du"
+        (event,) = [event for event in scene.api.all(EVENTS) if event["reason"] == "FailedCreateSecret"]
+        assert event["message"] == f"Error creating: secrets {SECRET} already exists"
+        scene.api.remove(SECRETS, SECRET)
+        await scene.until_quiet()
+        assert scene.well_begun == [True, True]
+
+    played(story)
+
+
+def _spoil(scene: Secretive, damage: str) -> None:
+    if damage == "deleted":
+        scene.api.remove(SECRETS, SECRET)
+    else:
+        scene.api.change(SECRETS, SECRET, lambda secret: secret["data"].update(token="c3BvaWxlZA=="))
