@@ -74,6 +74,23 @@ async def test_descriptors_reach_the_one_who_asked_for_them(holder: Path) -> Non
     await channel.close()
 
 
+@pytest.mark.parametrize("holder", ["netns"], indirect=True)
+async def test_the_way_out_of_a_pod_stays_the_same_when_others_come(holder: Path) -> None:
+    """The bridge once took the lowest hardware address of its ports: with a new pod it could change, and what the others sent was lost."""
+    channel = await Channel.open(holder)
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    channel.subscribe(ended.put_nowait)
+    ask = "import socket; socket.socket().connect_ex(('10.64.0.1', 9)); print(open('/proc/net/arp').read().split()[12])"
+    seen = set()
+    for pod in ("first", "second", "third", "fourth", "fifth"):
+        await channel.create(pod, hostname=pod)
+        await channel.run(launch(holder, pod, "", argv=[sys.executable, "-c", ask], pod=pod))
+        await ended.get()
+        seen.add((holder / f"{pod}.log").read_text())
+    assert seen == {"02:00:0a:40:00:01\n"}
+    await channel.close()
+
+
 async def test_what_cannot_start_says_why(holder: Path) -> None:
     channel = await Channel.open(holder)
     ended: asyncio.Queue[str] = asyncio.Queue()

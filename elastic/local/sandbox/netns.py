@@ -19,6 +19,9 @@ from elastic.local.sandbox.mounts import Placement
 BRIDGE = "elastic0"
 GATEWAY = "10.64.0.1"
 PREFIX = 16
+HARDWARE = "02:00:0a:40:00:01"
+"""The bridge's own. A bridge without one takes the lowest of its ports', which changes as pods come and go, and whoever knew the former
+one reaches nobody for half a minute."""
 FIRST_POD, LAST_POD = 2, 65_534
 NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
 """For pods know only the names of their hosts file: whoever asks for another is refused at once, where the machine's own name server,
@@ -49,7 +52,7 @@ class Netns:
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         _ip(
             "link set lo up",
-            f"link add {BRIDGE} type bridge",
+            f"link add {BRIDGE} address {HARDWARE} type bridge",
             f"addr add {GATEWAY}/{PREFIX} dev {BRIDGE}",
             f"link set {BRIDGE} up",
             # Whoever wants to leave the machine hears so at once, instead of waiting for a time-out.
