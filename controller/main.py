@@ -34,7 +34,13 @@ log = logging.getLogger("controller")
 )
 @click.option("--gang-scheduler-name", "gang_scheduler", default="", help="Make pod groups for this scheduler.")
 @click.option("--cluster-domain", default="", help="Domain behind .svc in the names that TensorFlow gets.")
-@click.option("--pytorch-init-container-image", "init_image", default="alpine:3.10", show_default=True, help="Waits for the master.")
+@click.option(
+    "--pytorch-init-container-image",
+    "init_image",
+    default="alpine:3.10",
+    show_default=True,
+    help="Waits for the master, by nslookup in a shell; own: the worker image does, for as long as it takes.",
+)
 @click.option("--pytorch-init-container-max-tries", "init_tries", default=100, show_default=True, help="How often it looks, every 2 s.")
 @click.option(
     "--mpi-kubectl-delivery-image",

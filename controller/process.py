@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
 GATHER_S = 0.03
 OWN = "own"
+OWN_WAIT = ("python3", "-m", "elastic_worker.resolve")
 OWN_KUBECTL = ("python3", "-m", "elastic_worker.kubectl", "--install", "/opt/kube")
 
 
@@ -128,8 +129,9 @@ class Process:
             strict=options.compat == "strict",
             gang_scheduler=options.gang_scheduler,
             cluster_domain=options.cluster_domain,
-            init_image=options.init_image,
+            init_image=options.worker_image if options.init_image == OWN else options.init_image,
             init_tries=options.init_tries,
+            init_command=OWN_WAIT if options.init_image == OWN else (),
             kubectl_image=options.worker_image if options.kubectl_image == OWN else options.kubectl_image,
             kubectl_command=OWN_KUBECTL if options.kubectl_image == OWN else (),
         )

@@ -21,6 +21,8 @@ class Settings:
     cluster_domain: str = ""
     init_image: str = "alpine:3.10"
     init_tries: int = 100
+    init_command: tuple[str, ...] = ()
+    """How that image waits for the name that follows, where it is not by nslookup in a shell."""
     kubectl_image: str = "kubeflow/kubectl-delivery:latest"
     """Brings the exec client into MPI launchers."""
     kubectl_command: tuple[str, ...] = ()

@@ -114,11 +114,18 @@ def is_undeliverable(terminated: Mapping[str, Any], job_uid: str) -> str:
 
 
 def _init_container(delivery: Delivery) -> dict[str, Any]:
+    command = ["python3", "-m", "elastic_worker.deliver", delivery.folder]
+    made = init_container(INIT_CONTAINER, image=delivery.image, command=command, pull_policy=delivery.pull_policy)
+    return made | {"volumeMounts": [{"name": VOLUME, "mountPath": delivery.folder}]}
+
+
+def init_container(name: str, *, image: str, command: Sequence[str], pull_policy: str = "IfNotPresent") -> dict[str, Any]:
+    """An init container of our own image: small, and admitted where only restricted pods are."""
     return {
-        "name": INIT_CONTAINER,
-        "image": delivery.image,
-        "imagePullPolicy": delivery.pull_policy,
-        "command": ["python3", "-m", "elastic_worker.deliver", delivery.folder],
+        "name": name,
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "command": list(command),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "128Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -126,7 +133,6 @@ def _init_container(delivery: Delivery) -> dict[str, Any]:
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "volumeMounts": [{"name": VOLUME, "mountPath": delivery.folder}],
     }
 
 

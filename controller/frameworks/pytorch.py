@@ -14,8 +14,10 @@ from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
 from elastic.api.template import training_port
 from elastic.api.words import RdzvBackend
+from rendezvous.delivery import init_container
 
 MASTER = "Master"
+INIT_CONTAINER = "init-pytorch"
 
 
 class PyTorch(Framework):
@@ -93,15 +95,17 @@ def _elastic(job: Job, policy: ElasticPolicy, *, place: Place) -> Iterator[Varia
 
 
 def _waits_for_master(job: Job, snapshot: Snapshot) -> Object:
-    """Upstream's init container: a static worker's processes give up when the master's name does not resolve yet."""
+    """A static worker's processes give up when the master's name does not resolve yet."""
     master = pod_name(job.kind, job.metadata.name, MASTER, 0)
     settings = snapshot.settings
+    if settings.init_command:
+        return init_container(INIT_CONTAINER, image=settings.init_image, command=(*settings.init_command, master))
     script = (
         f"err=1;for i in $(seq {settings.init_tries}); do if nslookup {master}; then err=0 && break; fi;"
         "echo waiting for master; sleep 2; done; exit $err"
     )
     return {
-        "name": "init-pytorch",
+        "name": INIT_CONTAINER,
         "image": settings.init_image,
         "imagePullPolicy": "IfNotPresent",
         "resources": {"limits": {"cpu": "100m", "memory": "20Mi"}, "requests": {"cpu": "50m", "memory": "10Mi"}},

@@ -1,6 +1,7 @@
 """What the processes of each kind are told: variables, in upstream's order, of the container that trains."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,3 +129,22 @@ def test_a_variable_that_the_user_sets_too_stands_before_ours_which_wins() -> No
     assert told(one, "Worker") == [("PET_NNODES", "7"), ("PYTHONUNBUFFERED", "1"), ("PET_NPROC_PER_NODE", "auto"), ("PET_NNODES", "1")]
     beside = pod_for(one, "Worker", 0, snapshot())["spec"]["containers"][1]["env"]
     assert [entry["name"] for entry in beside] == ["PYTHONUNBUFFERED", "PET_NPROC_PER_NODE", "PET_NNODES"]
+
+
+def waits(**settings: Any) -> Any:
+    one = made("PyTorchJob", Master=1, Worker=1)
+    (container,) = pod_for(one, "Worker", 0, snapshot(settings=replace(PLAIN, **settings)))["spec"]["initContainers"]
+    assert "initContainers" not in pod_for(one, "Master", 0, snapshot())["spec"]
+    return container
+
+
+def test_workers_wait_for_their_masters_name_as_upstreams_do() -> None:
+    assert waits(init_tries=7)["image"] == "alpine:3.10"
+    assert waits(init_tries=7)["command"][2].startswith("err=1;for i in $(seq 7); do if nslookup train-master-0; then")
+
+
+def test_workers_can_wait_by_our_own_image_which_restricted_namespaces_admit_and_which_gives_up_never() -> None:
+    found = waits(init_image="registry/ours:1", init_command=("python3", "-m", "elastic_worker.resolve"))
+    assert (found["name"], found["image"]) == ("init-pytorch", "registry/ours:1")
+    assert found["command"] == ["python3", "-m", "elastic_worker.resolve", "train-master-0"]
+    assert found["securityContext"]["runAsNonRoot"] is True
