@@ -9,10 +9,11 @@ from prometheus_client.registry import Collector
 from controller.conditions import holds
 from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
-from elastic.api.words import ConditionType
+from elastic.api.words import Cause, ConditionType
 
 LABELS = ("job_namespace", "framework")
 UPSTREAM = "training_operator_jobs"
+OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 
 
 class Metrics:
@@ -80,4 +81,6 @@ class _Requests(Collector):
 
 
 def _restarts(status: JobStatus) -> int:
-    return sum(status.elastic.restarts.values()) if status.elastic is not None else 0
+    """Without those that somebody asked for, and those that only followed from another."""
+    counts = status.elastic.restarts if status.elastic is not None else {}
+    return sum(count for cause, count in counts.items() if cause not in OF_NO_ACCOUNT)

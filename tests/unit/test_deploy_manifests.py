@@ -213,6 +213,13 @@ def test_the_dashboard_asks_for_metrics_that_are_exported() -> None:
     assert named <= exported()
 
 
+def test_every_metric_stands_on_the_page_about_them_and_no_other() -> None:
+    named = set(re.findall(r"`((?:training_operator|elastic)_\w+)`", (DEPLOY.parent / "docs" / "metrics.md").read_text()))
+    text = generate_latest(Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1}).registry) + metrics_of(lambda: ())()[0]
+    made = set(re.findall(r"# TYPE (\S+)", text.decode()))
+    assert named == {name for name in made if not name.endswith("_created") and not name.startswith("process_")}
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_monitors_find_services_and_ports(build: Build, overlay: str) -> None:
     found = build(overlay, components=("monitoring",))

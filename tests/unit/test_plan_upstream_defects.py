@@ -89,7 +89,8 @@ def test_a_clean_scale_in_is_neither_a_failure_nor_a_restart(settings: Any) -> N
     before = cluster.job.status
     plans = resized(cluster, elastic_job(1, restart="Never"))
     if settings is OURS:
-        cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running")
+        left = {"plan": 2, "collateral": 1}
+        cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running", restarts=left)
         plans += cluster.settle()
     worker = cluster.job.status.replica_statuses["Worker"]
     assert (worker.active, worker.failed) == (1, 0)
