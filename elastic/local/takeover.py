@@ -13,6 +13,9 @@ CHUNK = 64 * 1024
 BUFFER = 256 * 1024
 
 
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
 class _Protocol(asyncio.StreamReaderProtocol):
     lost = False
 
@@ -51,6 +54,17 @@ async def taken_over(request: web.Request, headers: Mapping[str, str]) -> AsyncI
         else:
             transport.set_protocol(before)
             transport.close()
+
+
+async def both_ways(one: Ends, other: Ends) -> None:
+    """Until both sides have gone."""
+    ways = [asyncio.create_task(pass_on(one[0], other[1])), asyncio.create_task(pass_on(other[0], one[1]))]
+    try:
+        await asyncio.wait(ways)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
 
 
 async def pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

@@ -2,6 +2,7 @@
 Only who holds the API server's client certificate is answered.
 """
 
+import asyncio
 import socket
 import ssl
 import tempfile
@@ -21,8 +22,9 @@ from elastic.local.agent.pod import PodRunner
 from elastic.local.agent.runs import Run
 from elastic.local.agent.spdysession import Connection, Session, Tunnel
 from elastic.local.certificates import issue, make_ca
-from elastic.local.sandbox.channel import Channel
-from elastic.local.takeover import taken_over
+from elastic.local.sandbox import SandboxError
+from elastic.local.sandbox.channel import Channel, HolderGone
+from elastic.local.takeover import both_ways, taken_over
 
 ALLOWED = {("commonName", "kube-apiserver-kubelet-client"), ("organizationName", "system:masters")}
 SHUTDOWN_S = 1.0
@@ -54,6 +56,7 @@ class Endpoint:
             app.router.add_route(method, "/exec/{namespace}/{pod}/{container}", self._exec)
             app.router.add_route(method, "/attach/{namespace}/{pod}/{container}", self._attach)
             app.router.add_route(method, "/portForward/{namespace}/{pod}", self._forward)
+        app.router.add_get("/dial/{namespace}/{pod}/{port}", self._dial)
         app.router.add_get("/healthz", _healthy)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
 
@@ -133,7 +136,8 @@ class Endpoint:
         except ClientGone as gone:
             return gone.response
 
-    async def _forward(self, request: web.Request) -> web.StreamResponse:
+    def _dialler(self, request: web.Request) -> Callable[[int], Awaitable[socket.socket]]:
+        """Connects to a port of the pod."""
         runner = self._runner_of(request)
         if not runner.ip:
             _refuse(400, f'pod "{request.match_info["pod"]}" has no network yet')
@@ -141,6 +145,24 @@ class Endpoint:
         async def to(port: int) -> socket.socket:
             return await dial(self._channel, runner.pod["metadata"]["uid"], ip=runner.ip, port=port)
 
+        return to
+
+    async def _dial(self, request: web.Request) -> web.StreamResponse:
+        """A connection for the API server itself, which is outside of the pods' network: it asks webhooks, and passes requests on."""
+        try:
+            connection = await self._dialler(request)(_port(request.match_info["port"]))
+        except (OSError, SandboxError, HolderGone) as error:
+            _refuse(502, (error.strerror if isinstance(error, OSError) else None) or str(error))
+        far = await asyncio.open_connection(sock=connection)
+        try:
+            async with taken_over(request, {"Connection": "Upgrade", "Upgrade": "tcp"}) as taken:
+                await both_ways((taken.reader, taken.writer), far)
+                return taken.response
+        finally:
+            far[1].close()
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        to = self._dialler(request)
         if request.headers.get("Upgrade", "").lower() == SPDY.lower():
             version = negotiated(request, (portforward.SPDY_PROTOCOL,))
             headers = {"Connection": "Upgrade", "Upgrade": SPDY, "X-Stream-Protocol-Version": version}
@@ -175,12 +197,15 @@ def _streams(request: web.Request) -> Streams:
 def _ports(request: web.Request) -> list[int]:
     """The ports named in the request; those who speak SPDY name them later."""
     words = [word for name in ("port", "ports") for text in request.query.getall(name, []) for word in text.split(",")]
-    for word in words:
-        if not word.isdigit() or not 0 < int(word) < 65536:
-            _refuse(400, f"port is {word} but has to be a number between 1 and 65535")
     if len(words) > portforward.MOST_PORTS:
         _refuse(400, f"{len(words)} ports are asked for, but {portforward.MOST_PORTS} is the most")
-    return [int(word) for word in words]
+    return [_port(word) for word in words]
+
+
+def _port(word: str) -> int:
+    if not word.isdigit() or not 0 < int(word) < 65536:
+        _refuse(400, f"port is {word} but has to be a number between 1 and 65535")
+    return int(word)
 
 
 _STREAMS = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
@@ -218,7 +243,13 @@ def _moment(text: str) -> float:
 
 
 def _refuse(code: int, words: str) -> NoReturn:
-    kinds = {400: web.HTTPBadRequest, 403: web.HTTPForbidden, 404: web.HTTPNotFound, 500: web.HTTPInternalServerError}
+    kinds = {
+        400: web.HTTPBadRequest,
+        403: web.HTTPForbidden,
+        404: web.HTTPNotFound,
+        502: web.HTTPBadGateway,
+        500: web.HTTPInternalServerError,
+    }
     raise kinds[code](text=words)
 
 

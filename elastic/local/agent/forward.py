@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from elastic.local.takeover import pass_on
+from elastic.local.takeover import both_ways
 
 CONNECT_S = 10.0
 
@@ -18,7 +18,7 @@ async def serve(listening: socket.socket, host: str, port: int) -> None:
         except (OSError, TimeoutError):
             writer.close()
             return
-        await asyncio.gather(pass_on(reader, far_writer), pass_on(far_reader, writer))
+        await both_ways((reader, writer), (far_reader, far_writer))
 
     listening.setblocking(False)
     server = await asyncio.start_server(accept, sock=listening)

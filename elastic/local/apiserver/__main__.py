@@ -18,6 +18,8 @@ from elastic.local.apiserver.datadir import DataDir
 from elastic.local.apiserver.faults import Faults
 from elastic.local.apiserver.server import ApiServer
 
+GUARDS_OWNERS = "OwnerReferencesPermissionEnforcement"
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m elastic.local.apiserver", description="The API server of the laptop cluster.")
@@ -35,6 +37,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ready-file", type=Path, help="the same as a file")
     parser.add_argument(
         "--audit-file", type=Path, metavar="F", help="gets a line of JSON for each verb of each user on each resource, once"
+    )
+    parser.add_argument(
+        "--enable-admission-plugins",
+        action="append",
+        default=[],
+        choices=[GUARDS_OWNERS],
+        help="refuses owner references that hold up the deletion of an owner whose finalizers the user may not set",
     )
     parser.add_argument("--faults", type=int, metavar="SEED", help="for tests: serves /faults, where faults on purpose are asked for")
     return parser.parse_args()
@@ -60,7 +69,8 @@ async def serve(args: argparse.Namespace) -> None:
     port = sockets[0].getsockname()[1]
     data = DataDir.open(args.data_dir, tuple(args.san))
     faults = Faults(args.faults) if args.faults is not None else None
-    server = ApiServer(data, faults, Audit(args.audit_file) if args.audit_file is not None else None)
+    audit = Audit(args.audit_file) if args.audit_file is not None else None
+    server = ApiServer(data, faults, audit, guards_owners=GUARDS_OWNERS in args.enable_admission_plugins)
     server.load()
     server.publish(port)
     # Objects come and go by the thousand and hold no cycles; looking for some all the time would be felt by watchers.

@@ -7,8 +7,8 @@ import ipaddress
 import secrets
 
 from elastic.local.apiserver.calls import Call
+from elastic.local.apiserver.delegation import Delegation
 from elastic.local.apiserver.errors import Json, StatusError, bad, forbidden, invalid, not_found
-from elastic.local.apiserver.rbac import GROUP, Rbac
 from elastic.local.apiserver.store import Store
 from elastic.local.apiserver.webhooks import Webhooks
 
@@ -19,8 +19,8 @@ _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 class BuiltInAdmission:
-    def __init__(self, store: Store, rbac: Rbac, webhooks: Webhooks) -> None:
-        self._store, self._rbac, self._webhooks = store, rbac, webhooks
+    def __init__(self, store: Store, webhooks: Webhooks, delegation: Delegation) -> None:
+        self._store, self._webhooks, self._delegation = store, webhooks, delegation
 
     async def admit(self, call: Call, new: Json | None, old: Json | None, /) -> None:
         if new is not None and old is None:
@@ -35,8 +35,7 @@ class BuiltInAdmission:
             self._pod(call, new)
         elif plural == "services":
             self._service(call, new, old)
-        elif call.kind.group == GROUP:
-            self._escalation(call, new)
+        self._delegation.check(call, new, old)
 
     async def review(self, call: Call, new: Json | None, old: Json | None, /) -> None:
         await self._webhooks.validate(call, new, old)
@@ -58,22 +57,6 @@ class BuiltInAdmission:
             error = forbidden(call.kind.group, call.kind.plural, call.name, why)
             error.details = {**(error.details or {}), "causes": [cause]}
             raise error
-
-    def _escalation(self, call: Call, new: Json) -> None:
-        """Nobody hands out rights that they do not have, unless they may escalate or bind."""
-        binding = "roleRef" in new
-        wanted = {"verb": "bind" if binding else "escalate", "group": GROUP, "namespace": call.namespace}
-        if binding:
-            reference = new["roleRef"]
-            rules = self._rbac.rules(reference, call.namespace)
-            wanted |= {"resource": "clusterroles" if reference.get("kind") == "ClusterRole" else "roles", "name": reference.get("name", "")}
-        else:
-            rules = new.get("rules") or []
-            wanted |= {"resource": call.kind.plural, "name": call.name}
-        lacking = self._rbac.lacking(call.user, rules, call.namespace)
-        if lacking and not self._rbac.allows(call.user, wanted)[0]:
-            why = f'user "{call.user.name}" is attempting to grant RBAC permissions not currently held: {lacking}'
-            raise forbidden(GROUP, call.kind.plural, call.name, why)
 
     # ------------------------------------------------------------------ pods
     def _pod(self, call: Call, pod: Json) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 
 from elastic.local.apiserver.calls import Call
+from elastic.local.apiserver.errors import Json
 
 MOST = 100_000
 """Lines; only users could be without number, and they are made by an administrator."""
@@ -18,7 +19,13 @@ class Audit:
         self._seen: set[tuple[object, ...]] = set()
 
     def note(self, call: Call, *, allowed: bool) -> None:
-        fact = (call.user.name, call.verb, call.kind.group, call.kind.plural, call.subresource, allowed)
+        self._write(call.user.name, call.verb, call.kind.group, call.kind.plural, call.subresource, allowed)
+
+    def used(self, user: str, right: Json, *, allowed: bool) -> None:
+        """A right that the server asked for although no request is for it."""
+        self._write(user, right["verb"], right["group"], right["resource"], right.get("subresource", ""), allowed)
+
+    def _write(self, *fact: str | bool) -> None:
         if fact in self._seen or len(self._seen) >= MOST:
             return
         self._seen.add(fact)

@@ -31,6 +31,7 @@ from elastic.local.apiserver.faults import Fault, Faults
 from elastic.local.apiserver.kubelet import Kubelets
 from elastic.local.apiserver.negotiation import Form
 from elastic.local.apiserver.objects import Objects, whole
+from elastic.local.apiserver.proxying import Proxy
 from elastic.local.apiserver.rbac import Rbac
 from elastic.local.apiserver.resources import Registry, ResourceType
 from elastic.local.apiserver.reviews import Reviews
@@ -69,11 +70,13 @@ class Edge:
         writes: Writes,
         subresources: Subresources,
         kubelets: Kubelets,
+        proxy: Proxy,
         faults: Faults | None,
         audit: Audit | None,
     ) -> None:
         self._store, self._registry, self._objects, self._tokens, self._rbac = store, registry, objects, tokens, rbac
         self._reviews, self._writes, self._subresources, self._kubelets = reviews, writes, subresources, kubelets
+        self._proxy = proxy
         self._faults = faults
         self._audit = audit
         self._documents = Documents(registry, store, rbac)
@@ -235,6 +238,8 @@ class Edge:
             return json_response(self._reviews.answer(call, self._writes.read(call)), status=201)
         if call.kind.plural == "pods" and call.subresource in ("log", "exec", "attach", "portforward"):
             return await self._kubelets.serve(request, call)
+        if call.subresource == "proxy":
+            return await self._proxy.serve(request, call)
         if (call.subresource and call.subresource != "status") or call.kind.plural == "bindings":
             status, obj = await self._subresources.answer(call)
             return json_response(obj, status=status)

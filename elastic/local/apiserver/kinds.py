@@ -6,6 +6,7 @@ from elastic.local.apiserver import access, cluster, pods, policies, services, w
 from elastic.local.apiserver.resources import STATUS, ResourceType, Strategy, Subresource
 
 CREATE = ("create",)
+PROXIED = ("create", "delete", "get", "patch", "update")
 _NO_COLLECTION_DELETE = ("create", "delete", "get", "list", "patch", "update", "watch")
 
 
@@ -73,6 +74,7 @@ def _core() -> list[ResourceType]:
                 Subresource("exec", "PodExecOptions", ("create", "get")),
                 Subresource("log", "Pod", ("get",)),
                 Subresource("portforward", "PodPortForwardOptions", ("create", "get")),
+                Subresource("proxy", "PodProxyOptions", PROXIED),
                 _status("Pod"),
             ),
         ),
@@ -98,7 +100,7 @@ def _core() -> list[ResourceType]:
             services.Services(),
             short_names=("svc",),
             categories=("all",),
-            subresources=(_status("Service"),),
+            subresources=(Subresource("proxy", "ServiceProxyOptions", PROXIED), _status("Service")),
             verbs=("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"),
         ),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable
 
@@ -11,12 +12,13 @@ from aiohttp import web
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Cause, Json, StatusError, bad, bad_request, forbidden_field, invalid, not_found
 from elastic.local.apiserver.store import Store
-from elastic.local.apiserver.upgrades import passed_on
+from elastic.local.apiserver.upgrades import Tunnels, passed_on
 
 
 class Kubelets:
     def __init__(self, store: Store, context: Callable[[], ssl.SSLContext]) -> None:
         self._store, self._context = store, context
+        self._tunnels = Tunnels()
         self._session: aiohttp.ClientSession | None = None
         self._kept: ssl.SSLContext | None = None
 
@@ -29,6 +31,7 @@ class Kubelets:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+        await self._tunnels.close()
 
     async def serve(self, request: web.Request, call: Call) -> web.StreamResponse:
         entry = self._store.get("pods", call.namespace, call.name)
@@ -39,8 +42,23 @@ class Kubelets:
             return await self._log(request, call, pod)
         return await self._stream(request, call, pod)
 
+    async def dial(self, pod: Json, port: int) -> socket.socket:
+        """A connection to a port of a pod, in the pod's own network; raises OSError with the reason where there is none."""
+        meta = pod["metadata"]
+        path = f"/dial/{meta['namespace']}/{meta['name']}/{port}"
+        try:
+            return await self._tunnels.dig(address=self._address(pod), path=path, context=self._tls())
+        except StatusError as refused:
+            raise OSError(refused.message) from None
+
+    def address(self, pod: Json) -> tuple[str, int] | None:
+        """Where the agent of the pod's node listens; None for a pod that no agent of a node plays."""
+        try:
+            return self._address(pod) if pod["spec"].get("nodeName") else None
+        except StatusError:
+            return None
+
     def _address(self, pod: Json) -> tuple[str, int]:
-        """Where the node's agent listens."""
         name = pod["spec"]["nodeName"]
         entry = self._store.get("nodes", "", name)
         if entry is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -17,8 +18,13 @@ class Target:
     """the path is of the old form with /watch/ in it"""
 
 
+_PROXIED = re.compile(r"(/api/v1/namespaces/[^/]+/(?:pods|services)/[^/]+/proxy)(/.*)?")
+
+
 def parse(path: str) -> Target | None:
     """None for what is no path of an object or a collection."""
+    proxied = _PROXIED.fullmatch(path)
+    path = proxied[1] if proxied else path
     parts = path.strip("/").split("/")
     if not all(parts):
         return None
@@ -35,6 +41,12 @@ def parse(path: str) -> Target | None:
     name = parts[1] if len(parts) > 1 else ""
     sub = "/".join(parts[2:])
     return Target(group, version, namespace, parts[0], name, sub, watching)
+
+
+def beyond_proxy(path: str) -> str:
+    """What follows /proxy, for whoever the request is passed on to."""
+    proxied = _PROXIED.fullmatch(path)
+    return (proxied[2] if proxied else "") or "/"
 
 
 def verb_of(method: str, *, named: bool, watching: bool) -> str:

@@ -107,7 +107,7 @@ class Rbac:
         if MASTERS in user.groups:
             return []
         held = self.held(user, namespace)
-        return [r for r in rules if not all(any(_covers(h, a) for h in held) for a in _spelled_out(r))]
+        return [r for r in rules if not all(any(_covers(h, a) for h in held) for a in spelled_out(r))]
 
 
 def _subject(subject: Json, namespace: str) -> str:
@@ -116,7 +116,8 @@ def _subject(subject: Json, namespace: str) -> str:
     return f"{subject['kind']}/{subject['name']}"
 
 
-def _spelled_out(rule: Json) -> Iterator[Json]:
+def spelled_out(rule: Json) -> Iterator[Json]:
+    """Each single right that a rule gives, as attributes of a request."""
     for verb in rule.get("verbs") or ():
         for path in rule.get("nonResourceURLs") or ():
             yield {"verb": verb, "path": path}

@@ -16,15 +16,18 @@ from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.datadir import SERVICE_ADDRESS, DataDir
 from elastic.local.apiserver.definitions import STORAGE, Definitions
+from elastic.local.apiserver.delegation import Delegation
 from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.faults import Faults
 from elastic.local.apiserver.http import Edge
 from elastic.local.apiserver.kubelet import Kubelets
 from elastic.local.apiserver.objects import Objects, now_text
 from elastic.local.apiserver.policies import SYSTEM_PRIORITIES
+from elastic.local.apiserver.proxying import Proxy
 from elastic.local.apiserver.rbac import BOOTSTRAP_BINDINGS, BOOTSTRAP_ROLES, GROUP, Rbac
 from elastic.local.apiserver.resources import Registry
 from elastic.local.apiserver.reviews import Reviews
+from elastic.local.apiserver.routes import Routes
 from elastic.local.apiserver.store import Store
 from elastic.local.apiserver.subresources import Subresources
 from elastic.local.apiserver.webhooks import Webhooks
@@ -35,18 +38,19 @@ NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "elast
 
 
 class ApiServer:
-    def __init__(self, data: DataDir, faults: Faults | None = None, audit: Audit | None = None) -> None:
+    def __init__(self, data: DataDir, faults: Faults | None = None, audit: Audit | None = None, *, guards_owners: bool = False) -> None:
         self._data = data
         self.registry = Registry()
         self.registry.add(*kinds.built_in())
         self.store = Store(data.database, self._fields)
         self.tokens = Tokens(data.signing_key, data.admin_token, self._alive)
         rbac = Rbac(self.store)
-        self._webhooks = Webhooks(self.store, self.registry)
-        admission = BuiltInAdmission(self.store, rbac, self._webhooks)
+        self._kubelets = Kubelets(self.store, data.kubelet_context)
+        routes = Routes(self.store, self._kubelets)
+        self._webhooks = Webhooks(self.store, self.registry, routes)
+        admission = BuiltInAdmission(self.store, self._webhooks, Delegation(rbac, self.registry, audit=audit, guards_owners=guards_owners))
         objects = Objects(self.store, admission)
         self.writes = writes = Writes(objects, self.store)
-        self._kubelets = Kubelets(self.store, data.kubelet_context)
         self._edge = Edge(
             store=self.store,
             registry=self.registry,
@@ -57,6 +61,7 @@ class ApiServer:
             writes=writes,
             subresources=Subresources(objects, writes, self.store, self.registry, self.tokens),
             kubelets=self._kubelets,
+            proxy=Proxy(self.store, routes, self._kubelets),
             faults=faults,
             audit=audit,
         )

@@ -6,13 +6,14 @@ What the two sides speak, SPDY or WebSocket, is their own business.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from elastic.local.apiserver.errors import StatusError
-from elastic.local.takeover import pass_on, taken_over
+from elastic.local.takeover import Ends, both_ways, taken_over
 
 CONNECT_S = 5.0
 ANSWER_S = 60.0
@@ -29,32 +30,58 @@ class Answer:
 
 async def passed_on(request: web.Request, *, address: tuple[str, int], path: str, context: ssl.SSLContext) -> web.StreamResponse:
     """Returns when both sides have gone. Raises OSError where the agent cannot be reached, StatusError where it refuses."""
+    kept = [(k, v) for k, v in request.headers.items() if k.title() in KEPT or k.lower().startswith("sec-websocket-")]
+    answer, far = await _upgraded(_head(f"{request.method} {path}", address[0], kept), address, context)
+    try:
+        async with taken_over(request, answer.headers) as taken:
+            await both_ways((taken.reader, taken.writer), far)
+            return taken.response
+    finally:
+        far[1].close()
+
+
+class Tunnels:
+    """Connections to ports of pods that go through the agents of their nodes."""
+
+    def __init__(self) -> None:
+        self._carrying: set[asyncio.Task[None]] = set()
+
+    async def dig(self, *, address: tuple[str, int], path: str, context: ssl.SSLContext) -> socket.socket:
+        """A socket whose other end is in the pod's network, as far as whoever writes to it can tell."""
+        _, far = await _upgraded(_head(f"GET {path}", address[0], [("Connection", "Upgrade"), ("Upgrade", "tcp")]), address, context)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        near = await asyncio.open_connection(sock=ours)
+        carrying = asyncio.create_task(both_ways(near, far))
+        self._carrying.add(carrying)
+        carrying.add_done_callback(self._carrying.discard)
+        return theirs
+
+    async def close(self) -> None:
+        for carrying in self._carrying:
+            carrying.cancel()
+        await asyncio.gather(*self._carrying, return_exceptions=True)
+
+
+async def _upgraded(head: bytes, address: tuple[str, int], context: ssl.SSLContext) -> tuple[Answer, Ends]:
     async with asyncio.timeout(CONNECT_S):
         reader, writer = await asyncio.open_connection(*address, ssl=context, limit=MOST_HEAD)
     try:
-        writer.write(_head(request, address[0], path))
+        writer.write(head)
         async with asyncio.timeout(ANSWER_S):
             answer = _parsed(await reader.readuntil(b"\r\n\r\n"))
             if answer.status != 101:
                 raise await _refusal(answer, reader)
-        async with taken_over(request, answer.headers) as taken:
-            ways = [asyncio.create_task(pass_on(taken.reader, writer)), asyncio.create_task(pass_on(reader, taken.writer))]
-            try:
-                await asyncio.wait(ways)
-            finally:
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
-            return taken.response
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-        raise OSError(f"the agent's answer is no HTTP: {error}") from None
-    finally:
+    except BaseException as error:
         writer.close()
+        if isinstance(error, asyncio.IncompleteReadError | asyncio.LimitOverrunError):
+            raise OSError(f"the agent's answer is no HTTP: {error}") from None
+        raise
+    return answer, (reader, writer)
 
 
-def _head(request: web.Request, host: str, path: str) -> bytes:
-    kept = [(k, v) for k, v in request.headers.items() if k.title() in KEPT or k.lower().startswith("sec-websocket-")]
-    lines = [f"{request.method} {path} HTTP/1.1", f"Host: {host}", "Content-Length: 0", *(f"{k}: {v}" for k, v in kept)]
+def _head(what: str, host: str, headers: list[tuple[str, str]]) -> bytes:
+    lines = [f"{what} HTTP/1.1", f"Host: {host}", "Content-Length: 0", *(f"{k}: {v}" for k, v in headers)]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 

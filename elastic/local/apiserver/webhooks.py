@@ -20,10 +20,12 @@ from jsonpointer import JsonPointerException
 from elastic.local.apiserver import rules
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Json, StatusError, bad_request, forbidden, not_found
-from elastic.local.apiserver.hooktargets import Targets, Unreachable, url_of
+from elastic.local.apiserver.hooktargets import Targets, url_of
 from elastic.local.apiserver.resources import Registry, ResourceType
 from elastic.local.apiserver.reviews import user_info
+from elastic.local.apiserver.routes import Routes, Unreachable
 from elastic.local.apiserver.store import Store
+from elastic.local.dialled import reason
 from elastic.local.selectors import matches
 
 GROUP = "admissionregistration.k8s.io"
@@ -33,9 +35,9 @@ OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "Dele
 
 
 class Webhooks:
-    def __init__(self, store: Store, registry: Registry) -> None:
+    def __init__(self, store: Store, registry: Registry, routes: Routes) -> None:
         self._store, self._registry = store, registry
-        self._targets = Targets(store)
+        self._targets = Targets(routes)
 
     async def close(self) -> None:
         await self._targets.close()
@@ -130,7 +132,7 @@ class Webhooks:
             if hook.get("failurePolicy") == "Ignore":
                 return {}
             target = f"{url_of(hook.get('clientConfig') or {})}?timeout={seconds}s"
-            words = str(e) or ("context deadline exceeded" if isinstance(e, TimeoutError) else type(e).__name__)
+            words = "context deadline exceeded" if isinstance(e, TimeoutError) else reason(e)
             why = f'failed calling webhook "{hook["name"]}": failed to call webhook: Post "{target}": {words}'
             raise StatusError(500, "InternalError", f"Internal error occurred: {why}", details={"causes": [{"message": why}]}) from None
         call.warnings += [str(w) for w in answer.get("warnings") or ()]

@@ -1,0 +1,99 @@
+"""Where a service of this cluster leads: to the name of an ExternalName, to a ready pod of its selector, else to its endpoint slices.
+And how this server comes there: to a pod through the agent of its node, for pods have a network of their own, else as the machine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from elastic.local.apiserver.errors import Json
+from elastic.local.apiserver.kubelet import Kubelets
+from elastic.local.apiserver.store import Store
+from elastic.local.selectors import matches
+
+DOMAIN = ".svc"
+CONNECT_S = 5.0
+
+
+class Unreachable(Exception):
+    """The service that is named leads nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One of those that a service leads to."""
+
+    host: str
+    port: int
+    pod: Json | None = None
+
+
+class Routes:
+    def __init__(self, store: Store, kubelets: Kubelets) -> None:
+        self._store, self._kubelets = store, kubelets
+
+    async def dial(self, host: str, port: int) -> socket.socket:
+        """Connects to `SERVICE.NAMESPACE.svc` at one of its ports."""
+        try:
+            return await self.reach(self.find(host, port))
+        except Unreachable as error:
+            raise OSError(str(error)) from None
+
+    async def reach(self, place: Place) -> socket.socket:
+        if place.pod is not None and self._kubelets.address(place.pod) is not None:
+            return await self._kubelets.dial(place.pod, place.port)
+        return await asyncio.to_thread(socket.create_connection, (place.host, place.port), CONNECT_S)
+
+    def find(self, host: str, port: int) -> Place:
+        """What is behind `SERVICE.NAMESPACE.svc` at one of its ports."""
+        name, _, namespace = host.removesuffix(DOMAIN).partition(".")
+        entry = self._store.get("services", namespace, name)
+        if entry is None:
+            raise Unreachable(f'service "{name}" not found')
+        spec = entry.load().get("spec") or {}
+        declared = next((p for p in spec.get("ports") or () if p["port"] == port), None)
+        if declared is None:
+            raise Unreachable(f'no service port {port} found for service "{name}"')
+        if spec.get("type") == "ExternalName":
+            return Place(str(spec["externalName"]), port)
+        places = self._pods(namespace, spec["selector"], declared) if spec.get("selector") else self._slices(namespace, name, declared)
+        if not places:
+            raise Unreachable(f'no endpoints available for service "{name}"')
+        return places[0]
+
+    def _pods(self, namespace: str, selector: Json, port: Json) -> list[Place]:
+        ready = [e.load() for e in self._store.entries("pods", namespace) if matches({"matchLabels": selector}, e.labels)]
+        found = ((pod, _target(pod, port)) for pod in ready if _is_ready(pod))
+        return [Place(pod["status"]["podIP"], number, pod) for pod, number in found if number]
+
+    def _slices(self, namespace: str, service: str, port: Json) -> list[Place]:
+        found = []
+        for entry in self._store.entries("endpointslices.discovery.k8s.io", namespace):
+            if entry.labels.get("kubernetes.io/service-name") != service:
+                continue
+            piece = entry.load()
+            numbers = [p["port"] for p in piece.get("ports") or () if p.get("port") and (p.get("name") or "") == (port.get("name") or "")]
+            for endpoint in piece.get("endpoints") or ():
+                if numbers and endpoint.get("addresses") and (endpoint.get("conditions") or {}).get("ready", True):
+                    found.append(Place(str(endpoint["addresses"][0]), int(numbers[0])))
+        return found
+
+
+def _is_ready(pod: Json) -> bool:
+    status = pod.get("status") or {}
+    return bool(status.get("podIP")) and any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
+
+
+def _target(pod: Json, port: Json) -> int:
+    """The number of a service's target port in a pod; 0 where the pod has no port of that name."""
+    wanted: Any = port.get("targetPort") or port["port"]
+    return wanted if isinstance(wanted, int) else numbered(pod, wanted)
+
+
+def numbered(pod: Json, name: str) -> int:
+    """A port of the pod's containers by its name, else 0."""
+    named = (p for c in pod["spec"].get("containers") or () for p in c.get("ports") or ())
+    return next((int(p["containerPort"]) for p in named if p.get("name") == name), 0)

@@ -1,0 +1,51 @@
+"""Connections of an HTTP client that are made by a function of ours, for places to which no address leads from here."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+if TYPE_CHECKING:
+    from aiohttp.client_proto import ResponseHandler
+    from aiohttp.client_reqrep import ClientRequest
+    from aiohttp.tracing import Trace
+
+Dial = Callable[[str, int], Awaitable[socket.socket]]
+"""Connects to the host and port of a URL; raises OSError with the reason."""
+
+
+class DialledConnector(aiohttp.BaseConnector):
+    """A connection serves one request: what is behind the same name may be another process by the next."""
+
+    def __init__(self, dial: Dial) -> None:
+        super().__init__(force_close=True)
+        self._dial = dial
+
+    async def _create_connection(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> ResponseHandler:
+        host, port = req.url.host or "", req.url.port or 0
+        tls = req.ssl if isinstance(req.ssl, ssl.SSLContext) and req.is_ssl() else None
+        try:
+            connection = await self._dial(host, port)
+            connection.setblocking(False)
+            _, protocol = await self._loop.create_connection(
+                self._factory, sock=connection, ssl=tls, server_hostname=host if tls is not None else None
+            )
+        except ssl.CertificateError as error:
+            raise aiohttp.ClientConnectorCertificateError(req.connection_key, error) from error
+        except OSError as error:
+            raise aiohttp.ClientConnectorError(req.connection_key, error) from error
+        return protocol
+
+
+def reason(error: Exception) -> str:
+    """Why a request was not answered, without what the client's own words add to it."""
+    cause: Exception = error
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+    return (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__
