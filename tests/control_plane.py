@@ -55,12 +55,12 @@ def running(name: str, args: Sequence[str], *, folder: Path, ready: Path | None)
 
 
 @contextlib.contextmanager
-def api_server(folder: Path) -> Iterator[Path]:
+def api_server(folder: Path, *flags: str) -> Iterator[Path]:
     """API server with garbage collection and namespaces that go; yields an admin's kubeconfig."""
     data = folder / "data"
     ready = folder / "apiserver.ready"
     args = ["elastic.local.apiserver", "--data-dir", str(data), "--listen", "127.0.0.1:0", "--ready-file", str(ready)]
-    args += ["--audit-file", str(folder / "audit.jsonl")]
+    args += ["--audit-file", str(folder / "audit.jsonl"), *flags]
     with running("apiserver", args, folder=folder, ready=ready):
         kubeconfig, agents = data / "kubeconfig", folder / "agents.ready"
         args = ["elastic.local.agents", "--kubeconfig", str(kubeconfig), "--data-dir", str(data), "--nodes", "0"]
