@@ -177,9 +177,10 @@ class Applier:
                 action.resource, action.name, namespace=key.namespace, uid=action.uid, grace_s=action.grace_s, propagation="Background"
             )
         except KubeError as error:
-            if error.code == 404 or error.reason == "Conflict":
+            if error.code == 404:
                 return
-            if word is not None:
+            # A conflict may mean that another has the name by now, or nothing but that the server asks to be asked again.
+            if word is not None and error.reason != "Conflict":
                 outcome.news.append(warning(f"FailedDelete{word}", f"Error deleting: {error.message}", about=error.message))
             raise
         outcome.wrote(action.resource, answer)

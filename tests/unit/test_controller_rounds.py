@@ -31,6 +31,7 @@ class Kube:
         self.messages: list[str] = []
         self.deleted: list[str] = []
         self.refuses = True
+        self.conflicts = False
         self.generation = 1
 
     async def get(self, resource: Resource, name: str, *, namespace: str) -> Object:
@@ -43,6 +44,8 @@ class Kube:
         return body
 
     async def delete(self, resource: Resource, name: str, **_: object) -> Object:
+        if self.conflicts:
+            raise KubeError(code=409, reason="Conflict", message="please try again")
         self.deleted.append(name)
         return {}
 
@@ -176,3 +179,13 @@ async def test_the_end_of_a_pod_group_is_told_as_upstream_does() -> None:
     applier = Applier(kube, Teller(kube), None)  # type: ignore[arg-type]
     await applier.carry_out(KEY, JOB, Plan((Delete(VOLCANO_POD_GROUPS, "train", "uid-group"),)), old=JobStatus(), now=NOW)
     assert (kube.events, kube.messages) == (["SuccessfulDeletePodGroup"], ["Deleted PodGroup: train"])
+
+
+async def test_what_a_conflict_kept_from_being_deleted_is_looked_at_again() -> None:
+    """Another object may have the name by now, or the server may only ask to be asked again: the next round sees which."""
+    kube = Kube()
+    kube.conflicts = True
+    applier = Applier(kube, Teller(kube), None)  # type: ignore[arg-type]
+    outcome = await applier.carry_out(KEY, JOB, Plan((Delete(PODS, "train-worker-1", "uid-1"),)), old=JobStatus(), now=NOW)
+    assert [str(error) for error in outcome.errors] == ["409 Conflict: please try again"]
+    assert kube.events == [], "a lost race is no news"
