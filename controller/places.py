@@ -23,9 +23,10 @@ def are_counted(job: Job, snapshot: Snapshot) -> bool:
 
 
 def of_workers(job: Job, snapshot: Snapshot) -> resize.Staff:
-    if not are_counted(job, snapshot):
-        return resize.in_places(job.workers, _workers(snapshot))
-    return resize.by_count_in_places(_wanted(job, snapshot), _workers(snapshot))
+    if are_counted(job, snapshot):
+        return resize.by_count_in_places(_wanted(job, snapshot), _workers(snapshot))
+    staff = resize.in_places(job.workers, _workers(snapshot))
+    return resize.without_needed(staff, least=job.least_workers) if job.elastic is not None and job.kind.native_elastic else staff
 
 
 def of_hosts(job: Job, snapshot: Snapshot) -> list[int]:

@@ -4,7 +4,7 @@ store an index is no rank either, but nobody there is told to leave, and a place
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.snapshot import Phase, Pod
 
@@ -49,6 +49,13 @@ def by_count_in_places(count: int, pods: Sequence[Pod]) -> Staff:
     free = (index for index in range(count) if index not in taken)
     missing = tuple(index for index, _ in zip(free, range(count - len(taken)), strict=False))
     return Staff(tuple(pod for pod in pods if not pod.is_deleting), missing)
+
+
+def without_needed(staff: Staff, *, least: int) -> Staff:
+    """Where the highest places go whoever is well in the others: each of them stays until `least` without it are there."""
+    here = len(who_stay(staff.present, leaving=()))
+    needed = sorted(staff.surplus, key=_last_to_go_first)[: max(0, least - here)]
+    return replace(staff, surplus=tuple(pod for pod in staff.surplus if pod not in needed))
 
 
 def who_stay(pods: Sequence[Pod], *, leaving: Collection[str]) -> list[Pod]:

@@ -11,13 +11,13 @@ from sim_cluster import Cluster, is_deleting
 from sim_jobs import replicas
 from sim_rendezvous import SimServer
 
-from controller.compat import ANNOTATION
 from controller.disruption import LOST, NOTICE_S
 from controller.keys import JOBS
+from controller.snapshot import GROUP
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
-from elastic.api.names import REPLICA_TYPE
+from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.kube.resources import EVENTS, LEASES, NODES, PODS
 
 BEHIND_S = 3 * TIMEOUT_S
@@ -165,7 +165,7 @@ class Laws:
             self._breach("a finished job makes no pods", pod["metadata"]["name"])
         lately = self._lately(life)
         desired = max(count for job in lately for name, count in counts(job).items() if name == type)
-        live = [p for p in self._pods_of(life.uid, type) if self._stays(p)]
+        live = [p for p in self._pods_of(life.uid, type) if self._stays(p) and not _goes_by_its_place(lately, p)]
         if len(live) > desired and not self._can_overshoot:
             names = [p["metadata"]["name"] for p in live]
             self._breach("never more pods than desired and leaving", f"{names} for {desired}")
@@ -178,7 +178,7 @@ class Laws:
         if life is None or pod["status"]["phase"] != "Running" or is_deleting(pod) or not _is_worker(pod):
             return
         lately = self._lately(life)
-        is_whole = all(_counts_workers(j) and not j.run_policy.suspend for j in lately)
+        is_whole = all(_is_resized(j) and not j.run_policy.suspend for j in lately)
         world = self._server.hub.world(life.uid)
         if life.end or (world is not None and world.closed) or not is_whole or self._is_another_group(pod):
             return
@@ -195,9 +195,8 @@ class Laws:
             self._suspect(life, pod, "nobody goes untold", f"{name} is deleted while it is expected")
 
     def _is_another_group(self, pod: Object) -> bool:
-        label = "elastic-training/group"
-        groups = {p["metadata"]["labels"].get(label) for p in self._pods_of(_owner(pod), WORKER.lower())}
-        mine = pod["metadata"]["labels"].get(label, "")
+        groups = {p["metadata"]["labels"].get(GROUP) for p in self._pods_of(_owner(pod), WORKER.lower())}
+        mine = pod["metadata"]["labels"].get(GROUP, "")
         return len(groups) > 1 or mine.startswith("size-") or (mine.startswith("c10d-") and self._run_of_store(_owner(pod)) not in mine)
 
     def _run_of_store(self, uid: str) -> str:
@@ -241,9 +240,16 @@ def _is_at_work(pod: Object) -> bool:
     return pod["status"]["phase"] in ("Pending", "Running") and not is_deleting(pod)
 
 
-def _counts_workers(job: Job) -> bool:
-    """Do any so many workers do? Elsewhere, and where all is to be as upstream has it, a place is a rank: the last places go."""
-    return job.elastic is not None and job.kind.native_elastic and ANNOTATION not in job.metadata.annotations
+def _is_resized(job: Job) -> bool:
+    """Does it go on with fewer workers or more? Of other kinds a change of size starts the whole group anew."""
+    return job.elastic is not None and job.kind.native_elastic
+
+
+def _goes_by_its_place(jobs: list[Job], pod: Object) -> bool:
+    """Where workers meet at one of their own, its place must be filled, and so the highest places go, once those who stay are enough."""
+    labels = pod["metadata"]["labels"]
+    is_beyond = int(labels.get(REPLICA_INDEX, "0")) >= max(job.workers for job in jobs)
+    return is_beyond and _is_worker(pod) and GROUP not in labels and all(map(_is_resized, jobs)) and jobs[-1].kind.name == "PyTorchJob"
 
 
 def _is_lost(before: Object, after: Object | None) -> bool:
@@ -262,7 +268,7 @@ def counts(job: Job) -> dict[str, int]:
 
 def place(pod: Object) -> str:
     labels = pod["metadata"]["labels"]
-    return f"{labels[REPLICA_TYPE]}-{labels.get('training.kubeflow.org/replica-index', '')}"
+    return f"{labels[REPLICA_TYPE]}-{labels.get(REPLICA_INDEX, '')}"
 
 
 def desired_of(job: Object) -> dict[str, int]:
