@@ -2,6 +2,7 @@
 A disruption is never the job's fault: it costs nothing, and the pod is made again whatever the restart policy says.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -14,6 +15,7 @@ from controller.disruption import cause_of, was_killed
 from controller.frameworks import FRAMEWORKS
 from controller.snapshot import Container, Phase, Pod
 from elastic.api.job import ElasticStatus, Job, JobStatus
+from elastic.api.kinds import WORKER
 from elastic.api.template import default_container
 from elastic.api.words import Cause, RdzvBackend, RestartPolicy
 
@@ -45,7 +47,8 @@ def judge(job: Job, pods: Sequence[Pod]) -> list[Verdict]:
     types = {type.lower(): type for type in job.replicas}
     leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
     failed = [p for p in pods if p.phase is Phase.FAILED and not p.is_deleting and p.type in types and p.uid not in leaving]
-    return [_verdict(job, types[pod.type], pod) for pod in failed]
+    verdicts = [_verdict(job, types[pod.type], pod) for pod in failed]
+    return [_intolerable(v) for v in verdicts] if _are_all_over(job, pods, verdicts) else verdicts
 
 
 def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
@@ -53,15 +56,22 @@ def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
     container = default_container(spec.template, job.kind).get("name", "")
     code = pod.exit_code(container)
     cause = cause_of(pod, container)
-    if cause is Cause.DISRUPTION:
-        fate = Fate.AGAIN
-    elif FRAMEWORKS[job.kind.name].tolerates(job, type) and spec.restart_policy is RestartPolicy.NEVER:
-        fate = Fate.STAYS
-    elif spec.restart_policy is RestartPolicy.NEVER or (spec.restart_policy is RestartPolicy.EXIT_CODE and _is_permanent(code)):
-        fate = Fate.FATAL
-    else:
-        fate = Fate.AGAIN
+    fate = Fate.AGAIN
+    is_for_good = spec.restart_policy is RestartPolicy.NEVER or (spec.restart_policy is RestartPolicy.EXIT_CODE and _is_permanent(code))
+    if is_for_good and cause is not Cause.DISRUPTION:
+        fate = Fate.STAYS if FRAMEWORKS[job.kind.name].tolerates(job, type) else Fate.FATAL
     return Verdict(pod, type, cause, fate, code)
+
+
+def _are_all_over(job: Job, pods: Sequence[Pod], verdicts: Sequence[Verdict]) -> bool:
+    """Has every worker ended for good, in a job that nobody but them decides? Then no failure can be made up for by others."""
+    done = sum(p.phase is Phase.SUCCEEDED and not p.is_deleting and p.type == WORKER.lower() for p in pods)
+    failed = sum(v.fate is Fate.STAYS and v.type == WORKER for v in verdicts)
+    return FRAMEWORKS[job.kind.name].head(job) is None and job.workers <= done + failed
+
+
+def _intolerable(verdict: Verdict) -> Verdict:
+    return dataclasses.replace(verdict, fate=Fate.FATAL) if verdict.fate is Fate.STAYS else verdict
 
 
 def _is_permanent(code: int | None) -> bool:

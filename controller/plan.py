@@ -65,6 +65,8 @@ class _Look:
     answerable: tuple[Pod, ...]
     """The pods whose end says something."""
     verdicts: tuple[failure.Verdict, ...]
+    failed: frozenset[str]
+    """The uids of pods that have failed for good."""
 
     @property
     def counts(self) -> Mapping[str, Tally]:
@@ -80,9 +82,10 @@ def _look(job: Job, snapshot: Snapshot, status: JobStatus, news: tuple[News, ...
     orphans = {pod.uid for pod in group.orphans(job, snapshot)}
     answerable = tuple(pod for pod in snapshot.pods if pod.uid not in orphans)
     verdicts = failure.judge(job, answerable)
+    failed = frozenset(verdict.pod.uid for verdict in verdicts if verdict.fate is not failure.Fate.AGAIN)
     if regroup.is_whole(job, snapshot):
         verdicts = regroup.decisive(verdicts)
-    return _Look(job, snapshot, status, news, membership.place(job, snapshot), answerable, tuple(verdicts))
+    return _Look(job, snapshot, status, news, membership.place(job, snapshot), answerable, tuple(verdicts), failed)
 
 
 def _accepted(job: Job, snapshot: Snapshot) -> JobStatus:
@@ -100,7 +103,7 @@ def _called(job: Job) -> str:
 
 def _succeeded(look: _Look) -> Plan | None:
     job = look.job
-    if not has_succeeded(job, look.snapshot.pods, look.counts):
+    if not has_succeeded(job, look.snapshot.pods, look.counts, failed=look.failed):
         return None
     named = _called(job)
     words = "successfully completed." if "/" in named else "is successfully completed."

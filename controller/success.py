@@ -1,6 +1,6 @@
 """Decides whether a job runs and whether it has succeeded: by its head where it has one, by its workers otherwise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from controller.frameworks import FRAMEWORKS
 from controller.replicas import Tally
@@ -14,9 +14,10 @@ def is_running(job: Job, counts: Mapping[str, Tally]) -> bool:
     return decides in counts and counts[decides].active > 0
 
 
-def has_succeeded(job: Job, pods: Sequence[Pod], counts: Mapping[str, Tally]) -> bool:
+def has_succeeded(job: Job, pods: Sequence[Pod], counts: Mapping[str, Tally], *, failed: Collection[str] = ()) -> bool:
+    """`failed` are the uids of pods that have failed for good."""
     framework = FRAMEWORKS[job.kind.name]
-    own = framework.has_succeeded(job, pods)
+    own = framework.has_succeeded(job, pods, failed)
     if own is not None:
         return own
     head = framework.head(job)

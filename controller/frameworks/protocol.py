@@ -2,7 +2,7 @@
 The defaults here are right for most kinds. A framework knows nothing of rounds, budgets or other objects' lives.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.replicas import Tally
@@ -32,8 +32,9 @@ class Framework:
         """The type whose success is the job's success and whose running is the job's running; None: the workers together."""
         return None
 
-    def has_succeeded(self, job: Job, pods: Sequence[Pod]) -> bool | None:
-        """A rule of its own for success; None: the common rule for the head or the workers."""
+    def has_succeeded(self, job: Job, pods: Sequence[Pod], failed: Collection[str]) -> bool | None:
+        """A rule of its own for success; None: the common rule for the head or the workers. `failed` are the uids of pods that have
+        failed for good."""
         return None
 
     def may_start(self, job: Job, type: str, pods: Sequence[Pod]) -> bool:
@@ -41,7 +42,7 @@ class Framework:
         return True
 
     def tolerates(self, job: Job, type: str) -> bool:
-        """May a replica of this type fail for good without an effect on the job?"""
+        """May a replica of this type fail for good without an effect on the job, as long as others may bring the work to its end?"""
         return False
 
     def shown(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:

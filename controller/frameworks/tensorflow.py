@@ -3,7 +3,7 @@ A chief or master decides the job's end; without one worker 0 does, or all worke
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from controller.frameworks.environment import variable, with_environment
 from controller.frameworks.protocol import Framework, Replica, total
@@ -29,12 +29,17 @@ class TensorFlow(Framework):
     def head(self, job: Job) -> str | None:
         return next((type for type in LEADERS if type in job.replicas), None)
 
-    def has_succeeded(self, job: Job, pods: Sequence[Pod]) -> bool | None:
+    def has_succeeded(self, job: Job, pods: Sequence[Pod], failed: Collection[str]) -> bool | None:
+        """Where failures are tolerated, the work is done when nobody is left who could do more of it, and somebody has done it."""
         if self.head(job) is not None or WORKER not in job.replicas:
             return None
-        done = [pod for pod in pods if pod.type == WORKER.lower() and pod.phase is Phase.SUCCEEDED and not pod.is_deleting]
-        if job.options.success_policy is not SuccessPolicy.ALL_WORKERS and any(pod.index == 0 for pod in done):
-            return True
+        workers = [pod for pod in pods if pod.type == WORKER.lower() and not pod.is_deleting]
+        done = [pod for pod in workers if pod.phase is Phase.SUCCEEDED]
+        if job.options.success_policy is not SuccessPolicy.ALL_WORKERS:
+            if any(pod.index == 0 for pod in done):
+                return True
+            if done and self.tolerates(job, WORKER):
+                done += [pod for pod in workers if pod.uid in failed]
         return 0 < job.replicas[WORKER].replicas <= len(done)
 
     def tolerates(self, job: Job, type: str) -> bool:

@@ -301,8 +301,6 @@ class Storm:
             return
         if any(spec["restartPolicy"] == "Always" for spec in replicas(self.job).values()):
             return  # what has ended is started again, for ever
-        if self.job["spec"].get("enableDynamicWorker"):
-            return  # a worker that failed is tolerated, as upstream has it, and so a job without a chief may never end
         self.note("the programs end")
         self.laws.has_finished = self.cluster.is_finishing = True
         await self._settled()

@@ -105,3 +105,60 @@ def test_ends_of_pods_that_are_gone_are_not_kept_for_ever() -> None:
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {"user": REMEMBERED + 5}
     assert len(cluster.job.status.elastic.counted) == REMEMBERED
+
+
+def test_a_worker_of_a_higher_place_stays_while_without_it_fewer_than_the_minimum_were_there() -> None:
+    """As upstream has it, the others meet at worker 0, so its place is filled again; that must not cost the job its last workers."""
+    cluster = Cluster(elastic_job(3, least=2, most=3), settings=replace(OURS, strict=True))
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
+    cluster.job = elastic_job(2, least=2, most=3, status=cluster.job.status)
+    plans = cluster.settle()
+    assert [sorted(deleted(planned)) for planned in plans if deleted(planned)] == [["train-worker-0"], ["train-worker-2"]]
+    assert [sorted(created(planned)) for planned in plans if created(planned)] == [["train-worker-0"]]
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+
+
+def dynamic(**more: str) -> Cluster:
+    workers = replica(3, restart="Never", kind="TFJob")
+    one = job("TFJob", PS=replica(1, restart="Never", kind="TFJob"), Worker=workers, enableDynamicWorker=True, **more)
+    cluster = Cluster(one)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    return cluster
+
+
+def test_a_job_of_dynamic_workers_that_lost_worker_0_succeeds_when_the_others_have_done_the_work() -> None:
+    cluster = dynamic()
+    cluster.set("train-worker-0", Phase.FAILED, code=1)
+    cluster.set("train-worker-1", Phase.SUCCEEDED, code=0)
+    cluster.settle()
+    assert cluster.state() == "Running", "somebody still works"
+    cluster.set("train-worker-2", Phase.SUCCEEDED, code=0)
+    cluster.settle()
+    assert cluster.state() == "Succeeded"
+
+
+@pytest.mark.parametrize(("policy", "last"), [({}, 1), ({"successPolicy": "AllWorkers"}, 0)])
+def test_a_job_of_dynamic_workers_fails_once_nobody_is_left_who_could_bring_it_to_success(policy: dict[str, str], last: int) -> None:
+    cluster = dynamic(**policy)
+    for index in (0, 1):
+        cluster.set(f"train-worker-{index}", Phase.FAILED, code=1)
+        cluster.settle()
+        assert cluster.state() == "Running"
+    cluster.set("train-worker-2", Phase.FAILED if last else Phase.SUCCEEDED, code=last)
+    cluster.settle()
+    assert cluster.state() == "Failed"
+
+
+def test_an_evicted_dynamic_worker_is_made_again_and_waited_for() -> None:
+    cluster = dynamic()
+    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
+    cluster.set("train-worker-1", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-2", Phase.SUCCEEDED, code=0)
+    plans = cluster.settle()
+    assert [name for planned in plans for name in created(planned)] == ["train-worker-0"]
+    assert cluster.job.status.condition(ConditionType.SUCCEEDED.value) is None
