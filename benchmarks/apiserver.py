@@ -28,7 +28,7 @@ from pathlib import Path
 import aiohttp
 from cryptography.hazmat.primitives import serialization
 
-from elastic.local import certificates
+from elastic import certificates
 
 IN_FLIGHT = 32
 SENT = re.compile(rb'"sent":"([0-9.]+)"')

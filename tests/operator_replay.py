@@ -13,8 +13,8 @@ from control_plane import ROOT, SYSTEM, controller, controller_account, install_
 
 from controller.election import Election
 from controller.process import LEASE
+from elastic.certificates import make_ca
 from elastic.kube import connect
-from elastic.local.certificates import make_ca
 
 SUITE = ROOT / "tests" / "operator"
 SCHEDULERS = {"": "", "volcano": "volcano", "scheduler-plugins": "scheduler-plugins-scheduler"}

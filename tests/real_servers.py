@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 
-from elastic.local.certificates import Pair, issue, load_key, make_ca
+from elastic.certificates import Pair, issue, load_key, make_ca
 from elastic.local.sandbox import linux
 
 READY_WITHIN_S = 120

@@ -12,7 +12,7 @@ from enum import StrEnum
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from elastic.local.certificates import Pair, covers, issue, load_key, make_ca
+from elastic.certificates import Pair, covers, issue, load_key, make_ca
 
 NAME = "elastic-webhook"
 LIFE = timedelta(days=90)

@@ -16,10 +16,10 @@ from datetime import datetime
 import aiohttp
 
 from controller.webhook.certificate import Credentials, Due, due, renewed
+from elastic.certificates import Pair
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
-from elastic.local.certificates import Pair
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from elastic.local import certificates
-from elastic.local.certificates import Pair
+from elastic import certificates
+from elastic.certificates import Pair
 from elastic.local.files import write_private
 
 SERVICE = "elastic-rendezvous.elastic-system.svc"

@@ -24,6 +24,7 @@ from written_jobs import job, merged
 from controller.keys import JOBS
 from controller.webhook.certificate import LIFE
 from elastic.api import webhook
+from elastic.certificates import Pair, issue
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
@@ -39,7 +40,6 @@ from elastic.kube.resources import (
     Object,
     Resource,
 )
-from elastic.local.certificates import Pair, issue
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -20,7 +20,7 @@ import pytest
 from aiohttp import web
 from api_process import CONFIG_MAPS, PATIENCE_S, PODS, ApiProcess, closing, config_map, running
 
-from elastic.local import certificates
+from elastic import certificates
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from api_process import CONFIG_MAPS, MERGE, PODS, ApiProcess, Client, closing, config_map, running
 
-from elastic.local import certificates
+from elastic import certificates
 
 pytestmark = pytest.mark.integration
 

@@ -13,11 +13,11 @@ import pytest
 from grounds import Ground
 from laptop import NAMESPACE, PATIENCE_S, Object, container, pod, service, until
 
+from elastic.certificates import Pair, issue, make_ca
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import CONFIG_MAPS, PODS, SERVICES, Resource
 from elastic.local import LocalCluster
-from elastic.local.certificates import Pair, issue, make_ca
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.sandboxes("netns", "loopback")]
 

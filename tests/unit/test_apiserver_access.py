@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastic.local import certificates
+from elastic import certificates
 from elastic.local.apiserver.auth import ISSUER, Tokens
 from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.errors import StatusError

@@ -24,11 +24,11 @@ from controller.main import main as controller_main
 from controller.metrics import Metrics
 from controller.observe import resources_of
 from controller.webhook.keeping import Place
+from elastic import certificates
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
 from elastic.api.rights import MPI, SYSTEM, as_objects, roles
 from elastic.kube.resources import NODES
-from elastic.local import certificates
 from elastic.local.installation import SERVICE
 from rendezvous.main import main as rendezvous_main
 from rendezvous.server.metrics import metrics_of

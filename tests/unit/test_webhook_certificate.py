@@ -26,8 +26,8 @@ from controller.webhook.certificate import AUTHORITY_RENEWED_BEFORE_END, LIFE, C
 from controller.webhook.door import Door
 from controller.webhook.keeping import Keeping, Place, load
 from elastic.api.webhook import PATH
+from elastic.certificates import TEN_YEARS, Pair, issue, make_ca
 from elastic.kube.client import Kube
-from elastic.local.certificates import TEN_YEARS, Pair, issue, make_ca
 
 NAMES = ("elastic-webhook.n.svc", "localhost", "127.0.0.1")
 PLACE = Place(namespace="n", name="elastic-webhook")

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from aiohttp import web
 
+from elastic.certificates import issue, make_ca
 from elastic.local.agent import attach, logs, portforward
 from elastic.local.agent import exec as running
 from elastic.local.agent.dial import dial
@@ -21,7 +22,6 @@ from elastic.local.agent.links import HEARTBEAT_S, SPDY, ClientGone, Streams, li
 from elastic.local.agent.pod import PodRunner
 from elastic.local.agent.runs import Run
 from elastic.local.agent.spdysession import Connection, Session, Tunnel
-from elastic.local.certificates import issue, make_ca
 from elastic.local.sandbox import SandboxError
 from elastic.local.sandbox.channel import Channel, HolderGone
 from elastic.local.takeover import both_ways, taken_over

@@ -11,8 +11,8 @@ from pathlib import Path
 import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from elastic.local import certificates
-from elastic.local.certificates import Pair
+from elastic import certificates
+from elastic.certificates import Pair
 from elastic.local.files import write_private
 
 SERVICE_ADDRESS = "10.96.0.1"
