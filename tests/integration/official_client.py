@@ -93,8 +93,11 @@ def main() -> None:
     seen["reasons"] = sorted({event.reason for event in named.items})
     seen["budgets"] = [item.metadata.name for item in policies.list_namespaced_pod_disruption_budget(NAMESPACE).items]
     custom.delete_namespaced_custom_object(*GROUP, NAME, propagation_policy="Foreground")
+    end = time.monotonic() + WAIT_S
     while not refused(custom.get_namespaced_custom_object, *GROUP, NAME):
-        time.sleep(0.2)  # in the foreground: it goes when all of its own are gone
+        if time.monotonic() > end:
+            raise SystemExit(f"{NAME} is not gone {WAIT_S} s after it was deleted in the foreground, when all of its own are to go first")
+        time.sleep(0.2)
     seen["left"] = [pod.metadata.name for pod in core.list_namespaced_pod(**pods).items]
     seen["gone"] = refused(custom.get_namespaced_custom_object, *GROUP, NAME)
     print(json.dumps(seen))
