@@ -28,8 +28,9 @@ SERVICE_RANGE = "10.96.0.0/16"
 
 
 class ControlPlane:
-    def __init__(self, assets: Path, folder: Path, *, node_grace_s: float = 50.0) -> None:
+    def __init__(self, assets: Path, folder: Path, *, node_grace_s: float = 50.0, api_flags: tuple[str, ...] = ()) -> None:
         self._node_grace_s = node_grace_s
+        self._api_flags = api_flags
         self.assets = assets
         self.folder = folder
         self.kubeconfig = folder / "admin.kubeconfig"
@@ -148,6 +149,7 @@ class ControlPlane:
             f"--kubelet-client-key={self.folder / 'admin.key'}",
             "--enable-aggregator-routing=true",
             "--allow-privileged=true",
+            *self._api_flags,
         )
 
     def _start_controller_manager(self) -> None:
