@@ -11,6 +11,7 @@ from sim_jobs import NAME, job_of
 from test_sim_rest import KIND, REST_S, Scene
 
 from controller.keys import JOBS, owner_uid
+from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import EVENTS, PODS, SECRETS
 
@@ -32,8 +33,7 @@ class Secretive(Scene):
             self.well_begun.append(secret is not None and owner_uid(secret["metadata"]) == job["metadata"]["uid"])
 
     async def begin(self) -> None:
-        job = job_of(KINDS[KIND], {"Worker": 2}, policy={"minReplicas": 1, "maxReplicas": 3}, run_policy={})
-        self.api.create(JOBS[KIND], job, actor="user")
+        self.api.create(JOBS[KIND], elastic_job(), actor="user")
         await self.until_quiet()
 
     @property
@@ -45,6 +45,10 @@ class Secretive(Scene):
     def token(self) -> str:
         secret = self.api.find(SECRETS, SECRET)
         return secret["data"]["token"] if secret is not None else ""
+
+
+def elastic_job() -> Object:
+    return job_of(KINDS[KIND], {"Worker": 2}, policy={"minReplicas": 1, "maxReplicas": 3}, run_policy={})
 
 
 def played(story: Callable[[Secretive], Coroutine[Any, Any, None]]) -> None:
@@ -88,6 +92,22 @@ def test_a_secret_that_somebody_spoiled_is_mended_before_the_next_pod_is_made(da
         assert all(scene.well_begun)
         assert scene.token == token != ""
         assert scene.reads == [SECRET]
+
+    played(story)
+
+
+def test_a_secret_of_the_jobs_own_that_another_controller_made_before_it_died_is_taken_over() -> None:
+    """Of such a job no status says anything yet, so nothing is looked for, and its name turns out to be taken."""
+
+    async def story(scene: Secretive) -> None:
+        job = scene.api.create(JOBS[KIND], elastic_job(), actor="user")
+        owner = {"kind": KIND, "name": NAME, "uid": job["metadata"]["uid"], "controller": True}
+        left = {"metadata": {"name": SECRET, "namespace": "team", "ownerReferences": [owner]}, "data": {"token": "b2xk", "ca.crt": "b2xk"}}
+        scene.api.create(SECRETS, left, actor="another controller")
+        await scene.until_quiet()
+        assert scene.well_begun == [True, True]
+        assert scene.token != "b2xk"
+        assert [write.verb for write in scene.writes if write.resource == SECRETS] == ["patch"]
 
     played(story)
 
