@@ -30,6 +30,9 @@ from elastic.api.words import ConditionType, ManagedBy, RdzvBackend
 from elastic.kube.resources import PODS
 
 
+NO_MORE_RESTARTS = "it has reached the specified backoff limit"
+
+
 def plan(job: Job, snapshot: Snapshot) -> Plan:
     snapshot = compat.as_chosen(job, snapshot)
     planned = with_lost_given_up(job, snapshot, _planned(job, snapshot))
@@ -150,9 +153,8 @@ def _met_anew(look: _Look) -> Plan | None:
 def _failed(look: _Look) -> Plan | None:
     """The rendezvous has given up, a pod failed for good, or the job's restarts are used up."""
     job, snapshot = look.job, look.snapshot
-    closed = look.status.elastic.closed if look.status.elastic is not None else ""
-    if closed:
-        return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because its group ended: {closed}")
+    if look.status.elastic is not None and look.status.elastic.closed:
+        return _ended(look, _in_words(look, look.status.elastic.closed))
     if snapshot.world is not None and snapshot.world.closed:
         return _closed(look)
     fatal = [verdict for verdict in look.verdicts if verdict.fate is failure.Fate.FATAL]
@@ -160,11 +162,23 @@ def _failed(look: _Look) -> Plan | None:
         return _failed_by(look, fatal)
     elastic = _counted(look)
     if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, look.answerable, elastic.restarts)):
-        return _ended(look, f"Job {job.metadata.name} has failed because it has reached the specified backoff limit")
+        return _noted(look, elastic, NO_MORE_RESTARTS)
     if look.place is membership.Place.STORE and (reason := aftermath.given_up(job, snapshot)):
-        return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because {reason}")
+        return _noted(look, elastic, reason)
     spent = "" if look.place is membership.Place.OURS else ledger.beyond_budget(job, elastic, now=snapshot.now)
-    return _ended(look, f"{job.kind.name} {job.metadata.name} is failed because {spent}") if spent else None
+    return _noted(look, elastic, spent) if spent else None
+
+
+def _in_words(look: _Look, reason: str) -> str:
+    if reason == NO_MORE_RESTARTS:
+        return f"Job {look.job.metadata.name} has failed because {reason}"
+    whose = "its group ended: " if look.place is membership.Place.OURS else ""
+    return f"{look.job.kind.name} {look.job.metadata.name} is failed because {whose}{reason}"
+
+
+def _noted(look: _Look, elastic: ElasticStatus, reason: str) -> Plan:
+    """Why the job ends is written down before anything else is done: what shows it goes with the pods."""
+    return Plan(status=replace(look.status, elastic=replace(elastic, closed=reason)), news=look.news)
 
 
 def _closed(look: _Look) -> Plan:

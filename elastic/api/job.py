@@ -307,7 +307,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     step: int | None = None
     """The highest step that training had reported at the last restart."""
     closed: str = ""
-    """Why the rendezvous let the group end; the job fails for that."""
+    """Why the job is about to be failed: its group was let end, or its restarts are used up."""
     counted: tuple[str, ...] = ()
     """Ended pods, by uid, whose end has been counted; only those that still exist."""
 

@@ -7,7 +7,7 @@ import pytest
 from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, reasons, replica
 
 from controller.failure import REMEMBERED
-from controller.snapshot import Node, Phase, World
+from controller.snapshot import Container, Node, Phase, World
 from elastic.api import parse
 from elastic.api.job import Job
 from elastic.api.words import ConditionType
@@ -162,3 +162,19 @@ def test_an_evicted_dynamic_worker_is_made_again_and_waited_for() -> None:
     plans = cluster.settle()
     assert [name for planned in plans for name in created(planned)] == ["train-worker-0"]
     assert cluster.job.status.condition(ConditionType.SUCCEEDED.value) is None
+
+
+def test_a_job_whose_restarts_are_used_up_fails_also_where_the_controller_dies_while_it_removes_the_pods() -> None:
+    """What shows that the limit is reached, the restarts of containers, goes with the pods."""
+    cluster = Cluster(job(Worker=replica(2), policy={"backoffLimit": 1}))
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    worker = cluster.pods["train-worker-0"]
+    cluster.pods[worker.name] = replace(worker, containers=(Container(name="pytorch", restarts=1, last_exit_code=1),))
+    assert deleted(cluster.round()) == [], "first it is written down"
+    cluster.pods.clear()
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    assert cluster.job.status.conditions[-1].message == "Job train has failed because it has reached the specified backoff limit"
+    assert cluster.names() == []
