@@ -29,7 +29,6 @@ from elastic.api.job import ElasticStatus, Job, JobStatus, Object
 from elastic.api.words import ConditionType, ManagedBy, RdzvBackend
 from elastic.kube.resources import PODS
 
-
 NO_MORE_RESTARTS = "it has reached the specified backoff limit"
 
 
