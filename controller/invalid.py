@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from controller.actions import Plan, warning
 from controller.conditions import is_over, with_condition
-from elastic.api import status_of
 from elastic.api.errors import Problem
+from elastic.api.job import JobStatus
 from elastic.api.kinds import Kind
 from elastic.api.words import ConditionType, ManagedBy
 
 MOST_SHOWN = 10
 
 
-def plan_for_invalid(kind: Kind, job: Mapping[str, Any], *, problems: Sequence[Problem], now: datetime) -> Plan:
-    name, status = job["metadata"]["name"], status_of(job)
+def plan_for_invalid(kind: Kind, job: Mapping[str, Any], *, status: JobStatus, problems: Sequence[Problem], now: datetime) -> Plan:
+    name = job["metadata"]["name"]
     if is_over(status) or job["metadata"].get("deletionTimestamp") or _is_anothers(job):
         return Plan()
     shown = "; ".join(str(problem) for problem in problems[:MOST_SHOWN])

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import msgspec
+
+from controller import patience
 from controller.actions import Plan
 from controller.apply import Applier, Outcome
 from controller.frameworks import mpi_ssh
@@ -66,6 +69,7 @@ class Reconciler:
         self._metrics = metrics
         self._uids: dict[Key, str] = {}
         self._unseen: dict[Key, tuple[float, dict[Seen, str]]] = {}
+        self._held: dict[Key, patience.Held] = {}
         self._strangers: set[str] = set()
         self._stranger_came = asyncio.Event()
 
@@ -117,24 +121,30 @@ class Reconciler:
         if job is None:
             self._queue.forget(key)
             self._unseen.pop(key, None)
+            self._held.pop(key, None)
             self._secrets.forget(key)
             return True
         if not await self._is_in_view(key):
             return False
         now = self._now().replace(microsecond=0)
-        old, planned = self._planned(key, job, now)
+        stored, planned, held = self._planned(key, job, now)
         try:
             if await self._secrets.look(key, job, planned, is_starved=self._observer.is_starved(key)):
-                old, planned = self._planned(key, job, now)
+                stored, planned, held = self._planned(key, job, now)
         except KubeError as error:
             _tell_of(key, [error])
             return False
-        outcome = await self._applier.carry_out(key, job, planned, old=old, now=now)
+        outcome = await self._applier.carry_out(key, job, planned, old=stored, now=now)
         self._secrets.remember(key, outcome.secrets)
-        self._count(key, old, outcome)
+        self._count(key, stored, outcome)
         _tell_of(key, outcome.errors)
         self._unseen[key] = self._clock() + LONGEST_BLINDNESS_S, outcome.written
         await self._is_in_view(key)
+        if held is not None:
+            self._held[key] = held
+            self._queue.add_at(key, held.until)
+        elif not outcome.errors:
+            self._held.pop(key, None)
         if planned.look_again_at is not None:
             pause_s = (planned.look_again_at - self._now()).total_seconds()
             self._queue.add_at(key, self._clock() + max(pause_s, LEAST_PAUSE_S))
@@ -170,18 +180,26 @@ class Reconciler:
         if outcome.job_is_gone:
             self._metrics.deleted(namespace=key.namespace, framework=framework)
 
-    def _planned(self, key: Key, job: Object, now: datetime) -> tuple[JobStatus, Plan]:
+    def _planned(self, key: Key, job: Object, now: datetime) -> tuple[JobStatus, Plan, patience.Held | None]:
+        """The status as it is, what to do in this round, and what of the new status is held back."""
+        held, uid = self._held.get(key), job["metadata"]["uid"]
         try:
             parsed, warnings = parse(job, stored=True)
         except SpecError as error:
-            return status_of(job), plan_for_invalid(KINDS[key.kind], job, problems=error.problems, now=now)
-        uid = parsed.metadata.uid
+            stored = status_of(job)
+            status = patience.believed(held, uid=uid, stored=stored)
+            planned = plan_for_invalid(KINDS[key.kind], job, status=status, problems=error.problems, now=now)
+            return stored, replace(planned, status=planned.status or status), None
+        stored = parsed.status
+        parsed = msgspec.structs.replace(parsed, status=patience.believed(held, uid=uid, stored=stored))
         snapshot = self._observer.snapshot(
             key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid), term=self.term
         )
         snapshot = replace(snapshot, owned=(*snapshot.owned, *self._secrets.of(key, uid)))
         keys = self._new_keys() if mpi_ssh.lacks_keys(parsed, snapshot) else None
-        return parsed.status, plan(parsed, replace(snapshot, remarks=tuple(map(str, warnings)), fresh_keys=keys))
+        planned = plan(parsed, replace(snapshot, remarks=tuple(map(str, warnings)), fresh_keys=keys))
+        held = patience.held_back(held, parsed, planned, stored=stored, now=self._clock())
+        return stored, planned if held is None else patience.without_what_waits(planned), held
 
 
 def _tell_of(key: Key, errors: Iterable[Exception]) -> None:

@@ -7,7 +7,7 @@ from job_builders import NOW, replica
 
 from controller.actions import Plan
 from controller.invalid import plan_for_invalid
-from elastic.api import SpecError, parse
+from elastic.api import SpecError, parse, status_of
 from elastic.api.kinds import KINDS
 
 Object = dict[str, Any]
@@ -25,7 +25,7 @@ def planned(*, status: Any = None, **policy: Any) -> Plan:
     }
     with pytest.raises(SpecError) as caught:
         parse(job, stored=True)
-    return plan_for_invalid(KINDS["PyTorchJob"], job, problems=caught.value.problems, now=NOW)
+    return plan_for_invalid(KINDS["PyTorchJob"], job, status=status_of(job), problems=caught.value.problems, now=NOW)
 
 
 @pytest.mark.parametrize(
