@@ -13,7 +13,8 @@ import time
 import xml.etree.ElementTree as xml
 
 REPORTS = pathlib.Path(".cache/tests")
-LIGHT = ("xgboost", "jax", "mpi", "kubeflow-training", "kubernetes-36")  # environments; where one cannot be installed its tests are skipped
+# Environments; where one cannot be installed its tests are skipped.
+LIGHT = ("xgboost", "jax", "mpi", "openmpi5", "kubeflow-training", "kubernetes-36")
 INSTALL_S = 600
 PARTS = {
     "pure": ["-n", "auto", "--dist", "loadfile", "-m", "not integration and not cluster and not heavy"],

@@ -22,15 +22,18 @@ SCHEDULERS = {"": "", "volcano": "volcano", "scheduler-plugins": "scheduler-plug
 
 ONLY_STRICT = {
     "": (
+        "mpi-options/exec-mpi",
         "mpi-options/exec-verbs",
+        "mpi-scale/exec-mpi",
         "mpi-scale/exec-verbs",
+        "mpi-static/exec-mpi",
         "mpi-static/exec-verbs",
         "paddle-elastic/environment",
         "pytorch-elastic-defaults/rendezvous",
         "pytorch-elastic-etcd/environment",
     ),
-    "volcano": ("gang-volcano-elastic/created", "gang-volcano-elastic/out-group"),
-    "scheduler-plugins": ("gang-plugins-elastic/created", "gang-plugins-elastic/out-group"),
+    "volcano": ("gang-volcano-elastic/created", "gang-volcano-elastic/out-group", "gang-volcano-mpi/in-queue-mpi"),
+    "scheduler-plugins": ("gang-plugins-elastic/created", "gang-plugins-elastic/out-group", "gang-plugins-mpi/made-mpi"),
 }
 """The steps marked `better` whose difference is an object that is made: with strict compatibility they must pass as well."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from controller.frameworks.environment import Variable, variable, with_environment
+from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.mpi_hosts import (
     CONFIG_PATH,
     CONFIG_VOLUME,
@@ -17,10 +17,16 @@ from controller.frameworks.mpi_hosts import (
     with_volume,
     workers,
 )
+from controller.settings import Settings
 from controller.snapshot import Snapshot
 from elastic.api.job import Job, Object
 
 KUBECTL_VOLUME, KUBECTL_PATH = "mpi-job-kubectl", "/opt/kube"
+REMOTE_SHELL, HOSTS, HYDRA_HOSTS = f"{CONFIG_PATH}/kubexec.sh", f"{CONFIG_PATH}/hostfile", f"{CONFIG_PATH}/hostfile.hydra"
+FAN_OUT = 4096
+"""Daemons that mpirun starts itself. Above its own limit (64) it lets workers start those of others, and no worker may exec."""
+POD_INTERFACE = "eth0"
+"""A container's own interface is called so by every runtime; a pod in its node's network has others, and a name that can be found."""
 
 
 def launcher(job: Job, pod: Object, snapshot: Snapshot) -> Object:
@@ -31,8 +37,12 @@ def launcher(job: Job, pod: Object, snapshot: Snapshot) -> Object:
     spec["initContainers"] = [*(spec.get("initContainers") or ()), _delivery(job, mounts, snapshot)]
     first = spec["containers"][0]
     with_environment({"spec": {"containers": [first]}}, _environment(job, first))
+    files = {"kubexec.sh": EXECUTABLE, "hostfile": READABLE, "discover_hosts.sh": EXECUTABLE}
+    if not snapshot.settings.strict:
+        with_missing(pod, _of_other_implementations(job, spec), only=first["name"])
+        files["hostfile.hydra"] = READABLE
     with_volume(spec, {"name": KUBECTL_VOLUME, "emptyDir": {}}, at=KUBECTL_PATH)
-    with_config(spec, job, {"kubexec.sh": EXECUTABLE, "hostfile": READABLE, "discover_hosts.sh": EXECUTABLE})
+    with_config(spec, job, files)
     return pod
 
 
@@ -60,16 +70,37 @@ def _delivery(job: Job, mounts: list[Object], snapshot: Snapshot) -> Object:
 
 
 def _environment(job: Job, container: Object) -> Iterator[Variable]:
-    yield variable("OMPI_MCA_plm_rsh_agent", f"{CONFIG_PATH}/kubexec.sh")
-    yield variable("OMPI_MCA_orte_default_hostfile", f"{CONFIG_PATH}/hostfile")
+    yield variable("OMPI_MCA_plm_rsh_agent", REMOTE_SHELL)
+    yield variable("OMPI_MCA_orte_default_hostfile", HOSTS)
     if not _launcher_has_gpu(job):
         # The launcher may run on a node with GPUs without having asked for one; it must not see them.
         yield variable("NVIDIA_VISIBLE_DEVICES", "")
         yield variable("NVIDIA_DRIVER_CAPABILITIES", "")
     own = {entry.get("name") for entry in container.get("env") or ()}
-    for name, value in (("I_MPI_HYDRA_BOOTSTRAP", "rsh"), ("I_MPI_HYDRA_BOOTSTRAP_EXEC", f"{CONFIG_PATH}/kubexec.sh")):
+    for name, value in (("I_MPI_HYDRA_BOOTSTRAP", "rsh"), ("I_MPI_HYDRA_BOOTSTRAP_EXEC", REMOTE_SHELL)):
         if name not in own:
             yield variable(name, value)
+
+
+def _of_other_implementations(job: Job, spec: Object) -> Iterator[Variable]:
+    """What upstream leaves out. An mpirun that is not told of the hosts starts all ranks in the launcher, and the job succeeds that way."""
+    yield variable("OMPI_MCA_routed_radix", FAN_OUT)
+    # Open MPI 5 reads none of the names of version 4.
+    yield variable("PRTE_MCA_plm_ssh_agent", REMOTE_SHELL)
+    yield variable("PRTE_MCA_prte_default_hostfile", HOSTS)
+    yield variable("PRTE_MCA_rml_base_radix", FAN_OUT)
+    # Intel MPI: 0 is as many as there are hosts. It does not read the numbers in its host file.
+    yield variable("I_MPI_HYDRA_HOST_FILE", HYDRA_HOSTS)
+    yield variable("I_MPI_PERHOST", job.options.slots_per_worker)
+    yield variable("I_MPI_HYDRA_BRANCH_COUNT", 0)
+    # MPICH
+    yield variable("HYDRA_LAUNCHER", "rsh")
+    yield variable("HYDRA_LAUNCHER_EXEC", REMOTE_SHELL)
+    yield variable("HYDRA_HOST_FILE", HYDRA_HOSTS)
+    if not spec.get("hostNetwork"):
+        # Both let workers call back, by a name that they cannot know unless told to give an address.
+        yield variable("I_MPI_HYDRA_IFACE", POD_INTERFACE)
+        yield variable("HYDRA_IFACE", POD_INTERFACE)
 
 
 def _launcher_has_gpu(job: Job) -> bool:
@@ -85,9 +116,7 @@ def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     exec_verbs = ["create"] if settings.strict and not settings.kubectl_command else ["create", "get"]
     if not account:
         yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(job, launcher_name(job))}
-    yield config_map(
-        job, {"hostfile": _hostfile(job, snapshot), "kubexec.sh": _kubexec(job), "discover_hosts.sh": _discover(job, snapshot)}
-    )
+    yield config_map(job, _files(job, snapshot))
     yield {
         "apiVersion": f"{rbac}/v1",
         "kind": "Role",
@@ -106,16 +135,27 @@ def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     }
 
 
-def _hostfile(job: Job, snapshot: Snapshot) -> str:
-    slots, hosts = job.options.slots_per_worker, workers(job, snapshot)
+def _files(job: Job, snapshot: Snapshot) -> dict[str, str]:
+    files = {
+        "hostfile": _hostfile(job, snapshot, " slots="),
+        "kubexec.sh": _kubexec(job, snapshot.settings),
+        "discover_hosts.sh": _discover(job, snapshot),
+    }
+    return files if snapshot.settings.strict else {**files, "hostfile.hydra": _hostfile(job, snapshot, ":")}
+
+
+def _hostfile(job: Job, snapshot: Snapshot, between: str) -> str:
+    hosts = workers(job, snapshot)
     if _launcher_has_gpu(job):
         hosts = [launcher_name(job), *hosts]
-    return "".join(f"{host} slots={slots}\n" for host in hosts)
+    return "".join(f"{host}{between}{job.options.slots_per_worker}\n" for host in hosts)
 
 
-def _kubexec(job: Job) -> str:
+def _kubexec(job: Job, settings: Settings) -> str:
+    """A signal to the script must reach the client, so the one becomes the other."""
+    become = "" if settings.strict else "exec "
     container = f" --container {job.options.main_container}" if job.options.main_container else ""
-    return f'#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n/opt/kube/kubectl exec ${{POD_NAME}}{container} -- /bin/sh -c "$*"'
+    return f'#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n{become}/opt/kube/kubectl exec ${{POD_NAME}}{container} -- /bin/sh -c "$*"'
 
 
 def _discover(job: Job, snapshot: Snapshot) -> str:

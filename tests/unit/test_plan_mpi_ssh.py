@@ -129,6 +129,10 @@ VARIABLES = {
         "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
         "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
         "OMPI_MCA_orte_set_default_slots": "2",
+        "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
+        "PRTE_MCA_prte_default_hostfile": "/etc/mpi/hostfile",
+        "PRTE_MCA_plm_ssh_args": "$(OMPI_MCA_plm_rsh_args)",
+        "PRTE_MCA_prte_set_default_slots": "2",
     },
     "Intel": {
         "I_MPI_HYDRA_HOST_FILE": "/etc/mpi/hostfile",

@@ -1,0 +1,93 @@
+"""An MPIJob by exec: every MPI is told of hosts and remote shell after upstream's own words, and no worker starts processes in another."""
+
+from typing import Any
+
+from job_builders import PLAIN, Cluster, job, replica
+
+from controller.pods import pod_for
+from controller.settings import Settings
+
+UPSTREAMS = [
+    ("OMPI_MCA_plm_rsh_agent", "/etc/mpi/kubexec.sh"),
+    ("OMPI_MCA_orte_default_hostfile", "/etc/mpi/hostfile"),
+    ("NVIDIA_VISIBLE_DEVICES", ""),
+    ("NVIDIA_DRIVER_CAPABILITIES", ""),
+    ("I_MPI_HYDRA_BOOTSTRAP", "rsh"),
+    ("I_MPI_HYDRA_BOOTSTRAP_EXEC", "/etc/mpi/kubexec.sh"),
+]
+OURS = {
+    "OMPI_MCA_routed_radix": "4096",
+    "PRTE_MCA_plm_ssh_agent": "/etc/mpi/kubexec.sh",
+    "PRTE_MCA_prte_default_hostfile": "/etc/mpi/hostfile",
+    "PRTE_MCA_rml_base_radix": "4096",
+    "I_MPI_HYDRA_HOST_FILE": "/etc/mpi/hostfile.hydra",
+    "I_MPI_PERHOST": "3",
+    "I_MPI_HYDRA_BRANCH_COUNT": "0",
+    "HYDRA_LAUNCHER": "rsh",
+    "HYDRA_LAUNCHER_EXEC": "/etc/mpi/kubexec.sh",
+    "HYDRA_HOST_FILE": "/etc/mpi/hostfile.hydra",
+    "I_MPI_HYDRA_IFACE": "eth0",
+    "HYDRA_IFACE": "eth0",
+}
+STRICT = Settings(strict=True)
+
+
+def by_exec(**spec: Any) -> Any:
+    worker = replica(2, restart="Never", kind="MPIJob", command=False)
+    return job("MPIJob", Launcher=replica(kind="MPIJob", restart="Never"), Worker=worker, slotsPerWorker=3, **spec)
+
+
+def launcher(one: Any, settings: Settings = PLAIN) -> Any:
+    return pod_for(one, "Launcher", 0, Cluster(one, settings=settings).look())["spec"]
+
+
+def variables(spec: Any) -> list[tuple[str, str]]:
+    return [(entry["name"], entry["value"]) for entry in spec["containers"][0]["env"]]
+
+
+def files(one: Any, settings: Settings = PLAIN) -> dict[str, str]:
+    cluster = Cluster(one, settings=settings)
+    cluster.settle()
+    data: dict[str, str] = cluster.owned["ConfigMap", "train-config"].raw["data"]
+    return data
+
+
+def test_every_mpi_is_told_of_hosts_and_remote_shell_after_upstreams_own_words() -> None:
+    told = variables(launcher(by_exec()))
+    assert told[: len(UPSTREAMS)] == UPSTREAMS
+    assert dict(told[len(UPSTREAMS) :]) == OURS
+
+
+def test_what_the_user_sets_himself_is_set_once() -> None:
+    one = by_exec()
+    own = [{"name": "I_MPI_PERHOST", "value": "1"}, {"name": "HYDRA_IFACE", "value": "net1"}]
+    one.replicas["Launcher"].template["spec"]["containers"][0]["env"] = own
+    told = variables(launcher(one))
+    assert [value for name, value in told if name in ("I_MPI_PERHOST", "HYDRA_IFACE")] == ["1", "net1"]
+
+
+def test_a_launcher_in_its_nodes_network_is_called_by_its_nodes_name() -> None:
+    one = by_exec()
+    one.replicas["Launcher"].template["spec"]["hostNetwork"] = True
+    assert not {"I_MPI_HYDRA_IFACE", "HYDRA_IFACE"} & dict(variables(launcher(one))).keys()
+
+
+def test_both_forms_of_the_host_file_name_the_same_hosts_and_reach_the_launcher() -> None:
+    one = by_exec()
+    data = files(one)
+    assert data["hostfile"] == "train-worker-0 slots=3\ntrain-worker-1 slots=3\n"
+    assert data["hostfile.hydra"] == "train-worker-0:3\ntrain-worker-1:3\n"
+    volume = next(v for v in launcher(one)["volumes"] if v["name"] == "mpi-job-config")
+    assert {item["path"] for item in volume["configMap"]["items"]} == data.keys()
+
+
+def test_the_remote_shell_becomes_the_exec_client_so_that_signals_reach_it() -> None:
+    assert files(by_exec())["kubexec.sh"].endswith('\nexec /opt/kube/kubectl exec ${POD_NAME} -- /bin/sh -c "$*"')
+    assert " ${POD_NAME} --container mpi -- " in files(by_exec(mainContainer="mpi"))["kubexec.sh"]
+
+
+def test_strict_is_upstreams_own() -> None:
+    one = by_exec()
+    assert variables(launcher(one, STRICT)) == UPSTREAMS
+    assert files(one, STRICT).keys() == {"hostfile", "kubexec.sh", "discover_hosts.sh"}
+    assert "exec /opt/kube" not in files(one, STRICT)["kubexec.sh"]
