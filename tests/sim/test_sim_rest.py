@@ -27,6 +27,8 @@ REST_S = 900.0
 class Scene:
     """One controller in fair weather, a cluster, and every write of the controller's."""
 
+    kind = KIND
+
     def __init__(self) -> None:
         self.api, self.server = Api(), SimServer()
         self.cluster = Cluster(self.api, self.server, random.Random(1))
@@ -36,7 +38,7 @@ class Scene:
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     def _started(self) -> Controller:
-        controller = Controller(self.api, Sky(Weather()), self.server, random.Random(1), name=NAME, kinds=[KIND])
+        controller = Controller(self.api, Sky(Weather()), self.server, random.Random(1), name=NAME, kinds=[self.kind])
         controller.start()
         return controller
 
@@ -58,7 +60,7 @@ class Scene:
                 return
 
     def conditions(self, name: str) -> list[str]:
-        job = self.api.find(JOBS[KIND], name)
+        job = self.api.find(JOBS[self.kind], name)
         assert job is not None
         return [c["reason"] for c in (job.get("status") or {}).get("conditions") or ()]
 

@@ -11,6 +11,7 @@ from sim_jobs import NAME, job_of
 from test_sim_rest import KIND, REST_S, Scene
 
 from controller.keys import JOBS, owner_uid
+from controller.patience import PATIENCE_S
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import EVENTS, PODS, SECRETS
@@ -110,6 +111,33 @@ def test_a_secret_of_the_jobs_own_that_another_controller_made_before_it_died_is
         assert [write.verb for write in scene.writes if write.resource == SECRETS] == ["patch"]
 
     played(story)
+
+
+class OverSsh(Scene):
+    kind = "MPIJob"
+
+
+def test_the_keys_of_a_job_stay_what_they_are_when_the_controller_dies_before_it_has_said_that_the_job_is_accepted() -> None:
+    """A pod that has them already and one that is made later must know each other."""
+
+    async def story() -> None:
+        scene = OverSsh()
+        job = job_of(KINDS["MPIJob"], {"Launcher": 1, "Worker": 2}, run_policy={})
+        job["spec"]["mpiTransport"] = "SSH"
+        scene.api.create(JOBS["MPIJob"], job, actor="user")
+        await asyncio.sleep(PATIENCE_S / 2)
+        scene.controller.kill()
+        assert scene.conditions(NAME) == []
+        made, first = {"ssh-privatekey": "first", "ssh-publickey": "first"}, scene.api.all(PODS)
+        assert first
+        scene.api.change(SECRETS, f"{NAME}-ssh", lambda secret: secret.update(data=made))
+        scene.restart()
+        await scene.until_quiet()
+        assert scene.api.get(SECRETS, f"{NAME}-ssh")["data"] == made
+        assert {pod["metadata"]["uid"] for pod in first} <= {pod["metadata"]["uid"] for pod in scene.api.all(PODS)}
+        assert scene.conditions(NAME) == ["MPIJobCreated", "MPIJobRunning"]
+
+    sim_time.run(story())
 
 
 def test_a_secret_that_a_container_waits_for_is_made_anew() -> None:
