@@ -213,11 +213,11 @@ async def test_exec_frames_pass_both_ways_and_the_end_is_told(server: ApiProcess
 # ---------------------------------------------------------------------- kubectl
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kubectl_finds_what_it_needs(server: ApiProcess, tmp_path: Path) -> None:
-    def kubectl(*arguments: str, given: str | None = None) -> str:
+    def kubectl(*arguments: str, given: str | None = None, fails: bool = False) -> str:
         command = ["kubectl", "--kubeconfig", str(server.folder / "kubeconfig"), "--cache-dir", str(tmp_path), *arguments]
         done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, f"{arguments}: {done.stderr}"
-        return done.stdout
+        assert (done.returncode != 0) is fails, f"{arguments}: {done.stderr}"
+        return done.stderr if fails else done.stdout
 
     manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: by-kubectl}\ndata: {a: b}\n"
     assert "configmap/by-kubectl created" in kubectl("apply", "-f", "-", given=manifest)
@@ -228,5 +228,7 @@ def test_kubectl_finds_what_it_needs(server: ApiProcess, tmp_path: Path) -> None
     assert kubectl("auth", "can-i", "create", "pods").strip() == "yes"
     assert "namespace/kubectl-made created" in kubectl("create", "namespace", "kubectl-made")
     assert "restartPolicy" in kubectl("explain", "pod.spec")
+    misspelt = "apiVersion: v1\nkind: Podd\nmetadata: {name: p}\n"
+    assert 'no matches for kind "Podd"' in kubectl("apply", "-f", "-", given=misspelt, fails=True)
     assert "Name:" in kubectl("describe", "configmap", "by-kubectl")
     assert 'configmap "by-kubectl" deleted' in kubectl("delete", "configmap", "by-kubectl")

@@ -71,6 +71,8 @@ class Documents:
                 return json_response(openapi.index(self._registry), content_type="text/plain; charset=utf-8")
             case ["v2"] if "json" in request.headers.get("Accept", "json"):
                 return raw_response(openapi.whole_v2(self._registry))
+            case ["v2"] if openapi.BINARY_V2 in request.headers.get("Accept", ""):
+                return web.Response(body=openapi.NOTHING_V2, content_type=openapi.BINARY_V2.replace("@", "."))
             case ["v3", "api", version]:
                 return self._openapi_v3(request, "", version)
             case ["v3", "apis", group, version]:

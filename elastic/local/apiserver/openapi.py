@@ -14,14 +14,15 @@ from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.resources import Registry, ResourceType
 
 INFO = {"title": "Kubernetes", "version": "v1.36.1"}
+BINARY_V2 = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+NOTHING_V2 = b"\n\x032.0"
+"""A version 2 document that defines nothing, as protobuf. kubectl asks for it about kinds that version 3 does not name, and takes a
+refusal for a broken server instead of saying that there is no such kind."""
 _TEXT = {"type": "string", "uniqueItems": True}
 _WRITE = [{"name": n, "in": "query", "schema": _TEXT} for n in ("dryRun", "fieldManager", "fieldValidation")]
-_PATCH_TYPES = (
-    "application/apply-patch+yaml",
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-)
+_PATCH_TYPES = ("application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json")
+_STRATEGIC = "application/strategic-merge-patch+json"
+"""Not for custom resources: `kubectl apply` sends the sort of patch that is named here."""
 
 
 def base(group: str, version: str) -> str:
@@ -134,7 +135,8 @@ def _operation(t: ResourceType, gvk: Json, verb: str) -> Json:
     }
     if verb in ("create", "update", "patch"):
         out["parameters"] = _WRITE + ([{"name": "force", "in": "query", "schema": {"type": "boolean"}}] if verb == "patch" else [])
-        kinds = _PATCH_TYPES if verb == "patch" else ("application/json", "application/yaml")
+        patches = _PATCH_TYPES if t.custom else (*_PATCH_TYPES, _STRATEGIC)
+        kinds = patches if verb == "patch" else ("application/json", "application/yaml")
         out["requestBody"] = {"content": {k: body if verb != "patch" else {"schema": {"type": "object"}} for k in kinds}, "required": True}
     return out
 
