@@ -14,6 +14,7 @@ from elastic.api.errors import Path, SpecError, Warning, shown
 from elastic.api.job import ElasticPolicy, Job, JobStatus, Metadata, Options, ReplicaSpec, RunPolicy
 from elastic.api.kinds import API_VERSION, KINDS, Kind
 from elastic.api.pod_reader import check_schema
+from elastic.api.pod_rules import check_pod
 from elastic.api.pod_schema import METRIC, POD_TEMPLATE
 from elastic.api.reader import Findings, did_you_mean, one_of, read, shown_key
 from elastic.api.rules import Draft, check
@@ -199,6 +200,8 @@ def _read_replica(value: object, kind: Kind, name: str, *, at: Path, findings: F
     replica = read(written, ReplicaSpec, at=at, findings=findings) or _without_template(written)
     if not findings.blames((*at, "template")):
         check_schema(replica.template, POD_TEMPLATE, at=(*at, "template"), findings=findings)
+    if not findings.blames((*at, "template")):
+        check_pod(replica.template, at=(*at, "template"), findings=findings)
     return replica
 
 

@@ -21,6 +21,7 @@ from elastic.api.reader import Findings, one_of
 from elastic.api.words import MpiTransport, RdzvBackend, WorkerLibrary
 
 ELASTIC: Path = ("spec", "elasticPolicy")
+NPROC_WORDS = ("auto", "cpu", "gpu", "xpu")
 MAX_RESTARTS_FLAG = re.compile(r"--max[-_]restarts(=|$)")
 
 
@@ -50,6 +51,8 @@ def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
     if job.elastic is not None and job.kind.native_elastic and job.run_policy.restart_scope is not None:
         message = f"restartScope has no effect on {job.kind.a_job} with elasticPolicy, which goes on with those who remain; remove it"
         findings.warning(("spec", "runPolicy", "restartScope"), message)
+    if job.options.nproc_per_node is not None:
+        _check_nproc(job.options.nproc_per_node, findings)
     if "mpi_transport" in job.kind.options:
         _check_mpi(job.options, findings)
     _check_names(job, stored=stored, findings=findings)
@@ -146,6 +149,12 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
     if elastic.worker_library is WorkerLibrary.NONE and elastic.rdzv_backend is RdzvBackend.ELASTIC:
         message = "workerLibrary is None, but rdzvBackend elastic needs it; use Inject or Image, or rdzvBackend c10d"
         findings.problem((*ELASTIC, "workerLibrary"), message)
+
+
+def _check_nproc(word: str, findings: Findings) -> None:
+    if word not in NPROC_WORDS and not (word.isdecimal() and int(word) > 0):
+        message = f"nprocPerNode is {shown(word)}; torchrun knows a number of at least 1, {one_of(NPROC_WORDS)}"
+        findings.warning(("spec", "nprocPerNode"), message)
 
 
 def _check_mpi(options: Options, findings: Findings) -> None:

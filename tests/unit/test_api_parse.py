@@ -165,6 +165,28 @@ def test_unknown_fields_are_warnings_with_a_suggestion():
     ]
 
 
+def test_what_lets_no_pod_be_made_is_only_a_warning_and_names_the_place():
+    container = {
+        "name": "pytorch",
+        "image": "x",
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "kept", "mountPath": "/k"}],
+    }
+    container["env"] = [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, {"name": "B", "value": ""}]
+    spec = {"containers": [container], "volumes": [{"name": "kept", "emptyDir": {}}]}
+    labels = {"a b": "x", "team": "-", "example.com/ok": "", "fine": "Yes_1.0"}
+    replicas = {"Worker": {"template": {"metadata": {"labels": labels}, "spec": spec}}}
+    obj = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "j"}}
+    obj["spec"] = {"nprocPerNode": "many", "pytorchReplicaSpecs": replicas}
+    at = "spec.pytorchReplicaSpecs.Worker.template"
+    assert warned(obj) == [
+        f'{at}.metadata.labels: "a b" cannot be the key of a label; use letters, digits, -, _ and . and at most 63 of them',
+        f'{at}.metadata.labels.team: team is "-"; a label\'s value has letters, digits, -, _ and . and at most 63 of them',
+        f'{at}.spec.containers[0].volumeMounts[0].name: there is no volume "data"; name one of the template, or no pod can be made',
+        f"{at}.spec.containers[0].env[0]: A has value and valueFrom; keep one, no pod can be made with both",
+        'spec.nprocPerNode: nprocPerNode is "many"; torchrun knows a number of at least 1, auto, cpu, gpu or xpu',
+    ]
+
+
 def test_a_broken_status_is_ignored_part_by_part():
     status = {
         "conditions": [{"type": "Running", "status": "True", "unheardOf": 1}],

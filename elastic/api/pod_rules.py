@@ -1,0 +1,50 @@
+"""What the schema of a pod cannot say and the API server refuses all the same, once the controller makes the pod: volumes that are not
+there, words that no label may have. All are warnings: the job itself is well-formed, and somebody else may add to its pods on the way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from elastic.api.errors import Path, shown
+from elastic.api.reader import Findings
+
+_NAME = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)\Z")
+_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
+
+
+def check_pod(template: dict[str, Any], *, at: Path, findings: Findings) -> None:
+    """Of a template that is well-formed."""
+    _check_labels((template.get("metadata") or {}).get("labels") or {}, at=(*at, "metadata", "labels"), findings=findings)
+    spec = template.get("spec") or {}
+    volumes = {volume["name"] for volume in spec.get("volumes") or ()}
+    for where, container in _containers(spec):
+        _check_mounts(container, volumes, at=(*at, "spec", *where), findings=findings)
+        for i, variable in enumerate(container.get("env") or ()):
+            if variable.get("value") and variable.get("valueFrom"):
+                message = f"{variable['name']} has value and valueFrom; keep one, no pod can be made with both"
+                findings.warning((*at, "spec", *where, "env", i), message)
+
+
+def _containers(spec: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for key in ("initContainers", "containers"):
+        for i, container in enumerate(spec.get(key) or ()):
+            yield (key, i), container
+
+
+def _check_mounts(container: dict[str, Any], volumes: set[str], *, at: Path, findings: Findings) -> None:
+    for i, mount in enumerate(container.get("volumeMounts") or ()):
+        if mount["name"] not in volumes:
+            message = f"there is no volume {shown(mount['name'])}; name one of the template, or no pod can be made"
+            findings.warning((*at, "volumeMounts", i, "name"), message)
+
+
+def _check_labels(labels: dict[str, str | None], *, at: Path, findings: Findings) -> None:
+    for key, value in labels.items():
+        prefix, slash, name = key.rpartition("/")
+        if not _NAME.match(name) or (slash and not _PREFIX.match(prefix)):
+            findings.warning(at, f"{shown(key)} cannot be the key of a label; use letters, digits, -, _ and . and at most 63 of them")
+        elif value and not _NAME.match(value):
+            findings.warning((*at, key), f"{key} is {shown(value)}; a label's value has letters, digits, -, _ and . and at most 63 of them")
