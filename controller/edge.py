@@ -14,6 +14,8 @@ import kopf
 from controller.keys import JOBS, Key
 from elastic.kube.access import Access
 
+IDENTITY: Any = "elastic-controller"
+
 
 class Edge:
     """kopf in a thread and loop of its own: it takes over signals, cancels tasks it did not start and is slow to stop."""
@@ -54,6 +56,8 @@ class Edge:
             registry=registry,
             settings=_settings(),
             standalone=True,
+            # Left to itself it asks who runs it, and nobody has a name for the user that an image runs as.
+            identity=IDENTITY,
             clusterwide=self._namespace is None,
             namespace=self._namespace,
             stop_flag=self._stop,

@@ -172,7 +172,8 @@ def test_the_namespaced_overlay_asks_for_nothing_outside_its_namespace(build: Bu
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_without_mpi_nobody_may_exec_or_hand_out_roles(build: Build, overlay: str) -> None:
     found = build(overlay, components=("without-mpi",))
-    granted = [rule for item in found if item["kind"] in ("Role", "ClusterRole") for rule in item["rules"]]
+    ours = [item for item in found if item["kind"] in ("Role", "ClusterRole") and item["metadata"]["name"].startswith("elastic-")]
+    granted = [rule for item in ours for rule in item["rules"]]
     named = {resource for rule in granted for resource in rule["resources"]}
     assert not named & {"pods/exec", "roles", "rolebindings", "serviceaccounts", "configmaps", "mpijobs"}
     assert "elastic-controller-mpi" not in json.dumps(found)
@@ -229,7 +230,70 @@ def test_monitors_find_services_and_ports(build: Build, overlay: str) -> None:
     for monitor in monitors:
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         (service,) = [item for item in services if wanted <= item["metadata"].get("labels", {}).items()]
+        assert service["metadata"]["namespace"] == monitor["metadata"]["namespace"], "it looks for services beside itself"
         assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
+
+
+@pytest.mark.parametrize("namespace", ["", "team-a"])
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_services_and_budgets_choose_the_pods_that_they_are_for(build: Build, overlay: str, namespace: str) -> None:
+    """What selects nothing is applied as gladly, and nobody hears of it."""
+    found = build(overlay, components=("monitoring",), namespace=namespace)
+    (home,) = {item["metadata"]["namespace"] for item in found if item["kind"] == "Deployment"}
+    seen = 0
+    for item in (item for item in found if item["kind"] in ("Service", "PodDisruptionBudget", "ConfigMap")):
+        assert item["metadata"]["namespace"] == home
+        if item["kind"] == "ConfigMap":
+            continue
+        selector = item["spec"]["selector"]
+        (chosen,) = [pod for pod in _pods(found) if selector.get("matchLabels", selector).items() <= pod["metadata"]["labels"].items()]
+        named = {port["name"] for port in chosen["spec"]["containers"][0]["ports"]}
+        assert {port["targetPort"] for port in item["spec"].get("ports", ())} <= named
+        seen += 1
+    assert seen == 3 + (overlay == "standalone")
+
+
+def _pods(found: list[Object]) -> list[Object]:
+    return [item["spec"]["template"] for item in found if item["kind"] == "Deployment"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_metrics_are_where_annotations_say(build: Build, overlay: str) -> None:
+    found = build(overlay)
+    service = only(found, "Service", "elastic-controller")
+    args = only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]["args"]
+    noted = service["metadata"]["annotations"]
+    assert (noted["prometheus.io/scrape"], noted["prometheus.io/path"]) == ("true", "/metrics")
+    assert f"--metrics-port={noted['prometheus.io/port']}" in args
+
+
+def test_whoever_may_edit_or_view_a_namespace_may_edit_or_view_jobs_of_every_kind(build: Build) -> None:
+    plurals = {kind.plural for kind in KINDS.values()}
+    found = build("standalone")
+    for name, verbs in (
+        ("admin", "create delete get list patch update watch"),
+        ("edit", "create delete get list patch update watch"),
+        ("view", "get list watch"),
+    ):
+        role = only(found, "ClusterRole", f"kubeflow-training-{name}")
+        assert role["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{name}"] == "true"
+        jobs, statuses, scales = role["rules"]
+        assert (set(jobs["resources"]), set(jobs["verbs"])) == (plurals, set(verbs.split()))
+        assert (set(statuses["resources"]), statuses["verbs"]) == ({f"{plural}/status" for plural in plurals}, ["get"])
+        assert set(scales["resources"]) == {f"{plural}/scale" for plural in plurals}
+        assert set(scales["verbs"]) == ({"get"} if name == "view" else {"get", "patch", "update"})
+
+
+def test_one_controller_serves_the_webhook_while_the_others_are_replaced(build: Build) -> None:
+    """The API server may be sent to a pod for a moment after it was told to end, and a new one must be ready before an old one goes."""
+    deployment = only(build("standalone"), "Deployment", "elastic-controller")["spec"]
+    pod = deployment["template"]["spec"]
+    assert deployment["replicas"] >= 2
+    # A quarter of two may be missing, rounded down: none.
+    assert deployment.get("strategy", {}).get("type", "RollingUpdate") == "RollingUpdate"
+    (command,) = [container["lifecycle"]["preStop"]["exec"]["command"] for container in pod["containers"]]
+    assert command[0] == "python3", "the image has nothing else"
+    assert 0 < float(re.findall(r"sleep\((\d+)\)", command[-1])[0]) < pod["terminationGracePeriodSeconds"] / 2
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
