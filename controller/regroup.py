@@ -28,7 +28,7 @@ def is_whole(job: Job, snapshot: Snapshot) -> bool:
         return False
     if job.run_policy.restart_scope is not None:
         return job.run_policy.restart_scope is RestartScope.GROUP
-    if snapshot.settings.strict:
+    if snapshot.settings.strict or any(type in job.kind.servers for type in job.replicas):
         return False
     # What an elastic group of other kinds cannot do when it is resized, it cannot do when it loses one either; and MXNet waits for a
     # lost peer for ever, whether that one is started again or not.

@@ -93,7 +93,8 @@ class RunPolicy(_Wire, frozen=True, kw_only=True):
     restart_scope: RestartScope | None = None
     """Who starts again when a replica fails or is lost: Pod (that one) or Group (all of the job's, from their last checkpoint, for
     frameworks whose processes cannot go on or take one back). Default: Pod; Group for an elastic job of a kind that cannot be
-    resized while it trains, and for an MXJob that trains. PyTorchJob and MPIJob with elasticPolicy heal by themselves."""
+    resized while it trains, but for a TFJob with parameter servers, and for an MXJob that trains. PyTorchJob and MPIJob with
+    elasticPolicy heal by themselves."""
     scheduling_policy: SchedulingPolicy | None = None
     suspend: bool = False
     """True: delete the pods and wait. Default: false."""

@@ -57,6 +57,8 @@ class Kind:
     """Types whose pods carry the label job-role=master."""
     worker_zero_leads: bool = False
     """Without a leader, worker 0 carries that label."""
+    servers: tuple[str, ...] = ()
+    """Types that hold what is trained, so that a worker of theirs may be lost and come back under its name."""
     native_elastic: bool = False
     """Workers may come and go while it trains; the others are started anew at the new size."""
     has_services: bool = True
@@ -118,6 +120,7 @@ _ALL = (
         at_most_one_of=("Chief", "Master"),
         leaders=("Chief", "Master"),
         worker_zero_leads=True,
+        servers=("PS",),
     ),
     Kind(
         name="MPIJob",

@@ -213,8 +213,9 @@ def test_who_starts_anew_as_a_whole(one: Job) -> None:
         mxjob(jobMode="MXTune"),
         job("MPIJob", Launcher=replica(kind="MPIJob"), Worker=replica(2, kind="MPIJob"), policy=GROUP, elasticPolicy={"minReplicas": 1}),
         jax(policy={"restartScope": "Pod"}, elasticPolicy={"minReplicas": 2, "maxReplicas": 4}),
+        job("TFJob", PS=replica(kind="TFJob"), Worker=replica(2, kind="TFJob"), elasticPolicy={"minReplicas": 1, "maxReplicas": 4}),
     ],
-    ids=["mxnet by choice", "mxnet tuning", "elastic horovod", "elastic jax by choice"],
+    ids=["mxnet by choice", "mxnet tuning", "elastic horovod", "elastic jax by choice", "elastic parameter servers"],
 )
 def test_who_does_not(one: Job) -> None:
     cluster = running(one)
