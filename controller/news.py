@@ -1,10 +1,12 @@
 """What a job's user should hear about its pods and templates, once each, as Events of the job."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from controller.actions import News, normal, warning
+from controller.replicas import Tally
 from controller.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job
+from elastic.api.kinds import WORKER
 from elastic.api.template import default_container
 from elastic.api.words import RdzvBackend
 
@@ -62,6 +64,22 @@ def of_templates(job: Job) -> Iterator[News]:
 def template_reason(job: Job, field: str) -> str:
     """The reason of an Event about a field of the template; upstream's MPI controller spells it in its own way."""
     return f"{'Setted' if job.kind.name == 'MPIJob' else 'Set'}PodTemplate{field}"
+
+
+def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[News]:
+    """The group had formed and cannot go on: too few of its workers are left, and others may be long in coming."""
+    known = job.status.elastic
+    if known is not None and known.world_size and shortage(job, counts):
+        words = f"{job.kind.name} {job.metadata.name} waits: it trains on when {job.least_workers} workers run"
+        yield warning("BelowMinimum", words, about=str(known.generation))
+
+
+def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
+    """In words, how many workers are missing where fewer cannot train; empty where enough run, or some have finished already."""
+    workers = counts.get(WORKER, Tally())
+    if job.elastic is None or not job.kind.native_elastic or workers.succeeded or workers.active >= job.least_workers:
+        return ""
+    return f" It waits, for {workers.active} of at least {job.least_workers} workers run."
 
 
 def of_remarks(snapshot: Snapshot) -> Iterator[News]:

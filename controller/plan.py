@@ -16,7 +16,7 @@ from controller.crew import crew_of
 from controller.frameworks import FRAMEWORKS
 from controller.hpa import autoscaler, left_out
 from controller.lost import with_lost_given_up
-from controller.news import in_words, of_pods, of_remarks, of_rescale, of_templates
+from controller.news import in_words, of_pods, of_remarks, of_rescale, of_shortage, of_templates, shortage
 from controller.objects import reconciled
 from controller.pdb import disruption_budget
 from controller.pods import pod_for
@@ -240,7 +240,7 @@ def _active(look: _Look) -> Plan:
     if elastic != (known if look.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)
     at_first = tuple(_at_first(job, snapshot)) if crew.missing else ()
-    news = (*look.news, *at_first, *restarts, *of_rescale(job, known=known, new=elastic))
+    news = (*look.news, *at_first, *restarts, *of_rescale(job, known=known, new=elastic), *of_shortage(job, look.counts))
     moments = (look.deadline, membership.next_deadline(crew.leaving, now=snapshot.now), regroup.pause_until(job, snapshot))
     return Plan(tuple(actions), status, news, min((moment for moment in moments if moment is not None), default=None))
 
@@ -272,7 +272,7 @@ def _shown(look: _Look, *, restarting: Sequence[News], is_apart: bool) -> JobSta
     job, now = look.job, look.snapshot.now
     status = replace(look.status, replica_statuses=replica_statuses(job, look.counts))
     if not is_apart and is_running(job, look.counts):
-        message = f"{job.kind.name} {_called(job)} is running.{in_words(job, look.snapshot)}"
+        message = f"{job.kind.name} {_called(job)} is running.{shortage(job, look.counts)}{in_words(job, look.snapshot)}"
         return with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
     if restarting:
         message = restarting[0].message

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from job_builders import PLAIN, Cluster, job, reasons, replica, snapshot
+from job_builders import OURS, PLAIN, Cluster, elastic_job, job, reasons, replica, snapshot
 
 from controller.plan import plan
-from controller.snapshot import Container, Phase, pod_from
+from controller.snapshot import Container, Phase, World, pod_from
 
 Object = dict[str, Any]
 
@@ -77,3 +77,32 @@ def test_the_failure_of_a_job_is_told_in_upstreams_words(kind: str, words: str) 
     cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, containers=failed)
     cluster.settle()
     assert cluster.job.status.conditions[-1].message == words
+
+
+def test_below_its_minimum_a_job_says_that_it_waits_once_and_in_its_state() -> None:
+    cluster = Cluster(elastic_job(3, least=2, most=3), settings=OURS)
+    cluster.settle()
+    assert "BelowMinimum" not in reasons(cluster.settle()), "it has not begun yet"
+    cluster.run_all()
+    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+    assert "BelowMinimum" not in reasons(cluster.settle())
+    assert cluster.job.status.conditions[-1].message == "PyTorchJob team/train is running."
+    for name in ("train-worker-1", "train-worker-2"):
+        del cluster.pods[name]
+    cluster.world = World(generation=1, members=frozenset(), phase="re-forming")
+    assert "BelowMinimum" in reasons([cluster.round()])
+    assert cluster.job.status.conditions[-1].message == "PyTorchJob team/train is running. It waits, for 1 of at least 2 workers run."
+    cluster.run_all()
+    cluster.world = World(generation=2, members=frozenset(cluster.pods), phase="running")
+    assert "BelowMinimum" not in reasons(cluster.settle())
+    assert cluster.job.status.conditions[-1].message == "PyTorchJob team/train is running."
+
+
+def test_workers_that_have_finished_are_not_missing() -> None:
+    cluster = Cluster(elastic_job(2, least=2, most=3), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+    cluster.settle()
+    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
+    assert "BelowMinimum" not in reasons(cluster.settle())
