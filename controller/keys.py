@@ -14,6 +14,10 @@ class Key(NamedTuple):
     namespace: str
     name: str
 
+    def fields(self, uid: str) -> dict[str, str]:
+        """The job as every line of the log names it; the rendezvous server knows it by its uid alone."""
+        return {"kind": self.kind, "namespace": self.namespace, "job": self.name, "uid": uid}
+
 
 JOBS: Mapping[str, Resource] = MappingProxyType({k.name: Resource(GROUP, VERSION, k.plural, kind=k.name) for k in KINDS.values()})
 _KIND_OF_OPERATOR = MappingProxyType({k.operator_name: k.name for k in KINDS.values()})

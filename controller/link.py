@@ -76,7 +76,7 @@ class RendezvousLink:
                 try:
                     await self._bring(job_uid)
                 except OSError as error:
-                    log.info("expectations could not be repeated", extra={"error": str(error)})
+                    log.info("expectations could not be repeated", extra={"uid": job_uid, "error": str(error)})
                     await asyncio.sleep(SAY_AGAIN_S)
                     opened.set()
                     break

@@ -104,7 +104,7 @@ async def _run(options: Options) -> int:
             agent=f"elastic-controller/{options.identity}",
         )
     except AccessError as error:
-        log.error("%s", error)
+        log.error("no way to the API server", extra={"error": str(error)})
         return 2
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -117,10 +117,10 @@ async def _run(options: Options) -> int:
                 options = replace(options, worker_image=await own_image(kube, pod=socket.gethostname()))
             await Process(kube, options).run(stop)
         except (LeaseLost, NoPod) as error:
-            log.error("%s", error)
+            log.error("it cannot go on", extra={"error": str(error)})
             return 1
         except (BadKey, PortTaken) as error:
-            log.error("%s", error)
+            log.error("it cannot start", extra={"error": str(error)})
             return 2
         log.info("stopped as told")
     return 0

@@ -109,7 +109,7 @@ class Reconciler:
             try:
                 failed = not await self.round(key)
             except Exception:
-                log.exception("round for %s %s/%s broke off", *key)
+                log.exception("a round broke off", extra=self._fields(key))
             finally:
                 self._queue.done(key, failed=failed)
                 self._metrics.round(seconds=self._clock() - began, waited=began - since, failed=failed)
@@ -132,23 +132,28 @@ class Reconciler:
             if await self._secrets.look(key, job, planned, is_starved=self._observer.is_starved(key)):
                 stored, planned, held = self._planned(key, job, now)
         except KubeError as error:
-            _tell_of(key, [error])
+            self._report(key, [error])
             return False
         outcome = await self._applier.carry_out(key, job, planned, old=stored, now=now)
         self._secrets.remember(key, outcome.secrets)
         self._count(key, stored, outcome)
-        _tell_of(key, outcome.errors)
+        self._report(key, outcome.errors)
         self._unseen[key] = self._clock() + LONGEST_BLINDNESS_S, outcome.written
         await self._is_in_view(key)
         if held is not None:
             self._held[key] = held
-            self._queue.add_at(key, held.until)
         elif not outcome.errors:
             self._held.pop(key, None)
+        self._come_back(key, planned, held)
+        return not outcome.errors
+
+    def _come_back(self, key: Key, planned: Plan, held: patience.Held | None) -> None:
+        """When time alone would make another round of it."""
+        if held is not None:
+            self._queue.add_at(key, held.until)
         if planned.look_again_at is not None:
             pause_s = (planned.look_again_at - self._now()).total_seconds()
             self._queue.add_at(key, self._clock() + max(pause_s, LEAST_PAUSE_S))
-        return not outcome.errors
 
     async def _is_in_view(self, key: Key) -> bool:
         """Has the view caught up with what we wrote? A decision on an older one could undo it, or do it twice."""
@@ -173,10 +178,23 @@ class Reconciler:
         else:
             self._uids[key] = uid
 
+    def _fields(self, key: Key) -> dict[str, str]:
+        return key.fields(self._uids.get(key, ""))
+
+    def _report(self, key: Key, errors: Iterable[Exception]) -> None:
+        for error in errors:
+            # A lost race is ordinary: the next round sees what the other wrote.
+            is_lost_race = isinstance(error, KubeError) and error.reason == "Conflict"
+            level = logging.DEBUG if is_lost_race else logging.WARNING
+            log.log(level, "something in a round failed", extra=self._fields(key) | {"error": str(error)})
+
     def _count(self, key: Key, old: JobStatus, outcome: Outcome) -> None:
         framework = KINDS[key.kind].framework
         if outcome.status is not None:
             self._metrics.changed(namespace=key.namespace, framework=framework, old=old, new=outcome.status)
+            for condition in outcome.status.conditions[-1:]:
+                if condition.reason not in (last.reason for last in old.conditions[-1:]):
+                    log.info("a job has another state", extra=self._fields(key) | {"reason": condition.reason, "why": condition.message})
         if outcome.job_is_gone:
             self._metrics.deleted(namespace=key.namespace, framework=framework)
 
@@ -200,10 +218,3 @@ class Reconciler:
         planned = plan(parsed, replace(snapshot, remarks=tuple(map(str, warnings)), fresh_keys=keys))
         held = patience.held_back(held, parsed, planned, stored=stored, now=self._clock())
         return stored, planned if held is None else patience.without_what_waits(planned), held
-
-
-def _tell_of(key: Key, errors: Iterable[Exception]) -> None:
-    for error in errors:
-        # A lost race is ordinary: the next round sees what the other wrote.
-        is_lost_race = isinstance(error, KubeError) and error.reason == "Conflict"
-        log.log(logging.DEBUG if is_lost_race else logging.WARNING, "round for %s %s/%s: %s", *key, error)

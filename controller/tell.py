@@ -10,6 +10,7 @@ from datetime import datetime
 
 from controller.actions import News
 from controller.fence import Writer
+from controller.keys import Key
 from elastic.api.kinds import API_VERSION, KINDS
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
@@ -43,8 +44,9 @@ class Teller:
         except KubeError as error:
             if error.reason != "AlreadyExists":
                 # News is not worth failing a round for; it is told again when the same round comes again.
-                about = {"reason": event["reason"], "job": event["involvedObject"]["name"]}
-                log.warning("an event was not written", extra=about | {"error": str(error)})
+                about = event["involvedObject"]
+                named = Key(about["kind"], about["namespace"], about["name"]).fields(about["uid"])
+                log.warning("an event was not written", extra=named | {"reason": event["reason"], "error": str(error)})
                 return False
         return True
 

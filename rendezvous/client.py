@@ -86,7 +86,7 @@ class RendezvousClient:
                     back_off_s = FIRST_BACK_OFF_S
                     yield world
             except (RendezvousError, aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
-                log.warning("the stream of worlds broke, opening it again: %s", error)
+                log.warning("the stream of worlds broke, opening it again", extra={"error": str(error)})
             await asyncio.sleep(back_off_s)
             back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
 

@@ -128,9 +128,9 @@ class Cache(Generic[T]):
             except KubeError as error:
                 if error.code == GONE:
                     listed = False
-                log.warning("watch of %s broke: %s", self.resource.plural, error)
+                log.warning("a watch broke", extra={"resource": self.resource.plural, "error": str(error)})
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                log.info("watch of %s ended: %r", self.resource.plural, error)
+                log.info("a watch ended", extra={"resource": self.resource.plural, "error": repr(error)})
             else:
                 continue
             await asyncio.sleep(pause)

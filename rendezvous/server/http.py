@@ -155,7 +155,7 @@ class Face:
         try:
             is_control = await self._gate.is_control(token)
         except KubeError as error:
-            log.warning("the API server could not review a token: %s", error)
+            log.warning("the API server could not review a token", extra={"error": str(error)})
             return _refusal(503, "the API server could not be asked whose token this is; try again")
         return None if is_control else _refusal(403, "only the control plane may do this")
 

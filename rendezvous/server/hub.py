@@ -292,9 +292,9 @@ def _tell_log(before: Job, after: Job) -> None:
         world = after.standing
         log.info(
             "world sealed",
-            extra={"job": after.uid, "generation": world.generation, "id": world.id, "size": world.size, "reason": world.reason},
+            extra={"uid": after.uid, "generation": world.generation, "id": world.id, "size": world.size, "reason": world.reason},
         )
     elif after.round is not None and after.round.draining and (before.round is None or not before.round.draining):
-        log.info("round began", extra={"job": after.uid, "reason": after.round.reason, "cause": after.round.cause})
+        log.info("round began", extra={"uid": after.uid, "reason": after.round.reason, "cause": after.round.cause})
     if after.closed and not before.closed:
-        log.warning("world closed", extra={"job": after.uid, "reason": after.closed})
+        log.warning("world closed", extra={"uid": after.uid, "reason": after.closed})

@@ -135,6 +135,6 @@ async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: st
             await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
             return
         if isinstance(message, Failed):
-            fields = {"job": uid, "member": name, "generation": message.generation, "status": message.status, "detail": message.detail}
+            fields = {"uid": uid, "member": name, "generation": message.generation, "status": message.status, "detail": message.detail}
             log.info("a worker ended by itself", extra=fields)
         hub.said(uid, name=name, incarnation=incarnation, message=message)

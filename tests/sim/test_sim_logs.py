@@ -1,0 +1,52 @@
+"""What the controller's log says of its rounds: constant messages, and each names its job by the same fields."""
+
+import asyncio
+import logging
+import random
+
+import pytest
+import sim_time
+from sim_api import Api
+from sim_client import Sky, Weather
+from sim_cluster import Cluster
+from sim_jobs import NAME, job_of
+from sim_process import Controller
+from sim_rendezvous import SimServer
+
+from controller.keys import JOBS
+from elastic.api.kinds import KINDS
+
+KIND = "PyTorchJob"
+OF_ROUNDS = {"controller.reconcile", "controller.tell"}
+ONE_BUG_AT = 5
+
+
+async def _life(uids: list[str]) -> None:
+    """A job runs under an API server that refuses much, and one of the requests meets a bug."""
+    api, server, draw, asked = Api(), SimServer(), random.Random(1), []
+
+    def on_call(moment: str) -> bool:
+        asked.append(moment)
+        if len(asked) == ONE_BUG_AT:
+            raise RuntimeError("a bug")
+        return False
+
+    cluster = Cluster(api, server, draw)
+    Controller(api, Sky(Weather(refused=0.5)), server, draw, name="controller-1", kinds=[KIND], on_call=on_call).start()
+    job = api.create(JOBS[KIND], job_of(KINDS[KIND], {"Master": 1, "Worker": 4}, run_policy={}), actor="user")
+    uids.append(job["metadata"]["uid"])
+    for _ in range(600):
+        await asyncio.sleep(0.5)
+        cluster.tick()
+
+
+def test_every_line_of_a_round_names_its_job_by_the_same_fields(caplog: pytest.LogCaptureFixture) -> None:
+    uids: list[str] = []
+    with caplog.at_level(logging.DEBUG, logger="controller"):
+        sim_time.run(_life(uids))
+    lines = [record.__dict__ for record in caplog.records if record.name in OF_ROUNDS]
+    assert {line["msg"] for line in lines} >= {"a round broke off", "something in a round failed", "a job has another state"}
+    named = {(line.get("kind"), line.get("namespace"), line.get("job"), line.get("uid")) for line in lines}
+    assert named == {(KIND, "team", NAME, uids[0])}
+    states = [line["reason"] for line in lines if line["msg"] == "a job has another state"]
+    assert states[-1] == f"{KIND}Running"
