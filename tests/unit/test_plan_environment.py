@@ -148,3 +148,20 @@ def test_workers_can_wait_by_our_own_image_which_restricted_namespaces_admit_and
     assert (found["name"], found["image"]) == ("init-pytorch", "registry/ours:1")
     assert found["command"] == ["python3", "-m", "elastic_worker.resolve", "train-master-0"]
     assert found["securityContext"]["runAsNonRoot"] is True
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_mpi_launcher_is_told_what_upstream_tells_it_before_anything_else(strict: bool) -> None:
+    one = made("MPIJob", Launcher=1, Worker=2)
+    containers = pod_for(one, "Launcher", 0, snapshot(settings=replace(PLAIN, strict=strict)))["spec"]["containers"]
+    variables = [f"{entry['name']}={entry['value']}" for entry in containers[0]["env"]]
+    upstreams = [
+        "OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh",
+        "OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile",
+        "NVIDIA_VISIBLE_DEVICES=",
+        "NVIDIA_DRIVER_CAPABILITIES=",
+        "I_MPI_HYDRA_BOOTSTRAP=rsh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC=/etc/mpi/kubexec.sh",
+    ]
+    assert variables[: len(upstreams)] == upstreams
+    assert (variables == upstreams) is strict
