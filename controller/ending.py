@@ -40,13 +40,16 @@ def over(job: Job, snapshot: Snapshot) -> Plan:
     actions += cleaned(job, snapshot)
     actions += reconciled(snapshot, (), managed=ACTIVE_ONLY)
     told = tuple(_of_group(snapshot))
-    ttl, end = policy.ttl_seconds_after_finished, _end(job.status)
-    if ttl is None or end is None or policy.suspend:
-        return Plan(tuple(actions), news=told)
-    due = end + timedelta(seconds=ttl)
-    if due > snapshot.now:
+    due = None if policy.suspend else due_at(job.status, policy.ttl_seconds_after_finished)
+    if due is None or due > snapshot.now:
         return Plan(tuple(actions), news=told, look_again_at=due)
     return Plan((*actions, DeleteJob()), news=told)
+
+
+def due_at(status: JobStatus, ttl_s: int | None) -> datetime | None:
+    """When a job that is over goes itself; None: never."""
+    end = _end(status)
+    return None if ttl_s is None or end is None else end + timedelta(seconds=ttl_s)
 
 
 def _end(status: JobStatus) -> datetime | None:

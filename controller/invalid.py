@@ -8,10 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from controller.actions import Plan, warning
+from controller.actions import DeleteJob, Plan, warning
 from controller.conditions import is_over, with_condition
+from controller.ending import due_at
 from elastic.api.errors import Problem
-from elastic.api.job import JobStatus
+from elastic.api.job import INT32, JobStatus
 from elastic.api.kinds import Kind
 from elastic.api.words import ConditionType, ManagedBy
 
@@ -20,8 +21,10 @@ MOST_SHOWN = 10
 
 def plan_for_invalid(kind: Kind, job: Mapping[str, Any], *, status: JobStatus, problems: Sequence[Problem], now: datetime) -> Plan:
     name = job["metadata"]["name"]
-    if is_over(status) or job["metadata"].get("deletionTimestamp") or _is_anothers(job):
+    if job["metadata"].get("deletionTimestamp") or _is_anothers(job):
         return Plan()
+    if is_over(status):
+        return _gone_in_time(job, status, now)
     shown = "; ".join(str(problem) for problem in problems[:MOST_SHOWN])
     more = f"; and {len(problems) - MOST_SHOWN} more" if len(problems) > MOST_SHOWN else ""
     message = f"{kind.name} {name} is not valid: {shown}{more}"
@@ -34,9 +37,23 @@ def plan_for_invalid(kind: Kind, job: Mapping[str, Any], *, status: JobStatus, p
     return Plan(status=replace(status, completion_time=now), news=news)
 
 
+def _gone_in_time(job: Mapping[str, Any], status: JobStatus, now: datetime) -> Plan:
+    """What can be read of its policy holds for a broken job too: it goes when its time is over."""
+    policy = _policy(job)
+    ttl = policy.get("ttlSecondsAfterFinished")
+    if not isinstance(ttl, int) or not 0 <= ttl <= INT32 or policy.get("suspend"):
+        return Plan()
+    due = due_at(status, ttl)
+    return Plan((DeleteJob(),)) if due is not None and due <= now else Plan(look_again_at=due)
+
+
 def _is_anothers(job: Mapping[str, Any]) -> bool:
     """Does the job name somebody else who acts on it? Then what it may say is his to judge."""
+    manager = _policy(job).get("managedBy")
+    return isinstance(manager, str) and manager not in ("", ManagedBy.TRAINING_OPERATOR.value)
+
+
+def _policy(job: Mapping[str, Any]) -> Mapping[str, Any]:
     spec = job.get("spec")
     policy = spec.get("runPolicy") if isinstance(spec, dict) else None
-    manager = policy.get("managedBy") if isinstance(policy, dict) else None
-    return isinstance(manager, str) and manager not in ("", ManagedBy.TRAINING_OPERATOR.value)
+    return policy if isinstance(policy, dict) else {}

@@ -1,11 +1,12 @@
 """What is said about a job that got in broken, and about whom nothing is said."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from job_builders import NOW, replica
 
-from controller.actions import Plan
+from controller.actions import DeleteJob, Plan
 from controller.invalid import plan_for_invalid
 from elastic.api import SpecError, parse, status_of
 from elastic.api.kinds import KINDS
@@ -57,3 +58,20 @@ def test_an_empty_manager_is_a_mistake_and_not_silence() -> None:
 @pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "example.com/another-operator"])
 def test_whatever_is_wrong_with_a_job_that_another_manages_is_not_ours_to_say(manager: str) -> None:
     assert planned(managedBy=manager) == Plan()
+
+
+FAILED = {"conditions": [{"type": "Failed", "status": "True"}], "completionTime": "2026-01-01T12:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ({"ttlSecondsAfterFinished": 0}, Plan((DeleteJob(),))),
+        ({"ttlSecondsAfterFinished": 60}, Plan(look_again_at=NOW + timedelta(seconds=60))),
+        ({"ttlSecondsAfterFinished": 0, "suspend": True}, Plan()),
+        ({"ttlSecondsAfterFinished": "soon"}, Plan()),
+        ({}, Plan()),
+    ],
+)
+def test_a_broken_job_that_is_over_goes_when_its_time_has_come(policy: dict[str, Any], expected: Plan) -> None:
+    assert planned(status=FAILED, **policy) == expected
