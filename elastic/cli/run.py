@@ -140,7 +140,9 @@ class Printer:
 @contextlib.contextmanager
 def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, gpus: int, images: dict[str, Path]) -> Iterator[Path]:
     """The kubeconfig of the cluster to run on."""
+    shape = [*(f"--image {name}={folder}" for name, folder in images.items()), *([f"--gpus {gpus}"] if gpus else [])]
     if kubeconfig is not None:
+        _refuse_shape(shape, f"the one of {kubeconfig}")
         yield kubeconfig
         return
     layout = Layout((data_dir or default_data_dir()).resolve())
@@ -148,6 +150,7 @@ def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None
     if state is not None and Path(f"/proc/{state.supervisor}").exists():
         if not state.control_plane:
             raise ClusterError(f"the cluster in {layout.root} has no control plane; stop it and start it without --cluster-only")
+        _refuse_shape(shape, f"the one in {layout.root}, which runs already,")
         yield layout.kubeconfig
         return
     if data_dir is not None:
@@ -158,6 +161,16 @@ def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None
         printer.say(f"cluster ready, sandbox {cluster.sandbox}")
         yield cluster.kubeconfig
         printer.say("stopping the cluster")
+
+
+def _refuse_shape(options: list[str], cluster: str) -> None:
+    """Left unheard, they would end in a program that does not find its packages."""
+    if options:
+        said = " ".join(options)
+        raise ClusterError(
+            f"{said} is for a cluster that is started for this run, but {cluster} is used; leave it out, "
+            f"or start the laptop cluster anew with it: elastic down; elastic up --detach {said}"
+        )
 
 
 async def _run(kubeconfig: Path, report: Report, *, printer: Printer, namespace: str | None, replace: bool) -> int:

@@ -44,3 +44,13 @@ def test_an_option_that_names_a_cluster_wins_over_the_environment(file: Path, tm
         assert (answer.exit_code, "no cluster runs in /no/such/folder" in answer.stderr) == (2, True)
     both = run(file, "--data-dir", "/no/such/folder", "--kubeconfig", str(file))
     assert (both.exit_code, "--kubeconfig and --data-dir name two clusters" in both.stderr) == (2, True)
+
+
+def test_what_shapes_a_new_cluster_is_refused_for_one_that_is_there(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    answer = run(file, "--image", f"train={tmp_path}/venv", "--gpus", "2", kubeconfig=str(file))
+    assert answer.exit_code == 2
+    said = (
+        f"--image train={tmp_path}/venv --gpus 2 is for a cluster that is started for this run, but the one of {file} is used; leave it out"
+    )
+    assert said in answer.stderr
