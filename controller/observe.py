@@ -100,6 +100,10 @@ class Observer:
         for cache in self._all:
             await cache.wait_synced()
 
+    def lacking(self) -> list[str]:
+        """What has not been seen yet, by the names of definitions."""
+        return [".".join(filter(None, (c.resource.plural, c.resource.group))) for c in self._all if not c.synced]
+
     def keys(self) -> list[Key]:
         """Every job there is."""
         return [Key(kind, *key) for kind, jobs in self._jobs.items() for key in tuple(jobs.keys())]

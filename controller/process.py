@@ -1,6 +1,7 @@
 """Puts the controller's parts together and runs them until told to stop."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -24,7 +25,7 @@ from controller.reconcile import Reconciler
 from controller.secrets import Secrets
 from controller.settings import Rendezvous, Settings
 from controller.tell import Teller
-from controller.web import ALL_ADDRESSES, serving
+from controller.web import ALL_ADDRESSES, serving, taken
 from controller.workqueue import WorkQueue
 from elastic.kube.client import Kube
 from rendezvous.client import RendezvousClient, RendezvousError
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
 GATHER_S = 0.03
+FINISH_S = 1.0
+"""For rounds that have begun when the process is told to end; another one takes over soon after."""
+BLIND_S = 10.0
+BLIND = (
+    "not everything is in view: install what is not served, or leave out --gang-scheduler-name or its --enable-kinds; grant list and watch"
+)
 OWN = "own"
 OWN_WAIT = ("python3", "-m", "elastic_worker.resolve")
 OWN_KUBECTL = ("python3", "-m", "elastic_worker.kubectl", "--install", "/opt/kube")
@@ -61,20 +68,21 @@ class Process:
         link = RendezvousLink(client, errors=(RendezvousError,)) if client is not None else None
         edge = Edge(self._kube.access, kinds=options.kinds, namespace=options.namespace)
         reconciler = self._reconciler(link)
-        parts = [self._observer.run(self._changed), edge.run(self._changed), self._reconcile(reconciler), self._say_ready(), _set(stop)]
-        if link is not None:
-            parts.append(link.run(reconciler.world_changed))
-        if self._door is not None:
-            parts.append(self._door.run(self._metrics.judged))
         async with serving(
             health_port=options.health_port,
             metrics_port=options.metrics_port,
             is_ready=self._is_ready.is_set,
             registry=self._metrics.registry,
         ):
+            parts = [self._observer.run(self._changed), edge.run(self._changed), self._reconcile(reconciler), self._say_ready(), _set(stop)]
+            if link is not None:
+                parts.append(link.run(reconciler.world_changed))
+            if self._door is not None:
+                parts.append(self._door.run(self._metrics.judged))
             tasks = [asyncio.create_task(part) for part in parts]
             try:
                 await _first_end(tasks)
+                await reconciler.finish(within_s=FINISH_S)
             finally:
                 await _cancelled(tasks)
                 if client is not None:
@@ -141,7 +149,12 @@ class Process:
         self._queue.add_at(key, time.monotonic() + GATHER_S)
 
     async def _say_ready(self) -> None:
-        await self._observer.wait_synced()
+        while self._observer.lacking():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BLIND_S):
+                    await self._observer.wait_synced()
+                    break
+            log.warning(BLIND, extra={"lacking": self._observer.lacking()})
         log.info("every view is whole", extra={"jobs": len(self._observer.keys())})
         if self._door is not None:
             await self._door.wait_open()
@@ -168,7 +181,10 @@ def _door(kube: Kube, options: Options) -> "Door | None":
     if options.webhook_fd is not None:
         opened = socket.socket(fileno=options.webhook_fd)
     else:
-        opened = socket.create_server((ALL_ADDRESSES, options.webhook_port))
+        try:
+            opened = socket.create_server((ALL_ADDRESSES, options.webhook_port))
+        except OSError as error:
+            raise taken("--webhook-port", options.webhook_port, error) from error
     place = Place(namespace=options.lease_namespace, name=options.webhook_name)
     return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
 

@@ -3,6 +3,7 @@ A job that makes trouble costs its own rounds and nobody else's.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -72,6 +73,8 @@ class Reconciler:
         self._held: dict[Key, patience.Held] = {}
         self._strangers: set[str] = set()
         self._stranger_came = asyncio.Event()
+        self._under_way, self._is_finishing, self._is_idle = 0, False, asyncio.Event()
+        self._is_idle.set()
 
     async def run(self, workers: int) -> None:
         """Works until cancelled; nothing is decided before the whole view is there."""
@@ -82,6 +85,13 @@ class Reconciler:
             tasks.create_task(self._forget_strangers())
             for _ in range(workers):
                 tasks.create_task(self._work())
+
+    async def finish(self, *, within_s: float) -> None:
+        """No round begins any more, and those that have begun may come to their end."""
+        self._is_finishing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._is_idle.wait()
 
     def world_changed(self, uid: str) -> None:
         """A job's world is another; or the rendezvous server knows a job that is gone, perhaps since before this process began."""
@@ -105,14 +115,27 @@ class Reconciler:
     async def _work(self) -> None:
         while True:
             key, since = await self._queue.take()
+            if self._is_finishing:
+                return
             began, failed = self._clock(), True
+            self._begin()
             try:
                 failed = not await self.round(key)
             except Exception:
                 log.exception("a round broke off", extra=self._fields(key))
             finally:
+                self._end()
                 self._queue.done(key, failed=failed)
                 self._metrics.round(seconds=self._clock() - began, waited=began - since, failed=failed)
+
+    def _begin(self) -> None:
+        self._under_way += 1
+        self._is_idle.clear()
+
+    def _end(self) -> None:
+        self._under_way -= 1
+        if self._under_way == 0:
+            self._is_idle.set()
 
     async def round(self, key: Key) -> bool:
         """One look and what follows from it; False if it must be repeated soon."""

@@ -13,6 +13,10 @@ class PortTaken(RuntimeError):
     """A port that was asked for cannot be had."""
 
 
+def taken(flags: str, port: int, error: OSError) -> PortTaken:
+    return PortTaken(f"{flags} is {port} but that cannot be listened on: {error.strerror}; choose another one")
+
+
 @asynccontextmanager
 async def serving(*, health_port: int, metrics_port: int, is_ready: Callable[[], bool], registry: CollectorRegistry) -> AsyncIterator[None]:
     """Serves for the length of the block; a port of 0 is not served."""
@@ -44,7 +48,7 @@ async def serving(*, health_port: int, metrics_port: int, is_ready: Callable[[],
                 await web.TCPSite(runner, ALL_ADDRESSES, port).start()
             except OSError as error:
                 flags = " and ".join(flag for flag, chosen in ports.items() if chosen == port)
-                raise PortTaken(f"{flags} is {port} but that cannot be listened on: {error.strerror}; choose another one") from error
+                raise taken(flags, port, error) from error
         yield
     finally:
         for runner in runners:

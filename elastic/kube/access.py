@@ -100,10 +100,10 @@ class TokenFile:
 def in_cluster(*, host: str, port: str, folder: Path = SERVICE_ACCOUNT) -> Access:
     """The access a pod has through its service account; host and port come from the environment, which the caller reads."""
     token, ca = folder / "token", folder / "ca.crt"
-    if not host or not token.exists() or not ca.exists():
-        raise AccessError(
-            f"no kubeconfig was given and this is not a pod with a service account ({token} is missing); pass --kubeconfig FILE"
-        )
+    needed = {"KUBERNETES_SERVICE_HOST": bool(host), str(token): token.exists(), str(ca): ca.exists()}
+    if missing := [name for name, is_there in needed.items() if not is_there]:
+        words = f"no kubeconfig was given and this is not a pod with a service account: without {', '.join(missing)}"
+        raise AccessError(f"{words}; pass --kubeconfig FILE")
     namespace = folder / "namespace"
     address = f"[{host}]" if ":" in host else host
     return Access(

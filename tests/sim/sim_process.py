@@ -95,6 +95,11 @@ class Controller:
         for task in self._tasks:
             task.cancel()
 
+    async def finish(self) -> None:
+        """As by SIGTERM where there is time for rounds that have begun."""
+        await self._reconciler.finish(within_s=60.0)
+        self.stop()
+
     def stand_still(self, seconds: float) -> None:
         """As by SIGSTOP, and SIGCONT later. The process sees no time pass meanwhile, and then all of it at once."""
         if self._stood_still_at is None:

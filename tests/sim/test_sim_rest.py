@@ -124,3 +124,23 @@ def test_a_job_that_runs_costs_no_writes(policy: Object | None) -> None:
         assert scene.writes == []
 
     played(story())
+
+
+def test_a_controller_that_is_told_to_end_finishes_what_it_has_begun_and_begins_nothing() -> None:
+    """Broken off between a status and its Event, the Event would never be told."""
+
+    async def story() -> None:
+        scene = Scene()
+        begun = asyncio.Event()
+        scene.api.observers.append(lambda write: begun.set() if write.resource == PODS else None)
+        scene.api.create(JOBS[KIND], named("train"), actor="user")
+        await begun.wait()
+        scene.api.create(JOBS[KIND], named("later"), actor="user")
+        await scene.controller.finish()
+        assert sorted(pod["metadata"]["name"] for pod in scene.api.all(PODS)) == ["train-master-0", "train-worker-0", "train-worker-1"]
+        assert "SuccessfulCreatePod" in {event["reason"] for event in scene.api.all(EVENTS)}
+        count = len(scene.writes)
+        await asyncio.sleep(REST_S)
+        assert len(scene.writes) == count
+
+    played(story())

@@ -1,7 +1,10 @@
 """What `elastic-controller` says to flags that cannot be meant so: one sentence each, with what was found and what to do."""
 
 import contextlib
+import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,20 @@ async def test_a_port_that_another_has_is_named_with_its_flag() -> None:
                 await stack.enter_async_context(
                     serving(health_port=0, metrics_port=port, is_ready=lambda: True, registry=CollectorRegistry())
                 )
+
+
+def test_a_port_of_the_webhook_that_another_has_is_named_too(tmp_path: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        kubeconfig = tmp_path / "kubeconfig"
+        user, cluster = {"name": "u", "user": {}}, {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+        context = {"name": "x", "context": {"user": "u", "cluster": "c"}}
+        kubeconfig.write_text(json.dumps({"users": [user], "clusters": [cluster], "contexts": [context], "current-context": "x"}))
+        port = other.getsockname()[1]
+        command = [sys.executable, "-m", "controller.main", "--kubeconfig", str(kubeconfig), "--webhook-port", str(port)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 2
+    (line,) = map(json.loads, ended.stderr.splitlines())
+    assert f"--webhook-port is {port} but that cannot be listened on" in line["error"]
 
 
 @pytest.mark.parametrize("certificate", [None, "", "not a certificate"])

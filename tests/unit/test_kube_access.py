@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from elastic.certificates import make_ca
 from elastic.kube.access import AccessError, TokenCommand, TokenFile, from_kubeconfig, in_cluster
 
 
@@ -67,8 +68,18 @@ def test_a_certificate_authority_that_is_no_certificate_is_not_trusted(tmp_path:
 
 
 def test_outside_a_pod_the_advice_is_to_pass_a_kubeconfig(tmp_path: Path) -> None:
-    with pytest.raises(AccessError, match="pass --kubeconfig FILE"):
+    with pytest.raises(AccessError, match=r"without KUBERNETES_SERVICE_HOST, .*/token, .*/ca\.crt; pass --kubeconfig FILE"):
         in_cluster(host="", port="443", folder=tmp_path)
+
+
+@pytest.mark.parametrize(("host", "server"), [("10.96.0.1", "https://10.96.0.1:443"), ("fd00::1", "https://[fd00::1]:443")])
+def test_in_a_pod_the_service_accounts_files_are_taken(tmp_path: Path, host: str, server: str) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "ca.crt").write_bytes(make_ca("ca").certificate)
+    (tmp_path / "namespace").write_text("team\n")
+    access = in_cluster(host=host, port="443", folder=tmp_path)
+    assert (access.server, access.token(), access.namespace) == (server, "secret", "team")
+    assert access.tls is not None
 
 
 def program(folder: Path, answer: str) -> dict[str, object]:
