@@ -105,15 +105,18 @@ def by_exit_code(job: Job, verdict: Verdict) -> bool:
 
 
 def spent(job: Job, pods: Sequence[Pod], counted: dict[str, int]) -> int:
-    """What counts against backoffLimit: ends that cost a pod, and restarts of containers in pods that still run."""
+    """What counts against backoffLimit: ends that cost a pod, and restarts in pods that still run, of the container that trains and of
+    those before it. What runs beside it may come and go as it likes."""
     charged = {cause.value for cause in Cause if cause.is_charged}
     ended = sum(number for cause, number in counted.items() if cause in charged)
-    restarting = {type.lower() for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
-    running = [pod for pod in pods if pod.phase is Phase.RUNNING and pod.type in restarting]
+    restarting = {type.lower(): spec for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
+    names = {type: default_container(spec.template, job.kind).get("name", "") for type, spec in restarting.items()}
+    running = [pod for pod in pods if pod.phase is Phase.RUNNING and pod.type in names]
     if job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.ELASTIC.value:
         # The rendezvous server has counted them too, but for ends of workers that never came so far as to join.
-        return max(ended, sum(pod.restarts for pod in running if not any(was_killed(*_newest_end(c)) for c in pod.containers)))
-    return ended + sum(pod.restarts for pod in running)
+        own = [pod for pod in running if not any(was_killed(*_newest_end(c)) for c in pod.containers)]
+        return max(ended, sum(pod.restarts_of(names[pod.type]) for pod in own))
+    return ended + sum(pod.restarts_of(names[pod.type]) for pod in running)
 
 
 def _newest_end(container: Container) -> tuple[int, str]:

@@ -81,6 +81,10 @@ class Pod:
     def restarts(self) -> int:
         return self.init_restarts + sum(container.restarts for container in self.containers)
 
+    def restarts_of(self, container: str) -> int:
+        """Of that container and of those that must have ended before it begins."""
+        return self.init_restarts + sum(c.restarts for c in self.containers if c.name == container)
+
     def exit_code(self, container: str) -> int | None:
         return next((c.exit_code for c in self.containers if c.name == container), None)
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.actions import Create, DeleteJob, Plan
 from controller.metrics import Metrics
-from controller.snapshot import Phase, World
+from controller.snapshot import Container, Phase, World
 from elastic.api.job import Job, JobStatus
 from elastic.api.kinds import KINDS
 
@@ -135,6 +135,15 @@ def test_restarts_for_an_exit_code_are_bounded_by_the_backoff_limit() -> None:
         cluster.run_all()
         cluster.settle()
     assert cluster.state() == "Failed"
+
+
+def test_restarts_of_what_runs_beside_the_training_do_not_count() -> None:
+    for container, state in (("log", "Running"), ("pytorch", "Failed")):
+        cluster = running(job(Worker=replica(1), policy={"backoffLimit": 3}))
+        beside = (Container(name="pytorch"), Container(name=container, restarts=9))
+        cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], containers=beside)
+        cluster.settle()
+        assert cluster.state() == state
 
 
 def scaled_by_metrics(**more: Any) -> Job:
