@@ -69,9 +69,10 @@ def template_reason(job: Job, field: str) -> str:
 def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[News]:
     """The group had formed and cannot go on: too few of its workers are left, and others may be long in coming."""
     known = job.status.elastic
-    if known is not None and known.world_size and shortage(job, counts):
+    if known is not None and known.world_size >= job.least_workers and shortage(job, counts):
         words = f"{job.kind.name} {job.metadata.name} waits: it trains on when {job.least_workers} workers run"
-        yield warning("BelowMinimum", words, about=str(known.generation))
+        last = known.last_rescale.id if known.last_rescale is not None else ""
+        yield warning("BelowMinimum", words, about=f"{known.generation}/{last}")
 
 
 def shortage(job: Job, counts: Mapping[str, Tally]) -> str:

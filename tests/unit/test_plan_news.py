@@ -106,3 +106,16 @@ def test_workers_that_have_finished_are_not_missing() -> None:
     cluster.settle()
     cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
     assert "BelowMinimum" not in reasons(cluster.settle())
+
+
+def test_workers_that_come_one_by_one_are_no_shortage() -> None:
+    cluster = Cluster(elastic_job(3, least=2, most=3, elastic={"rdzvBackend": "c10d"}), settings=OURS)
+    plans = cluster.settle()
+    for index in range(3):
+        cluster.set(f"train-worker-{index}", Phase.RUNNING)
+        plans += cluster.settle()
+    assert "BelowMinimum" not in reasons(plans)
+    assert cluster.state() == "Running"
+    for index in range(2):
+        cluster.pods[f"train-worker-{index}"] = replace(cluster.pods[f"train-worker-{index}"], is_deleting=True)
+    assert reasons(cluster.settle()).count("BelowMinimum") == 1
