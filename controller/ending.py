@@ -39,7 +39,7 @@ def over(job: Job, snapshot: Snapshot) -> Plan:
     actions: list[Action] = [Forget()] if job.elastic is not None else []
     actions += cleaned(job, snapshot)
     actions += reconciled(snapshot, (), managed=ACTIVE_ONLY)
-    told = tuple(_of_group(snapshot))
+    told = tuple(of_group(snapshot))
     due = None if policy.suspend else due_at(job.status, policy.ttl_seconds_after_finished)
     if due is None or due > snapshot.now:
         return Plan(tuple(actions), news=told, look_again_at=due)
@@ -60,7 +60,8 @@ def _end(status: JobStatus) -> datetime | None:
     return next(iter(ends), None)
 
 
-def _of_group(snapshot: Snapshot) -> Iterator[News]:
+def of_group(snapshot: Snapshot) -> Iterator[News]:
+    """The end of a gang, while its pod group is still there."""
     for owned in snapshot.owned:
         if owned.kind == "PodGroup" and not owned.raw["metadata"].get("deletionTimestamp"):
             yield normal("JobTerminated", "Job has been terminated. Deleting PodGroup", about=owned.uid)

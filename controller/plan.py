@@ -123,7 +123,7 @@ def _too_late(look: _Look) -> Plan | None:
 def _ended(look: _Look, message: str) -> Plan:
     """The job is stopped from outside: everything it runs goes, and the counts stay as they last were."""
     status = ending.failed(look.job, look.status, message=message, now=look.snapshot.now)
-    news = (*look.news, normal(reason_of(look.job, "Failed"), message))
+    news = (*look.news, *ending.of_group(look.snapshot), normal(reason_of(look.job, "Failed"), message))
     return Plan(tuple(ending.everything_deleted(look.snapshot)), status, news, is_final=True)
 
 

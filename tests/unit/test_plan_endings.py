@@ -70,14 +70,19 @@ def test_a_service_whose_deletion_failed_goes_later() -> None:
     assert cluster.services == {}
 
 
-def test_the_end_of_a_gang_is_told_once_for_its_pod_group() -> None:
+@pytest.mark.parametrize("by_deadline", [False, True])
+def test_the_end_of_a_gang_is_told_once_for_its_pod_group(by_deadline: bool) -> None:
     settings = replace(PLAIN, gang_scheduler="scheduler-plugins-scheduler")
-    cluster = Cluster(job(Worker=replica(1)), settings=settings)
+    cluster = Cluster(job(Worker=replica(1), policy={"activeDeadlineSeconds": 60}), settings=settings)
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
+    if by_deadline:
+        cluster.now = NOW + timedelta(seconds=60)
+    else:
+        cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
     assert reasons(cluster.settle()).count("JobTerminated") == 1
+    assert ("PodGroup", "train") not in cluster.owned
     assert "JobTerminated" not in reasons([cluster.round()])
 
 
