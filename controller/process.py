@@ -40,9 +40,6 @@ GATHER_S = 0.03
 FINISH_S = 1.0
 """For rounds that have begun when the process is told to end; another one takes over soon after."""
 BLIND_S = 10.0
-BLIND = (
-    "not everything is in view: install what is not served, or leave out --gang-scheduler-name or its --enable-kinds; grant list and watch"
-)
 OWN = "own"
 OWN_WAIT = ("python3", "-m", "elastic_worker.resolve")
 OWN_KUBECTL = ("python3", "-m", "elastic_worker.kubectl", "--install", "/opt/kube")
@@ -154,7 +151,11 @@ class Process:
                 async with asyncio.timeout(BLIND_S):
                     await self._observer.wait_synced()
                     break
-            log.warning(BLIND, extra={"lacking": self._observer.lacking()})
+            log.warning(
+                "not everything is in view: install what is not served, or leave out --gang-scheduler-name or its --enable-kinds; "
+                "grant list and watch",
+                extra={"lacking": self._observer.lacking()},
+            )
         log.info("every view is whole", extra={"jobs": len(self._observer.keys())})
         if self._door is not None:
             await self._door.wait_open()
