@@ -35,7 +35,7 @@ async def _life(uids: list[str]) -> None:
     Controller(api, Sky(Weather(refused=0.5)), server, draw, name="controller-1", kinds=[KIND], on_call=on_call).start()
     job = api.create(JOBS[KIND], job_of(KINDS[KIND], {"Master": 1, "Worker": 4}, run_policy={}), actor="user")
     uids.append(job["metadata"]["uid"])
-    for _ in range(600):
+    for _ in range(240):
         await asyncio.sleep(0.5)
         cluster.tick()
 
