@@ -115,7 +115,7 @@ def _worker_rules(kind: Kind) -> list[Rule]:
             ),
         ),
         _rule(
-            f"!({elastic}) || !has(self.elasticPolicy.minReplicas) || {count} >= self.elasticPolicy.minReplicas",
+            f"!({elastic}) || !has(self.elasticPolicy.minReplicas) || {count} >= self.elasticPolicy.minReplicas || {count} < 0",
             "Worker.replicas is below minReplicas",
             _worker_message(
                 count, f"' but minReplicas is ' + {_digits('self.elasticPolicy.minReplicas')} + '; raise replicas or lower minReplicas'"
@@ -128,9 +128,11 @@ def _worker_rules(kind: Kind) -> list[Rule]:
     ]
     guard = f"'{WORKER}' in {workers}" if kind.least_workers else elastic
     least = max(kind.least_workers, 1)
+    # One mistake, one message: of a count below zero the schema speaks, of one below minReplicas the rule above.
+    below_its_own = f"({elastic} && has(self.elasticPolicy.minReplicas) && {count} < self.elasticPolicy.minReplicas)"
     rules.append(
         _rule(
-            f"!({guard}) || {count} >= {least}",
+            f"!({guard}) || {count} >= {least} || {count} < 0 || {below_its_own}",
             f"{kind.a_job} needs at least {least} Worker",
             _worker_message(count, f"'; {kind.a_job} needs at least {least}'"),
         )

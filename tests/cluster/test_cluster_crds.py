@@ -114,8 +114,9 @@ async def test_the_rules_guard_scale_and_a_maximum_that_falls_below(kube: Kube, 
     await kube.request("POST", path, params=STRICT, body=placed(job("pytorch-elastic", {"metadata": {"name": "scaled"}}), served))
     merge = "application/merge-patch+json"
     for replicas, said in ((9, "Worker.replicas is 9 but maxReplicas is 8"), (0, "Worker.replicas is 0 but minReplicas is 1")):
-        with pytest.raises(KubeError, match=said):
+        with pytest.raises(KubeError, match=said) as raised:
             await kube.request("PATCH", f"{path}/scaled/scale", body={"spec": {"replicas": replicas}}, content_type=merge)
+        assert raised.value.message.count("Worker.replicas is") == 1  # one mistake, one message
     scaled = await kube.request("PATCH", f"{path}/scaled/scale", body={"spec": {"replicas": 8}}, content_type=merge)
     assert scaled["spec"]["replicas"] == 8
     with pytest.raises(KubeError, match=r"Worker\.replicas is 8 but maxReplicas is 5"):
