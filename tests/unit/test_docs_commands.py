@@ -1,0 +1,67 @@
+"""What README.md and docs/ tell people to type and to write: commands of ours with the options that they have, jobs that are valid,
+files that are there. That the commands do what the page says is for the tests that run them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from elastic.api import KINDS, parse
+from elastic.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def typed(page: Path) -> list[str]:
+    """Command lines without prompt and comment."""
+    lines = (line for language, text in BLOCK.findall(page.read_text()) if language in ("", "console") for line in text.splitlines())
+    return [line.removeprefix("$ ").split("  #")[0].split(" | ")[0].strip() for line in lines]
+
+
+def understood(words: list[str], command: click.Command = main) -> None:
+    """Reads the words as the program does, and runs nothing. Raises click.UsageError where they make no sense."""
+    while isinstance(command, click.Group):
+        name, command, words = command.resolve_command(click.Context(command), words)
+        assert command is not None, name
+    command.make_parser(click.Context(command)).parse_args(list(words))
+
+
+@each_page
+def test_commands_of_ours_have_the_options_that_a_page_gives_them(page: Path) -> None:
+    for line in typed(page):
+        if line.startswith("elastic ") and "FOLDER" not in line:
+            understood(shlex.split(line)[1:])
+
+
+@each_page
+def test_the_files_that_a_page_names_are_there(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+    for line in typed(page):
+        for word in line.split():
+            if re.match(r"(examples|scripts|deploy|benchmarks)/", word):
+                assert (ROOT / word).exists(), line
+
+
+@each_page
+def test_a_job_that_a_page_shows_whole_is_valid_without_a_warning(page: Path) -> None:
+    for language, text in BLOCK.findall(page.read_text()):
+        for document in yaml.safe_load_all(text) if language == "yaml" else ():
+            if isinstance(document, dict) and document.get("kind") in KINDS:
+                assert parse(document)[1] == []
+
+
+def test_a_command_that_does_not_exist_would_be_noticed() -> None:
+    for line in ("up --detached", "nodes add spare", "run --images a=b job.yaml"):
+        with pytest.raises(click.UsageError):
+            understood(shlex.split(line))
+    assert sum(line.startswith("elastic ") for page in PAGES for line in typed(page)) > 20
