@@ -30,6 +30,7 @@ from elastic.api.words import ConditionType, ManagedBy, RdzvBackend
 from elastic.kube.resources import PODS
 
 NO_MORE_RESTARTS = "it has reached the specified backoff limit"
+NO_MORE_TIME = "it was active longer than specified deadline"
 
 
 def plan(job: Job, snapshot: Snapshot) -> Plan:
@@ -52,7 +53,7 @@ def _planned(job: Job, snapshot: Snapshot) -> Plan:
     if status.start_time is None:
         status = replace(status, start_time=snapshot.now)
     look = _look(job, snapshot, status, (*news, *of_remarks(snapshot), *of_pods(job, snapshot.pods)))
-    return _succeeded(look) or _too_late(look) or _elsewhere(look) or _met_anew(look) or _failed(look) or _active(look)
+    return _succeeded(look) or _closing(look) or _too_late(look) or _elsewhere(look) or _met_anew(look) or _failed(look) or _active(look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class _Look:
     verdicts: tuple[failure.Verdict, ...]
     failed: frozenset[str]
     """The uids of pods that have failed for good."""
+
+    @property
+    def closed(self) -> str:
+        """Why the job ends, where that is written down."""
+        return self.status.elastic.closed if self.status.elastic is not None else ""
 
     @property
     def counts(self) -> Mapping[str, Tally]:
@@ -114,10 +120,19 @@ def _succeeded(look: _Look) -> Plan | None:
     return Plan(status=status, news=(*look.news, told))
 
 
+def _closing(look: _Look) -> Plan | None:
+    if not look.closed:
+        return None
+    if look.closed in (NO_MORE_RESTARTS, NO_MORE_TIME):
+        return _ended(look, f"Job {look.job.metadata.name} has failed because {look.closed}")
+    whose = "its group ended: " if look.place is membership.Place.OURS else ""
+    return _ended(look, f"{look.job.kind.name} {look.job.metadata.name} is failed because {whose}{look.closed}")
+
+
 def _too_late(look: _Look) -> Plan | None:
     if look.deadline is None or look.snapshot.now < look.deadline:
         return None
-    return _ended(look, f"Job {look.job.metadata.name} has failed because it was active longer than specified deadline")
+    return _noted(look, look.status.elastic or ElasticStatus(), NO_MORE_TIME)
 
 
 def _ended(look: _Look, message: str) -> Plan:
@@ -152,8 +167,6 @@ def _met_anew(look: _Look) -> Plan | None:
 def _failed(look: _Look) -> Plan | None:
     """The rendezvous has given up, a pod failed for good, or the job's restarts are used up."""
     job, snapshot = look.job, look.snapshot
-    if look.status.elastic is not None and look.status.elastic.closed:
-        return _ended(look, _in_words(look, look.status.elastic.closed))
     if snapshot.world is not None and snapshot.world.closed:
         return _closed(look)
     fatal = [verdict for verdict in look.verdicts if verdict.fate is failure.Fate.FATAL]
@@ -166,13 +179,6 @@ def _failed(look: _Look) -> Plan | None:
         return _noted(look, elastic, reason)
     spent = "" if look.place is membership.Place.OURS else ledger.beyond_budget(job, elastic, now=snapshot.now)
     return _noted(look, elastic, spent) if spent else None
-
-
-def _in_words(look: _Look, reason: str) -> str:
-    if reason == NO_MORE_RESTARTS:
-        return f"Job {look.job.metadata.name} has failed because {reason}"
-    whose = "its group ended: " if look.place is membership.Place.OURS else ""
-    return f"{look.job.kind.name} {look.job.metadata.name} is failed because {whose}{reason}"
 
 
 def _noted(look: _Look, elastic: ElasticStatus, reason: str) -> Plan:

@@ -37,6 +37,8 @@ class Run:
 class Cluster:
     def __init__(self, api: Api, server: SimServer, draw: random.Random, *, nodes: int = 4) -> None:
         self.user_failures = 0
+        self.lost: set[str] = set()
+        """The uids of pods that the cluster took or means to take: one loss each, whatever more befalls them."""
         self.mishaps: list[str] = []
         self.may_stick = False
         self.is_finishing = False
@@ -62,6 +64,7 @@ class Cluster:
         """The machine is gone, and nobody has been told."""
         self._dead.setdefault(name, _time())
         for pod in self.pods(node=name):
+            self._loses(pod)
             agent = self._run(pod).agent
             if agent is not None:
                 agent.is_over = True
@@ -69,6 +72,8 @@ class Cluster:
     def reclaim_node(self, name: str) -> None:
         """A spot notice; the machine goes when its time is up."""
         self._reclaimed.setdefault(name, _time())
+        for pod in self.pods(node=name):
+            self._loses(pod)
         self._taint(name, SPOT_TAINT)
 
     def cordon(self, name: str, *, is_cordoned: bool = True, drain: bool = False) -> None:
@@ -90,6 +95,12 @@ class Cluster:
         self.may_stick = False
         for run in self._runs.values():
             run.is_stuck = False
+
+    def undrained(self) -> Iterator[str]:
+        """Whom a drain has waited for in vain."""
+        for name in sorted(self._drains):
+            for pod in self.pods(node=name):
+                yield f"{pod['metadata']['name']} is on {name}, which is drained"
 
     def has_forsaken(self) -> bool:
         """Are there pods of which no kubelet will ever tell anything?"""
@@ -125,6 +136,7 @@ class Cluster:
     def disrupt(self, pod: Object, reason: str, *, phase: str | None = None) -> None:
         """Says in the pod's status that the cluster ends it."""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+        self._loses(pod)
 
         def change(item: Object) -> None:
             others = [c for c in item["status"].get("conditions") or () if c["type"] not in ("DisruptionTarget", "Ready")]
@@ -145,8 +157,12 @@ class Cluster:
         self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update({"reason": "Evicted"}))
 
     def vanish(self, pod: Object) -> None:
+        self._loses(pod)
         self._stop(pod, says_so=False)
         self._api.remove(PODS, pod["metadata"]["name"])
+
+    def _loses(self, pod: Object) -> None:
+        self.lost.add(pod["metadata"]["uid"])
 
     def crash(self, pod: Object, *, code: int, reason: str = "Error", by_user: bool = True) -> None:
         self.user_failures += by_user

@@ -18,13 +18,14 @@ from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.words import Cause
 from elastic.kube.resources import EVENTS, LEASES, NODES, PODS
 
 BEHIND_S = 3 * TIMEOUT_S
 """So old may be what a controller acts on: its view lags, and a request may arrive late."""
 UNSEEN_S = 10.0
 """So long a loss may go unseen where a watch stalls; who deletes another pod in that time could not know of it."""
-CHARGED = ("user", "outOfMemory", "hang")
+CHARGED = tuple(cause.value for cause in Cause if cause.is_charged)
 TOLD_AFTER = ("Succeeded", "Failed", "Suspended", "Resumed")
 """Events that tell of a condition, which must stand in the status first."""
 
@@ -126,10 +127,13 @@ class Laws:
         if life.closed and elastic.get("closed", "") != life.closed:
             self._breach("a group that was let end stays ended", f"{life.closed} became {elastic.get('closed', '')}")
         life.closed = elastic.get("closed", "")
-        charged = sum(elastic.get("restarts", {}).get(cause, 0) for cause in CHARGED)
+        self._see_charges(life, elastic.get("restarts", {}))
+
+    def _see_charges(self, life: Life, restarts: dict[str, int]) -> None:
+        charged = sum(restarts.get(cause, 0) for cause in CHARGED)
         happened = self._cluster.user_failures - life.user_failures_before
         if charged > happened:
-            self._breach("a failure is charged once", f"{charged} are charged, {happened} happened: {elastic.get('restarts')}")
+            self._breach("a failure is charged once", f"{charged} are charged, {happened} happened: {restarts}")
 
     def _see_end(self, life: Life, status: Object) -> None:
         ends = [c["type"] for c in status.get("conditions") or () if c["type"] in ("Succeeded", "Failed") and c["status"] == "True"]
@@ -179,8 +183,7 @@ class Laws:
             return
         lately = self._lately(life)
         is_whole = all(_is_resized(j) and not j.run_policy.suspend for j in lately)
-        world = self._server.hub.world(life.uid)
-        if life.end or (world is not None and world.closed) or not is_whole or self._is_another_group(pod):
+        if life.end or life.closed or not is_whole or self._is_another_group(pod):
             return
         name = pod["metadata"]["name"]
         others = [p for p in self._pods_of(life.uid, WORKER.lower()) if p["metadata"]["name"] != name and _is_at_work(p)]
@@ -188,7 +191,7 @@ class Laws:
         least = min(j.least_workers for j in lately)
         if len(others) + unseen < least:
             self._suspect(life, pod, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
-        if life.uid not in self._server.expected or self._can_overshoot:
+        if life.uid not in self._server.expected:
             return  # at c10d's store nobody is told; and of two that lead at once each tells the server what it thinks itself
         last = self._server.expected[life.uid][-1]
         if name in last.members and name not in {leaving.member for leaving in last.leaving}:

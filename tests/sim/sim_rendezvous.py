@@ -21,8 +21,10 @@ class Unreachable(Exception):
 class SimServer:
     """One installation's server over all its restarts."""
 
-    def __init__(self) -> None:
-        self.starts = 0
+    def __init__(self, *, dies_when_closing: bool = False) -> None:
+        self.starts = self.cut_off = 0
+        self._dies_when_closing = dies_when_closing
+        """Once, when it lets a group end, before its word is out."""
         self.is_down = False
         self.links: list[Connection] = []
         self.expected: dict[str, list[Expectation]] = {}
@@ -38,6 +40,7 @@ class SimServer:
     def go_down(self) -> None:
         """Out of reach: it knows what it knew, but nobody can tell it anything."""
         self.is_down = True
+        self.cut_off += len(self.links)
         self._break_all()
 
     def come_up(self) -> None:
@@ -78,6 +81,10 @@ class SimServer:
             while not broken.is_set():
                 newest = hub.version
                 for world in hub.since(version):
+                    if world.closed and self._dies_when_closing:
+                        self._dies_when_closing = False
+                        self.restart()
+                        break
                     yield world
                 version = newest
                 await _either(hub.wait_newer(version), broken.wait())

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import sim_time
 from sim_api import Api
@@ -19,6 +19,7 @@ from sim_laws import Laws
 from sim_process import Controller
 from sim_rendezvous import SimServer
 from sim_right import wrongs
+from sim_time import now
 
 from controller.keys import JOBS, Key
 from elastic.api.job import Object
@@ -65,7 +66,9 @@ class Storm:
         self.resource = JOBS[self.kind]
         self.gang = self.draw.choice(GANGS)
         self.history: list[str] = [f"{self.kind} {self.manifest['metadata']} {self.manifest['spec']} {self.gang}"]
-        self.api, self.server, self.sky = Api(), SimServer(), Sky(options.weather)
+        self._after = random.Random(f"afterwards {seed}")
+        self.api, self.sky = Api(), Sky(options.weather)
+        self.server = SimServer(dies_when_closing=options.kills and random.Random(f"server {seed}").random() < 0.5)
         self.cluster = Cluster(self.api, self.server, random.Random(f"cluster {seed}"))
         self.laws = Laws(self.api, self.cluster, self.server, kind=self.kind, can_overshoot=options.twins)
         self.controllers: list[Controller] = []
@@ -262,6 +265,10 @@ class Storm:
         self.sky.weather, self.sky.down_until = CALM, 0.0
         self.server.come_up()
         self.cluster.heal(leave_dead=self.draw.random() < 0.5)
+        if self._after.random() < 0.3:
+            self.note("one more node is drained")
+            self.cluster.add_node()
+            self.cluster.cordon(self._after.choice(self.cluster.nodes()), drain=True)
         self._bury()
         for controller in self.controllers:
             controller.skew = timedelta()
@@ -280,15 +287,26 @@ class Storm:
             if loop.time() > began + PATIENCE_S:
                 forsaken = " and pods wait on a node that is lost" if self.cluster.has_forsaken() else ""
                 raise AssertionError(f"it converges: writes go on and on{forsaken}")
-        if found := wrongs(self.api, self.server, self.job):
+        if found := [*wrongs(self.api, self.server, self.job), *self.cluster.undrained()]:
             raise AssertionError("\n".join(["status and cluster become right:", *found]))
-        before = self.laws.writes
+        before, due = self.laws.writes, self._due()
         for controller in self.controllers:
             controller.queue.add(Key(self.kind, "team", NAME))
         await asyncio.sleep(3.0)
-        may_end_by_time = {"ttlSecondsAfterFinished", "activeDeadlineSeconds"} & self.manifest["spec"]["runPolicy"].keys()
-        if self.laws.writes > before and not may_end_by_time:
+        if self.laws.writes > before and not any(at <= now() for at in due):
             raise AssertionError(f"a plan for a right world is empty: {self.laws.newest} was written")
+
+    def _due(self) -> list[datetime]:
+        """When time alone will change something about the job."""
+        if self.job is None:
+            return []
+        policy, status = self.job["spec"]["runPolicy"], self.job.get("status") or {}
+        limits = (("ttlSecondsAfterFinished", "completionTime"), ("activeDeadlineSeconds", "startTime"))
+        return [
+            datetime.fromisoformat(status[since]) + timedelta(seconds=policy[limit])
+            for limit, since in limits
+            if limit in policy and since in status
+        ]
 
     def _bury(self) -> None:
         """What a job that is gone has left on a dead node stays there until somebody takes the node away."""

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from job_builders import NOW, Cluster, created, elastic_job, job, reasons, replica
+from job_builders import NOW, Cluster, created, deleted, elastic_job, job, reasons, replica
 
 from controller.actions import Delete, DeleteJob
 from controller.snapshot import Phase
@@ -141,6 +141,7 @@ def test_the_deadline_comes_by_itself_and_takes_everything() -> None:
     planned = cluster.round()
     assert planned.look_again_at == NOW + timedelta(seconds=5)
     cluster.now = NOW + timedelta(seconds=5)
+    assert deleted(cluster.round()) == [], "first it is written down"
     last = cluster.round()
     assert last.is_final
     assert cluster.state() == "Failed"
