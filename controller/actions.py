@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from elastic.api.job import Charge, JobStatus
+from elastic.api.book import Charge, Restart
+from elastic.api.job import JobStatus
 from elastic.api.words import Cause
 from elastic.kube.resources import Object, Resource
 
@@ -68,6 +69,10 @@ class End:
     is_last: bool = False
     """The whole pod is over."""
 
+    @property
+    def id(self) -> str:
+        return f"{self.pod_uid}/{self.run}"
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -96,6 +101,9 @@ class Tell:
     grace_s: float
     floor: int
     term: int = 0
+    open: tuple[Restart, ...] = ()
+    booked_to: int = 0
+    closed: str = ""
     charged: tuple[Charge, ...] = ()
     fruitless: int = 0
     step: int | None = None

@@ -13,6 +13,7 @@ from controller.actions import News, warning
 from controller.conditions import reason_of
 from controller.disruption import cause_of, was_killed
 from controller.frameworks import FRAMEWORKS
+from controller.ledger import uid_of
 from controller.snapshot import Container, Phase, Pod
 from elastic.api.job import ElasticStatus, Job, JobStatus
 from elastic.api.kinds import WORKER
@@ -90,7 +91,7 @@ def counted(status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod],
     for verdict in () if is_ours else new:
         restarts[verdict.cause.value] = restarts.get(verdict.cause.value, 0) + 1
     counted = (*known.counted, *(v.pod.uid for v in new))
-    gone = [uid for uid in counted if uid not in there]
+    gone = [entry for entry in counted if uid_of(entry) not in there]
     forgotten = set(gone[: max(0, len(gone) - REMEMBERED)])
     return replace(known, restarts=restarts, counted=tuple(uid for uid in counted if uid not in forgotten))
 

@@ -2,15 +2,19 @@
 they have reached. It counts what others have judged; the dates are those at which this controller learnt of a restart.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from controller.actions import Budget
-from elastic.api.job import Charge, ElasticPolicy, ElasticStatus, Job
+from controller.snapshot import Pod, World
+from elastic.api.book import Charge, Restart
+from elastic.api.job import ElasticPolicy, ElasticStatus, Job
 from elastic.api.words import Cause
-from rendezvous.machine import window
+from rendezvous import wire
+from rendezvous.machine import book, window
+from rendezvous.machine.book import Book
 
 
 def budget_of(policy: ElasticPolicy) -> Budget:
@@ -39,16 +43,43 @@ def own_limits(policy: ElasticPolicy) -> dict[Cause, int]:
     return {cause: limit for cause, limit in limits.items() if limit is not None}
 
 
+def uid_of(entry: str) -> str:
+    """Whose end an entry of the counted ones is: of a pod, or of one run of its container."""
+    return entry.partition("/")[0]
+
+
+def booked(status: ElasticStatus, world: World) -> ElasticStatus:
+    """The status with the restarts that the rendezvous server tells of, each once, and with the ends that it has taken into account."""
+    known = book.merged(_book(status), world.uncounted)
+    again = {uid_of(id) for id in world.explained}
+    counted = [entry for entry in status.counted if entry == uid_of(entry) or uid_of(entry) not in again]
+    return replace(status, restarts=dict(known.counts), open=_open(known), counted=(*counted, *world.explained))
+
+
+def settled(status: ElasticStatus, pods: Sequence[Pod]) -> ElasticStatus:
+    """The status without the particulars of restarts of which nobody can tell any more, since it has this generation."""
+    heard = {pod.uid for pod in pods} | {uid_of(entry) for entry in status.counted}
+    return replace(status, open=_open(book.settled(_book(status), generation=status.generation, pods=heard)))
+
+
+def _book(status: ElasticStatus) -> Book:
+    entries = tuple(wire.Restart(**asdict(entry)) for entry in status.open)
+    return Book(status.restarts, entries, status.generation)
+
+
+def _open(kept: Book) -> tuple[Restart, ...]:
+    return tuple(Restart(**asdict(entry)) for entry in kept.open)
+
+
 def dated(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) -> ElasticStatus:
-    """The new status with a date for every restart that the known one does not count yet."""
+    """The new status with a date for every restart that the known one does not count yet, and none for one that had another cause."""
     window_s = _window_s(job)
     if window_s is None:
         return replace(new, charged=())
     dates = _dates(known)
-    for cause, count in new.restarts.items():
-        more = count - known.restarts.get(cause, 0)
-        if more > 0 and cause != Cause.PLAN.value:
-            dates = window.added(dates, cause, count=more, now=now.timestamp(), window_s=window_s)
+    for cause in sorted((new.restarts.keys() | known.restarts.keys()) - {Cause.PLAN.value}):
+        more = new.restarts.get(cause, 0) - known.restarts.get(cause, 0)
+        dates = window.recounted(dates, cause, more=more, now=now.timestamp(), window_s=window_s)
     charged = tuple(Charge(cause=d.what, at=datetime.fromtimestamp(d.at, UTC).replace(microsecond=0), count=d.count) for d in dates)
     return replace(new, charged=charged)
 

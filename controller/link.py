@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Protocol
@@ -35,6 +36,7 @@ class RendezvousLink:
         self._server = server
         self._errors = errors
         self._clock = clock
+        self._name, self._said = secrets.token_hex(4), 0
         self._newest: dict[str, Tell] = {}
         self._heard: dict[str, Tell] = {}
         self._turns: dict[str, asyncio.Lock] = {}
@@ -89,7 +91,9 @@ class RendezvousLink:
                 return
             # Whether it arrives is not known until it is answered.
             self._heard.pop(job_uid, None)
-            await self._guarded(self._server.expect(job_uid, expectation(told, now=self._clock())))
+            self._said += 1
+            word = msgspec.structs.replace(expectation(told, now=self._clock()), speaker=self._name, number=self._said)
+            await self._guarded(self._server.expect(job_uid, word))
             self._heard[job_uid] = told
 
     def _turn(self, job_uid: str) -> asyncio.Lock:
@@ -115,6 +119,9 @@ def expectation(told: Tell, *, now: datetime) -> wire.Expectation:
             for end in told.ended
         ),
         restarts=dict(told.restarts),
+        open=tuple(wire.Restart(**msgspec.structs.asdict(entry)) for entry in told.open),
+        booked_to=told.booked_to,
+        closed=told.closed,
         charged=tuple(
             wire.Charge(cause=charge.cause, age_s=max(0.0, (now - charge.at).total_seconds()), count=charge.count)
             for charge in told.charged
@@ -148,7 +155,8 @@ def _world(heard: wire.World) -> World:
         phase=heard.phase,
         reason=heard.reason,
         closed=heard.closed,
-        restarts=heard.restarts,
+        uncounted=heard.uncounted,
+        explained=heard.explained,
         fruitless=heard.fruitless,
         step=heard.step,
         rescale=None if heard.rescale is None else Rescale(**msgspec.structs.asdict(heard.rescale)),

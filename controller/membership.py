@@ -14,7 +14,7 @@ from controller import ledger
 from controller.actions import End, Leave, News, Tell, normal
 from controller.disruption import OUT_OF_MEMORY, cause_of, notices, was_killed
 from controller.ownership import owned_metadata
-from controller.snapshot import Phase, Pod, Snapshot
+from controller.snapshot import Phase, Pod, Snapshot, World
 from elastic.api.job import ElasticStatus, Job, Leaving, Object
 from elastic.api.kinds import WORKER
 from elastic.api.template import default_container
@@ -219,6 +219,9 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
         grace_s=float(policy.scale_in_grace_seconds),
         floor=max(known.generation, snapshot.world.generation if snapshot.world else 0),
         term=snapshot.term,
+        open=known.open,
+        booked_to=known.generation,
+        closed=known.closed,
         charged=known.charged,
         fruitless=known.fruitless,
         step=known.step,
@@ -226,7 +229,7 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
 
 
 def _end_of(job: Job, pod: Pod) -> End | None:
-    """The newest end of the worker's container that was its own doing; the server counts each run once, however often it is told."""
+    """The newest end of the worker's container that was its own doing, until the server has confirmed that it took that into account."""
     container = next((c for c in pod.containers if c.name == job.kind.container), None)
     if container is None or cause_of(pod, container.name) is Cause.DISRUPTION:
         return None
@@ -238,20 +241,28 @@ def _end_of(job: Job, pod: Pod) -> End | None:
     if was_killed(code, reason):
         return None  # what the server saw of it, a broken connection or a farewell, is all there is to it
     cause = Cause.OUT_OF_MEMORY if reason == OUT_OF_MEMORY else Cause.USER
-    is_counted = job.status.elastic is not None and pod.uid in job.status.elastic.counted
-    return End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED and not is_counted)
+    end = End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED)
+    is_counted = job.status.elastic is not None and end.id in job.status.elastic.counted
+    return None if is_counted else end
+
+
+def is_accounted(job: Job, pod: Pod, snapshot: Snapshot) -> bool:
+    """Whether the server has taken into account how this pod ended, if that is for it to count."""
+    end = _end_of(job, pod)
+    return end is None or (snapshot.world is not None and end.id in snapshot.world.explained)
 
 
 def shown(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:
-    """What the job's status tells of its group: who leaves, and of the newest world its number, size and how it came to be."""
-    world = snapshot.world
+    """What the job's status tells of its group: who leaves, its restarts, and of the newest world its number, its size and its history."""
     status = replace(status, backend=RdzvBackend.ELASTIC.value, leaving=tuple(leaving))
-    if world is None:
+    if snapshot.world is None:
         return status
-    # Both sides see a worker end; each cause stands at what the one who saw more of it has seen, and never falls.
-    causes = status.restarts.keys() | world.restarts.keys()
-    restarts = {cause: max(status.restarts.get(cause, 0), world.restarts.get(cause, 0)) for cause in sorted(causes)}
-    status = replace(status, restarts=restarts, closed=world.closed or status.closed)
+    status = ledger.booked(status, snapshot.world)
+    return ledger.settled(_of_world(status, snapshot, snapshot.world), snapshot.pods)
+
+
+def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> ElasticStatus:
+    status = replace(status, closed=world.closed or status.closed)
     if world.fruitless is not None:
         status = replace(status, fruitless=world.fruitless, step=world.step)
     last = status.last_rescale

@@ -46,7 +46,7 @@ def _planned(job: Job, snapshot: Snapshot) -> Plan:
         return ending.over(job, snapshot)
     status = _accepted(job, snapshot)
     if job.run_policy.suspend:
-        return suspension.suspended(job, snapshot, status, ())
+        return _written_down(job, snapshot, status) or suspension.suspended(job, snapshot, status, ())
     if gang.is_waiting(job, snapshot):
         return Plan(tuple(reconciled(snapshot, list(gang.pod_group(job, snapshot)), managed=())), status)
     status, news = suspension.resumed(job, status, snapshot.now)
@@ -54,6 +54,19 @@ def _planned(job: Job, snapshot: Snapshot) -> Plan:
         status = replace(status, start_time=snapshot.now)
     look = _look(job, snapshot, status, (*news, *of_remarks(snapshot), *of_pods(job, snapshot.pods)))
     return _succeeded(look) or _closing(look) or _too_late(look) or _elsewhere(look) or _met_anew(look) or _failed(look) or _active(look)
+
+
+def _written_down(job: Job, snapshot: Snapshot, status: JobStatus) -> Plan | None:
+    """Restarts that only the rendezvous server knows, before it is told to forget them."""
+    known = status.elastic or ElasticStatus()
+    if snapshot.world is None or (elastic := _booked(job, snapshot, known)).restarts == known.restarts:
+        return None
+    return Plan(status=replace(status, elastic=elastic))
+
+
+def _booked(job: Job, snapshot: Snapshot, known: ElasticStatus) -> ElasticStatus:
+    """The status with all that the rendezvous server tells of."""
+    return ledger.dated(job, known=known, new=membership.shown(known, snapshot, known.leaving), now=snapshot.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +202,14 @@ def _noted(look: _Look, elastic: ElasticStatus, reason: str) -> Plan:
 def _closed(look: _Look) -> Plan:
     """The rendezvous has given up. That is written down before anything else is done: its server may be gone by the next look."""
     known = look.status.elastic or ElasticStatus()
-    elastic = membership.shown(known, look.snapshot, known.leaving)
-    elastic = ledger.dated(look.job, known=known, new=elastic, now=look.snapshot.now)
-    return Plan(status=replace(look.status, elastic=elastic), news=look.news)
+    return Plan(status=replace(look.status, elastic=_booked(look.job, look.snapshot, known)), news=look.news)
 
 
 def _counted(look: _Look) -> ElasticStatus:
     """The status with the ends of pods that are new in this look."""
     is_ours = look.place is membership.Place.OURS
-    counted = failure.counted(look.status, look.verdicts, look.snapshot.pods, is_ours=is_ours)
+    verdicts = [v for v in look.verdicts if not is_ours or membership.is_accounted(look.job, v.pod, look.snapshot)]
+    counted = failure.counted(look.status, verdicts, look.snapshot.pods, is_ours=is_ours)
     return ledger.dated(look.job, known=look.status.elastic or ElasticStatus(), new=counted, now=look.snapshot.now)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from controller.settings import Settings
 from elastic.api.job import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from rendezvous.wire import Restart
 
 LAUNCHER_INDEX = 0
 ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
@@ -116,7 +117,8 @@ class World:
     phase: str = ""
     reason: str = ""
     closed: str = ""
-    restarts: Mapping[str, int] = field(default_factory=dict)
+    uncounted: tuple[Restart, ...] = ()
+    explained: tuple[str, ...] = ()
     fruitless: int | None = None
     step: int | None = None
     rescale: Rescale | None = None

@@ -217,7 +217,7 @@ class ElasticHandler(RendezvousHandler):
         """A signal reached this process; torch acts on it, the server hears of it now."""
         if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT) and not self._is_terminating.is_set():
             self._is_terminating.set()
-            self._presence.leave("received {}".format(signal.Signals(number).name))
+            self._presence.leave("received {}".format(signal.Signals(number).name), by_signal=True)
 
 
 def _end_on_signal(number: int, frame: typing.Optional[types.FrameType]) -> None:

@@ -44,6 +44,7 @@ class View:
         self.closed = str(fields.get("closed", ""))
         self.done = bool(fields.get("done", False))
         self.grace_s = float(fields.get("grace_s", 30.0))
+        self.uncounted = fields.get("uncounted", [])
 
 
 def _wait_readable(seconds: float, *descriptors: int) -> typing.Set[int]:
@@ -73,6 +74,7 @@ class Presence:
         self._is_ready = False
         self._store = ""
         self._trouble = ""
+        self._failed = None  # type: typing.Optional[Message]
         self._facts = {}  # type: typing.Dict[str, Message]
         self._outbox = collections.deque(maxlen=OUTBOX)  # type: typing.Deque[Message]
         self._is_ending = False
@@ -120,6 +122,7 @@ class Presence:
             self._is_ready = True
             self._store = store
             self._trouble = trouble
+            self._failed = self._facts.get("failed", self._failed)
             self._facts.clear()
             self._view = View({"grace_s": self._view.grace_s, "closed": self._view.closed})
             message = {"t": "ready", "after": after, "store": store}  # type: Message
@@ -132,7 +135,9 @@ class Presence:
         """Say, from now on, that we are in this world."""
         with self.changed:
             self._is_ready = False
+            self._failed = None
             self._held = {"id": view.id, "generation": view.generation, "rank": view.rank, "size": view.size, "store": view.store}
+            self._held["uncounted"] = view.uncounted
 
     def state(self, kind: str, **fields: typing.Any) -> None:
         """Tell a fact about the current world; it is told again after a reconnect."""
@@ -144,13 +149,13 @@ class Presence:
             self._outbox.append(message)
         self._wake()
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, *, by_signal: bool = False) -> None:
         """Leave cleanly, and wait a moment for the word to be out."""
         with self.changed:
             if self._is_ending:
                 return
             self._is_ending = True
-            self._outbox.append({"t": "leave", "reason": reason})
+            self._outbox.append({"t": "leave", "reason": reason, "by_signal": by_signal})
         self._wake()
         if threading.current_thread() is not self._thread and self._thread.is_alive():
             self._thread.join(LEAVE_S)
@@ -242,6 +247,10 @@ class Presence:
             message["held"] = self._held
         if self._is_ready and self._trouble:
             message["trouble"] = self._trouble
+        if self._is_ready and self._failed is not None:
+            message["failed"] = True
+            if "status" in self._failed:
+                message["status"] = self._failed["status"]
         return message
 
     def _send_all(self, channel: Channel) -> None:
@@ -261,6 +270,8 @@ class Presence:
                     self._refused = str(fields["refused"])
                 else:
                     self._view = View(fields)
+                    if self._held is not None and (self._held["id"] == self._view.id or self._view.uncounted):
+                        self._held["uncounted"] = self._view.uncounted
                 self.changed.notify_all()
                 if self._refused:
                     return True

@@ -25,6 +25,31 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of every message: frozen, keyword-only, defaults left out when written."""
 
 
+class Restart(Wire, frozen=True):
+    """One restart that was counted; whoever tells of it uses the same id, so that it counts once.
+
+    id: `<world>/<pod>` for a member that failed or was lost, `<world>` for the whole group, `<pod>/<run>` for a container that was in no
+    world. generation: of the world that it ended, or that stood then. lost: the pod's container ended with it, and the controller has yet
+    to say how; unsure: that will be its cause, and the one given is a guess.
+    """
+
+    id: Annotated[str, Meta(min_length=1, max_length=512)]
+    generation: Generation
+    cause: CauseWord
+    pod: Annotated[str, Meta(max_length=253)] = ""
+    lost: bool = False
+    unsure: bool = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it ended a container that was in no world."""
+        return bool(self.pod) and self.id.startswith(f"{self.pod}/")
+
+
+MAX_UNCOUNTED = 256
+Restarts = Annotated[tuple[Restart, ...], Meta(max_length=16 * MAX_MEMBERS)]
+
+
 # --- the controller says ------------------------------------------------------------------------------------------------------------
 
 
@@ -76,10 +101,12 @@ class Budget(Wire, frozen=True):
 class Expectation(Wire, frozen=True):
     """The full truth of the controller about one job, sent again whenever it changes; sending it twice changes nothing.
 
-    pending: members whose pods cannot be here yet, so that nobody waits for them. floor, restarts, charged, fruitless, step: what the job's
-    status says of the highest generation, of the restarts by cause, of those within the budget's window, of those in a row without a step
-    forward and of the step that had been reached then, for a server that has just started and knows nothing. term: how often the
-    controllers' lease changed hands; an older leader is not heard.
+    pending: members whose pods cannot be here yet, so that nobody waits for them. ended: ends that no World has confirmed yet. floor,
+    charged, fruitless, step: what the job's status says of the highest generation, of the restarts within the budget's window, of those
+    in a row without a step forward and of the step that had been reached then, for a server that has just started and knows nothing.
+    restarts, open, booked_to: its book of restarts, as in rendezvous.machine.book. closed: why the group has ended, which members are told
+    only when the status says it. term: how often the controllers' lease changed hands; an older leader is not heard. speaker, number: which
+    process says this, and the how-manieth word of it this is; an older one that arrives late is not heard either.
     """
 
     members: Names = ()
@@ -91,12 +118,17 @@ class Expectation(Wire, frozen=True):
     sizes: Annotated[tuple[int, ...], Meta(max_length=MAX_MEMBERS)] = ()
     budget: Budget = Budget()
     restarts: Annotated[dict[CauseWord, Count], Meta(max_length=64)] = {}
+    open: Restarts = ()
+    booked_to: Generation = 0
+    closed: Words = ""
     charged: Annotated[tuple[Charge, ...], Meta(max_length=1024)] = ()
     fruitless: Count = 0
     step: Step | None = None
     grace_s: Seconds = 30.0
     floor: Generation = 0
     term: Generation = 0
+    speaker: Annotated[str, Meta(max_length=64)] = ""
+    number: Generation = 0
 
 
 # --- the controller hears -----------------------------------------------------------------------------------------------------------
@@ -125,8 +157,9 @@ class Rescale(Wire, frozen=True):
 class World(Wire, frozen=True):
     """Who is in the world of a job now, and why. `members` is empty while a broken or absent world is being formed anew.
 
-    fruitless: restarts in a row without a step forward, None where the server has yet to hear from the controller; step: the highest that
-    had been reported at the last of them.
+    restarts: all by cause. uncounted: one by one those that the controller's word lacks or knows less of. explained: which of the ends that
+    it told of (pod uid/run) are taken into account. fruitless: restarts in a row without a step forward, None where the server has yet to
+    hear from the controller; step: the highest that had been reported at the last of them.
     """
 
     job: str
@@ -136,6 +169,8 @@ class World(Wire, frozen=True):
     waiting: tuple[str, ...] = ()
     leaving: tuple[str, ...] = ()
     restarts: dict[str, int] = {}
+    uncounted: tuple[Restart, ...] = ()
+    explained: tuple[str, ...] = ()
     fruitless: int | None = None
     step: int | None = None
     reason: str = ""
@@ -148,13 +183,17 @@ class World(Wire, frozen=True):
 
 
 class Held(Wire, frozen=True):
-    """The world a member believes itself in; presented on every connection, so that a restarted server can rebuild it."""
+    """The world a member believes itself in; presented on every connection, so that a restarted server can rebuild it.
+
+    uncounted: what the view of that world told of restarts that nobody might have written down.
+    """
 
     id: Name
     generation: Generation
     rank: Count
     size: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)]
     store: Annotated[str, Meta(max_length=300)] = ""
+    uncounted: Annotated[tuple[Restart, ...], Meta(max_length=MAX_UNCOUNTED)] = ()
 
 
 class Up(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag=str.lower):
@@ -162,13 +201,18 @@ class Up(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
 
 
 class Join(Up, frozen=True):
-    """First message of every connection: who I am, what I hold, and whether I stand at the barrier (then as in Ready)."""
+    """First message of every connection: who I am, what I hold, and whether I stand at the barrier (then as in Ready).
+
+    failed, status: at the barrier, that a worker of mine ended by itself in the world that I hold (as in Failed).
+    """
 
     incarnation: Name
     held: Held | None = None
     ready: bool = True
     store: Annotated[str, Meta(max_length=300)] = ""
     trouble: Words = ""
+    failed: bool = False
+    status: Annotated[int, Meta(ge=0, le=1024)] | None = None
 
 
 class Ready(Up, frozen=True):
@@ -187,9 +231,10 @@ class Beat(Up, frozen=True):
 
 
 class Leave(Up, frozen=True):
-    """I go now, and cleanly."""
+    """I go now, and cleanly. by_signal: because I was told to by one, whatever code I end with."""
 
     reason: Words = ""
+    by_signal: bool = False
 
 
 class Notice(Up, frozen=True):
@@ -232,6 +277,7 @@ class View(Wire, frozen=True):
     reform: not empty: stop working and come to the barrier, for this reason.
     waiting: why a member at the barrier is not in a world yet.
     closed: not empty: the job's world is closed for good, for this reason. done: everybody of the world finished or is gone.
+    uncounted: of the world it is in, or was in when the group was let end: to be shown to a server that knows nothing.
     """
 
     generation: Generation = 0
@@ -245,6 +291,7 @@ class View(Wire, frozen=True):
     closed: str = ""
     done: bool = False
     grace_s: float = 30.0
+    uncounted: tuple[Restart, ...] = ()
 
 
 class Refused(Wire, frozen=True):

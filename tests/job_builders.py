@@ -14,6 +14,13 @@ from elastic.api.job import Job, JobStatus
 from elastic.api.kinds import KINDS
 from elastic.api.names import REPLICA_TYPE, pod_name
 from elastic.kube.resources import PODS, SERVICES
+from rendezvous.wire import Restart
+
+
+def restarts(*causes: str, generation: int = 1) -> tuple[Restart, ...]:
+    """As the rendezvous server tells of them: one of each cause, of a pod of its own."""
+    return tuple(Restart(id=f"{generation}-s/{n}-{cause}", generation=generation, cause=cause) for n, cause in enumerate(causes))
+
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 PLAIN = Settings()

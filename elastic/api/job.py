@@ -7,12 +7,12 @@ elastic.api.template answers questions about it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
+from elastic.api.book import Charge, Restart, Time
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.words import (
     CleanPodPolicy,
@@ -42,7 +42,6 @@ AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1, le=MOST_REPLICAS, extra_json_s
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=INT32, extra_json_schema={"format": "int32"})]
 Seconds: TypeAlias = Annotated[int, Meta(ge=0, le=INT32, extra_json_schema={"format": "int32"})]
 LongSeconds: TypeAlias = Annotated[int, Meta(ge=0, le=2**53, extra_json_schema={"format": "int64"})]
-Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
 Word: TypeAlias = Annotated[str, Meta(max_length=1024)]
 
 
@@ -280,14 +279,6 @@ class Rescale(_Wire, frozen=True, kw_only=True):
     """Milliseconds by phase: notice, detect, drain, round, start, firstStep; pause, before a group that keeps failing starts anew."""
 
 
-class Charge(_Wire, frozen=True, kw_only=True):
-    """Restarts of one cause at about one time."""
-
-    cause: str
-    at: Time
-    count: int = 1
-
-
 class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Who trains together at the moment, and how it came to be."""
 
@@ -301,6 +292,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     last_rescale: Rescale | None = None
     restarts: dict[str, int] = {}
     """Restarts by cause."""
+    open: tuple[Restart, ...] = ()
+    """Of these restarts, those that may be told of again or turn out to have another cause; at most a few for each pod that exists."""
     charged: tuple[Charge, ...] = ()
     """Those of the last restartBudget.windowSeconds, where that is set, with dates; near ones share a date."""
     fruitless: int = 0
@@ -310,7 +303,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     closed: str = ""
     """Why the job is about to be failed: its group was let end, or its restarts are used up."""
     counted: tuple[str, ...] = ()
-    """Ended pods, by uid, whose end has been counted; only those that still exist."""
+    """Ended pods, by uid, whose end has been counted, and ends of containers (uid/run) that the rendezvous has taken into account; of
+    pods that exist, and of the last that did."""
 
 
 class JobStatus(_Wire, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ connections (rendezvous.server, or a test) feeds it.
 
 from rendezvous.machine.choose import leaving
 from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
-from rendezvous.machine.hearing import is_retired
+from rendezvous.machine.hearing import is_retired, is_stale
 from rendezvous.machine.state import Cause, Job, Limits, Member, Phase
 from rendezvous.machine.step import Cut, Effect, Publish, Refuse, Tell, Wake, begin, step, step_all
 from rendezvous.machine.views import is_done, summary, view
@@ -32,6 +32,7 @@ __all__ = [
     "begin",
     "is_done",
     "is_retired",
+    "is_stale",
     "leaving",
     "step",
     "step_all",

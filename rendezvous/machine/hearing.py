@@ -3,16 +3,33 @@
 A message speaks for the incarnation of its connection. One that arrives late, twice, or for a world that is gone changes nothing.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 
 from rendezvous.machine import progress, window
-from rendezvous.machine.charge import alone, disrupted_by, recount
-from rendezvous.machine.state import Cause, Failure, Job, Member, Phase, Standing, ranks_of
-from rendezvous.wire import Beat, Ended, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Notice, Ready, Started
+from rendezvous.machine.book import Book
+from rendezvous.machine.charge import alone, disrupted_by, is_lost, recount, taken_over, told_of
+from rendezvous.machine.choose import unknown_seats
+from rendezvous.machine.state import Cause, Failure, Job, Loss, Member, Phase, Standing, ranks_of
+from rendezvous.wire import (
+    MAX_MEMBERS,
+    Beat,
+    Ended,
+    Expectation,
+    Failed,
+    Finished,
+    FromMember,
+    Held,
+    Join,
+    Leave,
+    Notice,
+    Ready,
+    Restart,
+    Started,
+)
 
 RETIRED_KEPT = 1024
+EXPLAINED_KEPT = 2 * MAX_MEMBERS
 
 
 def hear(job: Job, *, name: str, incarnation: str, message: FromMember) -> Job:
@@ -60,7 +77,19 @@ def _join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
     member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store)
     after = held.generation if held is not None else 0
     barrier = Ready(after=after, store=member.store, trouble=message.trouble) if message.ready else None
+    if held is not None and message.failed:
+        job = _failed_before(job.with_member(member), member, held=held, status=message.status)
     return _place(job.with_member(member), member, held=held, barrier=barrier)
+
+
+def _failed_before(job: Job, member: Member, *, held: Held, status: int | None) -> Job:
+    """A member at the barrier repeats why it came there: the server that it told may be gone."""
+    standing = job.standing
+    if standing is None or held.generation != standing.generation or not _is_seat_of(standing, held, member.name):
+        return job
+    if _was_told_to_stop(job) and not standing.adopted:
+        return job
+    return _record(job, member, status=status)
 
 
 def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None) -> Job:
@@ -90,7 +119,7 @@ def _is_seat_of(standing: Standing, held: Held, name: str) -> bool:
 
 def _adopt(job: Job, held: Held) -> Job:
     """Learn from what a member holds: never number a world below it, and after a restart take its world as the current one."""
-    job = replace(job, generation=max(job.generation, held.generation))
+    job = taken_over(replace(job, generation=max(job.generation, held.generation)), held.uncounted)
     standing = job.standing
     if held.rank >= held.size or (standing is not None and (not standing.adopted or held.generation <= standing.generation)):
         return job
@@ -106,14 +135,14 @@ def _adopt(job: Job, held: Held) -> Job:
         adopted=True,
         ranks=ranks_of(seats),
     )
-    job = replace(job, standing=world, trouble=None, failures=(), disrupted=(), hung="", started=frozenset())
+    job = replace(job, standing=world, uncounted=held.uncounted, trouble=None, failures=(), disrupted=(), hung="", started=frozenset())
     return replace(job, progress=progress.in_new_world(job))
 
 
 def _retire(job: Job, member: Member) -> Job:
     """A newer incarnation of a member has come: the old one is gone and may not come back."""
     retired = (*job.retired, (member.name, member.incarnation))[-RETIRED_KEPT:]
-    job = gone(job, member.name, cause=Cause.DISRUPTION.value, words=f"{member.name} started anew")
+    job = gone(job, member.name, words=f"{member.name} started anew")
     return replace(job, retired=retired).without(member.name)
 
 
@@ -122,7 +151,8 @@ def _ready(job: Job, member: Member, message: Ready) -> Job:
         return job  # it left an older world than the one it was sealed into since
     was_working = member.phase is Phase.RUNNING and job.standing is not None and member.world == job.standing.id
     if was_working and message.trouble:
-        job = disrupted_by(job, name=member.name, cause=Cause.DISRUPTION.value, words=f"{member.name}: {message.trouble}")
+        words = f"{member.name}: {message.trouble}"
+        job = disrupted_by(job, Loss(member.name, pod_of(member), Cause.DISRUPTION.value, words))
     elif was_working and not (job.round is not None and job.round.draining):
         job = _record(job, member, status=None)
     return job.change(member.name, phase=Phase.READY, world="", generation=message.after, store=message.store or member.store)
@@ -130,20 +160,23 @@ def _ready(job: Job, member: Member, message: Ready) -> Job:
 
 def _leave(job: Job, member: Member, message: Leave) -> Job:
     told = job.leave_by.get(member.name)
-    cause = member.leave_cause or (told[1] if told is not None else Cause.DISRUPTION.value)
+    cause = member.leave_cause or (told[1] if told is not None else "")
+    if message.by_signal:
+        cause = cause or Cause.DISRUPTION.value
     words = f"{member.name} left: {message.reason}" if message.reason else f"{member.name} left"
     return gone(job, member.name, cause=cause, words=words)
 
 
-def gone(job: Job, name: str, *, cause: str, words: str) -> Job:
-    """A member is no longer here. One that had finished stays known, for its end was no loss."""
+def gone(job: Job, name: str, *, cause: str = "", words: str) -> Job:
+    """A member is no longer here. One that had finished stays known, for its end was no loss. Without a cause it is taken for a disruption
+    until the controller says how its container ended.
+    """
     member = job.members[name]
     if member.phase is Phase.FINISHED:
         return job
     if job.standing is not None and job.standing.ranks.get(name) is not None:
-        job = disrupted_by(job, name=name, cause=cause, words=words)
-        if any(lost == name and why == Cause.DISRUPTION.value for lost, why, _ in job.disrupted):
-            job = replace(job, unexplained=(*job.unexplained, pod_of(member))[-RETIRED_KEPT:])
+        loss = Loss(name, pod_of(member), cause or Cause.DISRUPTION.value, words, is_gone=True, unsure=not cause)
+        job = disrupted_by(job, loss)
     return job.without(name)
 
 
@@ -151,17 +184,19 @@ def _failed(job: Job, member: Member, message: Failed) -> Job:
     standing = job.standing
     if standing is None or member.world != standing.id or message.generation != standing.generation:
         return job
-    return _record(job, member, status=message.status)
+    return job if _was_told_to_stop(job) else _record(job, member, status=message.status)
+
+
+def _was_told_to_stop(job: Job) -> bool:
+    """Whether the world is being left for another reason than a failure: what ends now says nothing."""
+    return job.round is not None and job.round.draining and not job.failures
 
 
 def _record(job: Job, member: Member, *, status: int | None) -> Job:
-    """Note a worker's own end in the current world, once per member, unless it was told to stop."""
-    assert job.standing is not None
-    if job.round is not None and job.round.draining and not job.failures:
-        return job
+    """Note a worker's own end in the current world, once per member."""
     if any(failure.member == member.name for failure in job.failures):
         return job
-    failure = Failure(member.name, status)
+    failure = Failure(member.name, pod_of(member), status)
     words = f"a worker of {member.name} ended with status {status}" if status is not None else f"a worker of {member.name} ended"
     return replace(job, failures=(*job.failures, failure), trouble=job.trouble or (words, Cause.USER.value))
 
@@ -186,26 +221,32 @@ def lose(job: Job, *, name: str, incarnation: str) -> Job:
 
 
 def expect(job: Job, expectation: Expectation) -> Job:
-    """The job after the controller said who should be there. An older leader's word is not heard.
-    What the first word tells of ends is of before this server's time, and may be counted already.
-    """
-    if job.expectation is not None and expectation.term < job.expectation.term:
+    """The job after the controller said who should be there. An older leader's word is not heard, nor an older word of the same leader."""
+    if is_stale(job.expectation, expectation):
         return job
+    learnt: tuple[Restart, ...] = ()
     if job.expectation is None:
-        earlier = tuple((end.pod_uid, end.run) for end in expectation.ended if not end.is_last)
-        job = replace(job, progress=progress.learnt(job, expectation), dated=_dated(job, expectation), explained=earlier)
+        learnt = tuple(job.own.values())
+        known = replace(job, progress=progress.learnt(job, expectation), dated=_dated(job, expectation))
+        job = replace(known, own={}, restarts=expectation.restarts)
     job = replace(
         job,
         expectation=expectation,
         expected=dict.fromkeys(expectation.members),
         leave_by={leaving.member: (job.now + leaving.by_s, leaving.cause) for leaving in expectation.leaving},
         generation=max(job.generation, expectation.floor),
-        restarts=_at_least(job.restarts, expectation.restarts),
     )
-    for end in expectation.ended:
-        if (end.pod_uid, end.run) not in job.explained:
-            job = _explain(job, end)
-    return job
+    job = told_of(job, Book(expectation.restarts, expectation.open, expectation.booked_to))
+    if expectation.closed and not job.closed:
+        return replace(job, closed=expectation.closed, round=None)
+    return taken_over(job, learnt) if learnt else job
+
+
+def is_stale(known: Expectation | None, word: Expectation) -> bool:
+    """Whether a newer word than this has been heard. Of two processes that lead the same term the one that spoke last is believed."""
+    if known is None or word.term != known.term:
+        return known is not None and word.term < known.term
+    return word.speaker == known.speaker and word.number < known.number
 
 
 def _dated(job: Job, expectation: Expectation) -> window.Dates:
@@ -214,32 +255,56 @@ def _dated(job: Job, expectation: Expectation) -> window.Dates:
     return tuple(sorted(dates, key=attrgetter("at")))
 
 
-def _at_least(counts: Mapping[str, int], floor: Mapping[str, int]) -> Mapping[str, int]:
-    """The larger count of each cause; the same object where nothing is larger."""
-    if all(counts.get(cause, 0) >= count for cause, count in floor.items()):
-        return counts
-    return {cause: max(counts.get(cause, 0), floor.get(cause, 0)) for cause in sorted(counts.keys() | floor.keys())}
+def explain(job: Job) -> Job:
+    """Takes into account what the controller has told of ends, as soon as it is clear what it means."""
+    explained = dict(job.explained)
+    for end in job.expectation.ended if job.expectation is not None else ():
+        if end_id(end) not in explained and _is_clear(job, end):
+            job = _explain(job, end)
+            explained[end_id(end)] = None
+    if len(explained) == len(job.explained):
+        return job
+    return replace(job, explained=dict.fromkeys(list(explained)[-EXPLAINED_KEPT:]))
+
+
+def end_id(end: Ended) -> str:
+    return f"{end.pod_uid}/{end.run}"
+
+
+def _is_clear(job: Job, end: Ended) -> bool:
+    """Not while the connection of a pod that is over stands: it will break. Nor while members of a world that an earlier server sealed may
+    still be missing for this reason.
+    """
+    if end.is_last and (member := _here(job, end)) is not None and member.broken_at is None:
+        return False
+    return job.is_settled or (job.standing is not None and not unknown_seats(job.standing))
 
 
 def _explain(job: Job, end: Ended) -> Job:
     """The controller says why a container ended. Where its connection stands, or nothing is known of it, that was an earlier run than any
     that may be lost from here: it is over and done with. Where the whole pod is over, it is charged though nobody here ever knew it.
     """
-    member = job.members.get(end.member)
-    is_here = member is not None and pod_of(member) == end.pod_uid
     words = f"the container of {end.member} ended ({end.cause})"
-    if member is not None and member.broken_at is not None and is_here:
+    member = _here(job, end)
+    had_seat = job.standing is not None and end.member in job.standing.ranks
+    if member is not None and member.broken_at is not None:
         job = gone(job, end.member, cause=end.cause, words=words)
-    elif end.pod_uid in job.unexplained:
-        job = recount(job, name=end.member, cause=end.cause, words=words)
-    elif end.is_last and not is_here and end.member not in job.leave_by:
-        job = alone(job, cause=end.cause, words=words)
-    elif end.is_last:
-        return job  # its connection will break
-    left = list(job.unexplained)
-    if end.pod_uid in left:
-        left.remove(end.pod_uid)
-    return replace(job, unexplained=tuple(left), explained=(*job.explained, (end.pod_uid, end.run))[-RETIRED_KEPT:])
+        return recount(job, end, words=words) if had_seat else _by_itself(job, end, words=words)
+    if not had_seat and unknown_seats(job.standing) > len(job.disrupted):
+        return disrupted_by(job, Loss(end.member, end.pod_uid, end.cause, words))
+    if is_lost(job, end.pod_uid):
+        return recount(job, end, words=words)
+    return _by_itself(job, end, words=words) if member is None else job
+
+
+def _here(job: Job, end: Ended) -> Member | None:
+    """The member whose container is, or was, of the very pod that ended."""
+    member = job.members.get(end.member)
+    return member if member is not None and pod_of(member) == end.pod_uid else None
+
+
+def _by_itself(job: Job, end: Ended, *, words: str) -> Job:
+    return alone(job, end, words=words) if end.is_last and end.member not in job.leave_by else job
 
 
 def pod_of(member: Member) -> str:

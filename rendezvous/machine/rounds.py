@@ -6,11 +6,12 @@ closes into the next world. It skips the gathering when the current world cannot
 
 from dataclasses import replace
 
-from rendezvous.machine.charge import judge
+from rendezvous.machine.charge import booked, judge, uncounted
 from rendezvous.machine.choose import absent, leaving, seats, target, unknown_seats
-from rendezvous.machine.hearing import gone
+from rendezvous.machine.hearing import explain, gone
 from rendezvous.machine.progress import in_new_world, stood_still
 from rendezvous.machine.state import Cause, Job, Member, Phase, Phases, Round, Standing, ranks_of
+from rendezvous.wire import MAX_UNCOUNTED, Restart
 
 
 def settle(job: Job, *, let_go: bool) -> Job:
@@ -18,12 +19,25 @@ def settle(job: Job, *, let_go: bool) -> Job:
     if job.closed:
         return job
     if let_go:
-        job = stood_still(_drop_absent(job))
+        job = _held_up(_drop_absent(job))
+    job = explain(job)
+    if job.closed:
+        return job
     job = _turn(job)
     if job.round is not None and job.round.draining:
         job = _give_up_late(job)
         job = _close_round(job)
     return job
+
+
+def _held_up(job: Job) -> Job:
+    """Whether training stands still is certain at once, so that it is in the book at once, and in what members hold."""
+    hung = stood_still(job)
+    if hung is job:
+        return job
+    assert hung.standing is not None
+    restart = Restart(id=hung.standing.id, generation=hung.standing.generation, cause=Cause.HANG.value)
+    return replace(booked(hung, (restart,)), uncounted=(*hung.uncounted, restart)[-MAX_UNCOUNTED:])
 
 
 def _drop_absent(job: Job) -> Job:
@@ -38,7 +52,7 @@ def _drop_absent(job: Job) -> Job:
         told = leaving(job, member.name)
         sign = member.broken_at if member.broken_at is not None else member.heard_at
         job = replace(job, sign=min(sign, job.sign) if job.sign is not None else sign)
-        job = gone(job, member.name, cause=told[1] if told is not None else Cause.DISRUPTION.value, words=words)
+        job = gone(job, member.name, cause=told[1] if told is not None else "", words=words)
     return job
 
 
@@ -147,8 +161,8 @@ def _close_round(job: Job) -> Job:
     if _waits(job, chosen):
         return job
     if job.disrupted and job.failures:
-        _, cause, words = job.disrupted[0]  # found out after the failures that it brought about
-        job = replace(job, round=replace(job.round, reason=words, cause=cause)) if job.round is not None else job
+        loss = job.disrupted[0]  # found out after the failures that it brought about
+        job = replace(job, round=replace(job.round, reason=loss.words, cause=loss.cause)) if job.round is not None else job
     job = judge(job)
     return job if job.closed else _seal(job, chosen)
 
@@ -160,7 +174,7 @@ def _waits(job: Job, chosen: tuple[str, ...]) -> bool:
     away = absent(job)
     missing = bool(away) or unknown_seats(job.standing) > 0
     if not job.is_settled:
-        left = {name for name, _, _ in job.disrupted}
+        left = {loss.member for loss in job.disrupted}
         if unknown_seats(job.standing) > len(left) or any(name not in left for name in away):
             return True
     survivors = sum(1 for name in chosen if job.standing is not None and name in job.standing.ranks)
@@ -200,6 +214,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         job,
         members=members,
         standing=world,
+        uncounted=uncounted(job)[-MAX_UNCOUNTED:],
         generation=generation,
         round=None,
         min_reached_at=None,

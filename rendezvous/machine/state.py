@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from rendezvous.machine.book import Book
 from rendezvous.machine.window import Dates
-from rendezvous.wire import Budget, Expectation
+from rendezvous.wire import Budget, Expectation, Restart
 
 
 class Phase(StrEnum):
@@ -119,10 +120,26 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker's own end, not judged yet."""
+    """A worker's own end, not judged yet. is_gone: its agent went as well."""
 
     member: str
+    pod: str
     status: int | None
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A member that the current world lost to something other than its worker's failure, not judged yet. is_gone: it left, and perhaps
+    its container ended; unsure: the controller may know a better cause.
+    """
+
+    member: str
+    pod: str
+    cause: str
+    words: str
+    is_gone: bool = False
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,20 +190,24 @@ class Job:
     retired: tuple[tuple[str, str], ...] = ()
     """(member, incarnation) pairs that a newer incarnation replaced"""
     standing: Standing | None = None
+    uncounted: tuple[Restart, ...] = ()
+    """restarts that might not be written down: members of the standing world hold them for the next server"""
     round: Round | None = None
     generation: int = 0
     arrivals: int = 0
     min_reached_at: float | None = None
     failures: tuple[Failure, ...] = ()
-    disrupted: tuple[tuple[str, str, str], ...] = ()
-    """members that the current world lost to something other than their own worker: name, cause, words"""
+    disrupted: tuple[Loss, ...] = ()
     trouble: tuple[str, str] | None = None
     """the first thing that broke the current world: words and cause"""
-    unexplained: tuple[str, ...] = ()
-    """pods (by uid) whose loss counts as a disruption until the controller says better, one entry a loss"""
-    explained: tuple[tuple[str, int], ...] = ()
-    """ends (pod uid, run) that the controller has told and that are counted"""
+    explained: Mapping[str, None] = field(default_factory=dict)
+    """ends (pod uid/run) that the controller has told and that are taken into account"""
+    told: Book = field(default_factory=Book)
+    """the restarts that the controller's word counts"""
+    own: Mapping[str, Restart] = field(default_factory=dict)
+    """by id, the restarts that this server knows of itself, or from members that hold a world"""
     restarts: Mapping[str, int] = field(default_factory=dict)
+    """what both come to, by cause"""
     dated: Dates = ()
     """the restarts within the budget's window, where it has one"""
     progress: Progress = field(default_factory=Progress)
@@ -221,6 +242,11 @@ class Job:
         if self.standing is None and self.expectation is not None and self.generation == 0:
             return True  # the job never had a world
         return self.now >= self.up_since + self.limits.settle_s
+
+    @property
+    def may_tell_end(self) -> bool:
+        """Whether members may hear that the group has ended: not before that is written down, for they hold what a new server must know."""
+        return bool(self.closed) and self.expectation is not None and bool(self.expectation.closed)
 
     def with_member(self, member: Member) -> "Job":
         return replace(self, members={**self.members, member.name: member})

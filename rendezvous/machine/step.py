@@ -112,7 +112,7 @@ def _cuts(before: Job, after: Job) -> list[Effect]:
 
 def _tells(before: Job, after: Job, *, subjects: set[str], answered: set[str]) -> list[Effect]:
     """Tell whoever sees something new; a member that came to the barrier hears where it stands in any case."""
-    shared = all(getattr(before, field) is getattr(after, field) for field in ("standing", "round", "closed", "expectation"))
+    shared = all(getattr(before, field) is getattr(after, field) for field in ("standing", "uncounted", "round", "closed", "expectation"))
     was_over, is_over = is_done(before), is_done(after)
     names: Iterable[str] = subjects & after.members.keys() if shared and was_over == is_over else after.members
     effects: list[Effect] = []
@@ -125,7 +125,7 @@ def _tells(before: Job, after: Job, *, subjects: set[str], answered: set[str]) -
 
 def _is_news(before: Job, after: Job) -> bool:
     """Whether the controller's picture may have changed."""
-    fields = ("members", "standing", "round", "closed", "restarts", "phases", "expectation")
+    fields = ("members", "standing", "round", "closed", "restarts", "own", "explained", "phases", "expectation")
     if any(getattr(before, field) is not getattr(after, field) for field in fields):
         return True
     return before.progress.fruitless != after.progress.fruitless

@@ -1,6 +1,8 @@
 """What a job looks like from outside: to one member, and to the controller."""
 
+from rendezvous.machine.charge import uncounted
 from rendezvous.machine.choose import absent, leaving
+from rendezvous.machine.hearing import end_id
 from rendezvous.machine.state import Job, Member, Phase
 from rendezvous.wire import Rescale, Seat, View, World
 
@@ -14,7 +16,7 @@ def view(job: Job, name: str, *, is_over: bool) -> View:
     told = leaving(job, name)
     why_leaving = told[1] if told is not None else ""
     standing = job.standing
-    if job.closed:
+    if job.may_tell_end:
         return View(closed=job.closed, grace_s=grace_s, done=True, leaving=why_leaving)
     if standing is None or member.world != standing.id or member.phase in (Phase.READY, Phase.BOOTING):
         astray = member.phase in (Phase.BOOTING, Phase.RUNNING) and member.generation > 0
@@ -25,6 +27,7 @@ def view(job: Job, name: str, *, is_over: bool) -> View:
             leaving=why_leaving,
             grace_s=grace_s,
             done=member.phase is Phase.FINISHED,
+            uncounted=job.uncounted if job.closed else (),
         )
     draining = job.round is not None and job.round.draining and member.phase is Phase.RUNNING
     return View(
@@ -37,6 +40,7 @@ def view(job: Job, name: str, *, is_over: bool) -> View:
         leaving=why_leaving,
         grace_s=grace_s,
         done=is_over,
+        uncounted=job.uncounted,
     )
 
 
@@ -51,6 +55,8 @@ def is_done(job: Job) -> bool:
 def waiting(job: Job, member: Member) -> str:
     """Why a member at the barrier is in no world."""
     told = leaving(job, member.name)
+    if job.closed:
+        return f"for the controller to write down why the group ends: {job.closed}"
     if job.expectation is None:
         return "for the controller, which has not said yet who is expected"
     if told is not None and member.name not in job.expected:
@@ -65,6 +71,7 @@ def summary(job: Job) -> World:
     standing = job.standing
     forming = job.round is not None and job.round.draining
     stands = standing is not None and not forming and not job.closed
+    ended = job.expectation.ended if job.expectation is not None else ()
     seats = tuple(Seat(name=name, rank=rank) for name, rank in standing.ranks.items()) if standing is not None and stands else ()
     return World(
         job=job.uid,
@@ -74,6 +81,8 @@ def summary(job: Job) -> World:
         waiting=tuple(m.name for m in job.members.values() if m.phase is Phase.READY),
         leaving=tuple(name for name in job.members if leaving(job, name) is not None),
         restarts=dict(job.restarts),
+        uncounted=uncounted(job),
+        explained=tuple(end_id(end) for end in ended if end_id(end) in job.explained),
         fruitless=job.progress.fruitless if job.expectation is not None else None,
         step=job.progress.bar,
         reason=_reason(job),

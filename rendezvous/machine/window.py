@@ -36,6 +36,15 @@ def taken_back(dates: Dates, what: str) -> Dates:
     return (*dates[:newest], *((left,) if left.count > 0 else ()), *dates[newest + 1 :])
 
 
+def recounted(dates: Dates, what: str, *, more: int, now: float, window_s: float) -> Dates:
+    """The dates after this turned out to have happened so many times more, or, where that is negative, less."""
+    if more > 0:
+        return added(dates, what, count=more, now=now, window_s=window_s)
+    for _ in range(-more):
+        dates = taken_back(dates, what)
+    return dates
+
+
 def counted(dates: Dates, *, now: float, window_s: float) -> Counter[str]:
     """How often each thing happened within the window."""
     counts: Counter[str] = Counter()

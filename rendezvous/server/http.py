@@ -85,7 +85,9 @@ class Face:
         except Full as error:
             return _refusal(429, str(error))
         return (
-            web.Response(status=204) if taken else _refusal(409, f"term {expectation.term} is older than the term of the last expectation")
+            web.Response(status=204)
+            if taken
+            else _refusal(409, f"word {expectation.number} of term {expectation.term} is older than the last expectation")
         )
 
     async def _forget(self, request: web.Request) -> web.StreamResponse:

@@ -25,6 +25,7 @@ from rendezvous.machine import (
     begin,
     is_done,
     is_retired,
+    is_stale,
     leaving,
     step_all,
     summary,
@@ -88,10 +89,9 @@ class Hub:
     # --- events in ---
 
     def expect(self, uid: str, expectation: Expectation) -> bool:
-        """Take the controller's word; False where a newer leader has spoken already."""
+        """Take the controller's word; False where a newer one has been heard."""
         course = self._course(uid)
-        known = course.job.expectation
-        if known is not None and expectation.term < known.term:
+        if is_stale(course.job.expectation, expectation):
             return False
         self._apply(course, Expected(expectation))
         return True

@@ -96,7 +96,7 @@ def test_an_older_leaders_expectation_is_refused(server: Server) -> None:
             await client.expect("job", expecting(2, term=5))
             await client.expect("job", expecting(1, term=4))
 
-    with pytest.raises(RendezvousError, match="term 4 is older") as refusal:
+    with pytest.raises(RendezvousError, match="of term 4 is older") as refusal:
         asyncio.run(two_leaders())
     assert refusal.value.code == 409
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from torch_agents import TRAINING, Agents, Proxy, Server, serving, wait_until
 
 from rendezvous.wire import Budget, Expectation
@@ -101,12 +102,20 @@ def test_a_workers_own_crash_is_charged_and_a_spent_budget_closes_the_world(serv
     assert world.restarts["user"] == 1, agents.describe()
 
     (agents.folder / "crash-train-worker-0").touch()
+    wait_until(lambda: closed(server, agents.job) != "", what=lambda: f"the world is closed\n{agents.describe()}")
+    assert all(agents.processes[name].poll() is None for name in names(2)), "they know what a new server would have to"
+    server.expect(agents.job, structs.replace(expectation, closed=closed(server, agents.job)))
     for name in names(2):
         wait_until(lambda name=name: agents.processes[name].poll() is not None, what=f"{name} ends")  # type: ignore[misc]
         assert agents.processes[name].returncode == 1
         assert "a worker of train-worker-0 ended with status 3, and all 1 restarts that maxRestarts allows are used up" in agents.output(
             name
         )
+
+
+def closed(server: Server, job: str) -> str:
+    world = server.world(job)
+    return world.closed if world is not None else ""
 
 
 def test_several_workers_per_agent_form_one_world(server: Server, agents: Agents) -> None:

@@ -156,7 +156,7 @@ class Agent:
         """The process is ended from outside."""
         if self.link is not None and self.link.is_open:
             if says_so:
-                self._say(Leave(reason="SIGTERM"))
+                self._say(Leave(reason="SIGTERM", by_signal=True))
             self._drop()
         self.is_over = True
 

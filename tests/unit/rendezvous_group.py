@@ -21,6 +21,7 @@ class Agent:
     is_linked: bool = False
     is_refused: bool = False
     failed: bool = False
+    status: int | None = None
     view: View = field(default_factory=View)
     entered: list[int] = field(default_factory=list)
 
@@ -37,15 +38,20 @@ class Agent:
         return f"{self.name}:{self.generation}"
 
     def join(self) -> Join:
-        return Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=self.store)
+        failed = self.is_ready and self.failed
+        return Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=self.store, failed=failed, status=self.status)
 
     def hear(self, view: View) -> None:
         self.view = view
         if self.is_ready and view.generation > self.generation and not view.closed:
-            self.held = Held(id=view.id, generation=view.generation, rank=view.rank, size=view.size, store=view.store)
+            self.held = Held(
+                id=view.id, generation=view.generation, rank=view.rank, size=view.size, store=view.store, uncounted=view.uncounted
+            )
             self.is_ready = False
             self.failed = False
             self.entered.append(view.generation)
+        elif self.held is not None and (view.id == self.held.id or view.uncounted):
+            self.held = structs.replace(self.held, uncounted=view.uncounted)
 
 
 class Group:
@@ -171,7 +177,7 @@ class Group:
         del self.agents[name]
 
     def leave(self, name: str) -> None:
-        self.say(name, Leave(reason="SIGTERM"))
+        self.say(name, Leave(reason="SIGTERM", by_signal=True))
         del self.agents[name]
 
     def come(self, name: str) -> None:
@@ -182,7 +188,7 @@ class Group:
 
     def fail(self, name: str, status: int = 1) -> None:
         agent = self.agents[name]
-        agent.failed = True
+        agent.failed, agent.status = True, status
         self.say(name, Failed(generation=agent.generation, status=status))
 
     def started(self, *names: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from job_builders import restarts
 
 from controller.actions import Budget, End, Leave, Tell
 from controller.link import RendezvousLink, expectation
@@ -118,12 +119,14 @@ async def test_a_server_that_was_restarted_hears_every_expectation_again() -> No
     changed: asyncio.Queue[str] = asyncio.Queue()
     running = asyncio.create_task(link.run(changed.put_nowait))
     try:
-        world = wire.World(job="one", generation=4, phase="running", members=(wire.Seat(name="a", rank=0),), restarts={"outOfMemory": 1})
+        world = wire.World(
+            job="one", generation=4, phase="running", members=(wire.Seat(name="a", rank=0),), uncounted=restarts("outOfMemory")
+        )
         server.worlds_to_tell.put_nowait(world)
         async with asyncio.timeout(10):
             assert await changed.get() == "one"
         assert link.worlds["one"].members == {"a"}
-        assert link.worlds["one"].restarts == {"outOfMemory": 1}
+        assert link.worlds["one"].uncounted == restarts("outOfMemory")
         server.said = asyncio.Queue()
         assert server.open is not None
         server.open()

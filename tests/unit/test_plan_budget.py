@@ -5,12 +5,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from job_builders import NOW, OURS, Cluster, elastic_job
+from job_builders import NOW, OURS, Cluster, elastic_job, restarts
+from msgspec import structs
 
-from controller.actions import Budget, End, Tell
+from controller.actions import Budget, End, Forget, Tell
 from controller.snapshot import Container, Phase, World
-from elastic.api.job import Charge
+from elastic.api.book import Charge
 from elastic.api.words import Cause
+from rendezvous.wire import Restart
 
 
 def running(workers: int, *, settings: Any = OURS, restart: str = "OnFailure", **elastic: Any) -> Cluster:
@@ -52,10 +54,11 @@ def test_only_restarts_within_the_window_count_against_a_budget() -> None:
 def test_restarts_that_the_server_counts_are_dated_once_and_told_to_a_server_that_knows_nothing() -> None:
     cluster = running(2, restartBudget={"windowSeconds": 600})
     members = frozenset(cluster.names())
-    cluster.world = World(generation=2, members=members, phase="running", restarts={"user": 1}, fruitless=1, step=40)
+    cluster.world = World(generation=2, members=members, phase="running", uncounted=restarts("user"), fruitless=1, step=40)
     cluster.settle()
     cluster.now += timedelta(seconds=60)
-    cluster.world = replace(cluster.world, restarts={"user": 1, "plan": 1, "disruption": 2}, fruitless=0)
+    later = restarts("plan", "disruption", "disruption", generation=2)
+    cluster.world = replace(cluster.world, uncounted=(*restarts("user"), *later), fruitless=0)
     cluster.settle()
     known = cluster.job.status.elastic
     assert known is not None
@@ -68,7 +71,7 @@ def test_restarts_that_the_server_counts_are_dated_once_and_told_to_a_server_tha
 
 def test_without_a_window_no_dates_are_kept() -> None:
     cluster = running(2)
-    cluster.world = World(generation=2, members=frozenset(cluster.names()), phase="running", restarts={"user": 1})
+    cluster.world = World(generation=2, members=frozenset(cluster.names()), phase="running", uncounted=restarts("user"))
     cluster.settle()
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.charged == ()
@@ -96,7 +99,7 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
     cluster = running(2, restartBudget={"windowSeconds": 600})
     pods = cluster.names()
     reason = "a worker of train-worker-1 ended with status 1, and all 0 restarts that maxRestarts allows are used up"
-    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed=reason, restarts={"user": 1})
+    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed=reason, uncounted=restarts("user"))
     first = cluster.round()
     assert first.actions == ()
     cluster.world = None
@@ -112,7 +115,7 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
 
 def test_a_closed_world_gives_the_reason_also_where_its_workers_have_failed_for_good() -> None:
     cluster = running(2, restart="Never")
-    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed="the budget is spent", restarts={"user": 1})
+    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed="the budget is spent", uncounted=restarts("user"))
     cluster.set("train-worker-0", Phase.FAILED, code=1)
     cluster.settle()
     assert cluster.state() == "Failed"
@@ -126,11 +129,17 @@ def test_a_pod_that_ended_by_its_own_doing_is_told_of_until_it_is_gone(code: int
     container = Container(name="pytorch", exit_code=code, exit_reason=reason)
     failed = replace(cluster.pods["train-worker-1"], containers=(container,))
     cluster.pods["train-worker-1"] = failed
-    assert told(cluster).ended == (End("train-worker-1", failed.uid, 0, cause, is_last=True),)
-    assert told(cluster).ended == (End("train-worker-1", failed.uid, 0, cause),), "its end stands in the status now"
-    assert told(cluster).ended == (), "and so it goes"
+    end = End("train-worker-1", failed.uid, 0, cause, is_last=True)
+    for _ in range(3):
+        assert told(cluster).ended == (end,)
+        assert "train-worker-1" in cluster.names()
+    members = frozenset({"train-worker-0"})
+    cluster.world = World(generation=2, members=members, phase="running", uncounted=restarts(cause.value), explained=(end.id,))
+    assert told(cluster).ended == (end,)
+    assert told(cluster).ended == (), "that the server has counted it stands in the status now, and so it goes"
+    assert "train-worker-1" not in cluster.names()
     assert cluster.job.status.elastic is not None
-    assert cluster.job.status.elastic.restarts == {}, "the server counts"
+    assert cluster.job.status.elastic.restarts == {cause.value: 1}, "the server counts"
 
 
 @pytest.mark.parametrize("code", [137, 143])
@@ -162,3 +171,33 @@ def test_how_a_pod_ended_that_is_being_deleted_is_not_told() -> None:
     container = Container(name="pytorch", exit_code=139, exit_reason="Error")
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=Phase.FAILED, containers=(container,), is_deleting=True)
     assert told(cluster).ended == ()
+
+
+def test_a_loss_that_proves_to_be_the_users_counts_there_and_no_longer_as_a_disruption() -> None:
+    cluster = running(2, maxRestarts=3, restartBudget={"windowSeconds": 600})
+    name = "train-worker-1"
+    guess = Restart(id="1-s/a", generation=1, cause="disruption", pod=cluster.pods[name].uid, lost=True, unsure=True)
+    members = frozenset(cluster.names())
+    cluster.world = World(generation=2, members=members, phase="running", uncounted=(guess,))
+    cluster.settle()
+    known = cluster.job.status.elastic
+    assert known is not None
+    assert (known.restarts, len(known.open), told(cluster).open) == ({"disruption": 1}, 1, known.open)
+    sure = structs.replace(guess, cause="user", lost=False, unsure=False)
+    cluster.world = World(generation=2, members=members, phase="running", uncounted=(sure,))
+    cluster.settle()
+    known = cluster.job.status.elastic
+    assert known is not None
+    assert (known.restarts, known.open) == ({"user": 1}, ())
+    assert known.charged == (Charge(cause="user", at=NOW),)
+
+
+def test_what_only_the_server_knows_is_written_down_before_a_suspension_makes_it_forget() -> None:
+    cluster = running(2)
+    cluster.world = World(generation=1, members=frozenset(cluster.names()), phase="running", uncounted=restarts("disruption"))
+    cluster.job = structs.replace(cluster.job, run_policy=structs.replace(cluster.job.run_policy, suspend=True))
+    first = cluster.round()
+    assert first.actions == ()
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {"disruption": 1}
+    assert Forget() in cluster.round().actions

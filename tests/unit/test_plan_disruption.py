@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from job_builders import NOW, OURS, Cluster, created, elastic_job, job, reasons, replica
+from job_builders import NOW, OURS, Cluster, created, elastic_job, job, reasons, replica, restarts
 
 from controller.actions import End, Tell
 from controller.snapshot import Container, Node, Phase, World
@@ -163,9 +163,9 @@ def test_what_the_server_has_charged_is_not_charged_again_by_the_restarts_of_con
     ended = Container(name="pytorch", restarts=1, last_exit_code=1)
     cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], containers=(ended,))
     assert cluster.world is not None
-    cluster.world = replace(cluster.world, restarts={"user": 1})
+    cluster.world = replace(cluster.world, uncounted=restarts("user"))
     cluster.settle()
     assert cluster.state() == "Running"
-    cluster.world = replace(cluster.world, restarts={"user": 2})
+    cluster.world = replace(cluster.world, uncounted=restarts("user", "user"))
     cluster.settle()
     assert cluster.state() == "Failed"

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from job_builders import NOW, OURS, PLAIN, Cluster, created, elastic_job, job, places, reasons, replica, with_status
+from job_builders import NOW, OURS, PLAIN, Cluster, created, elastic_job, job, places, reasons, replica, restarts, with_status
 from prometheus_client import CollectorRegistry
 
 from controller.actions import Create, DeleteJob, Plan
@@ -89,8 +89,8 @@ def test_a_clean_scale_in_is_neither_a_failure_nor_a_restart(settings: Any) -> N
     before = cluster.job.status
     plans = resized(cluster, elastic_job(1, restart="Never"))
     if settings is OURS:
-        left = {"plan": 2, "collateral": 1}
-        cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running", restarts=left)
+        left = restarts("plan", "plan", "collateral")
+        cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running", uncounted=left)
         plans += cluster.settle()
     worker = cluster.job.status.replica_statuses["Worker"]
     assert (worker.active, worker.failed) == (1, 0)

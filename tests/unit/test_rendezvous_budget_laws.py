@@ -4,44 +4,29 @@ once, and the world is closed exactly when it is too much.
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rendezvous_controller import Controller
 from rendezvous_group import Group
 
 from rendezvous.machine import Stepped, summary
 from rendezvous.machine.window import PARTS
-from rendezvous.wire import Budget, Charge
+from rendezvous.wire import Budget
 
 WINDOW_S, MOST, FRUITLESS = 200.0, 2, 3
 BUDGET = Budget(max_restarts=MOST, window_s=WINDOW_S, without_progress=FRUITLESS)
 
 
 class Life:
-    """A job of two, what happened to it, and what the controller remembers of what the server told it."""
+    """A job of two, what happened to it, and the controller's half of it."""
 
     def __init__(self) -> None:
         self.group = Group()
+        self.controller = Controller(self.group, BUDGET)
         self.crashes: list[float] = []
         self.losses = self.fruitless = self.step = 0
-        self.restarts: dict[str, int] = {}
-        self.charged: list[tuple[str, float]] = []
-        self.told: tuple[int, int | None] = (0, None)
-        self.speak()
+        self.controller.speak()
         for name in ("w0", "w1"):
             self.group.start(name)
         self.it_steps()
-
-    def speak(self) -> None:
-        charged = tuple(Charge(cause=cause, age_s=self.group.now - at) for cause, at in self.charged)
-        fruitless, step = self.told
-        memory = {"restarts": self.restarts, "charged": charged, "fruitless": fruitless, "step": step}
-        self.group.expect("w0", "w1", budget=BUDGET, **memory)
-
-    def hear(self) -> None:
-        world = summary(self.group.job)
-        for cause, count in world.restarts.items():
-            self.charged += [(cause, self.group.now)] * (count - self.restarts.get(cause, 0))
-        self.restarts = {**self.restarts, **world.restarts}
-        if world.fruitless is not None:
-            self.told = world.fruitless, world.step
 
     # --- what may happen ---
 
@@ -58,6 +43,7 @@ class Life:
         self.group.come_all()
         self.losses += 1
         self.fruitless += 1
+        self.controller.pods = {"w0", f"pod-{self.losses}"}
         self.group.start("w1", pod=f"pod-{self.losses}")
         self.group.come_all()
 
@@ -73,8 +59,9 @@ class Life:
         self.group.start_server()
         for name in self.group.agents:
             self.group.link(name)
-        self.speak()
+        self.controller.speak()
         self.group.advance(20)
+        self.group.come_all()
 
     # --- what must hold ---
 
@@ -103,8 +90,16 @@ def test_what_is_charged_is_what_happened_and_the_world_closes_when_that_is_too_
     life = Life()
     for deed in deeds:
         deed(life)  # type: ignore[operator]
-        life.hear()
-        life.check()
         if summary(life.group.job).closed:
-            return
-        life.speak()
+            break
+        life.controller.hear()
+        life.check()
+        life.controller.speak()
+    if summary(life.group.job).closed:
+        life.check()
+        life.the_server_restarts()  # before anybody has heard of it
+        life.check()
+        assert summary(life.group.job).closed
+        life.controller.hear()
+        life.the_server_restarts()
+        assert summary(life.group.job).closed == life.controller.status.closed != ""

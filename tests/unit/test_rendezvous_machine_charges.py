@@ -3,8 +3,8 @@
 from msgspec import structs
 from rendezvous_group import group_of
 
-from rendezvous.machine import Said, summary
-from rendezvous.wire import Budget, Ended, Ready
+from rendezvous.machine import Said, Stepped, summary
+from rendezvous.wire import Budget, Ended, Leave, Ready
 
 
 def test_the_first_failure_is_the_cause_and_its_peers_are_collateral() -> None:
@@ -87,6 +87,9 @@ def test_a_spent_budget_closes_the_world_with_its_reason() -> None:
     world = summary(group.job)
     assert world.phase == "closed"
     assert world.closed == "a worker of w1 ended with status 7, and all 1 restarts that maxRestarts allows are used up"
+    assert world.closed in group.agents["w0"].view.waiting
+    assert not group.agents["w0"].view.closed, "what members hold is all there is until the controller has it written down"
+    group.expect("w0", "w1", budget=Budget(max_restarts=1), closed=world.closed)
     assert group.agents["w0"].view.closed == world.closed
 
 
@@ -189,18 +192,19 @@ def test_a_last_end_that_is_told_before_its_connection_broke_is_charged_when_it_
     assert summary(group.job).restarts == {"user": 1}
 
 
-def test_ends_from_before_a_servers_time_are_not_held_against_a_later_run_of_their_pods() -> None:
-    group = group_of(2, budget=Budget(max_restarts=0))
-    group.start_server()
-    for name in group.agents:
-        group.link(name)
+def test_an_end_that_no_server_has_confirmed_is_the_reason_why_a_restarted_one_misses_a_member() -> None:
+    group = group_of(2, budget=Budget(max_restarts=3))
     group.kill("w1")
-    old = Ended(member="w1", pod_uid="w1", cause="user", run=0)
-    group.expect("w0", "w1", budget=Budget(max_restarts=0), ended=(old,))
+    group.start_server()
+    group.link("w0")
+    group.start("w1")  # restarted in place
+    end = Ended(member="w1", pod_uid="w1", cause="user", run=0)
+    group.expect("w0", "w1", budget=Budget(max_restarts=3), ended=(end,))
+    assert summary(group.job).explained == (), "its member may be on the way back"
     group.advance(20)
+    assert summary(group.job).explained == ("w1/0",)
     group.come_all()
-    assert (summary(group.job).restarts, summary(group.job).closed) == ({"disruption": 1}, "")
-    group.expect("w0", "w1", budget=Budget(max_restarts=0), ended=(structs.replace(old, run=1),))
+    assert len(group.world()) == 2
     assert summary(group.job).restarts == {"user": 1}
 
 
@@ -212,3 +216,82 @@ def test_a_disruption_that_the_controller_confirms_stays_uncharged() -> None:
     group.expect("w0", "w1", budget=Budget(max_restarts=0), ended=(Ended(member="w1", pod_uid="w1", cause="disruption"),))
     assert summary(group.job).restarts == {"disruption": 1}
     assert not summary(group.job).closed
+
+
+def test_a_worker_that_left_on_a_signal_is_a_disruption_whatever_code_torchrun_ends_with() -> None:
+    """torchrun makes an exception of SIGTERM and ends with 1, as it does where a liveness probe fails."""
+    group = group_of(2, budget=Budget(max_restarts=0))
+    group.leave("w1")
+    group.come_all()
+    group.start("w1")
+    group.come_all()
+    group.expect("w0", "w1", budget=Budget(max_restarts=0), ended=(Ended(member="w1", pod_uid="w1", cause="user"),))
+    world = summary(group.job)
+    assert (world.restarts, world.closed, world.explained) == ({"disruption": 1}, "", ("w1/0",))
+
+
+def test_a_worker_that_failed_and_whose_pod_is_over_because_of_that_is_charged_once() -> None:
+    group = group_of(2, budget=Budget(max_restarts=1))
+    group.fail("w1", 1)
+    group.say("w1", Leave(reason="torchrun ended"))
+    group.advance(1.1)
+    group.come_all()
+    end = Ended(member="w1", pod_uid="w1", cause="user", is_last=True)
+    group.expect("w0", "w1", budget=Budget(max_restarts=1), ended=(end,))
+    assert (summary(group.job).restarts, summary(group.job).closed) == ({"user": 1}, "")
+
+
+def test_what_only_the_server_knew_is_in_its_members_when_it_dies() -> None:
+    group = group_of(2, budget=Budget(max_restarts=1))
+    group.fail("w1", 1)
+    group.advance(1.1)
+    group.come_all()
+    assert len(group.world()) == 2
+    group.start_server()
+    group.retell()
+    group.link("w0")
+    assert summary(group.job).restarts == {"user": 1}
+    assert [entry.cause for entry in summary(group.job).uncounted] == ["user"]
+    group.link("w1")
+    group.fail("w1", 1)
+    group.advance(1.1)
+    group.come_all()
+    assert "all 1 restarts" in summary(group.job).closed
+
+
+def test_a_hang_is_in_the_members_too_while_they_still_stop() -> None:
+    group = group_of(2, budget=Budget(max_restarts=0, hang_s=60))
+    group.started("w0", "w1")
+    group.apply(Stepped(group.job.generation, 1))
+    group.advance(66)
+    group.start_server()
+    for name in group.agents:
+        group.link(name)
+    group.retell()
+    assert summary(group.job).restarts == {"hang": 1}
+    assert "all 0 restarts" in summary(group.job).closed
+
+
+def test_a_budget_that_was_used_up_stays_so_when_the_server_dies_before_anybody_heard_of_it() -> None:
+    group = group_of(2, budget=Budget(max_restarts=0))
+    group.fail("w1", 7)
+    group.advance(1.1)
+    group.come_all()
+    closed = summary(group.job).closed
+    group.start_server()
+    for name in group.agents:
+        group.link(name)
+    group.retell()
+    assert closed == "a worker of w1 ended with status 7, and all 0 restarts that maxRestarts allows are used up"
+    assert summary(group.job).closed == "a restart that an earlier server saw, and all 0 restarts that maxRestarts allows are used up"
+    group.start_server()
+    group.expect("w0", "w1", budget=Budget(max_restarts=0), closed=closed)
+    group.link("w0")
+    assert group.agents["w0"].view.closed == closed
+
+
+def test_a_word_that_arrives_late_is_not_heard_and_another_process_of_the_same_term_is() -> None:
+    group = group_of(2)
+    for speaker, number, members in (("a", 2, 1), ("a", 1, 2), ("b", 1, 2)):
+        group.expect(*[f"w{index}" for index in range(members)], speaker=speaker, number=number)
+        assert len(group.job.expected) == (1 if speaker == "a" else 2)

@@ -1,0 +1,57 @@
+"""The controller's half of a group in virtual time: what it has written down of what the server told it, and what it says then."""
+
+from msgspec.structs import asdict, replace
+from rendezvous_group import Group
+
+from controller import ledger
+from controller.snapshot import Pod, World
+from elastic.api.job import ElasticStatus
+from rendezvous.machine import summary
+from rendezvous.wire import Budget, Charge, Ended, Expectation, Restart
+
+
+class Controller:
+    """Of a job of two, w0 and w1. It keeps its book as the real one does; `ended` are the container ends that it has seen."""
+
+    def __init__(self, group: Group, budget: Budget) -> None:
+        self.status = ElasticStatus()
+        self.ended: list[Ended] = []
+        self.pods = {"w0", "w1"}
+        """by uid, those that exist"""
+        self._group = group
+        self._charged: list[tuple[str, float]] = []
+        self._progress: tuple[int, int | None] = (0, None)
+        group.expectation = Expectation(members=("w0", "w1"), min=1, max=2, budget=budget)
+
+    def speak(self) -> None:
+        """Says again what its status says."""
+        group, status = self._group, self.status
+        assert group.expectation is not None
+        fruitless, step = self._progress
+        group.expectation = replace(
+            group.expectation,
+            restarts=status.restarts,
+            open=tuple(Restart(**asdict(entry)) for entry in status.open),
+            booked_to=status.generation,
+            floor=status.generation,
+            closed=status.closed,
+            ended=tuple(e for e in self.ended if f"{e.pod_uid}/{e.run}" not in status.counted and e.pod_uid in self.pods),
+            charged=tuple(Charge(cause=cause, age_s=group.now - at) for cause, at in self._charged),
+            fruitless=fruitless,
+            step=step,
+        )
+        group.retell()
+
+    def hear(self) -> None:
+        """Writes down, in one piece, what the server tells now."""
+        told, known = summary(self._group.job), self.status
+        world = World(generation=told.generation, members=frozenset(), uncounted=told.uncounted, explained=told.explained)
+        status = ledger.booked(known, world)
+        for cause, count in status.restarts.items():
+            self._charged += [(cause, self._group.now)] * (count - known.restarts.get(cause, 0))
+        if told.phase == "running":
+            status = replace(status, generation=max(known.generation, told.generation))
+        pods = [Pod(uid, uid, "worker", 0) for uid in self.pods]
+        self.status = ledger.settled(replace(status, closed=told.closed or known.closed), pods)
+        if told.fruitless is not None:
+            self._progress = told.fruitless, told.step
