@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from elastic.local.apiserver.eventlife import KEPT_FOR, EventLife
 from elastic.local.apiserver.store import Change, Stale, Store
 
 Json = dict[str, Any]
@@ -130,3 +131,15 @@ def test_every_past_state_can_be_listed_and_the_last_survives_reopening(tmp_path
     assert values(again) == truth
     assert again.revision == store.revision
     again.close()
+
+
+def test_an_event_is_kept_for_an_hour_after_it_was_last_written(store: Store) -> None:
+    def write(name: str) -> None:
+        store.put("events", "ns", name, obj=obj(""), expected=store.get("events", "ns", name))
+
+    life = EventLife(store)
+    write("once")
+    write("again")
+    assert not any(life.outlived() for _ in range(KEPT_FOR))
+    write("again")
+    assert [entry.name for entry in life.outlived()] == ["once"]

@@ -18,6 +18,7 @@ from elastic.local.apiserver.datadir import SERVICE_ADDRESS, DataDir
 from elastic.local.apiserver.definitions import STORAGE, Definitions
 from elastic.local.apiserver.delegation import Delegation
 from elastic.local.apiserver.errors import Json
+from elastic.local.apiserver.eventlife import EventLife
 from elastic.local.apiserver.faults import Faults
 from elastic.local.apiserver.http import Edge
 from elastic.local.apiserver.kubelet import Kubelets
@@ -67,7 +68,7 @@ class ApiServer:
         )
         self._definitions = Definitions(self.store, self.registry, self._edge.end_watches)
         self._runner: web.AppRunner | None = None
-        self._moving: asyncio.Task[None] | None = None
+        self._beside: list[asyncio.Task[None]] = []
 
     def _fields(self, resource: str, obj: Json) -> dict[str, str]:
         kind = self.registry.by_storage(resource)
@@ -128,7 +129,7 @@ class ApiServer:
         for s in sockets:
             await web.SockSite(runner, s, ssl_context=context, backlog=1024).start()
         self._runner = runner
-        self._moving = asyncio.create_task(self._move_journal())
+        self._beside = [asyncio.create_task(self._move_journal()), asyncio.create_task(EventLife(self.store).run())]
 
     async def _move_journal(self) -> None:
         """Beside the writes, in a thread, for it waits for the disk."""
@@ -146,9 +147,9 @@ class ApiServer:
         self._edge.end_watches()
         if self._runner is not None:
             await self._runner.cleanup()
-        if self._moving is not None:
-            self._moving.cancel()
-            await asyncio.gather(self._moving, return_exceptions=True)
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
         await self._kubelets.close()
         await self._webhooks.close()
         self.store.close()

@@ -1,0 +1,44 @@
+"""How long events are kept: about an hour from when they were last written, as a real API server keeps them, for they would fill memory and
+disk of a cluster that runs for weeks. The hour begins anew with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+
+from elastic.local.apiserver.store import Entry, Stale, Store
+
+EVENTS = "events"
+EVERY_S = 60.0
+KEPT_FOR = 60
+"""times EVERY_S"""
+AT_ONCE = 50
+"""deletions between two looks of the loop at requests"""
+
+
+class EventLife:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._versions: deque[int] = deque(maxlen=KEPT_FOR)
+        """the store's, one from each of the last times"""
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            for number, entry in enumerate(self.outlived()):
+                self._remove(entry)
+                if number % AT_ONCE == AT_ONCE - 1:
+                    await asyncio.sleep(0)
+
+    def outlived(self) -> list[Entry]:
+        """Called once every EVERY_S: the events that were last written before the last KEPT_FOR calls."""
+        oldest = self._versions[0] if len(self._versions) == KEPT_FOR else 0
+        self._versions.append(self._store.revision)
+        return [entry for entry in self._store.entries(EVENTS) if entry.revision <= oldest]
+
+    def _remove(self, entry: Entry) -> None:
+        # Written or deleted, perhaps, while others had their turn.
+        with contextlib.suppress(Stale):
+            self._store.remove(EVENTS, entry.namespace, entry.name, obj=entry.load(), expected=entry)
