@@ -38,9 +38,9 @@ class Child:
     is_ready: Callable[[], bool] | None = None
     before: Callable[[], None] = lambda: None
     fds: Sequence[int] = ()
+    """Handed to it, at these numbers."""
     started: Callable[[str, int], None] = lambda name, pid: None
     process: asyncio.subprocess.Process | None = field(default=None, init=False)
-    stopping: bool = field(default=False, init=False)
 
     @property
     def pid(self) -> int:
@@ -92,8 +92,6 @@ class Child:
         while True:
             assert self.process is not None
             status = await self.process.wait()
-            if self.stopping:
-                return
             pause = FIRST_PAUSE_S if loop.time() - since > CALM_S else min(pause * 2, LONGEST_PAUSE_S)
             log.warning("process ended, starting it again", extra={"child": self.name, "status": status, "pause_s": pause})
             await asyncio.sleep(pause)
@@ -104,7 +102,7 @@ class Child:
                 log.warning("process did not start", extra={"child": self.name, "error": str(error)})
 
     async def stop(self) -> None:
-        self.stopping = True
+        """Whoever keeps it has been cancelled before."""
         if self.process is None or self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):

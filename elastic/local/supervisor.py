@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,13 +40,18 @@ HOST = "127.0.0.1"
 """Where our servers listen; pods have another way to them only where they live in a network of their own."""
 
 
+LAST_ONES_S, LOOK_EVERY_S = 15.0, 0.05
+"""How long the processes of a supervisor that was killed are waited for."""
+
+
 class AlreadyRunning(Exception):
     """Another supervisor owns the data folder."""
 
 
 class Supervisor:
-    def __init__(self, layout: Layout, options: argparse.Namespace) -> None:
+    def __init__(self, layout: Layout, options: argparse.Namespace, *, lock: int) -> None:
         self._layout = layout
+        self._lock = lock
         self._options = options
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
@@ -175,7 +181,7 @@ class Supervisor:
         from elastic.local.furnishing import open_door
 
         door = self._opened("webhook")
-        controller.fds = [door.fileno()]
+        controller.fds = [*controller.fds, door.fileno()]
         controller.arguments = [*controller.arguments, "--webhook-fd", str(door.fileno())]
         await open_door(kube, f"https://{HOST}:{self._ports['webhook']}")
 
@@ -196,12 +202,13 @@ class Supervisor:
         inside = [listen_inside(self._layout.root, self._ports[name])] if self._gateway not in ("", HOST) else []
         self._sockets += inside
         child = self._child(name, module, arguments)
-        child.fds = [server.fileno() for server in (outside, *inside)]
-        child.arguments = [*child.arguments, *(word for fd in child.fds for word in ("--listen-fd", str(fd)))]
+        listening = [server.fileno() for server in (outside, *inside)]
+        child.fds = [*child.fds, *listening]
+        child.arguments = [*child.arguments, *(word for fd in listening for word in ("--listen-fd", str(fd)))]
         await self._begin(self._waiting(child))
 
     def _child(self, name: str, module: str, arguments: list[str]) -> Child:
-        return Child(name=name, module=module, arguments=arguments, log=self._layout.log(name), started=self._note)
+        return Child(name=name, module=module, arguments=arguments, log=self._layout.log(name), started=self._note, fds=[self._lock])
 
     def _waiting(self, child: Child) -> Child:
         ready = self._layout.ready(child.name)
@@ -224,11 +231,12 @@ class Supervisor:
 
     async def _stop_all(self) -> None:
         self._layout.forget_state()
-        for child in reversed(self._children):
-            await child.stop()
+        # First of all, for a keeper whose child has just ended would start it again, and nobody would stop that one.
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
+        for child in reversed(self._children):
+            await child.stop()
         for server in self._sockets:
             server.close()
         self._children, self._keepers, self._sockets, self._gateway = [], [], [], ""
@@ -253,16 +261,32 @@ def _listen(port: int, *, is_wish: bool) -> socket.socket:
 
 
 @contextlib.contextmanager
-def sole_owner(layout: Layout) -> Iterator[None]:
-    """One supervisor for each data folder; the kernel lets go of the lock when its holder ends, however it ends."""
+def sole_owner(layout: Layout) -> Iterator[int]:
+    """One cluster for each data folder. The lock's descriptor goes to every process of it, and the kernel lets go of the lock when the last
+    of them has ended, however it ends: what a supervisor that was killed leaves behind is waited for, which ends by itself.
+    """
     layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
     with layout.lock.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AlreadyRunning(f"a cluster already runs in {layout.root}; `elastic status` shows it, `elastic down` stops it") from None
+        give_up_at = time.monotonic() + LAST_ONES_S
+        while not _locked(lock.fileno()):
+            if not _supervisor_died(layout) or time.monotonic() > give_up_at:
+                raise AlreadyRunning(f"a cluster already runs in {layout.root}; `elastic status` shows it, `elastic down` stops it")
+            time.sleep(LOOK_EVERY_S)
         layout.forget_state()
-        yield
+        yield lock.fileno()
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _supervisor_died(layout: Layout) -> bool:
+    state = layout.read_state()
+    return state is not None and not Path(f"/proc/{state.supervisor}").exists()
 
 
 def arguments() -> argparse.Namespace:
@@ -282,7 +306,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _run(layout: Layout, options: argparse.Namespace) -> None:
+async def _run(layout: Layout, options: argparse.Namespace, *, lock: int) -> None:
     stop = asyncio.Event()
     main = asyncio.current_task()
     assert main is not None
@@ -298,7 +322,7 @@ async def _run(layout: Layout, options: argparse.Namespace) -> None:
     if options.lifeline:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), told)
     with contextlib.suppress(asyncio.CancelledError):
-        await Supervisor(layout, options).run(stop)
+        await Supervisor(layout, options, lock=lock).run(stop)
 
 
 def main() -> int:
@@ -306,8 +330,8 @@ def main() -> int:
     options = arguments()
     layout = Layout(options.data_dir.resolve())
     try:
-        with sole_owner(layout):
-            asyncio.run(_run(layout, options))
+        with sole_owner(layout) as lock:
+            asyncio.run(_run(layout, options, lock=lock))
     except (AlreadyRunning, ChildFailed, AccessError, KubeError, OSError) as error:
         log.error("%s", error)
         return 1

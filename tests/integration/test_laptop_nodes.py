@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from grounds import Ground
@@ -18,6 +21,8 @@ from elastic.kube.resources import NODES, PODS, PRIORITY_CLASSES
 from elastic.local import LocalCluster
 from elastic.local.agent.asking import NotDone, ask_agents
 from elastic.local.agent.control import Add, Kill
+from elastic.local.files import ClusterState, Layout
+from elastic.local.supervisor import AlreadyRunning, sole_owner
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -124,3 +129,22 @@ def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path_factory: pytest.
         while alive(pids) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert alive(pids) == []
+
+
+def test_a_cluster_starts_once_the_last_process_of_a_killed_supervisor_has_ended(tmp_path: Path) -> None:
+    """A server that was still ending would write to the store beside the new one."""
+    layout, gate = Layout(tmp_path), tmp_path / "gate"
+    os.mkfifo(gate)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    state = ClusterState(supervisor=dead.pid, sandbox="none", server="", kubeconfig="", nodes=0, gpus=0, control_plane=False, processes={})
+    with sole_owner(layout) as lock:
+        last = subprocess.Popen(["cat", str(gate)], pass_fds=[lock])
+        layout.write_state(state)
+    opened = threading.Timer(0.2, gate.write_text, [""])
+    opened.start()
+    with sole_owner(layout):
+        assert last.wait(PATIENCE_S) == 0
+    with sole_owner(layout), pytest.raises(AlreadyRunning, match="elastic down"), sole_owner(layout):
+        pass
+    opened.join()
