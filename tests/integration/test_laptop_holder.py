@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from elastic.local.agent import memory
+from elastic.local.descriptors import readable
 from elastic.local.sandbox import Input, Launch, Mount, Record, SandboxError
 from elastic.local.sandbox.channel import Channel, listen_inside
 
@@ -136,6 +137,7 @@ LIMIT = 60 << 20
 async def test_the_kernel_ends_a_container_above_its_limit_and_the_record_says_so(holder: Path) -> None:
     channel = await Channel.open(holder)
     if not (await channel.describe())["limits_memory"]:
+        await channel.close()
         pytest.skip("no control group can be made here")
     ended: asyncio.Queue[str] = asyncio.Queue()
     channel.subscribe(ended.put_nowait)
@@ -216,4 +218,45 @@ async def test_a_terminal_is_read_to_its_very_end(holder: Path) -> None:
     record = msgspec.json.decode((holder / "shown.json").read_bytes(), type=Record)
     assert (record.exit_code, "typed" in shown, lines[-1], lines.count("30000")) == (3, True, "40000", 2)
     assert any(line.startswith("/dev/pts/") for line in shown)
+    await channel.close()
+
+
+async def test_a_program_beside_a_container_ends_when_nobody_wants_it_any_more(holder: Path) -> None:
+    """The program of a probe that took too long went on, and each further probe added one."""
+    channel = await Channel.open(holder)
+    await channel.create("p", hostname="p")
+    await channel.run(launch(holder, "main", "sleep 1000"))
+    reader, writer = os.pipe()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    program = launch(holder, "main", "echo begun; sleep 1000")
+    end = await channel.join(program, (nowhere, writer, nowhere), terminal=False)
+    os.close(writer)
+    async with asyncio.timeout(40):
+        await readable(reader)
+        assert os.read(reader, 100) == b"begun\n"
+        end.cancel()
+        # Its output ends with the last process that holds it.
+        await readable(reader)
+        assert os.read(reader, 100) == b""
+    assert (await channel.describe())["running"] == ["main"]
+    for descriptor in (reader, nowhere):
+        os.close(descriptor)
+    await channel.close()
+
+
+async def test_containers_share_memory_within_their_pod_alone(holder: Path) -> None:
+    """MPICH took pods with one IPC namespace for one machine, and failed when it shared memory with another."""
+    channel = await Channel.open(holder)
+    if (await channel.describe())["mode"] != "netns":
+        await channel.close()
+        pytest.skip("pods have no namespaces here")
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    channel.subscribe(ended.put_nowait)
+    for pod in ("p", "q"):
+        await channel.create(pod, hostname=pod)
+    for name, pod in (("one", "p"), ("two", "p"), ("three", "q")):
+        await channel.run(launch(holder, name, "readlink /proc/self/ns/ipc", pod=pod))
+    assert {await ended.get() for _ in range(3)} == {"one", "two", "three"}
+    one, two, three = ((holder / f"{name}.log").read_text() for name in ("one", "two", "three"))
+    assert (one == two, one != three) == (True, True)
     await channel.close()

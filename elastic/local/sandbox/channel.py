@@ -41,6 +41,7 @@ class Channel:
         self._seq = 0
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
         self._ends: dict[int, asyncio.Future[tuple[int, str]]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
         self._subscribers: list[Callable[[str], None]] = []
         self._sending = asyncio.Lock()
         self._reader = asyncio.create_task(self._read())
@@ -110,16 +111,29 @@ class Channel:
         return socket.socket(fileno=fds[0])
 
     async def join(self, launch: Launch, streams: Sequence[int], *, terminal: bool) -> "asyncio.Future[tuple[int, str]]":
-        """Starts a process beside a running container; the future holds its exit code, or why it could not start."""
+        """Starts a process beside a running container; the future holds its exit code, or why it could not start. Who cancels the future
+        wants no more of the process: it is ended."""
         end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         seq = self._seq + 1
         self._ends[seq] = end
+        end.add_done_callback(lambda end: self._leave(seq) if end.cancelled() else None)
         try:
             await self._ask_for_fds("join", streams, launch=launch, terminal=terminal)
         except (SandboxError, HolderGone):
             self._ends.pop(seq, None)
             raise
         return end
+
+    def _leave(self, seq: int) -> None:
+        self._ends.pop(seq, None)
+
+        async def tell() -> None:
+            with contextlib.suppress(HolderGone, SandboxError):
+                await self._ask("leave", join=seq)
+
+        task = asyncio.get_running_loop().create_task(tell())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
         reply, _ = await self._ask_for_fds(op, **fields)

@@ -5,12 +5,13 @@ run's record file. It knows nothing of the Kubernetes API, and decides nothing b
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from elastic.local.sandbox.clients import Client, Clients
 from elastic.local.sandbox.groups import Group, Groups
 from elastic.local.sandbox.inputs import Supply, open_console
 from elastic.local.sandbox.trial import prove
+
+BEGIN_MS = 5000
+"""How long a program that is to run beside a container waits for the container to begin, which takes milliseconds."""
 
 
 @dataclass(slots=True)
@@ -39,7 +43,7 @@ class _Joined:
     """A process beside a container (exec), and the client that wants to hear of its end."""
 
     client: Client
-    id: str
+    id: int
     container: str
     problem: int
 
@@ -71,8 +75,11 @@ class Holder:
 
     def _left(self, client: Client) -> None:
         """A process beside a container serves one connection to kubectl exec, which has just gone."""
+        self._end_joined(lambda joined: joined.client is client)
+
+    def _end_joined(self, is_meant: Callable[[_Joined], bool]) -> None:
         for pid, joined in self._joined.items():
-            if joined.client is client:
+            if is_meant(joined):
                 _kill_tree(pid)
 
     def _do(self, client: Client, request: dict[str, Any], handed: list[int]) -> dict[str, Any]:
@@ -103,6 +110,9 @@ class Holder:
                 return {"pids": self._sandbox.tree(pid) if pid else []}
             case "join":
                 return self._join(client, request)
+            case "leave":
+                self._end_joined(lambda joined: joined.client is client and joined.id == request["join"])
+                return {}
             case "input":
                 return self._lend_input(request["id"], handed)
             case "end_input":
@@ -156,7 +166,7 @@ class Holder:
         problem, ours = self._problem_pipe()
         try:
             pid_of_init = self._init_of(launch.id)
-            if pid_of_init is None or len(fds) != 3:
+            if pid_of_init is None or len(fds) != 3 or not _has_begun(self._containers[pid_of_init].problem):
                 raise SandboxError(f"container {launch.id} is not running")
             streams = (fds[0], fds[1], fds[2])
             terminal = bool(request["terminal"])
@@ -222,9 +232,7 @@ class Holder:
             oom = container.record.oom or (code != 0 and self._ran_out(container))
             record = msgspec.structs.replace(container.record, finished_at=time.time(), exit_code=code, error=words, oom=oom)
             _write_record(container.launch, record)
-            for other, beside in self._joined.items():
-                if beside.container == container.launch.id:
-                    _kill_tree(other)
+            self._end_joined(lambda joined: joined.container == container.launch.id)
             container.supply.close()
             self._clients.tell_followers({"ended": container.launch.id})
             if container.group is not None and self._limits is not None:
@@ -252,8 +260,7 @@ class Holder:
         for pid in list(self._containers):
             with contextlib.suppress(ProcessLookupError):
                 self._sandbox.kill(pid)
-        for pid in list(self._joined):
-            _kill_tree(pid)
+        self._end_joined(lambda joined: True)
         while self._containers or self._joined:
             try:
                 pid, status = os.waitpid(-1, 0)
@@ -265,10 +272,27 @@ class Holder:
             self._limits.close()
 
 
-def _kill_tree(pid: int) -> None:
-    for process in [*linux.descendants(pid), pid]:
+def _kill_tree(root: int) -> None:
+    """Stopped first, for what a process forks while the others are killed would find another parent, and stay."""
+    stopped: set[int] = set()
+    while new := {root, *linux.descendants(root)} - stopped:
+        _send(signal.SIGSTOP, new)
+        stopped |= new
+    _send(signal.SIGKILL, stopped)
+
+
+def _send(number: signal.Signals, processes: set[int]) -> None:
+    for process in processes:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+            os.kill(process, number)
+
+
+def _has_begun(problem: int) -> bool:
+    """Whether the container's main process runs. Before it does, who joined its init would find the namespaces of the holder there."""
+    poll = select.poll()
+    poll.register(problem, select.POLLIN)
+    events = dict(poll.poll(BEGIN_MS)).get(problem, 0)
+    return bool(events & select.POLLHUP) and not events & select.POLLIN
 
 
 def _drain(pipe: int) -> str:
@@ -298,8 +322,12 @@ def _listen(folder: Path) -> Iterator[socket.socket]:
         server.bind(address)
         path.chmod(0o600)
         server.listen(64)
+        ours = path.stat().st_ino
         yield server
-    path.unlink(missing_ok=True)
+    # A holder that comes after one which was killed with its supervisor may have put its own socket there already.
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_ino == ours:
+            path.unlink()
 
 
 @contextlib.contextmanager

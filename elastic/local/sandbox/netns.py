@@ -1,5 +1,6 @@
-"""Sandbox `netns`: every pod has a network and host name of its own on a bridge inside one private network namespace, and every container
-a mount and PID namespace. The host's network configuration is never touched. Works as root, and without root through a user namespace.
+"""Sandbox `netns`: every pod has a network, a host name and System V IPC of its own, its network on a bridge inside one private network
+namespace, and every container a mount and PID namespace. The host's network configuration is never touched. Works as root, and without root
+through a user namespace.
 """
 
 import os
@@ -7,6 +8,7 @@ import select
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -27,13 +29,24 @@ NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
 """For pods know only the names of their hosts file: whoever asks for another is refused at once, where the machine's own name server,
 which no pod can reach, would keep him waiting."""
 SET_UP_S = 10.0
+POD_SPACES = {"net": linux.CLONE_NEWNET, "uts": linux.CLONE_NEWUTS, "ipc": linux.CLONE_NEWIPC}
+"""What the containers of a pod share. Where they had System V's shared memory in common with other pods, MPICH took all for one machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
     ip: str
-    net: int
-    uts: int
+    spaces: Mapping[str, int]
+    """Its namespaces, by their names in /proc."""
+
+    def enter(self) -> None:
+        for name, descriptor in self.spaces.items():
+            linux.enter(descriptor, POD_SPACES[name])
+            os.close(descriptor)
+
+    def close(self) -> None:
+        for descriptor in self.spaces.values():
+            os.close(descriptor)
 
 
 class Netns:
@@ -73,21 +86,20 @@ class Netns:
         os.close(done)
         try:
             _wait_ready(ready, pod)
-            net = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
-            uts = os.open(f"/proc/{pid}/ns/uts", os.O_RDONLY)
+            spaces = {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in POD_SPACES}
             _ip(f"link add v{index} type veth peer name eth0 netns {pid}", f"link set v{index} master {BRIDGE} up")
             _ip(
                 "link set lo up",
                 f"addr add {ip}/{PREFIX} dev eth0",
                 "link set eth0 up",
                 f"route add default via {GATEWAY}",
-                inside=net,
+                inside=spaces["net"],
             )
         finally:
             os.close(ready)
             os.close(release)
             os.waitpid(pid, 0)
-        self._pods[pod] = _Surroundings(ip, net, uts)
+        self._pods[pod] = _Surroundings(ip, spaces)
         return ip
 
     def _next(self) -> int:
@@ -105,8 +117,7 @@ class Netns:
     def destroy(self, pod: str) -> None:
         found = self._pods.pop(pod, None)
         if found:
-            os.close(found.net)
-            os.close(found.uts)
+            found.close()
 
     def listen(self, port: int) -> socket.socket:
         server = socket.create_server((GATEWAY, port), backlog=256)
@@ -134,7 +145,7 @@ class Netns:
 
         def begin() -> NoReturn:
             linux.die_with_parent(signal.SIGKILL)
-            init.forget_the_holder((*console.descriptors, group, problem, pod.net, pod.uts))
+            init.forget_the_holder((*console.descriptors, group, problem, *pod.spaces.values()))
             self._surround(launch, pod)
             init.relay(first, problem=problem, ends=Ends.CHILD, console=console)
 
@@ -144,10 +155,7 @@ class Netns:
         return pid
 
     def _surround(self, launch: Launch, pod: _Surroundings) -> None:
-        linux.enter(pod.net, linux.CLONE_NEWNET)
-        linux.enter(pod.uts, linux.CLONE_NEWUTS)
-        os.close(pod.net)
-        os.close(pod.uts)
+        pod.enter()
         linux.unshare(linux.CLONE_NEWNS)
         linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
         names = [Mount(source=str(self._resolver), target="/etc/resolv.conf")]
@@ -190,8 +198,7 @@ def _enter(init_pid: int) -> None:
 
 _JOINED = (
     (linux.CLONE_NEWPID, "pid_for_children"),
-    (linux.CLONE_NEWNET, "net"),
-    (linux.CLONE_NEWUTS, "uts"),
+    *((kind, name) for name, kind in POD_SPACES.items()),
     (linux.CLONE_NEWNS, "mnt"),
 )
 
@@ -215,7 +222,7 @@ def _leave_the_host() -> None:
 
 def _become_pod(hostname: str, *, told: int, done: int) -> None:
     try:
-        linux.unshare(linux.CLONE_NEWNET | linux.CLONE_NEWUTS)
+        linux.unshare(sum(POD_SPACES.values()))
         linux.set_hostname(hostname)
         os.write(told, b"+")
         os.read(done, 1)
