@@ -15,6 +15,8 @@ from typing import Any
 Pod = dict[str, Any]
 
 BACKEND = "elastic"
+IMAGE_USER = 65532
+"""Whom our image runs as."""
 VOLUME = "elastic-library"
 INIT_CONTAINER = "elastic-library"
 TOKEN_KEY, CA_KEY = "token", "ca.crt"
@@ -99,7 +101,7 @@ def deliver(pod: Pod, delivery: Delivery) -> Pod:
     if container is None or not container.get("command"):
         raise ValueError(obstacle(pod, container=delivery.container))
     spec.setdefault("volumes", []).append({"name": VOLUME, "emptyDir": {"sizeLimit": "16Mi"}})
-    spec.setdefault("initContainers", []).append(_init_container(delivery))
+    spec.setdefault("initContainers", []).append(_init_container(delivery, spec))
     container.setdefault("volumeMounts", []).append({"name": VOLUME, "mountPath": delivery.folder, "readOnly": True})
     container["command"] = ["/bin/sh", "-c", WRAPPER, "elastic", *container["command"]]
     _add_env(container, _env(delivery, container))
@@ -113,27 +115,36 @@ def is_undeliverable(terminated: Mapping[str, Any], job_uid: str) -> str:
     return message[len(start) :] if terminated.get("exitCode") == UNDELIVERABLE_STATUS and message.startswith(start) else ""
 
 
-def _init_container(delivery: Delivery) -> dict[str, Any]:
+def _init_container(delivery: Delivery, spec: Mapping[str, Any]) -> dict[str, Any]:
     command = ["python3", "-m", "elastic_worker.deliver", delivery.folder]
-    made = init_container(INIT_CONTAINER, image=delivery.image, command=command, pull_policy=delivery.pull_policy)
+    made = init_container(INIT_CONTAINER, image=delivery.image, command=command, spec=spec, pull_policy=delivery.pull_policy)
     return made | {"volumeMounts": [{"name": VOLUME, "mountPath": delivery.folder}]}
 
 
-def init_container(name: str, *, image: str, command: Sequence[str], pull_policy: str = "IfNotPresent") -> dict[str, Any]:
-    """An init container of our own image: small, and admitted where only restricted pods are."""
+def init_container(
+    name: str, *, image: str, command: Sequence[str], spec: Mapping[str, Any], pull_policy: str = "IfNotPresent"
+) -> dict[str, Any]:
+    """An init container of our own image for a pod of this spec: small, and admitted where only restricted pods are."""
     return {
         "name": name,
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": list(command),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "128Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted(spec),
     }
+
+
+def restricted(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The security context of a container of our own image. Where the whole pod is root's, the kubelet would not start it so."""
+    context: dict[str, Any] = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    is_roots = (spec.get("securityContext") or {}).get("runAsUser") == 0
+    return context | ({"runAsUser": IMAGE_USER} if is_roots else {})
 
 
 def _env(delivery: Delivery, container: Mapping[str, Any]) -> list[dict[str, Any]]:

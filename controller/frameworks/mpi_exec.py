@@ -20,6 +20,7 @@ from controller.frameworks.mpi_hosts import (
 from controller.settings import Settings
 from controller.snapshot import Snapshot
 from elastic.api.job import Job, Object
+from rendezvous.delivery import restricted
 
 KUBECTL_VOLUME, KUBECTL_PATH = "mpi-job-kubectl", "/opt/kube"
 REMOTE_SHELL, HOSTS, HYDRA_HOSTS = f"{CONFIG_PATH}/kubexec.sh", f"{CONFIG_PATH}/hostfile", f"{CONFIG_PATH}/hostfile.hydra"
@@ -34,7 +35,7 @@ def launcher(job: Job, pod: Object, snapshot: Snapshot) -> Object:
     if not spec.get("serviceAccountName"):
         spec["serviceAccountName"] = launcher_name(job)
     mounts = [{"name": KUBECTL_VOLUME, "mountPath": KUBECTL_PATH}, {"name": CONFIG_VOLUME, "mountPath": CONFIG_PATH}]
-    spec["initContainers"] = [*(spec.get("initContainers") or ()), _delivery(job, mounts, snapshot)]
+    spec["initContainers"] = [*(spec.get("initContainers") or ()), _delivery(job, spec, mounts, snapshot)]
     first = spec["containers"][0]
     with_environment({"spec": {"containers": [first]}}, _environment(job, first))
     files = {"kubexec.sh": EXECUTABLE, "hostfile": READABLE, "discover_hosts.sh": EXECUTABLE}
@@ -54,7 +55,7 @@ def worker(job: Job, pod: Object) -> Object:
     return pod
 
 
-def _delivery(job: Job, mounts: list[Object], snapshot: Snapshot) -> Object:
+def _delivery(job: Job, spec: Object, mounts: list[Object], snapshot: Snapshot) -> Object:
     """Brings the program that kubexec.sh calls."""
     resources = {"cpu": "100m", "ephemeral-storage": "5Gi", "memory": "512Mi"}
     command = snapshot.settings.kubectl_command
@@ -62,7 +63,7 @@ def _delivery(job: Job, mounts: list[Object], snapshot: Snapshot) -> Object:
         "name": "kubectl-delivery",
         "image": snapshot.settings.kubectl_image,
         "imagePullPolicy": "IfNotPresent",
-        **({"command": list(command)} if command else {}),
+        **({"command": list(command), "securityContext": restricted(spec)} if command else {}),
         "env": [variable("TARGET_DIR", KUBECTL_PATH), variable("NAMESPACE", job.metadata.namespace)],
         "volumeMounts": mounts,
         "resources": {"limits": dict(resources), "requests": dict(resources)},

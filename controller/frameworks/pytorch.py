@@ -29,7 +29,7 @@ class PyTorch(Framework):
         if place is Place.STORE:
             return with_missing(pod, store.environment(job), only=job.kind.container)
         if MASTER in job.replicas and replica.type == WORKER:
-            pod["spec"]["initContainers"] = [*(pod["spec"].get("initContainers") or ()), _waits_for_master(job, snapshot)]
+            pod["spec"]["initContainers"] = [*(pod["spec"].get("initContainers") or ()), _waits_for_master(job, pod, snapshot)]
         return pod
 
     def head(self, job: Job) -> str | None:
@@ -94,12 +94,13 @@ def _elastic(job: Job, policy: ElasticPolicy, *, place: Place) -> Iterator[Varia
         yield variable("PET_STANDALONE", "")
 
 
-def _waits_for_master(job: Job, snapshot: Snapshot) -> Object:
+def _waits_for_master(job: Job, pod: Object, snapshot: Snapshot) -> Object:
     """A static worker's processes give up when the master's name does not resolve yet."""
     master = pod_name(job.kind, job.metadata.name, MASTER, 0)
     settings = snapshot.settings
     if settings.init_command:
-        return init_container(INIT_CONTAINER, image=settings.init_image, command=(*settings.init_command, master))
+        command = (*settings.init_command, master)
+        return init_container(INIT_CONTAINER, image=settings.init_image, command=command, spec=pod["spec"])
     script = (
         f"err=1;for i in $(seq {settings.init_tries}); do if nslookup {master}; then err=0 && break; fi;"
         "echo waiting for master; sleep 2; done; exit $err"

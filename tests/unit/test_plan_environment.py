@@ -10,6 +10,7 @@ from job_builders import PLAIN, Cluster, job, replica, snapshot
 from controller.pods import pod_for
 from controller.snapshot import Phase
 from elastic.api.job import Job
+from rendezvous.delivery import restricted
 
 
 def told(one: Job, type: str, index: int = 0) -> list[tuple[str, str]]:
@@ -148,6 +149,15 @@ def test_workers_can_wait_by_our_own_image_which_restricted_namespaces_admit_and
     assert (found["name"], found["image"]) == ("init-pytorch", "registry/ours:1")
     assert found["command"] == ["python3", "-m", "elastic_worker.resolve", "train-master-0"]
     assert found["securityContext"]["runAsNonRoot"] is True
+
+
+@pytest.mark.parametrize(("command", "context"), [((), None), (("python3", "-m", "elastic_worker.kubectl"), restricted({}))])
+def test_what_brings_the_exec_client_is_admitted_where_only_restricted_pods_are_if_it_is_our_image(
+    command: tuple[str, ...], context: dict[str, Any] | None
+) -> None:
+    one = made("MPIJob", Launcher=1, Worker=2)
+    (found,) = pod_for(one, "Launcher", 0, snapshot(settings=replace(PLAIN, kubectl_command=command)))["spec"]["initContainers"]
+    assert found.get("securityContext") == context
 
 
 @pytest.mark.parametrize("strict", [False, True])

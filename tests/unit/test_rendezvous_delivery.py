@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elastic_worker.deliver import deliver as copy_library
-from rendezvous.delivery import WRAPPER, Delivery, deliver, is_undeliverable, obstacle, rendezvous_flags
+from rendezvous.delivery import IMAGE_USER, WRAPPER, Delivery, deliver, is_undeliverable, obstacle, rendezvous_flags
 
 DELIVERY = Delivery(job_uid="0d9f", index=2, image="elastic:1", endpoint="rendezvous.elastic:8443", secret="train-elastic")
 
@@ -45,6 +45,16 @@ def test_the_folder_is_unique_per_pod_and_mounted_in_both_containers() -> None:
     assert {mount["mountPath"] for mount in (*init["volumeMounts"], *worker(made)["volumeMounts"])} == {DELIVERY.folder}
     assert init["resources"]["limits"]
     assert init["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "runAsUser" not in init["securityContext"], "some clusters choose the user of every pod"
+
+
+def test_where_the_whole_pod_is_roots_the_library_is_brought_by_the_images_own_user() -> None:
+    """A kubelet does not start a container that must not run as root, and would."""
+    given = pod()
+    given["spec"]["securityContext"] = {"runAsUser": 0}
+    context = deliver(given, DELIVERY)["spec"]["initContainers"][-1]["securityContext"]
+    assert (context["runAsUser"], context["runAsNonRoot"]) == (IMAGE_USER, True)
+    assert f"USER {IMAGE_USER}:" in (Path(__file__).parents[2] / "deploy" / "Dockerfile").read_text()
 
 
 def test_the_rendezvous_of_the_environment_is_ours_as_a_whole() -> None:
