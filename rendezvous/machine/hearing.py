@@ -153,8 +153,8 @@ def _ready(job: Job, member: Member, message: Ready) -> Job:
     if was_working and message.trouble:
         words = f"{member.name}: {message.trouble}"
         job = disrupted_by(job, Loss(member.name, pod_of(member), Cause.DISRUPTION.value, words))
-    elif was_working and not (job.round is not None and job.round.draining):
-        job = _record(job, member, status=None)
+    elif was_working and not (job.round is not None and job.round.draining) and not (job.standing is not None and job.standing.adopted):
+        job = _record(job, member, status=None)  # of a world that an earlier server sealed: it may have been that one which called it
     return job.change(member.name, phase=Phase.READY, world="", generation=message.after, store=message.store or member.store)
 
 

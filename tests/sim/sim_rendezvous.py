@@ -7,6 +7,8 @@ import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from rendezvous.server.hub import Hub
 from rendezvous.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View, World
 
@@ -145,6 +147,7 @@ class Agent:
     is_ready: bool = True
     is_over: bool = False
     is_finishing: bool = False
+    has_failed: bool = False
     link: Connection | None = None
     entered: list[int] = field(default_factory=list)
 
@@ -165,6 +168,7 @@ class Agent:
         is_working = self.held is not None and not (self.is_ready or self.is_over or self.is_finishing)
         if not is_working or generation not in (None, self._generation):
             return False
+        self.has_failed = True
         self._say(Failed(generation=self._generation, status=1))
         self._later(self.draw.uniform(0.05, 0.5), self._come, self._generation)
         return True
@@ -179,11 +183,14 @@ class Agent:
     def hear(self, link: Connection, view: View) -> None:
         if link is not self.link or not link.is_open or self.is_over or self.is_finishing:
             return
+        if self.held is not None and (view.id == self.held.id or view.uncounted):
+            self.held = structs.replace(self.held, uncounted=view.uncounted)
         if view.closed:
             self._later(0.2, self._exit, 1)
         elif self.is_ready and view.generation > self._generation:
-            self.held = Held(id=view.id, generation=view.generation, rank=view.rank, size=view.size, store=view.store)
-            self.is_ready = False
+            world = {"id": view.id, "generation": view.generation, "rank": view.rank, "size": view.size, "store": view.store}
+            self.held = Held(**world, uncounted=view.uncounted)  # type: ignore[arg-type]
+            self.is_ready = self.has_failed = False
             self.entered.append(view.generation)
             self._say(Started(generation=view.generation))
         elif view.reform and not self.is_ready:
@@ -211,8 +218,11 @@ class Agent:
         self.link = Connection(self, self.server.hub)
         self.server.links.append(self.link)
         store = f"{self.name}:{self._generation}"
-        join = Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=store)
+        failed = self.is_ready and self.has_failed
+        join = Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=store, failed=failed)
         self.server.hub.attach(self.job_uid, name=self.name, link=self.link, message=join)
+        if self.has_failed and not self.is_ready:
+            self._say(Failed(generation=self._generation, status=1))
 
     def _come(self, generation: int) -> None:
         """Stop working in this world and stand at the barrier."""

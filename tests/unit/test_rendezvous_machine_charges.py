@@ -295,3 +295,17 @@ def test_a_word_that_arrives_late_is_not_heard_and_another_process_of_the_same_t
     for speaker, number, members in (("a", 2, 1), ("a", 1, 2), ("b", 1, 2)):
         group.expect(*[f"w{index}" for index in range(members)], speaker=speaker, number=number)
         assert len(group.job.expected) == (1 if speaker == "a" else 2)
+
+
+def test_a_member_that_an_earlier_server_called_is_not_charged_for_coming_to_the_next() -> None:
+    """Found by the simulation: it was still stopping its workers when the server died, and the new one had called nobody."""
+    group = group_of(2, budget=Budget(max_restarts=0))
+    group.start_server()
+    for name in group.agents:
+        group.link(name)
+    group.retell()
+    group.come("w1")
+    group.advance(1.1)
+    group.come_all()
+    assert len(group.world()) == 2
+    assert (summary(group.job).restarts, summary(group.job).closed) == ({}, "")
