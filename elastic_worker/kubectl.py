@@ -2,7 +2,8 @@
 
 The file stands alone: `python3 -m elastic_worker.kubectl --install FOLDER` copies it as the program FOLDER/kubectl, and, before it ends,
 waits until the workers named in a hostfile run, since MPI does not try twice. Streams come over a WebSocket in the way Kubernetes calls
-v4.channel.k8s.io: the first byte of each message says which stream it belongs to.
+v4.channel.k8s.io: the first byte of each message says which stream it belongs to. Without -i the command's input is ours: through it
+signals reach the command, and its end, when this program or its pod is gone, ends the command, which kubectl would leave running.
 """
 
 import argparse
@@ -11,13 +12,14 @@ import http.client
 import json
 import os
 import secrets
+import select
 import shutil
+import signal
 import socket
 import ssl
 import stat
 import struct
 import sys
-import threading
 import time
 import typing
 from urllib.parse import urlencode
@@ -25,15 +27,46 @@ from urllib.parse import urlencode
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 HOSTFILE = "/etc/mpi/hostfile"
 CONNECT_S = 30.0
+PATIENCE_S = 30.0  # How long an API server is asked again that cannot be reached, or does not know this pod's rights yet.
 LOOK_EVERY_S = 0.5
 SAY_EVERY_S = 60.0
+ALIVE_EVERY_S = 30.0
+LOST_AFTER_S = 90
 MOST_IN_MESSAGE = 16 * 1024 * 1024
+MOST_UNSENT = 256 * 1024
 STDIN, STDOUT, STDERR, STATUS, CLOSE_STREAM = 0, 1, 2, 3, 255
 CONTINUED, BINARY, CLOSE, PING, PONG = 0, 2, 8, 9, 10
+FORWARDED = {signal.SIGTERM: b"TERM", signal.SIGINT: b"INT", signal.SIGHUP: b"HUP"}
+LATER = {"429", "500", "502", "503", "504"}  # Answers that may be others in a moment.
+
+WATCHED = r"""
+exec 3<&0 </dev/null
+read -r _ _ _ _ group _ </proc/$$/stat
+[ "$group" = $$ ] || exec "$@" 3<&-
+(
+  trap "" TERM INT HUP
+  while read -r word; do [ -z "$word" ] || kill -s "$word" 0; done
+  kill -s TERM 0
+  sleep 10
+  kill -s KILL 0
+) <&3 >/dev/null 2>&1 &
+watcher=$!
+trap : TERM INT HUP
+"$@" 3<&-
+status=$?
+kill -s KILL $watcher
+exit $status
+"""
+"""Runs a command and, beside it, somebody who hands on the signals that come by name on the input, and ends the command when that closes.
+Empty lines only say that this end is alive. A runtime makes what it executes the leader of a group; elsewhere the command runs alone."""
 
 
 class ExecError(Exception):
     """The API server could not be asked, or said no; the text says why."""
+
+
+class NotNow(Exception):
+    """It may be otherwise in a moment."""
 
 
 class ApiServer:
@@ -50,6 +83,9 @@ class ApiServer:
     def namespace(self) -> str:
         return self._read("namespace")
 
+    def __str__(self) -> str:
+        return "API server {}:{}".format(self._host, self._port)
+
     def connect(self) -> http.client.HTTPSConnection:
         context = ssl.create_default_context(cafile=os.path.join(self._account, "ca.crt"))
         return http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_S, context=context)
@@ -64,12 +100,19 @@ class ApiServer:
 
 
 class WebSocket:
-    """Messages of one connection that was a request and its answer before."""
+    """Messages of one connection that was a request and its answer before. It never waits: its user does, for both directions at once."""
 
-    def __init__(self, connection: socket.socket, received: bytes) -> None:
+    def __init__(self, connection: socket.socket, received: bytes = b"", *, half_closes: bool = False) -> None:
+        connection.setblocking(False)
         self._socket = connection
-        self._received = received
-        self._sending = threading.Lock()
+        self._received = bytearray(received)
+        self._message = b""
+        self.unsent = bytearray()
+        self._is_over = False
+        self._half_closes = half_closes
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     def send(self, payload: bytes, kind: int = BINARY) -> None:
         length = len(payload)
@@ -80,53 +123,93 @@ class WebSocket:
         else:
             head = struct.pack("!BBQ", 0x80 | kind, 0x80 | 127, length)
         mask = secrets.token_bytes(4)
-        masked = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
-        with self._sending:
-            self._socket.sendall(head + mask + masked)
+        self.unsent += head + mask + bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
+        self.flush()
 
-    def receive(self) -> typing.Optional[bytes]:
-        """The next whole message; None when the other side has closed."""
-        message = b""
+    def close_stdin(self) -> None:
+        """Older servers know no way to say this."""
+        if self._half_closes:
+            self.send(bytes([CLOSE_STREAM, STDIN]))
+
+    def flush(self) -> None:
+        while self.unsent:
+            try:
+                del self.unsent[: self._socket.send(self.unsent)]
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+
+    def fill(self) -> None:
+        """Takes what has come. TLS may hold more than its socket shows, so this asks until there is nothing."""
         while True:
-            first, second = self._take(2)
-            kind, length = first & 0x0F, second & 0x7F
-            if length == 126:
-                length = struct.unpack("!H", self._take(2))[0]
-            elif length == 127:
-                length = struct.unpack("!Q", self._take(8))[0]
-            if len(message) + length > MOST_IN_MESSAGE:
-                raise ExecError("a message of more than {} bytes".format(MOST_IN_MESSAGE))
-            payload = self._take(length)
+            try:
+                more = self._socket.recv(65536)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            if not more:
+                self._is_over = True
+                return
+            self._received += more
+
+    def messages(self) -> typing.Iterator[typing.Optional[bytes]]:
+        """Those that are whole; None when the other side has closed."""
+        while (frame := self._frame()) is not None:
+            first, payload = frame
+            kind = first & 0x0F
             if kind == CLOSE:
-                return None
+                yield None
+                return
             if kind == PING:
                 self.send(payload, PONG)
             elif kind != PONG:
-                message += payload
+                self._message += payload
                 if first & 0x80:
-                    return message
+                    message, self._message = self._message, b""
+                    yield message
+        if self._is_over:
+            raise ExecError("the connection broke before the command had ended")
 
-    def _take(self, count: int) -> bytes:
-        while len(self._received) < count:
-            more = self._socket.recv(65536)
-            if not more:
-                raise ExecError("the connection broke before the command had ended")
-            self._received += more
-        taken, self._received = self._received[:count], self._received[count:]
-        return taken
+    def _frame(self) -> typing.Optional[typing.Tuple[int, bytes]]:
+        if len(self._received) < 2:
+            return None
+        length, at = self._received[1] & 0x7F, 2
+        if length >= 126:
+            form = "!H" if length == 126 else "!Q"
+            at += struct.calcsize(form)
+            if len(self._received) < at:
+                return None
+            length = struct.unpack_from(form, self._received, 2)[0]
+        if len(self._message) + length > MOST_IN_MESSAGE:
+            raise ExecError("a message of more than {} bytes".format(MOST_IN_MESSAGE))
+        if len(self._received) < at + length:
+            return None
+        frame = self._received[0], bytes(self._received[at : at + length])
+        del self._received[: at + length]
+        return frame
+
+
+def opened(server: ApiServer, pod: str, query: typing.Sequence[typing.Tuple[str, str]]) -> WebSocket:
+    """Tries for a while, since MPI does not: until the API server has agreed nothing has been started."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return open_exec(server, pod, query)
+        except (NotNow, OSError) as error:
+            if time.monotonic() > until:
+                raise ExecError("pod {}: {}: {}".format(pod, server, error)) from error
+        time.sleep(LOOK_EVERY_S)
 
 
 def open_exec(server: ApiServer, pod: str, query: typing.Sequence[typing.Tuple[str, str]]) -> WebSocket:
     path = "/api/v1/namespaces/{}/pods/{}/exec?{}".format(server.namespace, pod, urlencode(query))
     connection = server.connect()
     headers = {
+        **server.headers(),
         "Connection": "Upgrade",
         "Upgrade": "websocket",
         "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": base64.b64encode(secrets.token_bytes(16)).decode(),
         "Sec-WebSocket-Protocol": "v5.channel.k8s.io, v4.channel.k8s.io",
     }
-    headers.update(server.headers())
     connection.putrequest("GET", path)
     for name, value in headers.items():
         connection.putheader(name, value)
@@ -137,15 +220,24 @@ def open_exec(server: ApiServer, pod: str, query: typing.Sequence[typing.Tuple[s
     while b"\r\n\r\n" not in received:
         more = plain.recv(65536)
         if not more or len(received) > MOST_IN_MESSAGE:
-            raise ExecError("no answer from the API server")
+            raise NotNow("no answer")
         received += more
     head, _, rest = received.partition(b"\r\n\r\n")
     words = head.split(b"\r\n", 1)[0].decode(errors="replace").split(" ", 2)
-    if words[1:2] != ["101"]:
-        plain.settimeout(1.0)
-        raise ExecError("pod {}: {}".format(pod, refusal(" ".join(words[1:]), rest)))
-    plain.settimeout(None)
-    return WebSocket(plain, rest)
+    if words[1:2] == ["101"]:
+        _notice_loss(plain)
+        return WebSocket(plain, rest, half_closes=b"v5.channel.k8s.io" in head)
+    reason = refusal(" ".join(words[1:]), rest or plain.recv(65536))
+    connection.close()
+    raise NotNow(reason) if set(words[1:2]) & LATER else ExecError("pod {}: {}".format(pod, reason))
+
+
+def _notice_loss(connection: socket.socket) -> None:
+    """A peer that is gone without a word would be waited for without end."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, LOST_AFTER_S // 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, LOST_AFTER_S // 9)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6)
 
 
 def refusal(status: str, body: bytes) -> str:
@@ -158,32 +250,59 @@ def refusal(status: str, body: bytes) -> str:
 
 
 def run(server: ApiServer, pod: str, command: typing.Sequence[str], container: str = "", stdin: bool = False) -> int:
-    """Runs the command, passes its streams on, and returns its exit status."""
-    query = [("command", word) for word in command] + [("stdout", "true"), ("stderr", "true")]
+    """Runs the command, passes its streams and our signals on, and returns its exit status."""
+    words = command if stdin else ["/bin/sh", "-c", WATCHED, "sh", *command]
+    query = [("command", word) for word in words] + [(stream, "true") for stream in ("stdin", "stdout", "stderr")]
     query += [("container", container)] if container else []
-    query += [("stdin", "true")] if stdin else []
-    socket = open_exec(server, pod, query)
-    if stdin:
-        threading.Thread(target=_feed, args=(socket,), daemon=True).start()
+    source, read = (0, _given) if stdin else (_signals(), _named)
+    return _converse(opened(server, pod, query), pod, source, read)
+
+
+def _converse(link: WebSocket, pod: str, source: int, read: typing.Callable[[int], bytes]) -> int:
+    """Until the status comes. What is read from the source is the command's input."""
     outputs = {STDOUT: sys.stdout.buffer, STDERR: sys.stderr.buffer}
+    is_open = True
     while True:
-        message = socket.receive()
-        if message is None:
-            raise ExecError("pod {}: the connection was closed before the command had ended".format(pod))
-        if message and message[0] in outputs:
-            outputs[message[0]].write(message[1:])
-            outputs[message[0]].flush()
-        elif message and message[0] == STATUS:
-            return exit_status(json.loads(message[1:]))
+        for message in link.messages():
+            if message is None:
+                raise ExecError("pod {}: the connection was closed before the command had ended".format(pod))
+            if message and message[0] in outputs:
+                outputs[message[0]].write(message[1:])
+                outputs[message[0]].flush()
+            elif message and message[0] == STATUS:
+                return exit_status(json.loads(message[1:]))
+        sources = [source] if is_open and len(link.unsent) < MOST_UNSENT else []
+        ready, writable, _ = select.select([link.fileno(), *sources], [link.fileno()] if link.unsent else [], [], ALIVE_EVERY_S)
+        if source in ready:
+            data = read(source)
+            is_open = bool(data)
+            link.send(bytes([STDIN]) + data) if data else link.close_stdin()
+        elif not ready and not writable:
+            link.send(bytes([STDIN]) + b"\n") if read is _named else link.send(b"", PING)
+        link.flush()
+        link.fill()
 
 
-def _feed(socket: WebSocket) -> None:
-    while True:
-        data = os.read(0, 32768)
-        if not data:
-            socket.send(bytes([CLOSE_STREAM, STDIN]))
-            return
-        socket.send(bytes([STDIN]) + data)
+def _given(source: int) -> bytes:
+    return os.read(source, 32768)
+
+
+def _named(source: int) -> bytes:
+    """Signals, as the one who watches the command reads them."""
+    return b"".join(FORWARDED[signal.Signals(number)] + b"\n" for number in os.read(source, 64))
+
+
+def _signals() -> int:
+    """A pipe with the numbers of the signals that have come. The second of a sort ends this program, whatever the command does."""
+    source, sink = os.pipe()
+
+    def note(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        os.write(sink, bytes([number]))
+
+    for number in FORWARDED:
+        signal.signal(number, note)
+    return source
 
 
 def exit_status(status: typing.Mapping[str, typing.Any]) -> int:
@@ -209,21 +328,29 @@ def install(folder: str) -> None:
 
 
 def hosts(hostfile: str) -> typing.List[str]:
-    """The workers of a hostfile, without the launcher itself."""
+    """The workers of a hostfile, without the launcher itself, whose host may bear another name than its pod."""
     with open(hostfile, encoding="utf-8") as file:
-        names = [line.split()[0] for line in file if line.strip()]
-    return [name for name in names if name != socket.gethostname()]
+        return [line.split()[0] for line in file if line.strip() and not line.split()[0].endswith("-launcher")]
 
 
 def wait_for(server: ApiServer, names: typing.Sequence[str]) -> None:
-    """Until all these pods run. How long a job may wait for its workers is for its deadline to say."""
-    waiting, said = list(names), 0.0
-    while waiting:
-        waiting = [name for name in waiting if not is_running(server, name)]
-        if waiting and time.monotonic() > said + SAY_EVERY_S:
-            print("waiting for {}".format(", ".join(waiting)), flush=True)
-            said = time.monotonic()
-        if waiting:
+    """Until all these pods run: one is asked after at a time. How long a job may wait for its workers is for its deadline to say."""
+    said, until = 0.0, time.monotonic() + PATIENCE_S
+    for index, name in enumerate(names):
+        while True:
+            problem = ""
+            try:
+                if is_running(server, name):
+                    break
+            except OSError as error:
+                problem = "{}: {}; trying again; ".format(server, error)
+            except NotNow as error:
+                # An API server may hear of the launcher's rights later than of its pod.
+                if time.monotonic() > until:
+                    raise ExecError(str(error)) from error
+            if problem or time.monotonic() > said + SAY_EVERY_S:
+                print("{}waiting for {}, and {} after it".format(problem, name, len(names) - index - 1), flush=True)
+                said = time.monotonic()
             time.sleep(LOOK_EVERY_S)
 
 
@@ -233,17 +360,15 @@ def is_running(server: ApiServer, pod: str) -> bool:
         connection.request("GET", "/api/v1/namespaces/{}/pods/{}".format(server.namespace, pod), headers=server.headers())
         answer = connection.getresponse()
         body = answer.read(MOST_IN_MESSAGE)
-    except OSError as error:
-        print("{}; trying again".format(error), file=sys.stderr, flush=True)
-        return False
     finally:
         connection.close()
-    if answer.status == 200:
-        statuses = json.loads(body).get("status", {}).get("containerStatuses") or ()
-        return bool(statuses) and all("running" in status.get("state", {}) for status in statuses)
     if answer.status in (401, 403):
-        raise ExecError("pod {}: {}".format(pod, refusal(str(answer.status), body)))
-    return False
+        raise NotNow("pod {}: {}".format(pod, refusal(str(answer.status), body)))
+    if answer.status != 200:
+        return False
+    status = json.loads(body).get("status", {})
+    containers = status.get("containerStatuses") or ()
+    return status.get("phase") == "Running" and bool(containers) and not any("waiting" in one.get("state", {}) for one in containers)
 
 
 def main(words: typing.Sequence[str]) -> int:
@@ -266,7 +391,7 @@ def main(words: typing.Sequence[str]) -> int:
         if options.verb != "exec" or not command:
             parser.error("only this is known here: kubectl exec POD [-c CONTAINER] [-i] -- COMMAND...")
         return run(server, options.pod, command, container=options.container, stdin=options.stdin)
-    except (ExecError, OSError) as error:
+    except (ExecError, OSError, http.client.HTTPException) as error:
         print("error: {}".format(error), file=sys.stderr)
         return 1
 

@@ -17,9 +17,9 @@ from controller.frameworks.mpi_hosts import (
     with_volume,
     workers,
 )
-from controller.settings import Settings
 from controller.snapshot import Snapshot
 from elastic.api.job import Job, Object
+from elastic.api.kinds import WORKER
 from rendezvous.delivery import restricted
 
 KUBECTL_VOLUME, KUBECTL_PATH = "mpi-job-kubectl", "/opt/kube"
@@ -139,7 +139,7 @@ def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
 def _files(job: Job, snapshot: Snapshot) -> dict[str, str]:
     files = {
         "hostfile": _hostfile(job, snapshot, " slots="),
-        "kubexec.sh": _kubexec(job, snapshot.settings),
+        "kubexec.sh": _strict_kubexec(job) if snapshot.settings.strict else _kubexec(job),
         "discover_hosts.sh": _discover(job, snapshot),
     }
     return files if snapshot.settings.strict else {**files, "hostfile.hydra": _hostfile(job, snapshot, ":")}
@@ -152,11 +152,20 @@ def _hostfile(job: Job, snapshot: Snapshot, between: str) -> str:
     return "".join(f"{host}{between}{job.options.slots_per_worker}\n" for host in hosts)
 
 
-def _kubexec(job: Job, settings: Settings) -> str:
-    """A signal to the script must reach the client, so the one becomes the other."""
-    become = "" if settings.strict else "exec "
+def _kubexec(job: Job) -> str:
+    """The script becomes the client, for a signal must reach that. The container is named, for a cluster may put others into the pod."""
+    templates = (spec.template for type, spec in job.replicas.items() if type == WORKER)
+    container = job.options.main_container or next((template["spec"]["containers"][0]["name"] for template in templates), "")
+    return _script(f"exec /opt/kube/kubectl exec ${{POD_NAME}} --container {container}")
+
+
+def _strict_kubexec(job: Job) -> str:
     container = f" --container {job.options.main_container}" if job.options.main_container else ""
-    return f'#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n{become}/opt/kube/kubectl exec ${{POD_NAME}}{container} -- /bin/sh -c "$*"'
+    return _script(f"/opt/kube/kubectl exec ${{POD_NAME}}{container}")
+
+
+def _script(start: str) -> str:
+    return f'#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n{start} -- /bin/sh -c "$*"'
 
 
 def _discover(job: Job, snapshot: Snapshot) -> str:

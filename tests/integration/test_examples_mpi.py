@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from example_jobs import NAMESPACE, laptop, read, resource, run_to_end
@@ -62,7 +63,7 @@ def test_an_mpijob_over_ssh_trains_with_ranks_on_every_worker(cluster: LocalClus
 
 
 @needs_kubectl
-def test_the_launchers_exec_client_passes_streams_and_statuses_on_as_kubectl_does(cluster: LocalCluster) -> None:
+def test_the_launchers_exec_client_passes_streams_and_statuses_on_as_kubectl_does(cluster: LocalCluster, tmp_path: Path) -> None:
     """The launcher only waits here; everything is typed into it from outside, so no MPI is needed."""
     job = read("mpi")
     job["metadata"]["name"] = "typed"
@@ -82,6 +83,9 @@ def test_the_launchers_exec_client_passes_streams_and_statuses_on_as_kubectl_doe
     code, _, err = _typed(cluster, "get pods")
     assert code != 0
     assert "kubectl" in err
+    # Unlike kubectl, it leaves nothing behind in the worker: not when it is told to end, and not when it is killed.
+    assert _signalled(cluster, "TERM", tmp_path) == 9
+    assert _signalled(cluster, "KILL", tmp_path) == 128 + 9
 
 
 async def _start(cluster: LocalCluster, job: dict[str, object]) -> None:
@@ -93,6 +97,16 @@ async def _start(cluster: LocalCluster, job: dict[str, object]) -> None:
                 break
         workers = (await kube.list(PODS, namespace=NAMESPACE, labels=WORKERS)).items
         assert [pod["status"]["phase"] for pod in workers] == ["Running", "Running"]
+
+
+def _signalled(cluster: LocalCluster, signal: str, folder: Path) -> int:
+    """How our client ends by the signal, once the command that it runs in a worker has been told to end. Pods here see the test's files."""
+    ready, told = folder / f"ready-{signal}", folder / f"told-{signal}"
+    # Nobody takes its words any more; a shell that says one would end by that.
+    remote = f"exec >/dev/null 2>&1; trap 'touch {told}; exit 9' TERM; touch {ready}; while :; do sleep 0.1; done"
+    until = "while ! [ -e {} ]; do sleep 0.1; done"
+    and_then = f"{until.format(ready)}; kill -{signal} $!; wait $!; ended=$?; {until.format(told)}; (exit $ended)"
+    return _typed(cluster, f'exec typed-worker-0 -- sh -c "{remote}" & {and_then}')[0]
 
 
 def _typed(cluster: LocalCluster, words: str, *, given: str = "") -> tuple[int, str, str]:

@@ -81,13 +81,16 @@ def test_both_forms_of_the_host_file_name_the_same_hosts_and_reach_the_launcher(
     assert {item["path"] for item in volume["configMap"]["items"]} == data.keys()
 
 
-def test_the_remote_shell_becomes_the_exec_client_so_that_signals_reach_it() -> None:
-    assert files(by_exec())["kubexec.sh"].endswith('\nexec /opt/kube/kubectl exec ${POD_NAME} -- /bin/sh -c "$*"')
-    assert " ${POD_NAME} --container mpi -- " in files(by_exec(mainContainer="mpi"))["kubexec.sh"]
+def test_the_remote_shell_becomes_the_exec_client_for_a_container_by_name() -> None:
+    """So signals reach the client, and a container that the cluster puts into the pod is not taken for the worker."""
+    one = by_exec()
+    first = one.replicas["Worker"].template["spec"]["containers"][0]["name"]
+    assert files(one)["kubexec.sh"].endswith(f'\nexec /opt/kube/kubectl exec ${{POD_NAME}} --container {first} -- /bin/sh -c "$*"')
+    assert " --container main -- " in files(by_exec(mainContainer="main"))["kubexec.sh"]
 
 
 def test_strict_is_upstreams_own() -> None:
     one = by_exec()
     assert variables(launcher(one, STRICT)) == UPSTREAMS
     assert files(one, STRICT).keys() == {"hostfile", "kubexec.sh", "discover_hosts.sh"}
-    assert "exec /opt/kube" not in files(one, STRICT)["kubexec.sh"]
+    assert files(one, STRICT)["kubexec.sh"].endswith('\n/opt/kube/kubectl exec ${POD_NAME} -- /bin/sh -c "$*"')

@@ -1,5 +1,6 @@
 """The exec client of MPI launchers, apart from a cluster: frames, statuses, and what it says where it cannot work."""
 
+import contextlib
 import os
 import socket
 import struct
@@ -19,7 +20,7 @@ def ends() -> Iterator[tuple[kubectl.WebSocket, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.settimeout(30)
-        yield kubectl.WebSocket(ours, b""), theirs
+        yield kubectl.WebSocket(ours), theirs
 
 
 def frame(payload: bytes, kind: int = kubectl.BINARY, *, final: bool = True) -> bytes:
@@ -30,23 +31,109 @@ def frame(payload: bytes, kind: int = kubectl.BINARY, *, final: bool = True) -> 
     return head + bytes([126]) + struct.pack("!H", len(payload)) + payload
 
 
+def received(client: kubectl.WebSocket) -> list[bytes | None]:
+    """On a socket pair what was sent is there at once."""
+    client.fill()
+    return list(client.messages())
+
+
+def unmasked(server: socket.socket) -> tuple[int, bytes]:
+    """Kind and payload of the client's next short frame."""
+    first, second = server.recv(2)
+    mask, masked = server.recv(4), server.recv(second & 0x7F)
+    return first & 0x0F, bytes(byte ^ mask[index % 4] for index, byte in enumerate(masked))
+
+
 def test_a_message_in_pieces_is_one_message_and_a_ping_between_them_is_answered(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
     client, server = ends
-    server.sendall(frame(b"\x01ab", final=False) + frame(b"?", kubectl.PING) + frame(b"c" * 200, kubectl.CONTINUED))
-    assert client.receive() == b"\x01ab" + b"c" * 200
-    first, second = server.recv(2)
-    mask, masked = server.recv(4), server.recv(1)
-    assert (first & 0x0F, second & 0x7F, bytes([masked[0] ^ mask[0]])) == (kubectl.PONG, 1, b"?")
+    whole = frame(b"\x01ab", final=False) + frame(b"?", kubectl.PING) + frame(b"c" * 200, kubectl.CONTINUED)
+    server.sendall(whole[:7])
+    assert received(client) == []
+    server.sendall(whole[7:])
+    assert received(client) == [b"\x01ab" + b"c" * 200]
+    assert unmasked(server) == (kubectl.PONG, b"?")
 
 
 def test_the_end_of_the_conversation_is_not_an_error_and_a_broken_line_is(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
     client, server = ends
     server.sendall(frame(b"", kubectl.CLOSE))
-    assert client.receive() is None
-    server.sendall(frame(b"\x01half")[:-2])
+    assert received(client) == [None]
+    server.sendall(frame(b"\x01whole") + frame(b"\x01half")[:-2])
     server.shutdown(socket.SHUT_WR)
+    client.fill()
+    messages = client.messages()
+    assert next(messages) == b"\x01whole", "what came before the end counts"
     with pytest.raises(kubectl.ExecError, match="the connection broke"):
-        client.receive()
+        next(messages)
+
+
+def test_more_than_the_other_side_takes_waits_here_and_holds_up_nobody(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
+    client, server = ends
+    for _ in range(64):
+        client.send(bytes(65536))
+    held = len(client.unsent)
+    assert held
+    server.recv(1 << 20)
+    client.flush()
+    assert len(client.unsent) < held
+
+
+def test_the_end_of_input_is_told_only_to_servers_that_know_the_word(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
+    client, server = ends
+    client.close_stdin()
+    assert not client.unsent
+    server.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        server.recv(1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        kubectl.WebSocket(ours, half_closes=True).close_stdin()
+        assert unmasked(theirs) == (kubectl.BINARY, bytes([kubectl.CLOSE_STREAM, kubectl.STDIN]))
+
+
+@contextlib.contextmanager
+def watched(script: str) -> Iterator[subprocess.Popen[str]]:
+    """A command as the client has it run in a worker: leader of a group, with its input in our hands."""
+    words = ["/bin/sh", "-c", kubectl.WATCHED, "sh", "/bin/sh", "-c", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, start_new_session=True, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        yield process
+
+
+def test_a_watched_command_has_no_input_of_its_own_and_its_streams_and_status_are_its_own() -> None:
+    with watched("cat; echo 'a  b'; echo err >&2; exit 7") as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.wait(60) == 7
+        assert (process.stdout.read(), process.stderr.read()) == ("a  b\n", "err\n")
+
+
+def test_a_signal_by_name_reaches_the_command_and_an_empty_line_does_nothing() -> None:
+    with watched("trap 'echo asked; exit 3' TERM; echo ready; while :; do sleep 0.1; done") as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        print("\nTERM", file=process.stdin, flush=True)
+        assert process.stdout.readline() == "asked\n"
+        assert process.wait(60) == 3
+
+
+def test_a_command_ends_when_the_one_who_asked_for_it_is_gone() -> None:
+    with watched("sleep 1000 & echo ready; wait") as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        process.stdin.close()
+        assert process.wait(60) != 0
+        assert process.stdout.read() == "", "nobody holds the output any more, the child included"
+
+
+def test_a_command_that_leads_no_group_runs_alone_for_others_would_be_hit_too() -> None:
+    words = ["/bin/sh", "-c", kubectl.WATCHED, "sh", "/bin/sh", "-c", "sleep 0.2; echo done"]
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$@"; exit 5', "sh", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (5, "done\n")
 
 
 def test_the_commands_status_is_read_from_the_servers_words() -> None:
@@ -59,7 +146,7 @@ def test_the_commands_status_is_read_from_the_servers_words() -> None:
 
 def test_the_launcher_does_not_wait_for_itself(tmp_path: Path) -> None:
     hostfile = tmp_path / "hostfile"
-    hostfile.write_text(f"{socket.gethostname()} slots=1\njob-worker-0 slots=2\n\njob-worker-1 slots=2\n")
+    hostfile.write_text("job-launcher slots=1\njob-worker-0 slots=2\n\njob-worker-1 slots=2\n")
     assert kubectl.hosts(str(hostfile)) == ["job-worker-0", "job-worker-1"]
 
 
