@@ -26,6 +26,8 @@ def suspended(job: Job, snapshot: Snapshot, status: JobStatus, news: tuple[News,
     status = with_condition(status, ConditionType.SUSPENDED, reason=reason, message=message, now=now)
     if status.replica_statuses:
         status = replace(status, replica_statuses=_still_there(job, snapshot))
+    if status.elastic is not None:
+        status = replace(status, elastic=replace(status.elastic, world_size=0))
     forget = (Forget(),) if job.elastic is not None else ()
     return Plan((*forget, *everything_deleted(snapshot)), status, news)
 
