@@ -257,8 +257,11 @@ def _dated(job: Job, expectation: Expectation) -> window.Dates:
 
 def explain(job: Job) -> Job:
     """Takes into account what the controller has told of ends, as soon as it is clear what it means."""
+    ended = job.expectation.ended if job.expectation is not None else ()
+    if not ended:
+        return job
     explained = dict(job.explained)
-    for end in job.expectation.ended if job.expectation is not None else ():
+    for end in ended:
         if end_id(end) not in explained and _is_clear(job, end):
             job = _explain(job, end)
             explained[end_id(end)] = None

@@ -63,6 +63,10 @@ async def test_only_what_is_new_goes_over_the_wire() -> None:
     await link.tell("job", tell())
     await link.tell("job", tell(members=("a", "b")))
     assert [said.members for said in server.heard] == [("a",), ("a", "b")]
+    assert [said.number for said in server.heard] == [1, 2]
+    assert len({said.speaker for said in server.heard}) == 1
+    await RendezvousLink(server, errors=(RuntimeError,)).tell("job", tell())
+    assert server.heard[-1].speaker != server.heard[0].speaker, "another process counts anew"
 
 
 async def test_a_server_that_is_away_is_an_error_that_the_round_can_see_and_is_told_again() -> None:
