@@ -32,10 +32,11 @@ def shown(job: Job, snapshot: Snapshot, known: ElasticStatus) -> ElasticStatus:
     members = _members(job, snapshot)
     working = [pod for pod in members if pod.is_active and not pod.disruption]
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
-    done = sum(pod.phase is Phase.SUCCEEDED for pod in members)
-    status = replace(status, world_size=len(working))
+    # Who has done its work has worked in this group to its end.
+    size = len(working) + sum(pod.phase is Phase.SUCCEEDED for pod in members)
+    status = replace(status, world_size=size)
     id = _id_of(going or working)
-    is_less = len(working) + done < known.world_size
+    is_less = size < known.world_size
     if not is_less and (not going or (known.last_rescale is not None and known.last_rescale.id == id)):
         return status
     are_enough = sum(pod.is_active or pod.phase is Phase.PENDING for pod in members if pod not in going) >= job.workers

@@ -84,6 +84,15 @@ def test_a_scale_in_never_fails_the_job_whatever_the_restart_policy(restart: str
     assert elastic(cluster).restarts == {}
 
 
+def test_a_group_whose_workers_end_one_by_one_is_no_smaller_for_it() -> None:
+    cluster = training()
+    for name in ("train-worker-1", "train-worker-0", "train-worker-2"):
+        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.SUCCEEDED)
+        cluster.settle()
+        assert (elastic(cluster).world_size, elastic(cluster).last_rescale) == (3, None)
+    assert cluster.state() == "Succeeded"
+
+
 def test_an_agent_that_gives_up_long_after_a_loss_is_another_story() -> None:
     cluster = training()
     lose(cluster, "train-worker-0")
