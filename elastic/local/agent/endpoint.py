@@ -18,7 +18,7 @@ from elastic.local.agent import attach, logs, portforward
 from elastic.local.agent import exec as running
 from elastic.local.agent.dial import dial
 from elastic.local.agent.environment import ConfigError, Object
-from elastic.local.agent.links import HEARTBEAT_S, SPDY, ClientGone, Streams, linked, negotiated
+from elastic.local.agent.links import SPDY, ClientGone, Streams, linked, negotiated
 from elastic.local.agent.pod import PodRunner
 from elastic.local.agent.runs import Run
 from elastic.local.agent.spdysession import Connection, Session, Tunnel
@@ -170,9 +170,7 @@ class Endpoint:
                 await portforward.over_spdy(Session(Connection(taken.reader, taken.writer)), to)
                 return taken.response
         ports = _ports(request)
-        ws = web.WebSocketResponse(
-            protocols=(portforward.TUNNEL_PROTOCOL, portforward.CHANNEL_PROTOCOL), heartbeat=HEARTBEAT_S, max_msg_size=0
-        )
+        ws = web.WebSocketResponse(protocols=(portforward.TUNNEL_PROTOCOL, portforward.CHANNEL_PROTOCOL), max_msg_size=0)
         await ws.prepare(request)
         if ws.ws_protocol == portforward.TUNNEL_PROTOCOL:
             await portforward.over_spdy(Session(Tunnel(ws)), to)

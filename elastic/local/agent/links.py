@@ -25,7 +25,6 @@ SPDY = "SPDY/3.1"
 SPDY_PROTOCOLS = ("v4.channel.k8s.io",)
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 NAMES = {"stdin": STDIN, "stdout": STDOUT, "stderr": STDERR, "error": ERROR, "resize": RESIZE}
-HEARTBEAT_S = 30.0
 STREAMS_S = 30.0
 
 
@@ -72,7 +71,8 @@ class Link(Protocol):
 async def linked(request: web.Request, streams: Streams) -> AsyncIterator[Link]:
     """The client's streams in the form in which it asked for them."""
     if request.headers.get("Upgrade", "").lower() != SPDY.lower():
-        socket = web.WebSocketResponse(protocols=PROTOCOLS, heartbeat=HEARTBEAT_S)
+        # No heartbeat: while a program does not read its input nothing of the client is read, not even its answers to one.
+        socket = web.WebSocketResponse(protocols=PROTOCOLS)
         await socket.prepare(request)
         yield _SocketLink(socket)
         return
