@@ -140,14 +140,12 @@ class WebSocket:
 
     def fill(self) -> None:
         """Takes what has come. TLS may hold more than its socket shows, so this asks until there is nothing."""
-        while True:
+        while not self._is_over:
             try:
                 more = self._socket.recv(65536)
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
-            if not more:
-                self._is_over = True
-                return
+            self._is_over = not more
             self._received += more
 
     def messages(self) -> typing.Iterator[typing.Optional[bytes]]:
@@ -333,25 +331,25 @@ def hosts(hostfile: str) -> typing.List[str]:
         return [line.split()[0] for line in file if line.strip() and not line.split()[0].endswith("-launcher")]
 
 
-def wait_for(server: ApiServer, names: typing.Sequence[str]) -> None:
-    """Until all these pods run: one is asked after at a time. How long a job may wait for its workers is for its deadline to say."""
-    said, until = 0.0, time.monotonic() + PATIENCE_S
-    for index, name in enumerate(names):
-        while True:
-            problem = ""
-            try:
-                if is_running(server, name):
-                    break
-            except OSError as error:
-                problem = "{}: {}; trying again; ".format(server, error)
-            except NotNow as error:
-                # An API server may hear of the launcher's rights later than of its pod.
-                if time.monotonic() > until:
-                    raise ExecError(str(error)) from error
-            if problem or time.monotonic() > said + SAY_EVERY_S:
-                print("{}waiting for {}, and {} after it".format(problem, name, len(names) - index - 1), flush=True)
-                said = time.monotonic()
-            time.sleep(LOOK_EVERY_S)
+def wait_for(server: ApiServer, names: typing.Sequence[str], least: int = 0) -> None:
+    """Until so many of these pods run, by default all; one is asked after at a time. For how long is for the job's deadline to say."""
+    waiting, said, until = list(names), 0.0, time.monotonic() + PATIENCE_S
+    while waiting and len(names) - len(waiting) < (least or len(names)):
+        name, problem = waiting.pop(0), ""
+        try:
+            if is_running(server, name):
+                continue
+        except OSError as error:
+            problem = "{}: {}; trying again; ".format(server, error)
+        except NotNow as error:
+            # An API server may hear of the launcher's rights later than of its pod.
+            if time.monotonic() > until:
+                raise ExecError(str(error)) from error
+        if problem or time.monotonic() > said + SAY_EVERY_S:
+            print("{}waiting for {}, and {} others".format(problem, name, len(waiting)), flush=True)
+            said = time.monotonic()
+        waiting.append(name)
+        time.sleep(LOOK_EVERY_S)
 
 
 def is_running(server: ApiServer, pod: str) -> bool:
@@ -375,6 +373,7 @@ def main(words: typing.Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="kubectl", description="Runs a command in another pod, as an MPI launcher needs it.")
     parser.add_argument("--install", metavar="FOLDER", help="copy this program to FOLDER/kubectl and wait for the workers")
     parser.add_argument("--hostfile", default=HOSTFILE, help="names the workers that --install waits for")
+    parser.add_argument("--least", type=int, default=0, help="do not wait for more of them than this")
     verbs = parser.add_subparsers(dest="verb")
     execute = verbs.add_parser("exec", help="run a command in a pod")
     execute.add_argument("pod")
@@ -386,7 +385,7 @@ def main(words: typing.Sequence[str]) -> int:
         server = ApiServer(os.environ)
         if options.install:
             install(options.install)
-            wait_for(server, hosts(options.hostfile))
+            wait_for(server, hosts(options.hostfile), options.least)
             return 0
         if options.verb != "exec" or not command:
             parser.error("only this is known here: kubectl exec POD [-c CONTAINER] [-i] -- COMMAND...")

@@ -42,4 +42,4 @@ class Mpi(Framework):
         policy = job.options.launcher_creation_policy or by_default
         if type != LAUNCHER or policy is LauncherCreation.AT_STARTUP:
             return True
-        return sum(pod.type == WORKER.lower() and pod.is_active and pod.is_ready for pod in pods) >= job.workers
+        return sum(pod.type == WORKER.lower() and pod.is_active and pod.is_ready for pod in pods) >= job.least_workers

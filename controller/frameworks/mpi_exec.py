@@ -56,14 +56,15 @@ def worker(job: Job, pod: Object) -> Object:
 
 
 def _delivery(job: Job, spec: Object, mounts: list[Object], snapshot: Snapshot) -> Object:
-    """Brings the program that kubexec.sh calls."""
+    """Brings the program that kubexec.sh calls, and waits for the workers: of an elastic job, ours for as many as it needs."""
     resources = {"cpu": "100m", "ephemeral-storage": "5Gi", "memory": "512Mi"}
     command = snapshot.settings.kubectl_command
+    least = ["--least", str(job.least_workers)] if job.elastic is not None else []
     return {
         "name": "kubectl-delivery",
         "image": snapshot.settings.kubectl_image,
         "imagePullPolicy": "IfNotPresent",
-        **({"command": list(command), "securityContext": restricted(spec)} if command else {}),
+        **({"command": [*command, *least], "securityContext": restricted(spec)} if command else {}),
         "env": [variable("TARGET_DIR", KUBECTL_PATH), variable("NAMESPACE", job.metadata.namespace)],
         "volumeMounts": mounts,
         "resources": {"limits": dict(resources), "requests": dict(resources)},

@@ -89,6 +89,12 @@ def test_the_remote_shell_becomes_the_exec_client_for_a_container_by_name() -> N
     assert " --container main -- " in files(by_exec(mainContainer="main"))["kubexec.sh"]
 
 
+def test_the_launcher_of_an_elastic_job_waits_for_as_many_workers_as_it_needs() -> None:
+    own = Settings(kubectl_command=("bring",))
+    waits = by_exec(elasticPolicy={"minReplicas": 1, "maxReplicas": 3})
+    assert [launcher(one, own)["initContainers"][0]["command"] for one in (by_exec(), waits)] == [["bring"], ["bring", "--least", "1"]]
+
+
 def test_strict_is_upstreams_own() -> None:
     one = by_exec()
     assert variables(launcher(one, STRICT)) == UPSTREAMS

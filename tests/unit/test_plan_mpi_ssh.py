@@ -83,6 +83,13 @@ def test_the_launcher_is_made_when_all_workers_are_ready() -> None:
     assert created(cluster.round()) == ["train-launcher"]
 
 
+def test_the_launcher_of_an_elastic_job_is_made_when_as_many_as_it_needs_are_ready() -> None:
+    cluster = Keyed(over_ssh(2, elasticPolicy={"minReplicas": 1, "maxReplicas": 3}))
+    cluster.round()
+    cluster.set("train-worker-1", Phase.RUNNING)
+    assert "train-launcher" in created(cluster.round())
+
+
 def test_a_launcher_that_wants_to_start_at_once_does() -> None:
     cluster = Keyed(over_ssh(launcherCreationPolicy="AtStartup"))
     assert "train-launcher" in created(cluster.round())

@@ -150,6 +150,21 @@ def test_the_launcher_does_not_wait_for_itself(tmp_path: Path) -> None:
     assert kubectl.hosts(str(hostfile)) == ["job-worker-0", "job-worker-1"]
 
 
+@pytest.mark.parametrize(("least", "asked"), [(0, ["a", "b", "c", "b"]), (1, ["a"]), (2, ["a", "b", "c"])])
+def test_no_more_workers_are_waited_for_than_are_needed(monkeypatch: pytest.MonkeyPatch, least: int, asked: list[str]) -> None:
+    """Of three, b runs only when it is asked after again."""
+    seen: list[str] = []
+
+    def is_running(_: object, name: str) -> bool:
+        seen.append(name)
+        return name != "b" or seen.count("b") > 1
+
+    monkeypatch.setattr(kubectl, "is_running", is_running)
+    monkeypatch.setattr(kubectl, "LOOK_EVERY_S", 0)
+    kubectl.wait_for(kubectl.ApiServer.__new__(kubectl.ApiServer), ["a", "b", "c"], least)
+    assert seen == asked
+
+
 def test_installed_it_is_a_program_that_says_what_it_needs(tmp_path: Path) -> None:
     kubectl.install(str(tmp_path))
     kubectl.install(str(tmp_path))  # an init container may run twice
