@@ -1,4 +1,6 @@
-"""An API server that refuses, hangs up, answers late and forgets what was watched: jobs of several kinds reach their end all the same."""
+"""An API server that refuses, hangs up, answers late and forgets what was watched: jobs of several kinds reach their end all the same.
+And a pod that it cannot let go, because somebody holds it: its place waits, and nothing else does.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from laptop import NAMESPACE, until
+from laptop import NAMESPACE, get, gone, phase, until
 
 from controller.keys import JOBS
 from elastic.api.kinds import KINDS
@@ -37,6 +39,7 @@ RULES: list[dict[str, Any]] = [
     {"method": "GET", "probability": 0.05, "drop": True},
 ]
 ENDS, WAITS = "sleep 1", "sleep 1000"
+HELD = "example.com/held"
 TYPES = {
     "PyTorchJob": {"Master": (1, ENDS), "Worker": (2, ENDS)},
     "TFJob": {"Chief": (1, ENDS), "PS": (1, WAITS), "Worker": (1, ENDS)},
@@ -46,14 +49,14 @@ TYPES = {
 }
 
 
-def job_of(kind: str) -> dict[str, Any]:
+def job_of(kind: str, types: dict[str, tuple[int, str]] | None = None) -> dict[str, Any]:
     def replica(count: int, command: str) -> dict[str, Any]:
         container = {"name": KINDS[kind].container, "image": "any", "command": ["sh", "-c", command]}
         spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
         return {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": spec}}
 
-    types = {type: replica(*asked) for type, asked in TYPES[kind].items()}
-    spec = {KINDS[kind].replica_key: types, "runPolicy": {"cleanPodPolicy": "None"}}
+    specs = {type: replica(*asked) for type, asked in (types or TYPES[kind]).items()}
+    spec = {KINDS[kind].replica_key: specs, "runPolicy": {"cleanPodPolicy": "None"}}
     return {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": kind.lower()}, "spec": spec}
 
 
@@ -112,3 +115,42 @@ async def test_jobs_of_several_kinds_succeed_although_the_api_server_misbehaves_
             return not pods and not services
 
         await until(is_empty, "nothing is left of them", within_s=WITHIN_S)
+
+
+async def test_the_place_of_a_pod_that_is_stuck_in_its_deletion_waits_and_the_rest_of_its_job_goes_on(cluster: LocalCluster) -> None:
+    job = job_of("PyTorchJob", {"Master": (1, WAITS), "Worker": (1, WAITS)})
+    job["metadata"]["name"] = "stuck"
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["metadata"] = {"finalizers": [HELD]}
+    async with connect(cluster.kubeconfig) as kube:
+        await misbehave(cluster, [])
+        await kube.create(JOBS["PyTorchJob"], job, namespace=NAMESPACE)
+        master, worker = [(await phase(kube, f"stuck-{type}-0", "Running"))["metadata"]["uid"] for type in ("master", "worker")]
+        await kube.delete(PODS, "stuck-worker-0", namespace=NAMESPACE)
+        await phase(kube, "stuck-worker-0", "Failed", "Succeeded")
+
+        await kube.delete(PODS, "stuck-master-0", namespace=NAMESPACE)
+        await until(lambda: _runs_anew(kube, "stuck-master-0", master), "the master is replaced", within_s=WITHIN_S)
+        held = (await kube.get(PODS, "stuck-worker-0", namespace=NAMESPACE))["metadata"]
+        assert (held["uid"], held["finalizers"]) == (worker, [HELD])
+        await until(lambda: _just_runs(kube, "stuck"), "the job runs, and nothing was charged", within_s=WITHIN_S)
+
+        await _let_go(kube, "stuck-worker-0")
+        await until(lambda: _runs_anew(kube, "stuck-worker-0", worker), "the worker is replaced", within_s=WITHIN_S)
+        await kube.delete(JOBS["PyTorchJob"], "stuck", namespace=NAMESPACE)
+        await _let_go(kube, "stuck-worker-0")
+        await gone(kube, "stuck-worker-0", within_s=WITHIN_S)
+
+
+async def _runs_anew(kube: Kube, name: str, before: str) -> bool:
+    pod = await get(kube, name)
+    return pod is not None and pod["metadata"]["uid"] != before and pod["status"]["phase"] == "Running"
+
+
+async def _just_runs(kube: Kube, name: str) -> bool:
+    status = (await kube.get(JOBS["PyTorchJob"], name, namespace=NAMESPACE)).get("status") or {}
+    true = [c["type"] for c in status.get("conditions", ()) if c["status"] == "True"]
+    return true == ["Created", "Running"] and not (status.get("elastic") or {}).get("restarts")
+
+
+async def _let_go(kube: Kube, name: str) -> None:
+    await kube.patch(PODS, name, {"metadata": {"finalizers": None}}, namespace=NAMESPACE)
