@@ -36,6 +36,7 @@ class Life:
 
     uid: str
     user_failures_before: int
+    losses_before: int
     specs: list[tuple[float, Job]] = field(default_factory=list)
     over_since: float | None = None
     completion: str = ""
@@ -55,7 +56,7 @@ class Laws:
         self.has_finished = False
         self._holder = ""
         self._bad_until: dict[str, float] = {}
-        self._suspected: list[tuple[float, Life, Object, str]] = []
+        self._suspected: list[tuple[float, Object, str]] = []
         self._lost: list[tuple[float, str]] = []
         self._api, self._cluster, self._server = api, cluster, server
         self._jobs = JOBS[kind]
@@ -80,7 +81,7 @@ class Laws:
             if write.before is None and write.after is not None:
                 self._see_made(write.after)
             elif write.before is not None and write.verb == "delete":
-                self._see_deleted(write.before)
+                self._see_deleted(write.before, by=write.actor)
         elif write.resource == PODS and write.before is not None and _is_lost(write.before, write.after):
             self._lost.append((_time(), _owner(write.before)))
 
@@ -91,15 +92,15 @@ class Laws:
     def _breach(self, law: str, words: str) -> None:
         self.breaches.append(f"[{_time():.1f} s] {law}: {words}")
 
-    def _suspect(self, life: Life, pod: Object, law: str, words: str) -> None:
-        """A breach, unless the job ends now, or the pod's group: pods may go just before its status or its store says why."""
-        self._suspected.append((_time(), life, pod, f"[{_time():.1f} s] {law}: {words}"))
+    def _suspect(self, pod: Object, law: str, words: str) -> None:
+        """A breach, unless the pod's group ends now: pods may go just before its store says why."""
+        self._suspected.append((_time(), pod, f"[{_time():.1f} s] {law}: {words}"))
 
     def judge(self) -> None:
         """Suspicions that have stood long enough are breaches."""
         for suspicion in list(self._suspected):
-            at, life, pod, words = suspicion
-            if life.end or self._is_another_group(pod):
+            at, pod, words = suspicion
+            if self._is_another_group(pod):
                 self._suspected.remove(suspicion)
             elif _time() - at > BEHIND_S:
                 self._suspected.remove(suspicion)
@@ -112,7 +113,7 @@ class Laws:
         if job is None:
             return
         uid = job["metadata"]["uid"]
-        life = self.lives.setdefault(uid, Life(uid, self._cluster.user_failures))
+        life = self.lives.setdefault(uid, Life(uid, self._cluster.user_failures, self._losses))
         parsed, _ = parse(job, stored=True)
         if not life.specs or write.before is None or write.before["spec"] != job["spec"]:
             life.specs.append((_time(), parsed))
@@ -134,6 +135,15 @@ class Laws:
         happened = self._cluster.user_failures - life.user_failures_before
         if charged > happened:
             self._breach("a failure is charged once", f"{charged} are charged, {happened} happened: {restarts}")
+        ended = charged + restarts.get(Cause.DISRUPTION.value, 0)
+        happened += self._losses - life.losses_before
+        if ended > happened:
+            self._breach("an end has one cause", f"{ended} ends are counted, {happened} happened: {restarts}")
+
+    @property
+    def _losses(self) -> int:
+        """Pods that the cluster took; and a member of whom nothing is heard for long is lost as far as the rendezvous server can tell."""
+        return len(self._cluster.lost) + self._server.cut_off
 
     def _see_end(self, life: Life, status: Object) -> None:
         ends = [c["type"] for c in status.get("conditions") or () if c["type"] in ("Succeeded", "Failed") and c["status"] == "True"]
@@ -177,7 +187,7 @@ class Laws:
         if len(places) != len(set(places)):
             self._breach("never two pods for one index", str(places))
 
-    def _see_deleted(self, pod: Object) -> None:
+    def _see_deleted(self, pod: Object, *, by: str) -> None:
         life = self._life_of(pod)
         if life is None or pod["status"]["phase"] != "Running" or is_deleting(pod) or not _is_worker(pod):
             return
@@ -190,12 +200,14 @@ class Laws:
         unseen = sum(owner == life.uid and _time() - at < UNSEEN_S for at, owner in self._lost)
         least = min(j.least_workers for j in lately)
         if len(others) + unseen < least:
-            self._suspect(life, pod, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
-        if life.uid not in self._server.expected:
-            return  # at c10d's store nobody is told; and of two that lead at once each tells the server what it thinks itself
-        last = self._server.expected[life.uid][-1]
+            self._suspect(pod, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
+        # At c10d's store nobody is told; and of two that lead at once each tells the server what it thinks itself.
+        told = [expectation for who, expectation in self._server.expected.get(life.uid, ()) if who == by]
+        if not told:
+            return
+        last = told[-1]
         if name in last.members and name not in {leaving.member for leaving in last.leaving}:
-            self._suspect(life, pod, "nobody goes untold", f"{name} is deleted while it is expected")
+            self._suspect(pod, "nobody goes untold", f"{name} is deleted while it is expected")
 
     def _is_another_group(self, pod: Object) -> bool:
         groups = {p["metadata"]["labels"].get(GROUP) for p in self._pods_of(_owner(pod), WORKER.lower())}
@@ -236,7 +248,7 @@ class Laws:
             if any(entry["member"] == pod["metadata"]["name"] for entry in leaving):
                 return False
         told = self._server.expected.get(_owner(pod))
-        return not told or pod["metadata"]["name"] not in {leaving.member for leaving in told[-1].leaving}
+        return not told or pod["metadata"]["name"] not in {leaving.member for leaving in told[-1][1].leaving}
 
 
 def _is_at_work(pod: Object) -> bool:

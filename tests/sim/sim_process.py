@@ -57,7 +57,7 @@ class Controller:
         self.kube = SimKube(api, sky, draw, actor=name, on_call=self._may_end)
         self.queue: WorkQueue[Key] = WorkQueue(clock=loop.time)
         self.observer = Observer(self.kube, kinds=kinds, resources=resources_of(kinds, gang_scheduler=gang_scheduler))  # type: ignore[arg-type]
-        self._link = RendezvousLink(_Reach(server, self.kube.awake), errors=(Unreachable,), clock=now)
+        self._link = RendezvousLink(_Reach(server, self.kube.awake, name), errors=(Unreachable,), clock=now)
         self._stood_still_at: float | None = None
         self._election = Election(self.kube, namespace="system", name="lease", me=name, clock=self._time) if elects else None  # type: ignore[arg-type]
         self._reconciler = Reconciler(
@@ -154,13 +154,12 @@ class Controller:
 class _Reach:
     """The rendezvous server as a process reaches it that may stand still."""
 
-    def __init__(self, server: SimServer, awake: asyncio.Event) -> None:
-        self._server = server
-        self._awake = awake
+    def __init__(self, server: SimServer, awake: asyncio.Event, name: str) -> None:
+        self._server, self._awake, self._name = server, awake, name
 
     async def expect(self, job_uid: str, expectation: Expectation) -> None:
         await self._awake.wait()
-        await self._server.expect(job_uid, expectation)
+        await self._server.expect(job_uid, expectation, by=self._name)
 
     async def forget(self, job_uid: str) -> None:
         await self._awake.wait()

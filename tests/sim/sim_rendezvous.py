@@ -25,11 +25,12 @@ class SimServer:
 
     def __init__(self, *, dies_when_closing: bool = False) -> None:
         self.starts = self.cut_off = 0
-        self._dies_when_closing = dies_when_closing
+        self.dies_when_closing = dies_when_closing
         """Once, when it lets a group end, before its word is out."""
         self.is_down = False
         self.links: list[Connection] = []
-        self.expected: dict[str, list[Expectation]] = {}
+        self.expected: dict[str, list[tuple[str, Expectation]]] = {}
+        """What was said about each job, and which process said it."""
         self.watchers: list[Callable[[World], None]] = []
         self._broken = asyncio.Event()
         self.hub = self._new_hub()
@@ -61,9 +62,9 @@ class SimServer:
 
     # --- what the controller's link calls ---
 
-    async def expect(self, job_uid: str, expectation: Expectation) -> None:
+    async def expect(self, job_uid: str, expectation: Expectation, *, by: str) -> None:
         await self._reach()
-        self.expected.setdefault(job_uid, []).append(expectation)
+        self.expected.setdefault(job_uid, []).append((by, expectation))
         if not self.hub.expect(job_uid, expectation):
             raise Unreachable("a newer leader has spoken")
 
@@ -83,8 +84,8 @@ class SimServer:
             while not broken.is_set():
                 newest = hub.version
                 for world in hub.since(version):
-                    if world.closed and self._dies_when_closing:
-                        self._dies_when_closing = False
+                    if world.closed and self.dies_when_closing:
+                        self.dies_when_closing = False
                         self.restart()
                         break
                     yield world
@@ -219,7 +220,9 @@ class Agent:
         self.server.links.append(self.link)
         store = f"{self.name}:{self._generation}"
         failed = self.is_ready and self.has_failed
-        join = Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=store, failed=failed)
+        join = Join(
+            incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=store, failed=failed, status=1 if failed else None
+        )
         self.server.hub.attach(self.job_uid, name=self.name, link=self.link, message=join)
         if self.has_failed and not self.is_ready:
             self._say(Failed(generation=self._generation, status=1))

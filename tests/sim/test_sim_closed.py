@@ -18,11 +18,14 @@ JOB = job_of(KINDS["PyTorchJob"], {"Worker": 2}, policy=POLICY, run_policy={"cle
 
 
 class Spent(Storm):
-    """A worker fails and there is no budget for it. Once the status says so, the server is gone, and, if asked, the controller too."""
+    """A worker fails and there is no budget for it. Once the status says so, the server is gone, and, if asked, the controller too;
+    and, if asked, the server dies also before that, with its word on the tip of its tongue.
+    """
 
-    def __init__(self, seed: int, *, kills: bool) -> None:
+    def __init__(self, seed: int, *, kills: bool, is_silent: bool) -> None:
         super().__init__(seed, QUIET, JOB)
         self.kills, self.end = kills, ""
+        self.server.dies_when_closing = is_silent
         self.api.observers.append(self._see)
 
     def _see(self, write: Write) -> None:
@@ -51,13 +54,14 @@ def _closed(job: Object | None) -> str:
     return str((((job or {}).get("status") or {}).get("elastic") or {}).get("closed") or "")
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
 @pytest.mark.parametrize("kills", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_spent_budget_outlives_the_server_that_knew_it(seed: int, *, kills: bool) -> None:
+def test_a_spent_budget_outlives_the_server_that_knew_it(seed: int, *, kills: bool, is_silent: bool) -> None:
     storms: list[Spent] = []
 
     async def life() -> None:
-        storms.append(Spent(seed, kills=kills))
+        storms.append(Spent(seed, kills=kills, is_silent=is_silent))
         await storms[0].play()
 
     sim_time.run(life())
