@@ -84,6 +84,7 @@ def live(job: str, *, dies_at: int, when: str) -> Scripted:
     return storms[0]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("job", JOBS)
 def test_a_controller_may_die_before_or_after_any_write(job: str, when: str) -> None:
