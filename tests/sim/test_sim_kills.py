@@ -28,7 +28,6 @@ WRITES = 150
 """More than any of these lives has."""
 STRIDE = 1 if int(os.environ.get("SEEDS", "0")) >= 100 else 13
 """`make sim` tries every write, `make test` some of them."""
-pytestmark = pytest.mark.timeout(120 if STRIDE > 1 else 1200)
 
 
 class Scripted(Storm):
