@@ -20,6 +20,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 10, 300
 RAN_WELL = timedelta(seconds=600)
 """As the kubelet does with a container that keeps failing: the first restart is at once, each further one waits twice as long, and a
 group that has worked for so long has its past forgiven."""
+SKEW = timedelta(seconds=5)
+"""By so much the clocks of two controllers may differ."""
 
 
 def is_whole(job: Job, snapshot: Snapshot) -> bool:
@@ -114,8 +116,10 @@ def pause_until(job: Job, snapshot: Snapshot) -> datetime | None:
     last = job.status.elastic.last_rescale if is_whole(job, snapshot) and job.status.elastic is not None else None
     if last is None or last.at is None or not last.phases.get(PAUSE):
         return None
-    end = last.at + timedelta(milliseconds=last.phases[PAUSE])
-    return end if end > snapshot.now else None
+    pause = timedelta(milliseconds=last.phases[PAUSE])
+    end = last.at + pause
+    # Further away than it is long: the clock has stepped back, and nobody shall wait until it is there again.
+    return end if snapshot.now < end <= snapshot.now + pause + SKEW else None
 
 
 def may_start(job: Job, snapshot: Snapshot) -> bool:

@@ -266,6 +266,18 @@ def test_a_group_that_keeps_failing_starts_anew_after_growing_pauses_until_one_h
     assert len(cluster.pods) == 3, "its past is forgiven"
 
 
+def test_a_clock_that_steps_back_makes_nobody_wait_until_it_is_there_again() -> None:
+    cluster = running(jax())
+    for _ in range(2):
+        fail(cluster, "train-worker-1", 1)
+        cluster.settle()
+        cluster.run_all()
+    assert cluster.pods == {}, "the second time it waits"
+    cluster.now -= timedelta(seconds=90)
+    cluster.settle()
+    assert len(cluster.pods) == 3
+
+
 def test_disruptions_never_make_it_wait() -> None:
     cluster = running(jax())
     for _ in range(3):
