@@ -37,6 +37,8 @@ class Life:
     uid: str
     user_failures_before: int
     losses_before: int
+    parted: int = 0
+    """Workers that one of two leaders parted with: by the other's word nobody had told them to go, and then it was a loss."""
     specs: list[tuple[float, Job]] = field(default_factory=list)
     over_since: float | None = None
     completion: str = ""
@@ -136,7 +138,7 @@ class Laws:
         if charged > happened:
             self._breach("a failure is charged once", f"{charged} are charged, {happened} happened: {restarts}")
         ended = charged + restarts.get(Cause.DISRUPTION.value, 0)
-        happened += self._losses - life.losses_before
+        happened += self._losses - life.losses_before + life.parted
         if ended > happened:
             self._breach("an end has one cause", f"{ended} ends are counted, {happened} happened: {restarts}")
 
@@ -191,6 +193,7 @@ class Laws:
         life = self._life_of(pod)
         if life is None or pod["status"]["phase"] != "Running" or is_deleting(pod) or not _is_worker(pod):
             return
+        life.parted += self._can_overshoot
         lately = self._lately(life)
         is_whole = all(_is_resized(j) and not j.run_policy.suspend for j in lately)
         if life.end or life.closed or not is_whole or self._is_another_group(pod):
