@@ -192,10 +192,14 @@ def _may_go(pod: Pod, entry: Leaving, snapshot: Snapshot, *, was_told: bool) -> 
 
 
 def _has_left(pod: Pod, entry: Leaving, snapshot: Snapshot, *, was_told: bool) -> bool:
-    if pod.phase is not Phase.RUNNING or (entry.by is not None and entry.by <= snapshot.now):
+    if pod.phase is not Phase.RUNNING:
+        return True
+    if not was_told:
+        return False  # not before its leaving stands in the status: whoever comes after us would take its end for a disruption
+    if entry.by is not None and entry.by <= snapshot.now:
         return True
     world = snapshot.world
-    return was_told and world is not None and world.phase == FORMED and pod.name not in world.members
+    return world is not None and world.phase == FORMED and pod.name not in world.members
 
 
 def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> Tell:

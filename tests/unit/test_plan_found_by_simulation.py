@@ -56,6 +56,15 @@ def test_a_worker_told_to_go_stays_when_another_is_lost_before_it_left() -> None
     assert cluster.job.status.elastic.leaving == ()  # type: ignore[union-attr]
 
 
+def test_that_a_worker_leaves_by_plan_is_written_down_before_its_pod_goes_also_without_any_grace() -> None:
+    """A controller that died in between left a pod in deletion, which the next one took for a disruption."""
+    cluster = running(elastic_job(2, elastic={"scaleInGraceSeconds": 0}))
+    cluster.job = elastic_job(1, elastic={"scaleInGraceSeconds": 0}, status=cluster.job.status)
+    assert deleted(cluster.round()) == []
+    assert [entry.member for entry in cluster.job.status.elastic.leaving] == ["train-worker-1"]  # type: ignore[union-attr]
+    assert deleted(cluster.round()) == ["train-worker-1"]
+
+
 def test_a_worker_stuck_in_its_end_asks_for_no_rounds_once_its_time_is_up() -> None:
     cluster = running(elastic_job(2))
     gone_by = NOW + timedelta(seconds=30)
