@@ -31,8 +31,8 @@ from pathlib import Path
 import msgspec
 
 from elastic.local.installation import ensure_installation
-from rendezvous.tokens import control_token, job_token, load_keys
-from rendezvous.wire import Expectation
+from elastic.membership.tokens import control_token, job_token, load_keys
+from elastic.membership.wire import Expectation
 
 BEAT_S = 9.0
 CONNECTS_IN_FLIGHT = 32

@@ -22,12 +22,12 @@ from elastic.kube import connect
 from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
 from elastic.logs import log_to
+from elastic.membership.tokens import BadKey
 from rendezvous.server.access import Gate, KubeReviewer
 from rendezvous.server.credentials import Credentials, follow
 from rendezvous.server.http import Face
 from rendezvous.server.hub import Hub
 from rendezvous.server.metrics import metrics_of
-from rendezvous.tokens import BadKey
 
 log = logging.getLogger(__name__)
 

@@ -74,7 +74,7 @@ def controller(kubeconfig: Path, *flags: str, folder: Path) -> Iterator[Path]:
     """The controller, once it sees everything; yields its log."""
     ready = folder / "controller.ready"
     ready.unlink(missing_ok=True)
-    args = ["controller.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), *flags]
+    args = ["controller.running.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), *flags]
     with running("controller", args, folder=folder, ready=ready) as log:
         yield log
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller.actions import Create, Delete, Plan
-from controller.plan import plan
-from controller.settings import Rendezvous, Settings
-from controller.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World
+from controller.deciding.actions import Create, Delete, Plan
+from controller.deciding.plan import plan
+from controller.deciding.settings import Rendezvous, Settings
+from controller.watching.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World
 from elastic.api import parse
 from elastic.api.job import Job, JobStatus
 from elastic.api.kinds import KINDS
 from elastic.api.names import REPLICA_TYPE, pod_name
 from elastic.kube.resources import PODS, SERVICES
-from rendezvous.wire import Restart
+from elastic.membership.wire import Restart
 
 
 def restarts(*causes: str, generation: int = 1) -> tuple[Restart, ...]:

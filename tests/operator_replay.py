@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from control_plane import ROOT, SYSTEM, controller, controller_account, install_crds
 
-from controller.election import Election
-from controller.process import LEASE
+from controller.running.process import LEASE
 from elastic.certificates import make_ca
 from elastic.kube import connect
+from elastic.runtime.election import Election
 
 SUITE = ROOT / "tests" / "operator"
 SCHEDULERS = {"": "", "volcano": "volcano", "scheduler-plugins": "scheduler-plugins-scheduler"}

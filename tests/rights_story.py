@@ -15,7 +15,7 @@ from pathlib import Path
 from control_plane import ROOT, SYSTEM, controller, install_crds, running
 from rights_used import Use
 
-from controller.keys import JOBS
+from controller.watching.keys import JOBS
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
 from elastic.kube import connect

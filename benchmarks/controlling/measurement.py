@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.controlling.kubelets import Kubelets
 from benchmarks.controlling.process import Controller
-from controller.keys import JOBS
+from controller.watching.keys import JOBS
 from elastic.kube import connect
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube

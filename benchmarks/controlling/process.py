@@ -24,7 +24,9 @@ class Controller:
         ready.unlink(missing_ok=True)
         flags = ["--kubeconfig", str(kubeconfig), "--ready-file", str(ready), "--metrics-port", str(self._port), "--workers", str(workers)]
         with self._log.open("wb") as output:
-            self._process = subprocess.Popen([sys.executable, "-m", "controller.main", *flags], stdout=output, stderr=output, cwd=ROOT)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "controller.running.main", *flags], stdout=output, stderr=output, cwd=ROOT
+            )
         wait_for(ready, self._process, self._log)
 
     def cpu_s(self) -> float:

@@ -11,9 +11,9 @@ from typing import Self
 
 from benchmarks.rescaling.settings import LARGEST, free_port
 from elastic.local.installation import ensure_installation
-from rendezvous.client import RendezvousClient
-from rendezvous.tokens import control_token, job_token, load_keys
-from rendezvous.wire import Expectation, World
+from elastic.membership.client import RendezvousClient
+from elastic.membership.tokens import control_token, job_token, load_keys
+from elastic.membership.wire import Expectation, World
 
 JOB = "bench"
 START_S = 30.0

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from controller.frameworks.environment import Variable, variable, with_environment
 from controller.frameworks.protocol import Framework, Replica, total
-from controller.snapshot import Snapshot
+from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -12,7 +12,7 @@ from elastic.api.template import training_port
 
 
 class Jax(Framework):
-    def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
         return with_environment(pod, _environment(job, replica))
 
 

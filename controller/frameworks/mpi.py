@@ -4,11 +4,11 @@ A config map tells the launcher who the workers are: `hostfile` those that shoul
 
 from collections.abc import Mapping, Sequence
 
+from controller.deciding.replicas.tally import Tally
 from controller.frameworks import mpi_exec, mpi_ssh
 from controller.frameworks.mpi_hosts import LAUNCHER
 from controller.frameworks.protocol import Framework, Replica
-from controller.replicas import Tally
-from controller.snapshot import Pod, Snapshot
+from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.words import LauncherCreation
@@ -18,15 +18,15 @@ class Mpi(Framework):
     # Upstream doubles the word when a pod's end ends the job; clients compare it.
     failed_reason = "MPIJobFailed"
 
-    def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
         if mpi_ssh.is_chosen(job):
             return mpi_ssh.dressed(job, pod, replica, snapshot.settings)
         return mpi_exec.launcher(job, pod, snapshot) if replica.type == LAUNCHER else mpi_exec.worker(job, pod)
 
-    def head(self, job: Job) -> str | None:
+    def leader_type(self, job: Job) -> str | None:
         return LAUNCHER
 
-    def shown(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:
+    def displayed_counts(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:
         """Once the launcher has ended nobody counts the workers any more: they wait for a call that will not come."""
         launcher = counts.get(LAUNCHER)
         if launcher is None or not (launcher.succeeded or launcher.failed):
@@ -36,7 +36,7 @@ class Mpi(Framework):
     def objects(self, job: Job, snapshot: Snapshot) -> Sequence[Object]:
         return tuple(mpi_ssh.objects(job, snapshot) if mpi_ssh.is_chosen(job) else mpi_exec.objects(job, snapshot))
 
-    def may_start(self, job: Job, type: str, pods: Sequence[Pod]) -> bool:
+    def can_create(self, job: Job, type: str, pods: Sequence[Pod]) -> bool:
         """Over ssh nothing else holds the launcher back until somebody listens; by exec its init container waits."""
         by_default = LauncherCreation.WAIT_FOR_WORKERS if mpi_ssh.is_chosen(job) else LauncherCreation.AT_STARTUP
         policy = job.options.launcher_creation_policy or by_default

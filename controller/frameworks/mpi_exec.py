@@ -17,7 +17,7 @@ from controller.frameworks.mpi_hosts import (
     with_volume,
     workers,
 )
-from controller.snapshot import Snapshot
+from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from rendezvous.delivery import restricted

@@ -1,8 +1,8 @@
 """Who takes part in an MPI job and under which names, for either transport: launcher, workers, and the config map that lists them."""
 
-from controller import places
-from controller.ownership import owned_metadata
-from controller.snapshot import Snapshot
+from controller.deciding.objects.ownership import owned_metadata
+from controller.deciding.replicas import replica_slots
+from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -18,7 +18,7 @@ def launcher_name(job: Job) -> str:
 
 def workers(job: Job, snapshot: Snapshot) -> list[str]:
     """The workers that should be, by the names of their pods."""
-    return [pod_name(job.kind, job.metadata.name, WORKER, index) for index in places.of_hosts(job, snapshot)]
+    return [pod_name(job.kind, job.metadata.name, WORKER, index) for index in replica_slots.of_hosts(job, snapshot)]
 
 
 def running_workers(job: Job, snapshot: Snapshot) -> list[str]:

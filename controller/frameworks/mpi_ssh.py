@@ -4,6 +4,7 @@ headless service named like the job gives each a full name. No pod needs an acco
 
 from collections.abc import Iterator, Sequence
 
+from controller.deciding.settings import Settings
 from controller.frameworks.environment import Variable, variable, with_missing
 from controller.frameworks.mpi_hosts import (
     CONFIG_PATH,
@@ -19,8 +20,7 @@ from controller.frameworks.mpi_hosts import (
     workers,
 )
 from controller.frameworks.protocol import Replica
-from controller.settings import Settings
-from controller.snapshot import KeyPair, Snapshot
+from controller.watching.snapshot import KeyPair, Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.names import job_labels
 from elastic.api.words import MpiImplementation, MpiTransport

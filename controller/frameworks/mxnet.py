@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from controller.frameworks.environment import Variable, variable, with_environment
 from controller.frameworks.protocol import Framework, Replica
-from controller.snapshot import Snapshot
+from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -18,10 +18,10 @@ TUNER_KEY = "tuner-server-key"
 
 
 class MxNet(Framework):
-    def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
         return with_environment(pod, _environment(job, replica))
 
-    def head(self, job: Job) -> str | None:
+    def leader_type(self, job: Job) -> str | None:
         """The scheduler ends when training does. A search has none: its tuner ends it, and the servers that the tuner asks never end."""
         return next((type for type in (SCHEDULER, TUNER) if type in job.replicas), None)
 

@@ -5,8 +5,8 @@ The defaults here are right for most kinds. A framework knows nothing of rounds,
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.replicas import Tally
-from controller.snapshot import Pod, Snapshot
+from controller.deciding.replicas.tally import Tally
+from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.job import Job, Object
 
 
@@ -24,11 +24,11 @@ class Framework:
     failed_reason: str = "Failed"
     """What follows the kind in the reason of a job that failed by its pods."""
 
-    def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
         """Completes the replica's plain pod, which it may change, with environment, init containers and volumes."""
         raise NotImplementedError
 
-    def head(self, job: Job) -> str | None:
+    def leader_type(self, job: Job) -> str | None:
         """The type whose success is the job's success and whose running is the job's running; None: the workers together."""
         return None
 
@@ -37,7 +37,7 @@ class Framework:
         failed for good."""
         return None
 
-    def may_start(self, job: Job, type: str, pods: Sequence[Pod]) -> bool:
+    def can_create(self, job: Job, type: str, pods: Sequence[Pod]) -> bool:
         """May replicas of this type be made now? False: they wait for others."""
         return True
 
@@ -45,7 +45,7 @@ class Framework:
         """May a replica of this type fail for good without an effect on the job, as long as others may bring the work to its end?"""
         return False
 
-    def shown(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:
+    def displayed_counts(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:
         """The counts as the job's status shows them."""
         return counts
 

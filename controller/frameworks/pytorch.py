@@ -4,11 +4,11 @@ The rendezvous of the control plane itself is put into a pod by rendezvous.deliv
 
 from collections.abc import Iterator
 
-from controller import membership, store
+from controller.deciding.rendezvous import c10d_store, membership
+from controller.deciding.rendezvous.membership import RendezvousBackend
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.protocol import Framework, Replica, total
-from controller.membership import Place
-from controller.snapshot import Snapshot
+from controller.watching.snapshot import Snapshot
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -21,22 +21,22 @@ INIT_CONTAINER = "init-pytorch"
 
 
 class PyTorch(Framework):
-    def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
-        place = membership.place(job, snapshot)
-        pod = with_environment(pod, environment(job, replica, place=place))
-        if place is Place.OURS:
+    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+        backend = membership.backend_in_use(job, snapshot)
+        pod = with_environment(pod, environment(job, replica, backend=backend))
+        if backend is RendezvousBackend.OURS:
             return membership.delivered(job, pod, replica.index, snapshot)
-        if place is Place.STORE:
-            return with_missing(pod, store.environment(job), only=job.kind.container)
+        if backend is RendezvousBackend.STORE:
+            return with_missing(pod, c10d_store.environment(job), only=job.kind.container)
         if MASTER in job.replicas and replica.type == WORKER:
             pod["spec"]["initContainers"] = [*(pod["spec"].get("initContainers") or ()), _waits_for_master(job, pod, snapshot)]
         return pod
 
-    def head(self, job: Job) -> str | None:
+    def leader_type(self, job: Job) -> str | None:
         return MASTER if MASTER in job.replicas else None
 
 
-def environment(job: Job, replica: Replica, *, place: Place = Place.NONE) -> Iterator[Variable]:
+def environment(job: Job, replica: Replica, *, backend: RendezvousBackend = RendezvousBackend.NONE) -> Iterator[Variable]:
     everybody = total(job)
     yield variable("PYTHONUNBUFFERED", 1)
     if MASTER in job.replicas:
@@ -56,7 +56,7 @@ def environment(job: Job, replica: Replica, *, place: Place = Place.NONE) -> Ite
     if job.elastic is None:
         yield variable("PET_NNODES", everybody)
     else:
-        yield from _elastic(job, job.elastic, place=place)
+        yield from _elastic(job, job.elastic, backend=backend)
 
 
 def processes_per_node(job: Job) -> str | None:
@@ -71,24 +71,24 @@ def _processes(job: Job) -> int:
     return int(word) if word.isdigit() else 1
 
 
-def _elastic(job: Job, policy: ElasticPolicy, *, place: Place) -> Iterator[Variable]:
+def _elastic(job: Job, policy: ElasticPolicy, *, backend: RendezvousBackend) -> Iterator[Variable]:
     """Upstream's variables, which make worker 0 the host of torch's own rendezvous unless the user names another.
     Elsewhere what is added for that place says where to meet."""
     host = policy.rdzv_host or pod_name(job.kind, job.metadata.name, WORKER, 0)
     port = policy.rdzv_port or training_port(job.replicas[WORKER].template, job.kind)
     least, most = job.bounds
-    backend = RdzvBackend.C10D if policy.rdzv_backend in (None, RdzvBackend.ELASTIC) else policy.rdzv_backend
-    if place is Place.NONE:
+    spoken = RdzvBackend.C10D if policy.rdzv_backend in (None, RdzvBackend.ELASTIC) else policy.rdzv_backend
+    if backend is RendezvousBackend.NONE:
         yield variable("PET_RDZV_ENDPOINT", f"{host}:{port}")
-        yield variable("PET_RDZV_BACKEND", backend.value)
+        yield variable("PET_RDZV_BACKEND", spoken.value)
     yield variable("PET_NNODES", f"{least}:{most}")
     if policy.max_restarts is not None:
         yield variable("PET_MAX_RESTARTS", policy.max_restarts)
     if policy.n_proc_per_node is not None:
         yield variable("PET_NPROC_PER_NODE", policy.n_proc_per_node)
-    if policy.rdzv_id is not None and place is Place.NONE:
+    if policy.rdzv_id is not None and backend is RendezvousBackend.NONE:
         yield variable("PET_RDZV_ID", policy.rdzv_id)
-    if policy.rdzv_conf and place is not Place.STORE:
+    if policy.rdzv_conf and backend is not RendezvousBackend.STORE:
         yield variable("PET_RDZV_CONF", ",".join(f"{entry.key}={entry.value}" for entry in policy.rdzv_conf))
     if policy.standalone:
         yield variable("PET_STANDALONE", "")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from controller.frameworks.environment import variable, with_environment
 from controller.frameworks.protocol import Framework, Replica, total
-from controller.snapshot import Phase, Pod, Snapshot
+from controller.watching.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -19,19 +19,19 @@ LEADERS = ("Chief", "Master")
 
 
 class TensorFlow(Framework):
-    def dress(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
         if total(job) == 1:
             return pod
         domain = snapshot.settings.cluster_domain
         config = _sparse(job, replica, domain) if job.options.enable_dynamic_worker else _full(job, replica, domain)
         return with_environment(pod, [variable("TF_CONFIG", json.dumps(config, separators=(",", ":")))], only=job.kind.container)
 
-    def head(self, job: Job) -> str | None:
+    def leader_type(self, job: Job) -> str | None:
         return next((type for type in LEADERS if type in job.replicas), None)
 
     def has_succeeded(self, job: Job, pods: Sequence[Pod], failed: Collection[str]) -> bool | None:
         """Where failures are tolerated, the work is done when nobody is left who could do more of it, and somebody has done it."""
-        if self.head(job) is not None or WORKER not in job.replicas:
+        if self.leader_type(job) is not None or WORKER not in job.replicas:
             return None
         workers = [pod for pod in pods if pod.type == WORKER.lower() and not pod.is_deleting]
         done = [pod for pod in workers if pod.phase is Phase.SUCCEEDED]

@@ -5,10 +5,10 @@ connections (rendezvous.server, or a test) feeds it.
 """
 
 from rendezvous.machine.choose import leaving
+from rendezvous.machine.event_handlers import is_retired, is_stale
 from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
-from rendezvous.machine.hearing import is_retired, is_stale
 from rendezvous.machine.state import Cause, Job, Limits, Member, Phase
-from rendezvous.machine.step import Cut, Effect, Publish, Refuse, Tell, Wake, begin, step, step_all
+from rendezvous.machine.step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step, step_all
 from rendezvous.machine.views import is_done, summary, view
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "Publish",
     "Refuse",
     "Said",
+    "SendView",
     "Stepped",
-    "Tell",
     "Tick",
     "Wake",
     "begin",

@@ -5,7 +5,7 @@ A member that was told to go is taken only where the job would otherwise fall be
 
 from operator import attrgetter
 
-from rendezvous.machine.state import Cause, Job, Member, Phase, Standing
+from rendezvous.machine.state import Cause, CurrentWorld, Job, Member, Phase
 
 
 def leaving(job: Job, name: str) -> tuple[float, str] | None:
@@ -104,6 +104,6 @@ def _first_for_zero(job: Job, by_rank: list[str]) -> int:
     return next(iter(survivors or staying), 0)
 
 
-def unknown_seats(standing: Standing | None) -> int:
+def unknown_seats(standing: CurrentWorld | None) -> int:
     """How many members of a rebuilt world have not presented themselves yet."""
     return sum(1 for name in standing.seats if name is None) if standing is not None else 0

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rendezvous.wire import Expectation, FromMember
+from elastic.membership.wire import Expectation, FromMember
 
 
 @dataclass(frozen=True, slots=True)

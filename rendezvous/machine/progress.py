@@ -4,8 +4,8 @@ What follows from that is decided by those who charge restarts and form worlds.
 
 from dataclasses import replace
 
+from elastic.membership.wire import Expectation
 from rendezvous.machine.state import Cause, Job, Phase, Progress
-from rendezvous.wire import Expectation
 
 
 def stepped(job: Job, generation: int, step: int) -> Job:

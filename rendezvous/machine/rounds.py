@@ -6,12 +6,12 @@ closes into the next world. It skips the gathering when the current world cannot
 
 from dataclasses import replace
 
-from rendezvous.machine.charge import booked, judge, uncounted
+from elastic.membership.wire import MAX_UNCOUNTED, Restart
 from rendezvous.machine.choose import absent, leaving, seats, target, unknown_seats
-from rendezvous.machine.hearing import explain, gone
+from rendezvous.machine.event_handlers import apply_exit_reports, gone
 from rendezvous.machine.progress import in_new_world, stood_still
-from rendezvous.machine.state import Cause, Job, Member, Phase, Phases, Round, Standing, ranks_of
-from rendezvous.wire import MAX_UNCOUNTED, Restart
+from rendezvous.machine.restart_budget import booked, charge_restarts, uncounted
+from rendezvous.machine.state import Cause, CurrentWorld, Job, Member, Phase, Phases, Round, ranks_of
 
 
 def settle(job: Job, *, let_go: bool) -> Job:
@@ -20,7 +20,7 @@ def settle(job: Job, *, let_go: bool) -> Job:
         return job
     if let_go:
         job = _held_up(_drop_absent(job))
-    job = explain(job)
+    job = apply_exit_reports(job)
     if job.closed:
         return job
     job = _turn(job)
@@ -163,7 +163,7 @@ def _close_round(job: Job) -> Job:
     if job.disrupted and job.failures:
         loss = job.disrupted[0]  # found out after the failures that it brought about
         job = replace(job, round=replace(job.round, reason=loss.words, cause=loss.cause)) if job.round is not None else job
-    job = judge(job)
+    job = charge_restarts(job)
     return job if job.closed else _seal(job, chosen)
 
 
@@ -189,7 +189,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
     assert job.round is not None
     by_rank = seats(job, chosen)
     generation = job.generation + 1
-    world = Standing(
+    world = CurrentWorld(
         id=f"{generation}-{job.instance}",
         generation=generation,
         seats=by_rank,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from rendezvous.machine.book import Book
-from rendezvous.machine.window import Dates
-from rendezvous.wire import Budget, Expectation, Restart
+from elastic.membership.restart_log import RestartLog
+from elastic.membership.window import Dates
+from elastic.membership.wire import Budget, Expectation, Restart
 
 
 class Phase(StrEnum):
@@ -76,7 +76,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CurrentWorld:
     """The current world. `seats[rank]` is a member's name, or None where a restarted server has not heard from that rank yet."""
 
     id: str
@@ -93,7 +93,7 @@ class Standing:
     def size(self) -> int:
         return len(self.seats)
 
-    def seated(self, rank: int, name: str | None) -> "Standing":
+    def seated(self, rank: int, name: str | None) -> "CurrentWorld":
         """The same world with another occupant of one rank."""
         seats = (*self.seats[:rank], name, *self.seats[rank + 1 :])
         return replace(self, seats=seats, ranks=ranks_of(seats))
@@ -189,7 +189,7 @@ class Job:
     members: Mapping[str, Member] = field(default_factory=dict)
     retired: tuple[tuple[str, str], ...] = ()
     """(member, incarnation) pairs that a newer incarnation replaced"""
-    standing: Standing | None = None
+    standing: CurrentWorld | None = None
     uncounted: tuple[Restart, ...] = ()
     """restarts that might not be written down: members of the standing world hold them for the next server"""
     round: Round | None = None
@@ -202,7 +202,7 @@ class Job:
     """the first thing that broke the current world: words and cause"""
     explained: Mapping[str, None] = field(default_factory=dict)
     """ends (pod uid/run) that the controller has told and that are taken into account"""
-    told: Book = field(default_factory=Book)
+    told: RestartLog = field(default_factory=RestartLog)
     """the restarts that the controller's word counts"""
     own: Mapping[str, Restart] = field(default_factory=dict)
     """by id, the restarts that this server knows of itself, or from members that hold a world"""

@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rendezvous.machine import hearing, progress, rounds
+from elastic.membership.wire import Beat, Join, Ready, View
+from rendezvous.machine import event_handlers, progress, rounds
 from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
 from rendezvous.machine.state import Job, Limits, Phase
 from rendezvous.machine.views import is_done, view
-from rendezvous.wire import Beat, Join, Ready, View
 
 CALM_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendView:
     """Send this view to this member."""
 
     member: str
@@ -48,7 +48,7 @@ class Wake:
     at: float
 
 
-Effect = Tell | Refuse | Cut | Publish | Wake
+Effect = SendView | Refuse | Cut | Publish | Wake
 
 
 def begin(uid: str, *, instance: str, up_since: float, now: float, limits: Limits | None = None) -> Job:
@@ -72,20 +72,20 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
     for event in events:
         match event:
             case Said(member=name, incarnation=incarnation, message=message):
-                if hearing.is_retired(job, name, incarnation):
+                if event_handlers.is_retired(job, name, incarnation):
                     effects.append(Refuse(name, incarnation))
                     continue
                 is_quiet = is_quiet and isinstance(message, Beat)
                 subjects.add(name)
                 if isinstance(message, Join | Ready):
                     answered.add(name)
-                job = hearing.hear(job, name=name, incarnation=incarnation, message=message)
+                job = event_handlers.apply_message(job, name=name, incarnation=incarnation, message=message)
             case Lost(member=name, incarnation=incarnation):
                 is_quiet, has_lost = False, True
-                job = hearing.lose(job, name=name, incarnation=incarnation)
+                job = event_handlers.lose(job, name=name, incarnation=incarnation)
             case Expected(expectation=expectation):
                 is_quiet = False
-                job = hearing.expect(job, expectation)
+                job = event_handlers.expect(job, expectation)
             case Stepped(generation=generation, step=step):
                 known = job
                 job = progress.stepped(job, generation, step)
@@ -119,7 +119,7 @@ def _tells(before: Job, after: Job, *, subjects: set[str], answered: set[str]) -
     for name in names:
         sees = view(after, name, is_over=is_over)
         if name in answered or name not in before.members or view(before, name, is_over=was_over) != sees:
-            effects.append(Tell(name, sees))
+            effects.append(SendView(name, sees))
     return effects
 
 

@@ -1,10 +1,10 @@
 """What a job looks like from outside: to one member, and to the controller."""
 
-from rendezvous.machine.charge import uncounted
+from elastic.membership.wire import Rescale, Seat, View, World
 from rendezvous.machine.choose import absent, leaving
-from rendezvous.machine.hearing import end_id
+from rendezvous.machine.event_handlers import end_id
+from rendezvous.machine.restart_budget import uncounted
 from rendezvous.machine.state import Job, Member, Phase
-from rendezvous.wire import Rescale, Seat, View, World
 
 NAMED = 5
 

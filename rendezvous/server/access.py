@@ -8,7 +8,7 @@ from typing import Protocol
 
 from elastic.kube.client import Kube
 from elastic.kube.resources import TOKEN_REVIEWS
-from rendezvous.tokens import Role, is_valid
+from elastic.membership.tokens import Role, is_valid
 
 AUDIENCE = "elastic-rendezvous"
 REVIEW_KEPT_S = 60.0

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
-from rendezvous.tokens import KEY_FILES, BadKey, load_keys
+from elastic.membership.tokens import KEY_FILES, BadKey, load_keys
 
 log = logging.getLogger(__name__)
 

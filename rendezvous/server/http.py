@@ -8,10 +8,10 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from elastic.kube.errors import KubeError
+from elastic.membership.wire import Expectation, Report
 from rendezvous.server.access import Gate
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.members import serve_member
-from rendezvous.wire import Expectation, Report
 
 log = logging.getLogger(__name__)
 

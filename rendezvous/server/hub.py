@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from elastic.membership.wire import MAX_MEMBERS, Answer, Expectation, FromMember, Join, Report, Signal, View, World
 from rendezvous.machine import (
     Cut,
     Event,
@@ -18,8 +19,8 @@ from rendezvous.machine import (
     Publish,
     Refuse,
     Said,
+    SendView,
     Stepped,
-    Tell,
     Tick,
     Wake,
     begin,
@@ -31,7 +32,6 @@ from rendezvous.machine import (
     summary,
     view,
 )
-from rendezvous.wire import MAX_MEMBERS, Answer, Expectation, FromMember, Join, Report, Signal, View, World
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ class Hub:
             course.touched = course.job.now
         for effect in effects:
             match effect:
-                case Tell(member=name, view=view):
+                case SendView(member=name, view=view):
                     if name in course.links:
                         course.links[name][1].send(view)
                 case Refuse(member=name, incarnation=incarnation):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from elastic.membership.wire import MAX_MEMBERS, Failed, FromMember, Join, Refused, View
 from rendezvous.server.hub import Full, Hub
-from rendezvous.wire import MAX_MEMBERS, Failed, FromMember, Join, Refused, View
 
 log = logging.getLogger(__name__)
 

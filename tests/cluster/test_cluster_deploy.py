@@ -21,7 +21,7 @@ import yaml
 from control_plane import ROOT, SYSTEM, running
 from written_jobs import job, merged
 
-from controller.keys import JOBS
+from controller.watching.keys import JOBS
 from controller.webhook.certificate import LIFE
 from elastic.api import webhook
 from elastic.certificates import Pair, issue
@@ -130,7 +130,7 @@ class Replica:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         ready = folder / "ready"
-        args = ["controller.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), "--leader-elect", *flags]
+        args = ["controller.running.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), "--leader-elect", *flags]
         args += ["--webhook-port", str(self.port)]
         self._running = running("controller", args, folder=folder, ready=ready)
         self.log = folder / "controller.log"
@@ -320,7 +320,17 @@ async def test_a_namespaced_control_plane_without_mpi_runs_its_jobs_and_sees_not
             assert not await may(controller, verb, resource, namespace="" if resource == "nodes" else "default")
         assert not await may(controller, "create", "pods/exec", namespace=namespace)
     ready = tmp_path / "ready"
-    flags = ["controller.main", "--kubeconfig", str(account), "--ready-file", str(ready), "--leader-elect", "--namespace", namespace, kinds]
+    flags = [
+        "controller.running.main",
+        "--kubeconfig",
+        str(account),
+        "--ready-file",
+        str(ready),
+        "--leader-elect",
+        "--namespace",
+        namespace,
+        kinds,
+    ]
     with running("controller", flags, folder=tmp_path, ready=ready):
         await kube.create(JOBS["JAXJob"], named("ours", {"spec": {"runPolicy": None}}), namespace=namespace)
 

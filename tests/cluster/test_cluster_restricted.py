@@ -10,7 +10,7 @@ import pytest
 from control_plane import running
 from rights_story import rendezvous
 
-from controller.keys import JOBS
+from controller.watching.keys import JOBS
 from elastic.api.kinds import KINDS
 from elastic.kube.client import Kube
 from elastic.kube.resources import EVENTS, NAMESPACES, PODS, Object
@@ -57,7 +57,7 @@ async def test_jobs_of_every_kind_get_all_their_pods(served: str, kube: Kube, ku
     ensure_installation(tmp_path / "installation", addresses=())
     ready, wanted = tmp_path / "ready", restricted_jobs()
     with rendezvous(tmp_path / "installation", tmp_path) as address:
-        flags = ["controller.main", "--kubeconfig", str(kubeconfig), "--namespace", served, "--ready-file", str(ready)]
+        flags = ["controller.running.main", "--kubeconfig", str(kubeconfig), "--namespace", served, "--ready-file", str(ready)]
         flags += [
             "--installation",
             str(tmp_path / "installation"),

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from torch_agents import Server
 
+from elastic.membership.tokens import job_token
+from elastic.membership.wire import Expectation
 from elastic_worker import settings
 from elastic_worker.presence import Presence
-from rendezvous.tokens import job_token
-from rendezvous.wire import Expectation
 
 
 class Member:

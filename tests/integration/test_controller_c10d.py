@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from grounds import Ground
 
-from controller.keys import JOBS
+from controller.watching.keys import JOBS
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from laptop import NAMESPACE, get, gone, phase, until
 
-from controller.keys import JOBS
+from controller.watching.keys import JOBS
 from elastic.api.kinds import KINDS
 from elastic.api.names import JOB_NAME, pod_name
 from elastic.kube import connect

@@ -16,8 +16,8 @@ from api_process import ApiProcess, running
 from control_plane import ROOT, install_crds, wait_for
 from laptop import get, until
 
-from controller.keys import JOBS
-from controller.process import LEASE
+from controller.running.process import LEASE
+from controller.watching.keys import JOBS
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.resources import LEASES
@@ -36,7 +36,7 @@ class Candidate:
     def __init__(self, kubeconfig: Path, folder: Path, name: str) -> None:
         ready, self.log = folder / f"{name}.ready", folder / f"{name}.log"
         flags = ["--leader-elect", "--lease-namespace", NAMESPACE, "--lease-duration", LEASE_S, "--enable-kinds", "PyTorchJob"]
-        command = [sys.executable, "-m", "controller.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), *flags]
+        command = [sys.executable, "-m", "controller.running.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), *flags]
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)
         wait_for(ready, self.process, self.log)

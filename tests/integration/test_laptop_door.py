@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from written_jobs import job
 
-from controller.keys import JOBS
+from controller.watching.keys import JOBS
 from elastic.api import webhook
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch

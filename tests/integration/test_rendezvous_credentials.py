@@ -18,8 +18,8 @@ from torch_agents import Server, serving, wait_until
 
 from elastic.kube import connect
 from elastic.local.installation import ensure_installation
+from elastic.membership.tokens import control_token, job_token
 from rendezvous.server.access import AUDIENCE
-from rendezvous.tokens import control_token, job_token
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

@@ -19,11 +19,11 @@ from rendezvous_members import Member, expecting, members
 from torch_agents import Proxy, Server, serving, wait_until
 
 from elastic.local.installation import ensure_installation
+from elastic.membership.client import RendezvousClient, RendezvousError
+from elastic.membership.tokens import control_token, job_token
+from elastic.membership.wire import Expectation, Leaving, World
 from elastic_worker import settings
 from elastic_worker.report import Reporter
-from rendezvous.client import RendezvousClient, RendezvousError
-from rendezvous.tokens import control_token, job_token
-from rendezvous.wire import Expectation, Leaving, World
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

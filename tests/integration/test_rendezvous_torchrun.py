@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 from torch_agents import TRAINING, Agents, Proxy, Server, serving, wait_until
 
-from rendezvous.wire import Budget, Expectation
+from elastic.membership.wire import Budget, Expectation
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 

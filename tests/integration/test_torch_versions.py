@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from torch_agents import Agents, Server, grow_and_lose_worker_0, serving, wait_until
 
+from elastic.membership.wire import Budget, Expectation
 from rendezvous.c10d import PROGRAM, Store, c10d_env
-from rendezvous.wire import Budget, Expectation
 
 PYTHON = os.environ.get("ELASTIC_TEST_TORCH_PYTHON", "")
 

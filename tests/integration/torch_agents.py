@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 
 from elastic.local.installation import ensure_installation
-from rendezvous.client import RendezvousClient
+from elastic.membership.client import RendezvousClient
+from elastic.membership.tokens import control_token, job_token, load_keys
+from elastic.membership.wire import Expectation, World
 from rendezvous.delivery import WRAPPER
-from rendezvous.tokens import control_token, job_token, load_keys
-from rendezvous.wire import Expectation, World
 
 PATIENCE_S = 120.0
 ROOT = Path(__file__).parent.parent.parent

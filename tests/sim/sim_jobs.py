@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from controller import compat
+from controller.deciding import compat
 from elastic.api import parse
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER, Kind

@@ -11,9 +11,9 @@ from sim_cluster import Cluster, is_deleting
 from sim_jobs import replicas
 from sim_rendezvous import SimServer
 
-from controller.disruption import LOST, NOTICE_S
-from controller.keys import JOBS
-from controller.snapshot import GROUP
+from controller.deciding.lifecycle.disruption import LOST, NOTICE_S
+from controller.watching.keys import JOBS
+from controller.watching.snapshot import GROUP
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER

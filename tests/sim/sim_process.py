@@ -1,4 +1,4 @@
-"""A controller process of the simulation: the real parts, put together as controller.process does, without its sockets and threads.
+"""A controller process of the simulation: the real parts, put together as controller.running.process does, without its sockets and threads.
 It can be killed, stopped in good order, or made to stand still for a while, after which it goes on as if nothing had been.
 """
 
@@ -15,20 +15,21 @@ from sim_client import SimKube, Sky
 from sim_rendezvous import SimServer, Unreachable
 from sim_time import now
 
-from controller.apply import Applier
-from controller.election import Election, LeaseLost
-from controller.fence import FencedMembership, FencedWriter
-from controller.keys import Key
-from controller.link import RendezvousLink
-from controller.metrics import Metrics
-from controller.observe import Observer, resources_of
-from controller.reconcile import Reconciler
-from controller.secrets import Secrets
-from controller.settings import Rendezvous, Settings
-from controller.snapshot import KeyPair
-from controller.tell import Teller
-from controller.workqueue import WorkQueue
-from rendezvous.wire import Expectation, World
+from controller.acting.apply import Applier
+from controller.acting.event_recorder import EventRecorder
+from controller.acting.fenced_link import FencedMembership
+from controller.acting.link import RendezvousLink
+from controller.deciding.settings import Rendezvous, Settings
+from controller.running.metrics import Metrics
+from controller.running.reconcile import Reconciler
+from controller.watching.keys import Key
+from controller.watching.observe import Observer, resources_of
+from controller.watching.secrets import Secrets
+from controller.watching.snapshot import KeyPair
+from elastic.membership.wire import Expectation, World
+from elastic.runtime.election import Election, LeaseLost
+from elastic.runtime.fence import FencedWriter
+from elastic.runtime.workqueue import WorkQueue
 
 SETTINGS = Settings(rendezvous=Rendezvous(endpoint="rdzv:8443", ca="CA"))
 
@@ -116,9 +117,9 @@ class Controller:
 
     def _applier(self) -> Applier:
         if self._election is None:
-            return Applier(self.kube, Teller(self.kube), self._link)
+            return Applier(self.kube, EventRecorder(self.kube), self._link)
         kube = FencedWriter(self.kube, self._left_s)
-        return Applier(kube, Teller(kube), FencedMembership(self._link, self._left_s))
+        return Applier(kube, EventRecorder(kube), FencedMembership(self._link, self._left_s))
 
     def _left_s(self) -> float:
         """By true time: a process that stands still asks nothing, and here its tasks go from one request that fails to the next."""

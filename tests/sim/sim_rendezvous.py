@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View, World
 from rendezvous.server.hub import Hub
-from rendezvous.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View, World
 
 BEAT_S = 5.0
 REACH_S = 0.01

@@ -8,8 +8,8 @@ from sim_api import Api
 from sim_cluster import is_deleting
 from sim_rendezvous import SimServer
 
-from controller.compat import ANNOTATION
-from controller.keys import owner_uid
+from controller.deciding.compat import ANNOTATION
+from controller.watching.keys import owner_uid
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER

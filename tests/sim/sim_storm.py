@@ -21,7 +21,7 @@ from sim_rendezvous import SimServer
 from sim_right import wrongs
 from sim_time import now
 
-from controller.keys import JOBS, Key
+from controller.watching.keys import JOBS, Key
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER
 from elastic.kube.errors import KubeError

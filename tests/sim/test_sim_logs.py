@@ -13,11 +13,11 @@ from sim_jobs import NAME, job_of
 from sim_process import Controller
 from sim_rendezvous import SimServer
 
-from controller.keys import JOBS
+from controller.watching.keys import JOBS
 from elastic.api.kinds import KINDS
 
 KIND = "PyTorchJob"
-OF_ROUNDS = {"controller.reconcile", "controller.tell"}
+OF_ROUNDS = {"controller.running.reconcile", "controller.acting.event_recorder"}
 ONE_BUG_AT = 5
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from test_sim_rest import KIND, Scene, named, played
 
-from controller.keys import JOBS, owner_uid
+from controller.watching.keys import JOBS, owner_uid
 from elastic.api.names import REPLICA_TYPE
 from elastic.kube.resources import PODS, SERVICES
 

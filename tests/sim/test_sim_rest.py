@@ -14,7 +14,7 @@ from sim_jobs import job_of
 from sim_process import Controller
 from sim_rendezvous import SimServer
 
-from controller.keys import JOBS
+from controller.watching.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import EVENTS, PODS

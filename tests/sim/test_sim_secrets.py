@@ -10,8 +10,8 @@ from sim_api import Write
 from sim_jobs import NAME, job_of
 from test_sim_rest import KIND, REST_S, Scene
 
-from controller.keys import JOBS, owner_uid
-from controller.patience import PATIENCE_S
+from controller.acting.status_debounce import PATIENCE_S
+from controller.watching.keys import JOBS, owner_uid
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import EVENTS, PODS, SECRETS

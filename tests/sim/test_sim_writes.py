@@ -9,9 +9,9 @@ from sim_api import Write
 from sim_jobs import NAME, job_of
 from test_sim_rest import KIND, Scene
 
-from controller.compat import ANNOTATION
-from controller.keys import JOBS
-from controller.patience import PATIENCE_S
+from controller.acting.status_debounce import PATIENCE_S
+from controller.deciding.compat import ANNOTATION
+from controller.watching.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import PODS

@@ -3,11 +3,11 @@
 from msgspec.structs import asdict, replace
 from rendezvous_group import Group
 
-from controller import ledger
-from controller.snapshot import Pod, World
+from controller.deciding.lifecycle import restart_accounting
+from controller.watching.snapshot import Pod, World
 from elastic.api.job import ElasticStatus
+from elastic.membership.wire import Budget, Charge, Ended, Expectation, Restart
 from rendezvous.machine import summary
-from rendezvous.wire import Budget, Charge, Ended, Expectation, Restart
 
 
 class Controller:
@@ -46,12 +46,12 @@ class Controller:
         """Writes down, in one piece, what the server tells now."""
         told, known = summary(self._group.job), self.status
         world = World(generation=told.generation, members=frozenset(), uncounted=told.uncounted, explained=told.explained)
-        status = ledger.booked(known, world)
+        status = restart_accounting.booked(known, world)
         for cause, count in status.restarts.items():
             self._charged += [(cause, self._group.now)] * (count - known.restarts.get(cause, 0))
         if told.phase == "running":
             status = replace(status, generation=max(known.generation, told.generation))
         pods = [Pod(uid, uid, "worker", 0) for uid in self.pods]
-        self.status = ledger.settled(replace(status, closed=told.closed or known.closed), pods)
+        self.status = restart_accounting.settled(replace(status, closed=told.closed or known.closed), pods)
         if told.fruitless is not None:
             self._progress = told.fruitless, told.step

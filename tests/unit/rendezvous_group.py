@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from rendezvous.machine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, Tell, Tick, Wake, begin, step, summary
-from rendezvous.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
+from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
+from rendezvous.machine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, SendView, Tick, Wake, begin, step, summary
 
 BEAT_S = 5.0
 
@@ -93,7 +93,7 @@ class Group:
             assert self.numbers.setdefault(standing.generation, standing.id) == standing.id, "two worlds of one generation"
         for effect in effects:
             match effect:
-                case Tell(member=name, view=view):
+                case SendView(member=name, view=view):
                     agent = self.agents.get(name)
                     if agent is not None and agent.is_linked and self.job.members[name].incarnation == agent.incarnation:
                         agent.hear(view)

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job, job, replica
 
-from controller import compat
-from controller.actions import Create, Plan
-from controller.apply import Applier
-from controller.keys import Key
-from controller.snapshot import Snapshot
-from controller.tell import Teller
+from controller.acting.apply import Applier
+from controller.acting.event_recorder import EventRecorder
+from controller.deciding import compat
+from controller.deciding.actions import Create, Plan
+from controller.watching.keys import Key
+from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, JobStatus, Object
 from elastic.kube.resources import EVENTS, PODS, Resource
 
@@ -85,7 +85,7 @@ async def told(planned: Plan) -> list[tuple[str, str]]:
     kube = Kube()
     pods = replace(planned, actions=tuple(a for a in planned.actions if isinstance(a, Create) and a.resource == PODS), status=None)
     raw: Object = {"kind": "PyTorchJob", "metadata": {"name": "train", "namespace": "team", "uid": "u"}}
-    await Applier(kube, Teller(kube), None).carry_out(Key("PyTorchJob", "team", "train"), raw, pods, old=JobStatus(), now=NOW)  # type: ignore[arg-type]
+    await Applier(kube, EventRecorder(kube), None).carry_out(Key("PyTorchJob", "team", "train"), raw, pods, old=JobStatus(), now=NOW)  # type: ignore[arg-type]
     return sorted((event["source"]["component"], event["message"]) for event in kube.events)
 
 

@@ -6,9 +6,9 @@ import pytest
 from aiohttp import web
 from test_kube_client import refusal, served
 
-from controller.election import Election, LeaseLost, Seen, Terms, is_free
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
+from elastic.runtime.election import Election, LeaseLost, Seen, Terms, is_free
 
 
 class OneLease:

@@ -5,14 +5,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from controller.actions import Plan, normal
-from controller.apply import Applier
-from controller.fence import FencedMembership, FencedWriter, Lapsed
-from controller.keys import Key
-from controller.tell import Teller
+from controller.acting.apply import Applier
+from controller.acting.event_recorder import EventRecorder
+from controller.acting.fenced_link import FencedMembership
+from controller.deciding.actions import Plan, normal
+from controller.watching.keys import Key
 from elastic.api.job import JobStatus
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, Object
+from elastic.runtime.fence import FencedWriter, Lapsed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LAPSED, HELD = (lambda: 0.0), (lambda: 60.0)
@@ -101,7 +102,7 @@ async def test_a_round_that_the_lapse_overtakes_ends_with_an_error_and_tells_not
     writer = FencedWriter(kube, LAPSED)
     job: Object = {"kind": "PyTorchJob", "metadata": {"name": "train", "namespace": "team", "uid": "u", "resourceVersion": "1"}}
     plan = Plan(status=JobStatus(start_time=NOW), news=(normal("PyTorchJobRunning", "it runs"),))
-    applier = Applier(writer, Teller(writer), FencedMembership(kube, LAPSED))
+    applier = Applier(writer, EventRecorder(writer), FencedMembership(kube, LAPSED))
     outcome = await applier.carry_out(Key("PyTorchJob", "team", "train"), job, plan, old=JobStatus(), now=NOW)
     assert [str(error) for error in outcome.errors]
     assert kube.sent == []

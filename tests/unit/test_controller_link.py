@@ -7,17 +7,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from job_builders import restarts
 
-from controller.actions import Budget, End, Leave, Tell
-from controller.link import RendezvousLink, expectation
+from controller.acting.link import RendezvousLink, expectation
+from controller.deciding.actions import Budget, End, Leave, SetExpectation
 from elastic.api.words import Cause
-from rendezvous import wire
+from elastic.membership import wire
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def tell(**changes: object) -> Tell:
+def tell(**changes: object) -> SetExpectation:
     nothing = {"members": ("a",), "pending": (), "leaving": (), "ended": (), "least": 1, "most": 2, "sizes": (), "budget": Budget()}
-    return Tell(**{**nothing, "restarts": (), "grace_s": 30.0, "floor": 0, **changes})  # type: ignore[arg-type]
+    return SetExpectation(**{**nothing, "restarts": (), "grace_s": 30.0, "floor": 0, **changes})  # type: ignore[arg-type]
 
 
 class Server:

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 
-from controller.main import main
-from controller.process import _installation
-from controller.web import PortTaken, serving
-from rendezvous.tokens import BadKey
+from controller.running.main import main
+from controller.running.process import _installation
+from elastic.membership.tokens import BadKey
+from elastic.runtime.web import PortTaken, serving
 
 
 def said(*flags: str) -> Result:
@@ -76,7 +76,7 @@ def test_a_port_of_the_webhook_that_another_has_is_named_too(tmp_path: Path) -> 
         context = {"name": "x", "context": {"user": "u", "cluster": "c"}}
         kubeconfig.write_text(json.dumps({"users": [user], "clusters": [cluster], "contexts": [context], "current-context": "x"}))
         port = other.getsockname()[1]
-        command = [sys.executable, "-m", "controller.main", "--kubeconfig", str(kubeconfig), "--webhook-port", str(port)]
+        command = [sys.executable, "-m", "controller.running.main", "--kubeconfig", str(kubeconfig), "--webhook-port", str(port)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 2
     (line,) = map(json.loads, ended.stderr.splitlines())

@@ -12,7 +12,7 @@ from aiohttp import web
 from click.testing import CliRunner
 from test_kube_client import refusal, served
 
-from controller.own_pod import NoPod, own_image
+from controller.watching.own_pod import NoPod, own_image
 from elastic.local.installation import ensure_installation
 from elastic.logs import Line
 from rendezvous.main import main as rendezvous_main

@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from controller.actions import Delete, DeleteJob, Plan, normal
-from controller.apply import Applier
-from controller.keys import Key
-from controller.tell import Teller
-from controller.workqueue import LONGEST_BACK_OFF_S, WorkQueue
+from controller.acting.apply import Applier
+from controller.acting.event_recorder import EventRecorder
+from controller.deciding.actions import Delete, DeleteJob, Plan, normal
+from controller.watching.keys import Key
 from elastic.api.job import Condition, JobStatus
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, PODS, VOLCANO_POD_GROUPS, Object, Resource
+from elastic.runtime.workqueue import LONGEST_BACK_OFF_S, WorkQueue
 
 KEY = Key("PyTorchJob", "team", "train")
 JOB: Object = {
@@ -57,7 +57,7 @@ class Kube:
 
 async def test_an_event_waits_until_the_status_says_the_same() -> None:
     kube = Kube()
-    applier = Applier(kube, Teller(kube), None)  # type: ignore[arg-type]
+    applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
     plan = Plan(status=DONE, news=(normal("PyTorchJobSucceeded", "done"),))
     await applier.carry_out(KEY, JOB, plan, old=JobStatus(), now=NOW)
     assert kube.events == []
@@ -132,7 +132,7 @@ async def test_running_jobs_to_which_something_happens_all_the_time_let_new_ones
 
 async def test_what_one_round_sees_of_several_pods_is_one_event_and_each_of_it_is_told_once() -> None:
     kube = Kube()
-    teller = Teller(kube)  # type: ignore[arg-type]
+    teller = EventRecorder(kube)  # type: ignore[arg-type]
     ended = [normal("ExitedWithCode", f"Pod: team.train-worker-{n} exited with code 0", about=f"uid-{n}/0") for n in range(3)]
     await teller.tell(JOB, ended[:2], now=NOW)
     await teller.tell(JOB, ended, now=NOW)
@@ -146,7 +146,7 @@ async def test_what_one_round_sees_of_several_pods_is_one_event_and_each_of_it_i
 async def test_news_that_speaks_of_different_things_shares_no_event() -> None:
     kube = Kube()
     waits = [normal("ErrImagePull", f"Error pod train-worker-{n} container pytorch waiting message: no such image") for n in range(2)]
-    await Teller(kube).tell(JOB, waits, now=NOW)  # type: ignore[arg-type]
+    await EventRecorder(kube).tell(JOB, waits, now=NOW)  # type: ignore[arg-type]
     assert len(kube.messages) == 2
 
 
@@ -155,7 +155,7 @@ async def test_no_pod_goes_on_the_word_of_a_spec_that_has_been_changed_since(gen
     """A view of the job that lags behind must cost no worker: the user may have taken back what it still shows."""
     kube = Kube()
     kube.generation = generation
-    applier = Applier(kube, Teller(kube), None)  # type: ignore[arg-type]
+    applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
     plan = Plan((Delete(PODS, "train-worker-1", "uid-1"),), status=DONE)
     kube.refuses = False
     outcome = await applier.carry_out(KEY, JOB, plan, old=JobStatus(), now=NOW)
@@ -167,7 +167,7 @@ async def test_no_pod_goes_on_the_word_of_a_spec_that_has_been_changed_since(gen
 @pytest.mark.parametrize(("kind", "reason"), [("PyTorchJob", "SuccessfulDeletePod"), ("TFJob", "SuccessfulDeleteJob")])
 async def test_a_job_that_goes_when_its_time_is_over_leaves_word_of_it(kind: str, reason: str) -> None:
     kube = Kube()
-    applier = Applier(kube, Teller(kube), None)  # type: ignore[arg-type]
+    applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
     job = {**JOB, "kind": kind}
     await applier.carry_out(Key(kind, "team", "train"), job, Plan((DeleteJob(),)), old=JobStatus(), now=NOW)
     assert kube.deleted == ["train"]
@@ -176,7 +176,7 @@ async def test_a_job_that_goes_when_its_time_is_over_leaves_word_of_it(kind: str
 
 async def test_the_end_of_a_pod_group_is_told_as_upstream_does() -> None:
     kube = Kube()
-    applier = Applier(kube, Teller(kube), None)  # type: ignore[arg-type]
+    applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
     await applier.carry_out(KEY, JOB, Plan((Delete(VOLCANO_POD_GROUPS, "train", "uid-group"),)), old=JobStatus(), now=NOW)
     assert (kube.events, kube.messages) == (["SuccessfulDeletePodGroup"], ["Deleted PodGroup: train"])
 
@@ -185,7 +185,7 @@ async def test_what_a_conflict_kept_from_being_deleted_is_looked_at_again() -> N
     """Another object may have the name by now, or the server may only ask to be asked again: the next round sees which."""
     kube = Kube()
     kube.conflicts = True
-    applier = Applier(kube, Teller(kube), None)  # type: ignore[arg-type]
+    applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
     outcome = await applier.carry_out(KEY, JOB, Plan((Delete(PODS, "train-worker-1", "uid-1"),)), old=JobStatus(), now=NOW)
     assert [str(error) for error in outcome.errors] == ["409 Conflict: please try again"]
     assert kube.events == [], "a lost race is no news"

@@ -19,10 +19,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from rights_used import granted
 
-from controller.keys import JOBS
-from controller.main import main as controller_main
-from controller.metrics import Metrics
-from controller.observe import resources_of
+from controller.running.main import main as controller_main
+from controller.running.metrics import Metrics
+from controller.watching.keys import JOBS
+from controller.watching.observe import resources_of
 from controller.webhook.keeping import Place
 from elastic import certificates
 from elastic.api import webhook
@@ -30,9 +30,9 @@ from elastic.api.kinds import KINDS
 from elastic.api.rights import MPI, SYSTEM, as_objects, roles
 from elastic.kube.resources import NODES
 from elastic.local.installation import SERVICE
+from elastic.membership.tokens import load_keys
 from rendezvous.main import main as rendezvous_main
 from rendezvous.server.metrics import metrics_of
-from rendezvous.tokens import load_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from job_builders import NOW
 
-from controller.actions import normal
-from controller.tell import Teller
+from controller.acting.event_recorder import EventRecorder
+from controller.deciding.actions import normal
 from elastic.kube.errors import KubeError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,8 +52,8 @@ class Refusing:
 
 async def test_an_event_that_was_not_written_is_logged_with_its_job(caplog: pytest.LogCaptureFixture) -> None:
     job = {"kind": "PyTorchJob", "metadata": {"name": "train", "namespace": "team", "uid": "u"}}
-    with caplog.at_level(logging.WARNING, logger="controller.tell"):
-        await Teller(Refusing()).tell(job, [normal("PyTorchJobSucceeded", "done")], now=NOW)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING, logger="controller.acting.event_recorder"):
+        await EventRecorder(Refusing()).tell(job, [normal("PyTorchJobSucceeded", "done")], now=NOW)  # type: ignore[arg-type]
     (line,) = (record.__dict__ for record in caplog.records)
     assert {field: line[field] for field in ("kind", "namespace", "job", "uid", "reason")} == {
         "kind": "PyTorchJob",

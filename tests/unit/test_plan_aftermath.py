@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from job_builders import NOW, OURS, Cluster, elastic_job, reasons
 
-from controller.snapshot import Container, Phase
+from controller.watching.snapshot import Container, Phase
 from elastic.api.job import ElasticStatus
 
 

@@ -8,11 +8,11 @@ import pytest
 from job_builders import NOW, OURS, Cluster, elastic_job, restarts
 from msgspec import structs
 
-from controller.actions import Budget, End, Forget, Tell
-from controller.snapshot import Container, Phase, World
+from controller.deciding.actions import Budget, End, Forget, SetExpectation
+from controller.watching.snapshot import Container, Phase, World
 from elastic.api.book import Charge
 from elastic.api.words import Cause
-from rendezvous.wire import Restart
+from elastic.membership.wire import Restart
 
 
 def running(workers: int, *, settings: Any = OURS, restart: str = "OnFailure", **elastic: Any) -> Cluster:
@@ -23,9 +23,9 @@ def running(workers: int, *, settings: Any = OURS, restart: str = "OnFailure", *
     return cluster
 
 
-def told(cluster: Cluster) -> Tell:
+def told(cluster: Cluster) -> SetExpectation:
     planned = cluster.round()
-    return next(action for action in planned.actions if isinstance(action, Tell))
+    return next(action for action in planned.actions if isinstance(action, SetExpectation))
 
 
 def evicted(cluster: Cluster, name: str) -> None:

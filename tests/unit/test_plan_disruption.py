@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from job_builders import NOW, OURS, Cluster, created, elastic_job, job, reasons, replica, restarts
 
-from controller.actions import End, Tell
-from controller.snapshot import Container, Node, Phase, World
+from controller.deciding.actions import End, SetExpectation
+from controller.watching.snapshot import Container, Node, Phase, World
 from elastic.api.words import Cause
 
 
@@ -23,8 +23,8 @@ def running(workers: int, **more: object) -> Cluster:
     return cluster
 
 
-def told(cluster: Cluster) -> Tell:
-    return next(action for action in reversed(cluster.told) if isinstance(action, Tell))
+def told(cluster: Cluster) -> SetExpectation:
+    return next(action for action in reversed(cluster.told) if isinstance(action, SetExpectation))
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from job_builders import NOW, PLAIN, Cluster, deleted, elastic_job, job, reasons, replica, snapshot, with_status
 from job_builders import pod as a_pod
 
-from controller.actions import DeleteJob
-from controller.plan import plan
-from controller.snapshot import Phase
+from controller.deciding.actions import DeleteJob
+from controller.deciding.plan import plan
+from controller.watching.snapshot import Phase
 from elastic.api.job import JobStatus
 
 

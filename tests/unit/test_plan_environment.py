@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from job_builders import PLAIN, Cluster, job, replica, snapshot
 
-from controller.pods import pod_for
-from controller.snapshot import Phase
+from controller.deciding.objects.pods import pod_for
+from controller.watching.snapshot import Phase
 from elastic.api.job import Job
 from rendezvous.delivery import restricted
 

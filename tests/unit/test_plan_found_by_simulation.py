@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, reasons, replica
 
-from controller.failure import REMEMBERED
-from controller.snapshot import Container, Node, Phase, World
+from controller.deciding.lifecycle.failure import REMEMBERED
+from controller.watching.snapshot import Container, Node, Phase, World
 from elastic.api import parse
 from elastic.api.job import Job
 from elastic.api.words import ConditionType

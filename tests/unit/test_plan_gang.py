@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from job_builders import PLAIN, Cluster, elastic_job, job, reasons, replica
 
-from controller.actions import Update
-from controller.snapshot import Owned, Phase
+from controller.deciding.actions import Update
+from controller.watching.snapshot import Owned, Phase
 
 VOLCANO = replace(PLAIN, gang_scheduler="volcano")
 PLUGINS = replace(PLAIN, gang_scheduler="scheduler-plugins-scheduler")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from job_builders import NOW, replica
 
-from controller.actions import DeleteJob, Plan
-from controller.invalid import plan_for_invalid
+from controller.deciding.actions import DeleteJob, Plan
+from controller.deciding.lifecycle.invalid import plan_for_invalid
 from elastic.api import SpecError, parse, status_of
 from elastic.api.kinds import KINDS
 

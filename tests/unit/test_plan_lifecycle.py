@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from job_builders import NOW, Cluster, created, deleted, elastic_job, job, reasons, replica
 
-from controller.actions import Delete, DeleteJob
-from controller.snapshot import Phase
+from controller.deciding.actions import Delete, DeleteJob
+from controller.watching.snapshot import Phase
 from elastic.kube.resources import PODS
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import NOW, Cluster, deleted, elastic_job, job, reasons, replica
 
-from controller.actions import Delete
-from controller.lost import PATIENCE_S
-from controller.plan import plan
-from controller.snapshot import Node, Phase, pod_from
+from controller.deciding.actions import Delete
+from controller.deciding.lifecycle.lost_nodes import PATIENCE_S
+from controller.deciding.plan import plan
+from controller.watching.snapshot import Node, Phase, pod_from
 from elastic.api.job import Job
 from elastic.kube.resources import PODS
 

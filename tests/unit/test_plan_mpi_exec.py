@@ -4,8 +4,8 @@ from typing import Any
 
 from job_builders import PLAIN, Cluster, job, replica
 
-from controller.pods import pod_for
-from controller.settings import Settings
+from controller.deciding.objects.pods import pod_for
+from controller.deciding.settings import Settings
 
 UPSTREAMS = [
     ("OMPI_MCA_plm_rsh_agent", "/etc/mpi/kubexec.sh"),

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from job_builders import PLAIN, Cluster, created, job, replica
 
-from controller.actions import Create, Update
+from controller.deciding.actions import Create, Update
+from controller.deciding.objects.pods import pod_for
+from controller.deciding.plan import plan
+from controller.deciding.settings import Settings
 from controller.frameworks import mpi_ssh
-from controller.keypair import new_key_pair
-from controller.plan import plan
-from controller.pods import pod_for
-from controller.settings import Settings
-from controller.snapshot import KeyPair, Phase
+from controller.running.keypair import new_key_pair
+from controller.watching.snapshot import KeyPair, Phase
 from elastic.api import SpecError, parse
 from elastic.api.job import to_object
 

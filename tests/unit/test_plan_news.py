@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from job_builders import OURS, PLAIN, Cluster, elastic_job, job, reasons, replica, snapshot
 
-from controller.plan import plan
-from controller.snapshot import Container, Phase, World, pod_from
+from controller.deciding.plan import plan
+from controller.watching.snapshot import Container, Phase, World, pod_from
 
 Object = dict[str, Any]
 

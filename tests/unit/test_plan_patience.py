@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import NOW, Cluster, elastic_job, job, replica
 
-from controller import patience
-from controller.actions import Delete, Plan, normal
-from controller.patience import PATIENCE_S, Held, believed, can_wait, held_back
-from controller.snapshot import Phase
+from controller.acting import status_debounce
+from controller.acting.status_debounce import PATIENCE_S, PendingStatus, believed, can_wait, held_back
+from controller.deciding.actions import Delete, Plan, normal
+from controller.watching.snapshot import Phase
 from elastic.api.job import JobStatus, ReplicaStatus
 from elastic.kube.resources import PODS
 
@@ -105,9 +105,9 @@ def test_news_of_a_pod_that_goes_in_this_round_is_told_in_this_round() -> None:
 def test_news_waits_with_the_status_unless_it_comes_of_what_the_round_does() -> None:
     told = normal("ExitedWithCode", "Pod: team.train-worker-0 exited with code 0")
     quiet = Plan(status=COUNTED, news=(told,))
-    assert patience.without_what_waits(quiet) == Plan()
+    assert status_debounce.without_what_waits(quiet) == Plan()
     busy = replace(quiet, actions=(Delete(PODS, "train-worker-2", "uid"),))
-    assert patience.without_what_waits(busy).news == (told,)
+    assert status_debounce.without_what_waits(busy).news == (told,)
 
 
 def test_the_start_of_a_job_stays_where_it_was_while_it_is_held_back() -> None:
@@ -125,7 +125,7 @@ def test_the_start_of_a_job_stays_where_it_was_while_it_is_held_back() -> None:
 
 @pytest.mark.parametrize(("uid", "stored"), [("another", JobStatus()), ("job-uid", COUNTED)])
 def test_what_was_held_back_is_forgotten_with_the_job_and_with_the_status_it_was_meant_for(uid: str, stored: JobStatus) -> None:
-    held = Held("job-uid", JobStatus(), msgspec.structs.replace(COUNTED, completion_time=NOW), until=1.0)
+    held = PendingStatus("job-uid", JobStatus(), msgspec.structs.replace(COUNTED, completion_time=NOW), until=1.0)
     assert believed(held, uid=uid, stored=stored) == stored
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import NOW, Cluster, created, deleted, job, reasons, replica
 
-from controller.pods import pod_for
-from controller.settings import Settings
-from controller.snapshot import Container, Phase
+from controller.deciding.objects.pods import pod_for
+from controller.deciding.settings import Settings
+from controller.watching.snapshot import Container, Phase
 from elastic.api import parse
 from elastic.api.job import ElasticStatus, Job, to_object
 

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from job_builders import OURS, Cluster, elastic_job, job, replica, snapshot
 
-from controller.actions import Create, Plan
-from controller.plan import plan
-from controller.settings import Settings
+from controller.deciding.actions import Create, Plan
+from controller.deciding.plan import plan
+from controller.deciding.settings import Settings
 from elastic.api import parse
 from elastic.api.job import Job
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod, restarts
 
-from controller import resize
-from controller.actions import Create, Tell
-from controller.pods import pod_for
-from controller.settings import Settings
-from controller.snapshot import Phase, World
+from controller.deciding.actions import Create, SetExpectation
+from controller.deciding.objects.pods import pod_for
+from controller.deciding.replicas import slot_assignment
+from controller.deciding.settings import Settings
+from controller.watching.snapshot import Phase, World
 from elastic.api.job import Rescale
 from elastic.kube.resources import PODS
 
@@ -30,8 +30,8 @@ def scaled(cluster: Cluster, workers: int) -> None:
     cluster.job = elastic_job(workers, elastic={"scaleInGraceSeconds": 20}, status=cluster.job.status)
 
 
-def last_told(cluster: Cluster) -> Tell:
-    return next(action for action in reversed(cluster.told) if isinstance(action, Tell))
+def last_told(cluster: Cluster) -> SetExpectation:
+    return next(action for action in reversed(cluster.told) if isinstance(action, SetExpectation))
 
 
 def test_a_worker_told_to_leave_keeps_its_pod_and_name_until_it_has_left() -> None:
@@ -147,18 +147,18 @@ PODS_OF_A_JOB = st.lists(
 
 @given(PODS_OF_A_JOB, st.integers(0, 6))
 def test_never_more_stay_than_wanted_and_never_two_in_one_place(pods: list, count: int) -> None:
-    staff = resize.by_count(count, pods, leaving=())
-    assert len(staff.present) + len(staff.missing) == count
-    assert not {one.index for one in pods} & set(staff.missing)
-    assert len(set(staff.missing)) == len(staff.missing)
-    assert not (staff.missing and staff.surplus)
+    assigned = slot_assignment.by_count(count, pods, leaving=())
+    assert len(assigned.present) + len(assigned.missing) == count
+    assert not {one.index for one in pods} & set(assigned.missing)
+    assert len(set(assigned.missing)) == len(assigned.missing)
+    assert not (assigned.missing and assigned.surplus)
 
 
 @given(PODS_OF_A_JOB, st.integers(0, 6))
 def test_fixed_places_are_filled_once_and_beyond_them_nobody_stays(pods: list, count: int) -> None:
-    staff = resize.in_places(count, pods)
-    assert {one.index for one in staff.present} | set(staff.missing) <= set(range(count))
-    assert all(one.index >= count for one in staff.surplus)
+    assigned = slot_assignment.in_places(count, pods)
+    assert {one.index for one in assigned.present} | set(assigned.missing) <= set(range(count))
+    assert all(one.index >= count for one in assigned.surplus)
 
 
 def test_the_status_tells_how_the_newest_world_came_to_be_and_where_its_time_went() -> None:
@@ -270,11 +270,11 @@ pods = st.dictionaries(st.integers(0, 7), st.tuples(phases, st.booleans()), max_
 @given(st.integers(0, 8), pods)
 def test_whoever_is_well_goes_only_where_others_are_enough(count: int, found: dict[int, tuple[Phase, bool]]) -> None:
     there = [pod(index=index, phase=phase, is_deleting=is_deleting) for index, (phase, is_deleting) in found.items()]
-    staff = resize.by_count_in_places(count, there)
-    well = resize.who_stay(there, leaving=())
-    assert len(well) - len(staff.surplus) == min(len(well), count)
-    places = [one.index for one in there if one not in staff.surplus] + list(staff.missing)
+    assigned = slot_assignment.by_count_in_places(count, there)
+    well = slot_assignment.who_stay(there, leaving=())
+    assert len(well) - len(assigned.surplus) == min(len(well), count)
+    places = [one.index for one in there if one not in assigned.surplus] + list(assigned.missing)
     assert len(places) == len(set(places)), "never two pods for one place"
-    assert not staff.missing or len(places) <= count
-    if any(one.phase is Phase.RUNNING for one in staff.surplus):
-        assert all(one.phase is not Phase.PENDING for one in well if one not in staff.surplus)
+    assert not assigned.missing or len(places) <= count
+    if any(one.phase is Phase.RUNNING for one in assigned.surplus):
+        assert all(one.phase is not Phase.PENDING for one in well if one not in assigned.surplus)

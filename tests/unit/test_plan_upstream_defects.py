@@ -7,9 +7,9 @@ import pytest
 from job_builders import NOW, OURS, PLAIN, Cluster, created, elastic_job, job, places, reasons, replica, restarts, with_status
 from prometheus_client import CollectorRegistry
 
-from controller.actions import Create, DeleteJob, Plan
-from controller.metrics import Metrics
-from controller.snapshot import Container, Phase, World
+from controller.deciding.actions import Create, DeleteJob, Plan
+from controller.running.metrics import Metrics
+from controller.watching.snapshot import Container, Phase, World
 from elastic.api.job import Job, JobStatus
 from elastic.api.kinds import KINDS
 

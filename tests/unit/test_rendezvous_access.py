@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from elastic.membership.tokens import BadKey, Role, control_token, is_valid, job_token, load_keys
 from rendezvous.server.access import Gate
-from rendezvous.tokens import BadKey, Role, control_token, is_valid, job_token, load_keys
 
 KEY, OLD = b"k" * 32, b"o" * 32
 

@@ -5,8 +5,8 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rendezvous.machine.book import Book, merged, settled, unknown_to
-from rendezvous.wire import Restart
+from elastic.membership.restart_log import RestartLog, merged, settled, unknown_to
+from elastic.membership.wire import Restart
 
 PODS = ("a", "b", "c")
 TRUE_CAUSES = ("user", "disruption", "collateral", "outOfMemory")
@@ -29,7 +29,7 @@ def reports(draw: st.DrawFn) -> list[Restart]:
 
 @given(reports())
 def test_each_restart_counts_once_however_often_it_is_told(told: list[Restart]) -> None:
-    book = merged(Book(), told)
+    book = merged(RestartLog(), told)
     assert sum(book.counts.values()) == len({entry.id for entry in told})
     assert merged(book, told) == book
     assert unknown_to(book, told) == ()
@@ -38,14 +38,14 @@ def test_each_restart_counts_once_however_often_it_is_told(told: list[Restart]) 
 @given(reports(), st.data())
 def test_the_order_of_telling_does_not_matter(told: list[Restart], data: st.DataObject) -> None:
     other = data.draw(st.permutations(told))
-    one, two = merged(Book(), told), merged(Book(), other)
+    one, two = merged(RestartLog(), told), merged(RestartLog(), other)
     assert one.counts == two.counts
     assert set(one.open) == set(two.open)
 
 
 @given(reports(), reports())
 def test_the_sum_never_falls_and_what_is_certain_never_changes(first: list[Restart], second: list[Restart]) -> None:
-    book = merged(Book(), first)
+    book = merged(RestartLog(), first)
     later = merged(book, second)
     assert sum(later.counts.values()) >= sum(book.counts.values())
     known = {entry.id: entry for entry in later.open}
@@ -54,7 +54,7 @@ def test_the_sum_never_falls_and_what_is_certain_never_changes(first: list[Resta
 
 @given(reports(), st.integers(0, 5), st.sets(st.sampled_from(PODS)))
 def test_what_is_settled_stays_counted_and_is_not_counted_again(told: list[Restart], generation: int, pods: set[str]) -> None:
-    book = merged(Book(), told)
+    book = merged(RestartLog(), told)
     rest = settled(book, generation=generation, pods=pods)
     assert rest.counts == book.counts
     again = merged(rest, told)
@@ -66,10 +66,10 @@ def test_what_is_settled_stays_counted_and_is_not_counted_again(told: list[Resta
 def test_a_guess_that_proves_to_be_the_users_is_counted_there_and_no_longer_here() -> None:
     guess = loss(3, "a", lost=True, unsure=True)
     for told in permutations([guess, loss(3, "a", "user"), guess]):
-        assert merged(Book(counts={"disruption": 2}), told).counts == {"disruption": 2, "user": 1}
+        assert merged(RestartLog(counts={"disruption": 2}), told).counts == {"disruption": 2, "user": 1}
 
 
 def test_of_a_pod_that_may_still_be_heard_of_the_newest_loss_stays_open() -> None:
-    book = merged(Book(), [loss(n, "a", lost=True, unsure=True) for n in (1, 2, 3)])
+    book = merged(RestartLog(), [loss(n, "a", lost=True, unsure=True) for n in (1, 2, 3)])
     assert [entry.generation for entry in settled(book, generation=9, pods={"a"}).open] == [3]
     assert settled(book, generation=9, pods=()).open == ()

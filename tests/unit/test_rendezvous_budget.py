@@ -2,8 +2,8 @@
 
 from rendezvous_group import Group, group_of
 
+from elastic.membership.wire import Budget, Charge, Ended
 from rendezvous.machine import Stepped, summary
-from rendezvous.wire import Budget, Charge, Ended
 
 
 def crash(group: Group, name: str = "w1") -> None:

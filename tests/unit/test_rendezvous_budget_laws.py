@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from rendezvous_controller import Controller
 from rendezvous_group import Group
 
+from elastic.membership.window import PARTS
+from elastic.membership.wire import Budget
 from rendezvous.machine import Stepped, summary
-from rendezvous.machine.window import PARTS
-from rendezvous.wire import Budget
 
 WINDOW_S, MOST, FRUITLESS = 200.0, 2, 3
 BUDGET = Budget(max_restarts=MOST, window_s=WINDOW_S, without_progress=FRUITLESS)

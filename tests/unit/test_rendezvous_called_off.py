@@ -2,7 +2,7 @@
 
 from rendezvous_group import group_of
 
-from rendezvous.wire import Budget
+from elastic.membership.wire import Budget
 
 
 def test_a_member_that_comes_for_a_round_nobody_needs_any_more_is_not_charged() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rendezvous_controller import Controller
 from rendezvous_group import Group
 
+from elastic.membership.wire import Budget, Ended
 from rendezvous.machine import summary
-from rendezvous.wire import Budget, Ended
 
 
 class Life:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from elastic.membership.wire import Beat, Budget, Expectation, Join, Ready, Report, View
 from rendezvous.server.hub import Hub
-from rendezvous.wire import Beat, Budget, Expectation, Join, Ready, Report, View
 
 
 class Wire:

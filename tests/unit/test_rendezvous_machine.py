@@ -3,8 +3,8 @@
 from msgspec import structs
 from rendezvous_group import Group, group_of
 
+from elastic.membership.wire import Join, Leaving, Notice, Ready
 from rendezvous.machine import Limits, Said, step, summary
-from rendezvous.wire import Join, Leaving, Notice, Ready
 
 
 def test_a_round_closes_the_moment_everyone_expected_is_there() -> None:

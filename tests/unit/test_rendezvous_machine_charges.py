@@ -3,8 +3,8 @@
 from msgspec import structs
 from rendezvous_group import group_of
 
+from elastic.membership.wire import Budget, Ended, Leave, Ready
 from rendezvous.machine import Said, Stepped, summary
-from rendezvous.wire import Budget, Ended, Leave, Ready
 
 
 def test_the_first_failure_is_the_cause_and_its_peers_are_collateral() -> None:

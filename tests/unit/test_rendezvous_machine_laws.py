@@ -7,9 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import structs
 from rendezvous_group import Group
 
+from elastic.membership.wire import Budget, Leaving, Ready
 from rendezvous.machine import Phase, Said, Stepped, Tick
 from rendezvous.machine.choose import leaving
-from rendezvous.wire import Budget, Leaving, Ready
 
 NAMES = tuple(f"w{index}" for index in range(5))
 some = st.sampled_from(NAMES)

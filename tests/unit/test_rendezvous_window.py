@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rendezvous.machine.window import PARTS, Dated, Dates, added, counted, taken_back
+from elastic.membership.window import PARTS, Dated, Dates, added, counted, taken_back
 
 WINDOW_S = 320.0
 PART_S = WINDOW_S / PARTS

@@ -1,0 +1,242 @@
+"""Carries out a plan: words to the rendezvous server first, then objects, then one status patch, then Events.
+What is already so counts as done; what fails is reported, and the next round starts from what is really there.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from controller.acting.event_recorder import EventRecorder
+from controller.acting.fenced_link import Membership
+from controller.deciding.actions import Action, Create, Delete, DeleteJob, Forget, JobEvent, Plan, SetExpectation, Update, normal, warning
+from controller.deciding.objects.differences import OWNED_LABEL
+from controller.watching.keys import JOBS, Key, owner_uid
+from controller.watching.observe import WatchScope
+from elastic.api.job import JobStatus
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import (
+    CONFIG_MAPS,
+    PLUGIN_POD_GROUPS,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    VOLCANO_POD_GROUPS,
+    Object,
+    Resource,
+)
+from elastic.runtime.fence import Writer
+
+AT_ONCE = 32
+"""Requests in flight at a time, of all rounds together: as much as an API server keeps up with, on few connections used again and again."""
+NAMED = {PODS: "Pod", SERVICES: "Service"}
+GROUPS = {VOLCANO_POD_GROUPS: "PodGroup", PLUGIN_POD_GROUPS: "PodGroup"}
+"""Upstream tells of the end of these, and not of their beginning."""
+TOLD_AS_PODS = frozenset({"PyTorchJob", "PaddleJob", "JAXJob"})
+"""Whose end by ttlSecondsAfterFinished upstream tells under the reason that pods have."""
+GOES_INTO_PODS = frozenset({SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS})
+"""No pod is made while one of these cannot be: what somebody else has by that name would go into it."""
+REFUSALS = (403, 409, 422)
+"""Answers that do not change by themselves: a name is taken, a quota used up."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a round did: the newest version written per kind, what to tell, and what failed."""
+
+    written: dict[WatchScope, str] = field(default_factory=dict)
+    news: list[JobEvent] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+    status: JobStatus | None = None
+    """The status that was written, if one was."""
+    secrets: list[Object] = field(default_factory=list)
+    """As they were written: no watch will show them."""
+    job_is_gone: bool = False
+
+    def wrote(self, resource: Resource, item: Object) -> None:
+        if resource == SECRETS:
+            self.secrets.append(item)
+            return
+        metadata = item.get("metadata") or {}
+        version, seen = str(metadata.get("resourceVersion", "")), WatchScope(resource, OWNED_LABEL in (metadata.get("labels") or {}))
+        if version.isdigit() and int(version) > int(self.written.get(seen, "0")):
+            self.written[seen] = version
+
+
+class Applier:
+    def __init__(self, kube: Writer, teller: EventRecorder, membership: Membership | None) -> None:
+        self._kube = kube
+        self._teller = teller
+        self._membership = membership
+        self._gate = asyncio.Semaphore(AT_ONCE)
+
+    async def carry_out(self, key: Key, job: Object, plan: Plan, *, old: JobStatus, now: datetime) -> Outcome:
+        outcome = Outcome()
+        if any(map(_parts_with_pod, plan.actions)) and not await self._is_as_seen(key, job, outcome):
+            return outcome
+        if not await self._speak(job, plan.actions, outcome):
+            # Untold members must not lose their pods; everything else may go on.
+            plan = _without_departures(plan)
+        first, pods = _in_order(plan.actions)
+        done = await asyncio.gather(*(self._act(key, job, action, outcome) for action in first))
+        if all(is_done for action, is_done in zip(first, done, strict=True) if _goes_into_pods(action)):
+            await asyncio.gather(*(self._act(key, job, action, outcome) for action in pods))
+        if plan.status is not None and plan.status != old and not (plan.is_final and outcome.errors):
+            await self._write(key, job, plan.status, old=old, outcome=outcome)
+        # What was done is told as it is; what the status must say first waits until it does.
+        is_said = plan.status is None or plan.status == old or outcome.status is not None
+        await self._teller.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now, strict=plan.is_strict)
+        if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors:
+            await self._act(key, job, DeleteJob(), outcome)
+            await self._teller.tell(job, outcome.news, now=now, strict=plan.is_strict)
+        return outcome
+
+    async def forget(self, job_uid: str) -> None:
+        """The job is gone for good; that the server cannot be told now does no harm, for nobody joins any more."""
+        if self._membership is not None:
+            with contextlib.suppress(OSError):
+                await self._membership.forget(job_uid)
+
+    async def _is_as_seen(self, key: Key, job: Object, outcome: Outcome) -> bool:
+        """Before a pod goes, the API server's own word: no worker is lost to a spec that has been changed since we saw it."""
+        seen, there = job["metadata"], {}
+        try:
+            there = (await self._kube.get(JOBS[key.kind], key.name, namespace=key.namespace))["metadata"]
+        except KubeError as error:
+            if error.code != 404:
+                outcome.errors.append(error)
+                return False
+        if (there.get("uid"), there.get("generation")) != (seen.get("uid"), seen.get("generation")):
+            outcome.errors.append(KubeError(code=409, reason="Conflict", message="the job has been changed since it was seen"))
+        return not outcome.errors
+
+    async def _speak(self, job: Object, actions: Iterable[Action], outcome: Outcome) -> bool:
+        """Tells the rendezvous server what it must know before pods go; False if it could not be told."""
+        if self._membership is None:
+            return True
+        uid = job["metadata"]["uid"]
+        try:
+            for action in actions:
+                if isinstance(action, SetExpectation):
+                    await self._membership.tell(uid, action)
+                elif isinstance(action, Forget):
+                    await self._membership.forget(uid)
+        except (OSError, TimeoutError, KubeError) as error:
+            outcome.errors.append(error)
+            return False
+        return True
+
+    async def _act(self, key: Key, job: Object, action: Action, outcome: Outcome) -> bool:
+        """True if it was done, or was so already."""
+        async with self._gate:
+            try:
+                match action:
+                    case Create(resource, item):
+                        await self._create(key, job, resource, item, outcome)
+                    case Update(resource, name, change):
+                        outcome.wrote(resource, await self._kube.patch(resource, name, change, namespace=key.namespace))
+                    case Delete():
+                        await self._delete(key, action, outcome)
+                    case DeleteJob():
+                        await self._delete_job(key, job["metadata"]["uid"], outcome)
+                    case SetExpectation() | Forget():
+                        pass
+            except KubeError as error:
+                if not (error.code == 404 and isinstance(action, Delete | DeleteJob)):
+                    outcome.errors.append(error)
+                    return False
+        return True
+
+    async def _create(self, key: Key, job: Object, resource: Resource, item: Object, outcome: Outcome) -> None:
+        word, name = NAMED.get(resource), item["metadata"]["name"]
+        try:
+            made = await self._kube.create(resource, item, namespace=key.namespace)
+        except KubeError as error:
+            if error.reason == "AlreadyExists" and await self._is_ours(key, job, resource, name):
+                return
+            if word is not None or error.code in REFUSALS:
+                outcome.news.append(warning(f"FailedCreate{resource.kind}", f"Error creating: {error.message}", about=error.message))
+            raise
+        outcome.wrote(resource, made)
+        if word is not None:
+            outcome.news.append(normal(f"SuccessfulCreate{word}", f"Created {word.lower()}: {name}", about=made["metadata"]["uid"]))
+
+    async def _is_ours(self, key: Key, job: Object, resource: Resource, name: str) -> bool:
+        """Something of that name is there: ours, and our view is old, or a stranger's, and we must wait until it goes."""
+        there = await self._kube.get(resource, name, namespace=key.namespace)
+        return owner_uid(there["metadata"]) == str(job["metadata"]["uid"])
+
+    async def _delete(self, key: Key, action: Delete, outcome: Outcome) -> None:
+        word = NAMED.get(action.resource) or GROUPS.get(action.resource)
+        try:
+            answer = await self._kube.delete(
+                action.resource, action.name, namespace=key.namespace, uid=action.uid, grace_s=action.grace_s, propagation="Background"
+            )
+        except KubeError as error:
+            if error.code == 404:
+                return
+            # A conflict may mean that another has the name by now, or nothing but that the server asks to be asked again.
+            if word is not None and error.reason != "Conflict":
+                outcome.news.append(warning(f"FailedDelete{word}", f"Error deleting: {error.message}", about=error.message))
+            raise
+        outcome.wrote(action.resource, answer)
+        if word is not None:
+            noun = word if action.resource in GROUPS else word.lower()
+            outcome.news.append(normal(f"SuccessfulDelete{word}", f"Deleted {noun}: {action.name}", about=action.uid))
+
+    async def _delete_job(self, key: Key, uid: str, outcome: Outcome) -> None:
+        await self._kube.delete(JOBS[key.kind], key.name, namespace=key.namespace, uid=uid, propagation="Background")
+        outcome.job_is_gone = True
+        word = "Pod" if key.kind in TOLD_AS_PODS else "Job"
+        outcome.news.append(normal(f"SuccessfulDelete{word}", f"Deleted job: {key.name}", about=uid))
+
+    async def _write(self, key: Key, job: Object, status: JobStatus, *, old: JobStatus, outcome: Outcome) -> None:
+        change = merge_patch(msgspec.to_builtins(old), msgspec.to_builtins(status))
+        # With the version that was seen: two writers, or an old view, must not undo each other's counts.
+        body = {"metadata": {"resourceVersion": job["metadata"]["resourceVersion"]}, "status": change}
+        resource = JOBS[key.kind]
+        try:
+            outcome.wrote(resource, await self._kube.patch(resource, key.name, body, namespace=key.namespace, subresource="status"))
+            outcome.status = status
+        except KubeError as error:
+            if error.code != 404:
+                outcome.errors.append(error)
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch that makes old into new."""
+    change: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old or not isinstance(value, Mapping) or not isinstance(old[key], Mapping):
+            if key not in old or old[key] != value:
+                change[key] = value
+        elif value != old[key]:
+            change[key] = merge_patch(old[key], value)
+    return change
+
+
+def _without_departures(plan: Plan) -> Plan:
+    return replace(plan, actions=tuple(a for a in plan.actions if not _parts_with_pod(a)))
+
+
+def _parts_with_pod(action: Action) -> bool:
+    return isinstance(action, Delete) and action.resource == PODS
+
+
+def _goes_into_pods(action: Action) -> bool:
+    return isinstance(action, Create) and action.resource in GOES_INTO_PODS
+
+
+def _in_order(actions: Iterable[Action]) -> tuple[list[Action], list[Action]]:
+    """What pods need comes before the pods that are made."""
+    first: list[Action] = []
+    pods: list[Action] = []
+    for action in actions:
+        if not isinstance(action, DeleteJob):
+            (pods if isinstance(action, Create) and action.resource == PODS else first).append(action)
+    return first, pods

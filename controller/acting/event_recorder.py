@@ -1,0 +1,107 @@
+"""Writes Events about a job, each piece of news once: its name follows from what it says, so that a second telling is refused.
+News of one sort from one round shares an Event; after a restart some of it may be told once more in other company.
+"""
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from controller.deciding.actions import JobEvent
+from controller.watching.keys import Key
+from elastic.api.kinds import API_VERSION, KINDS
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import EVENTS, Object
+from elastic.runtime.fence import Writer
+
+log = logging.getLogger(__name__)
+REMEMBERED = 50_000
+LONGEST_MESSAGE = 1000
+COMPONENT = "elastic-controller"
+
+
+class EventRecorder:
+    """Remembers what was told lately, so that a steady state costs no requests."""
+
+    def __init__(self, kube: Writer) -> None:
+        self._kube = kube
+        self._told: OrderedDict[str, None] = OrderedDict()
+
+    async def tell(self, job: Object, news: Iterable[JobEvent], *, now: datetime, strict: bool = False) -> None:
+        component = KINDS[job["kind"]].operator_name if strict else COMPONENT
+        uid = job["metadata"]["uid"]
+        fresh = {digest: item for item in news if (digest := _digest(uid, item)) not in self._told}
+        for digests in [[digest] for digest in fresh] if strict else _sorts(fresh):
+            event = event_for(job, _joined([fresh[digest] for digest in digests]), now=now, component=component)
+            if await self._is_written(event):
+                self._remember(digests)
+
+    async def _is_written(self, event: Object) -> bool:
+        metadata = event["metadata"]
+        try:
+            await self._kube.create(EVENTS, event, namespace=metadata["namespace"])
+        except KubeError as error:
+            if error.reason != "AlreadyExists":
+                # News is not worth failing a round for; it is told again when the same round comes again.
+                about = event["involvedObject"]
+                named = Key(about["kind"], about["namespace"], about["name"]).fields(about["uid"])
+                log.warning("an event was not written", extra=named | {"reason": event["reason"], "error": str(error)})
+                return False
+        return True
+
+    def _remember(self, digests: Iterable[str]) -> None:
+        for digest in digests:
+            self._told[digest] = None
+        while len(self._told) > REMEMBERED:
+            self._told.popitem(last=False)
+
+
+def _sorts(news: Mapping[str, JobEvent]) -> list[list[str]]:
+    """What can share an Event: what has the same reason and says it in the same words up to the colon."""
+    sorts: dict[tuple[str, str, str], list[str]] = {}
+    for digest, item in news.items():
+        sorts.setdefault((item.type, item.reason, item.message.partition(": ")[0]), []).append(digest)
+    return list(sorts.values())
+
+
+def _joined(items: list[JobEvent]) -> JobEvent:
+    if len(items) == 1:
+        return items[0]
+    opening = items[0].message.partition(": ")[0]
+    said = ", ".join(sorted({rest for item in items if (rest := item.message.partition(": ")[2])}))
+    message = f"{opening}: {said}" if said else opening
+    return JobEvent(items[0].type, items[0].reason, message, about=" ".join(sorted(item.about for item in items)))
+
+
+def _digest(uid: str, news: JobEvent) -> str:
+    said = "\0".join((uid, news.type, news.reason, news.about, news.message))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def event_for(job: Object, news: JobEvent, *, now: datetime, component: str) -> Object:
+    metadata = job["metadata"]
+    digest = _digest(metadata["uid"], news)
+    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    namespace = metadata.get("namespace", "default")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name'][:200]}.{digest}", "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": job["kind"],
+            "name": metadata["name"],
+            "namespace": namespace,
+            "uid": metadata["uid"],
+            "resourceVersion": metadata.get("resourceVersion", ""),
+        },
+        "type": news.type,
+        "reason": news.reason,
+        "message": news.message[:LONGEST_MESSAGE],
+        "source": {"component": component},
+        "reportingComponent": component,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }

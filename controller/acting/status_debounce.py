@@ -1,0 +1,66 @@
+"""Decides which part of a job's status can wait a moment before it is written, so that what several pods do at nearly the same time
+costs one patch and one Event. Only what nobody acts on waits: that the job is accepted, that it begins to run, and counts of its pods.
+A process that dies meanwhile takes nothing along that matters: the next one sees the same pods, and says it a moment later.
+"""
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from controller.deciding.actions import Delete, Plan
+from elastic.api.job import Job, JobStatus
+from elastic.api.words import ConditionType
+
+PATIENCE_S = 1.0
+"""A job's status is never further behind what was decided than this, and so a job costs no more than one such patch in this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStatus:
+    """A status that has been decided and not been written: over which one, of which job, and until when that is right."""
+
+    uid: str
+    stored: JobStatus
+    status: JobStatus
+    until: float
+
+
+def believed(held: PendingStatus | None, *, uid: str, stored: JobStatus) -> JobStatus:
+    """What the next decision starts from: a start that is held back does not move on with each look. Not once something else is stored."""
+    return held.status if held is not None and (held.uid, held.stored) == (uid, stored) else stored
+
+
+def held_back(held: PendingStatus | None, job: Job, planned: Plan, *, stored: JobStatus, now: float) -> PendingStatus | None:
+    """What is held back from now on; None where the plan's status must be written, or says nothing new."""
+    status = planned.status
+    if status is None or status == stored or planned.is_strict or not can_wait(job, stored, status):
+        return None
+    # What goes now can be told of only now.
+    if any(isinstance(action, Delete) for action in planned.actions):
+        return None
+    until = held.until if held is not None and held.uid == job.metadata.uid else now + PATIENCE_S
+    return PendingStatus(job.metadata.uid, stored, status, until) if now < until else None
+
+
+def can_wait(job: Job, stored: JobStatus, new: JobStatus) -> bool:
+    """Does the new status differ only in what nobody acts on? Of an elastic job autoscalers read the counts, and we who is in the world."""
+    count = len(stored.conditions)
+    if job.elastic is not None or new.conditions[:count] != stored.conditions or stored.start_time not in (None, new.start_time):
+        return False
+    said = {ConditionType(condition.type) for condition in new.conditions[count:]}
+    # Of a job that runs as a whole there is nothing to wait for.
+    waits = {ConditionType.CREATED} if _all_run(job, new) else {ConditionType.CREATED, ConditionType.RUNNING}
+    others = msgspec.structs.replace(
+        new, conditions=stored.conditions, start_time=stored.start_time, replica_statuses=stored.replica_statuses
+    )
+    return said <= waits and others == stored
+
+
+def without_what_waits(planned: Plan) -> Plan:
+    """The plan as it is carried out meanwhile. News that comes of what it does is told at once; other news the next look finds again."""
+    return replace(planned, status=None, news=planned.news if planned.actions else ())
+
+
+def _all_run(job: Job, status: JobStatus) -> bool:
+    counts = status.replica_statuses
+    return all(type in counts and counts[type].active + counts[type].succeeded >= spec.replicas for type, spec in job.replicas.items())

@@ -1,0 +1,150 @@
+"""What a plan can ask for, as values: objects to make, change or delete, words to the rendezvous server, news for the user.
+How and in which order it is done is the apply step's business.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from elastic.api.book import Charge, Restart
+from elastic.api.job import JobStatus
+from elastic.api.words import Cause
+from elastic.kube.resources import Object, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make an object; that it is there already, and ours, counts as done."""
+
+    resource: Resource
+    object: Object
+
+    @property
+    def name(self) -> str:
+        return str(self.object["metadata"]["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Merge a change into an object of ours."""
+
+    resource: Resource
+    name: str
+    change: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete this very object, and not a namesake made since."""
+
+    resource: Resource
+    name: str
+    uid: str
+    grace_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """The job's time after its end is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A member that must go, by when at the latest, and why."""
+
+    member: str
+    by: datetime
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A container's end that a broken connection does not tell: which run of which pod, and who caused it."""
+
+    member: str
+    pod_uid: str
+    run: int
+    cause: Cause
+    is_last: bool = False
+    """The whole pod is over."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.pod_uid}/{self.run}"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What ends a job: restarts beyond a limit, and how long training may stand still."""
+
+    max_restarts: int | None = None
+    by_cause: tuple[tuple[str, int], ...] = ()
+    window_s: int | None = None
+    without_progress: int | None = None
+    hang_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetExpectation:
+    """What the rendezvous server must know before anything else is done: the whole expectation, each time."""
+
+    members: tuple[str, ...]
+    pending: tuple[str, ...]
+    leaving: tuple[Leave, ...]
+    ended: tuple[End, ...]
+    least: int
+    most: int
+    sizes: tuple[int, ...]
+    budget: Budget
+    restarts: tuple[tuple[str, int], ...]
+    grace_s: float
+    floor: int
+    term: int = 0
+    open: tuple[Restart, ...] = ()
+    booked_to: int = 0
+    closed: str = ""
+    charged: tuple[Charge, ...] = ()
+    fruitless: int = 0
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The rendezvous server need not know this job any more."""
+
+
+Action = Create | Update | Delete | DeleteJob | SetExpectation | Forget
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """An Event of the job. The same news about the same thing is told once: `about` says which thing, a pod's uid for instance."""
+
+    type: str
+    reason: str
+    message: str
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, what to write, what to say, and when to look again although nothing happened."""
+
+    actions: tuple[Action, ...] = ()
+    status: JobStatus | None = None
+    """None: as it is."""
+    news: tuple[JobEvent, ...] = ()
+    look_again_at: datetime | None = None
+    is_final: bool = False
+    """The status ends the job, and is written only when every action has succeeded: nothing looks after them later."""
+    is_strict: bool = False
+    """Events are told as the Training Operator does: one for each object, in the name of its controller."""
+
+
+def normal(reason: str, message: str, about: str = "") -> JobEvent:
+    return JobEvent("Normal", reason, message, about)
+
+
+def warning(reason: str, message: str, about: str = "") -> JobEvent:
+    return JobEvent("Warning", reason, message, about)

@@ -1,0 +1,106 @@
+"""What a job's user should hear about its pods and templates, once each, as Events of the job."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from controller.deciding.actions import JobEvent, normal, warning
+from controller.deciding.replicas.tally import Tally
+from controller.watching.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
+from elastic.api.job import ElasticStatus, Job
+from elastic.api.kinds import WORKER
+from elastic.api.template import default_container
+from elastic.api.words import RdzvBackend
+
+MOST_REMARKS = 3
+
+
+def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[JobEvent]:
+    containers = {type.lower(): default_container(spec.template, job.kind).get("name", "") for type, spec in job.replicas.items()}
+    # How a worker ended that was told to leave is no news.
+    leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
+    for pod in pods:
+        code = pod.exit_code(containers.get(pod.type, ""))
+        if code is not None and pod.uid not in leaving:
+            message = f"Pod: {job.metadata.namespace}.{pod.name} exited with code {code}"
+            yield normal("ExitedWithCode", message, about=f"{pod.uid}/{pod.restarts}")
+        for container in (*pod.stuck_inits, *pod.containers):
+            yield from _of_trouble(pod, container, is_told=pod.uid in leaving)
+        if pod.unscheduled:
+            yield warning("Unschedulable", f"Error pod {pod.name} condition message: {pod.unscheduled}", about=pod.uid)
+
+
+def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[JobEvent]:
+    """What keeps a pod that is not over from working: a wait that may last, or a container that ended with an error."""
+    if container.waiting and container.waiting not in ORDINARY_WAITS:
+        message = f"Error pod {pod.name} container {container.name} waiting message: {container.message}"
+        yield warning(container.waiting, message, about=pod.uid)
+    elif container.exit_code and not (pod.is_over or pod.is_deleting or is_told):
+        ended = f"exitCode: {container.exit_code} terminated message: {container.message}"
+        yield warning(container.exit_reason or "Error", f"Error pod {pod.name} container {container.name} {ended}", about=pod.uid)
+
+
+def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[JobEvent]:
+    """Who works together is another group than before: why, and by which id logs and status know it."""
+    rescale = new.last_rescale
+    if rescale is None or (known.last_rescale is not None and known.last_rescale.id == rescale.id):
+        return
+    workers = f"{rescale.to_size} worker{'' if rescale.to_size == 1 else 's'}"
+    before = f" after {rescale.from_size}" if rescale.from_size else ""
+    words = (
+        f"{job.kind.name} {job.metadata.name} trains with {workers}{before}: {rescale.reason} (cause {rescale.cause}, rescale {rescale.id})"
+    )
+    yield normal("Rescaled", words, about=rescale.id)
+
+
+def of_templates(job: Job) -> Iterator[JobEvent]:
+    """Settings of a template that do not count, because the job decides them."""
+    for spec in job.replicas.values():
+        if spec.template["spec"].get("restartPolicy"):
+            message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
+            yield warning(template_reason(job, "RestartPolicy"), message)
+    if remark := of_etcd(job):
+        yield warning("EtcdRendezvous", remark)
+
+
+def template_reason(job: Job, field: str) -> str:
+    """The reason of an Event about a field of the template; upstream's MPI controller spells it in its own way."""
+    return f"{'Setted' if job.kind.name == 'MPIJob' else 'Set'}PodTemplate{field}"
+
+
+def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:
+    """The group had formed and cannot go on: too few of its workers are left, and others may be long in coming."""
+    known = job.status.elastic
+    if known is not None and known.world_size >= job.least_workers and shortage(job, counts):
+        words = f"{job.kind.name} {job.metadata.name} waits: it trains on when {job.least_workers} workers run"
+        last = known.last_rescale.id if known.last_rescale is not None else ""
+        yield warning("BelowMinimum", words, about=f"{known.generation}/{last}")
+
+
+def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
+    """In words, how many workers are missing where fewer cannot train; empty where enough run, or some have finished already."""
+    workers = counts.get(WORKER, Tally())
+    if job.elastic is None or not job.kind.native_elastic or workers.succeeded or workers.active >= job.least_workers:
+        return ""
+    return f" It waits, for {workers.active} of at least {job.least_workers} workers run."
+
+
+def of_remarks(snapshot: Snapshot) -> Iterator[JobEvent]:
+    """What parse remarked about the spec: fields without effect, counts that were clamped."""
+    for remark in snapshot.remarks:
+        yield warning("SpecRemark", remark)
+
+
+def of_etcd(job: Job) -> str:
+    """What a user of an etcd of his own must know; empty for everybody else."""
+    policy = job.elastic
+    if policy is None or policy.rdzv_backend not in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2):
+        return ""
+    return (
+        f"elasticPolicy.rdzvBackend is {policy.rdzv_backend.value}: torch's own handler is used, which needs the package python-etcd "
+        "in the image and the v2 interface of etcd; leave rdzvBackend out to meet at this control plane"
+    )
+
+
+def in_words(job: Job, snapshot: Snapshot) -> str:
+    """The same remarks, as what a condition's message goes on with."""
+    remarks = [remark for remark in (of_etcd(job), *snapshot.remarks[:MOST_REMARKS]) if remark]
+    return "".join(f" {remark.rstrip('.')}." for remark in remarks)

@@ -1,0 +1,103 @@
+"""Decides what becomes of a job at its end and afterwards: the last status, the clean-up of its pods, and when the job itself goes."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from controller.deciding.actions import Action, Delete, DeleteJob, Forget, JobEvent, Plan, normal
+from controller.deciding.lifecycle.conditions import ENDS, reason_of, with_condition
+from controller.deciding.objects.differences import reconciled
+from controller.deciding.replicas.tally import Tally, replica_statuses
+from controller.watching.snapshot import Phase, Pod, Service, Snapshot
+from elastic.api.job import Job, JobStatus, ReplicaStatus
+from elastic.api.words import CleanPodPolicy, ConditionType
+from elastic.kube.resources import PODS, SERVICES
+
+ACTIVE_ONLY = ("HorizontalPodAutoscaler", "PodDisruptionBudget", "PodGroup", "NetworkPolicy", "Pod", "Service")
+"""Kinds of objects that serve a job only while it is active."""
+
+
+def succeeded(job: Job, status: JobStatus, counts: Mapping[str, Tally], news: JobEvent, now: datetime) -> JobStatus:
+    """Whatever still runs counts as succeeded, as upstream has it: the head has spoken for all."""
+    folded = {
+        type: ReplicaStatus(succeeded=r.succeeded + r.active, failed=r.failed, selector=r.selector)
+        for type, r in replica_statuses(job, counts).items()
+    }
+    status = replace(status, replica_statuses=folded, completion_time=now)
+    return with_condition(status, ConditionType.SUCCEEDED, reason=reason_of(job, "Succeeded"), message=news.message, now=now)
+
+
+def failed(job: Job, status: JobStatus, *, message: str, now: datetime, reason: str = "Failed") -> JobStatus:
+    status = replace(status, completion_time=now)
+    return with_condition(status, ConditionType.FAILED, reason=reason_of(job, reason), message=message, now=now)
+
+
+def over(job: Job, snapshot: Snapshot) -> Plan:
+    """A job that is over: clean up as its policy says, and delete the job when its time has come."""
+    policy = job.run_policy
+    actions: list[Action] = [Forget()] if job.elastic is not None else []
+    actions += cleaned(job, snapshot)
+    actions += reconciled(snapshot, (), managed=ACTIVE_ONLY)
+    told = tuple(of_group(snapshot))
+    due = None if policy.suspend else due_at(job.status, policy.ttl_seconds_after_finished)
+    if due is None or due > snapshot.now:
+        return Plan(tuple(actions), news=told, look_again_at=due)
+    return Plan((*actions, DeleteJob()), news=told)
+
+
+def due_at(status: JobStatus, ttl_s: int | None) -> datetime | None:
+    """When a job that is over goes itself; None: never."""
+    end = _end(status)
+    return None if ttl_s is None or end is None else end + timedelta(seconds=ttl_s)
+
+
+def _end(status: JobStatus) -> datetime | None:
+    """The Training Operator leaves some of its failed jobs without a completion time, and such a job would never go."""
+    if status.completion_time is not None:
+        return status.completion_time
+    ends = [c.last_transition_time for c in status.conditions if c.status == "True" and c.type in ENDS]
+    return next(iter(ends), None)
+
+
+def of_group(snapshot: Snapshot) -> Iterator[JobEvent]:
+    """The end of a gang, while its pod group is still there."""
+    for owned in snapshot.owned:
+        if owned.kind == "PodGroup" and not owned.raw["metadata"].get("deletionTimestamp"):
+            yield normal("JobTerminated", "Job has been terminated. Deleting PodGroup", about=owned.uid)
+
+
+def cleaned(job: Job, snapshot: Snapshot) -> Iterator[Action]:
+    """What goes at the end; a pod takes its service with it. Where pods are kept, services without one are kept too, as upstream does."""
+    going = [pod for pod in snapshot.pods if _goes(job, pod)]
+    yield from deletions(going)
+    gone, there = {pod.name for pod in going}, {pod.name for pod in snapshot.pods}
+    is_kept = job.run_policy.clean_pod_policy is CleanPodPolicy.NONE
+    yield from services_deleted(s for s in snapshot.services if s.name in gone or not (is_kept or s.name in there))
+
+
+def _goes(job: Job, pod: Pod) -> bool:
+    match job.run_policy.clean_pod_policy:
+        case CleanPodPolicy.ALL:
+            return True
+        case CleanPodPolicy.RUNNING:
+            return not pod.is_over
+        case CleanPodPolicy.NONE:
+            # There was no room for it while the others trained, and nobody is there any more whom it could join.
+            return job.elastic is not None and pod.phase is Phase.PENDING
+
+
+def deletions(pods: list[Pod]) -> Iterator[Action]:
+    """What is being deleted already needs no second word."""
+    return (Delete(PODS, pod.name, pod.uid) for pod in pods if not pod.is_deleting)
+
+
+def services_deleted(services: Iterator[Service]) -> Iterator[Action]:
+    return (Delete(SERVICES, service.name, service.uid) for service in services if not service.is_deleting)
+
+
+def everything_deleted(snapshot: Snapshot) -> Iterator[Action]:
+    """Pods with their services, and what serves an active job; config maps and accounts stay with the job."""
+    yield from deletions(list(snapshot.pods))
+    yield from services_deleted(iter(snapshot.services))
+    yield from reconciled(snapshot, (), managed=ACTIVE_ONLY)

@@ -1,0 +1,93 @@
+"""Decides who must leave because the cluster says so: by a pod's condition, by its deletion, by a taint of its node.
+Taints are known by their keys; a plain cordon counts only where the disruption budget would make a drain wait for ever.
+"""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+
+from controller.watching.snapshot import Phase, Pod, Snapshot
+from elastic.api.job import Job
+from elastic.api.kinds import WORKER
+from elastic.api.words import Cause
+
+GRACE_S = 30.0
+"""What the cluster gives a pod that must go, where nothing says otherwise."""
+LOST = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service", "node.cloudprovider.kubernetes.io/shutdown"})
+"""The node is gone already: nobody there can save anything."""
+NOTICE_S: Mapping[str, float] = MappingProxyType(
+    {
+        "aws-node-termination-handler/spot-itn": 120.0,
+        "aws-node-termination-handler/scheduled-maintenance": 120.0,
+        "aws-node-termination-handler/asg-lifecycle-termination": 120.0,
+        "cloud.google.com/impending-node-termination": 25.0,
+        "karpenter.sh/disrupted": 60.0,
+        "karpenter.sh/disruption": 60.0,
+        "remediator.kubernetes.azure.com/unschedulable": 30.0,
+        "ToBeDeletedByClusterAutoscaler": 60.0,
+    }
+)
+
+
+DISRUPTED = frozenset(
+    {"Evicted", "Preempting", "Preempted", "NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinity", "OutOfpods"}
+)
+"""Reasons that the kubelet or the node's controllers write into a failed pod's status."""
+OUT_OF_MEMORY = "OOMKilled"
+KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
+"""Exit codes of a container whose first process got these signals: nothing within the container can send them to it to such effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A worker must go: why, and by when at the latest."""
+
+    reason: str
+    by: datetime
+
+
+def notices(snapshot: Snapshot) -> dict[str, Notice]:
+    """By pod name, for every pod that runs and must go whatever we do."""
+    found = {}
+    for pod in snapshot.pods:
+        if pod.phase is Phase.RUNNING and (notice := _notice(pod, snapshot)) is not None:
+            found[pod.name] = notice
+    return found
+
+
+def _notice(pod: Pod, snapshot: Snapshot) -> Notice | None:
+    now, node = snapshot.now, snapshot.nodes.get(pod.node)
+    if pod.is_deleting:
+        return Notice("it is being deleted", pod.gone_by or now + timedelta(seconds=GRACE_S))
+    if pod.disruption:
+        return Notice(pod.disruption, now + timedelta(seconds=GRACE_S))
+    for taint in node.taints if node is not None else ():
+        if taint in LOST:
+            return Notice(f"its node has the taint {taint}", now)
+        if taint in NOTICE_S:
+            return Notice(f"its node has the taint {taint}", now + timedelta(seconds=NOTICE_S[taint]))
+    return None
+
+
+def to_be_moved(job: Job, snapshot: Snapshot) -> int:
+    """How many workers need a replacement before they go: so many that the budget lets a drain of the cordoned nodes end."""
+    # Whoever must go in any case has its replacement already.
+    noticed = notices(snapshot)
+    workers = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.is_active and pod.name not in noticed]
+    cordoned = sum((node := snapshot.nodes.get(pod.node)) is not None and node.is_cordoned for pod in workers)
+    return min(cordoned, max(0, job.least_workers - (job.workers - cordoned)))
+
+
+def cause_of(pod: Pod, container: str) -> Cause:
+    if pod.disruption or pod.reason in DISRUPTED:
+        return Cause.DISRUPTION
+    if any(c.exit_reason == OUT_OF_MEMORY for c in pod.containers if c.name == container):
+        return Cause.OUT_OF_MEMORY
+    return Cause.USER
+
+
+def was_killed(code: int, reason: str) -> bool:
+    """Whether a container was ended from outside, for another reason than its memory."""
+    return code in KILLED and reason != OUT_OF_MEMORY

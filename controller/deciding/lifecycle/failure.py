@@ -1,0 +1,129 @@
+"""Decides what a failed pod means: who caused it, whether it counts against the job, and whether the job goes on.
+A disruption is never the job's fault: it costs nothing, and the pod is made again whatever the restart policy says.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from msgspec.structs import replace
+
+from controller.deciding.actions import JobEvent, warning
+from controller.deciding.lifecycle.conditions import reason_of
+from controller.deciding.lifecycle.disruption import cause_of, was_killed
+from controller.deciding.lifecycle.restart_accounting import uid_of
+from controller.frameworks import FRAMEWORKS
+from controller.watching.snapshot import Container, Phase, Pod
+from elastic.api.job import ElasticStatus, Job, JobStatus
+from elastic.api.kinds import WORKER
+from elastic.api.template import default_container
+from elastic.api.words import Cause, RdzvBackend, RestartPolicy
+
+FIRST_RETRYABLE_CODE = 128
+REMEMBERED = 32
+"""Ends of pods that are gone are kept in mind for a while: a controller whose view is older may see such a pod once more."""
+
+
+class Fate(Enum):
+    AGAIN = auto()
+    """The pod is deleted and made again."""
+    FATAL = auto()
+    """The job has failed."""
+    STAYS = auto()
+    """The pod stays as it is and the job goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    pod: Pod
+    type: str
+    cause: Cause
+    fate: Fate
+    exit_code: int | None
+
+
+def judge(job: Job, pods: Sequence[Pod]) -> list[Verdict]:
+    """One verdict per failed pod that nobody deletes yet; how a pod ended that had been told to leave says nothing."""
+    types = {type.lower(): type for type in job.replicas}
+    leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
+    failed = [p for p in pods if p.phase is Phase.FAILED and not p.is_deleting and p.type in types and p.uid not in leaving]
+    verdicts = [_verdict(job, types[pod.type], pod) for pod in failed]
+    return [_intolerable(v) for v in verdicts] if _are_all_over(job, pods, verdicts) else verdicts
+
+
+def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
+    spec = job.replicas[type]
+    container = default_container(spec.template, job.kind).get("name", "")
+    code = pod.exit_code(container)
+    cause = cause_of(pod, container)
+    fate = Fate.AGAIN
+    is_for_good = spec.restart_policy is RestartPolicy.NEVER or (spec.restart_policy is RestartPolicy.EXIT_CODE and _is_permanent(code))
+    if is_for_good and cause is not Cause.DISRUPTION:
+        fate = Fate.STAYS if FRAMEWORKS[job.kind.name].tolerates(job, type) else Fate.FATAL
+    return Verdict(pod, type, cause, fate, code)
+
+
+def _are_all_over(job: Job, pods: Sequence[Pod], verdicts: Sequence[Verdict]) -> bool:
+    """Has every worker ended for good, in a job that nobody but them decides? Then no failure can be made up for by others."""
+    done = sum(p.phase is Phase.SUCCEEDED and not p.is_deleting and p.type == WORKER.lower() for p in pods)
+    failed = sum(v.fate is Fate.STAYS and v.type == WORKER for v in verdicts)
+    return FRAMEWORKS[job.kind.name].leader_type(job) is None and job.workers <= done + failed
+
+
+def _intolerable(verdict: Verdict) -> Verdict:
+    return dataclasses.replace(verdict, fate=Fate.FATAL) if verdict.fate is Fate.STAYS else verdict
+
+
+def _is_permanent(code: int | None) -> bool:
+    """Below 128 the program itself chose to end; without any code nobody knows, so it is tried again."""
+    return code is not None and code < FIRST_RETRYABLE_CODE
+
+
+def counted(status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod], *, is_ours: bool = False) -> ElasticStatus:
+    """The ends seen so far by cause, each pod's end once, with the uids of those that may be seen again.
+    At our own rendezvous its server counts: it sees ends that cost no pod, and knows which of them another one caused.
+    """
+    known = status.elastic or ElasticStatus()
+    new = [v for v in verdicts if v.fate is Fate.AGAIN and v.pod.uid not in known.counted]
+    there = {pod.uid for pod in pods}
+    restarts = dict(known.restarts)
+    for verdict in () if is_ours else new:
+        restarts[verdict.cause.value] = restarts.get(verdict.cause.value, 0) + 1
+    counted = (*known.counted, *(v.pod.uid for v in new))
+    gone = [entry for entry in counted if uid_of(entry) not in there]
+    forgotten = set(gone[: max(0, len(gone) - REMEMBERED)])
+    return replace(known, restarts=restarts, counted=tuple(uid for uid in counted if uid not in forgotten))
+
+
+def restart_event(job: Job, verdict: Verdict) -> JobEvent:
+    message = f"job {job.metadata.name} is restarting because {verdict.type} replica(s) failed."
+    return warning(reason_of(job, "Restarting"), message, about=verdict.pod.uid)
+
+
+def by_exit_code(job: Job, verdict: Verdict) -> bool:
+    return job.replicas[verdict.type].restart_policy is RestartPolicy.EXIT_CODE
+
+
+def spent(job: Job, pods: Sequence[Pod], counted: dict[str, int]) -> int:
+    """What counts against backoffLimit: ends that cost a pod, and restarts in pods that still run, of the container that trains and of
+    those before it. What runs beside it may come and go as it likes."""
+    charged = {cause.value for cause in Cause if cause.is_charged}
+    ended = sum(number for cause, number in counted.items() if cause in charged)
+    restarting = {type.lower(): spec for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
+    names = {type: default_container(spec.template, job.kind).get("name", "") for type, spec in restarting.items()}
+    running = [pod for pod in pods if pod.phase is Phase.RUNNING and pod.type in names]
+    if job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.ELASTIC.value:
+        # The rendezvous server has counted them too, but for ends of workers that never came so far as to join.
+        own = [pod for pod in running if not any(was_killed(*_newest_end(c)) for c in pod.containers)]
+        return max(ended, sum(pod.restarts_of(names[pod.type]) for pod in own))
+    return ended + sum(pod.restarts_of(names[pod.type]) for pod in running)
+
+
+def _newest_end(container: Container) -> tuple[int, str]:
+    return container.last_exit_code or 0, container.last_exit_reason
+
+
+def is_exhausted(limit: int | None, used: int) -> bool:
+    """As upstream reads it: a limit of n ends the job at the n-th restart, and 0 at the first."""
+    return limit is not None and used >= max(limit, 1)

@@ -1,0 +1,138 @@
+"""Decides when a job whose processes cannot go on without one of them starts anew as a whole, and how long it waits before it does.
+The number of the group stands in the status and on its pods: once it has grown, every older pod is in nobody's way but the next group's.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from controller.deciding.actions import JobEvent, warning
+from controller.deciding.lifecycle.conditions import reason_of
+from controller.deciding.lifecycle.failure import FIRST_RETRYABLE_CODE, Fate, Verdict
+from controller.frameworks.protocol import total
+from controller.watching.snapshot import Pod, Snapshot
+from elastic.api.job import ElasticStatus, Job, Rescale
+from elastic.api.words import Cause, JobMode, RestartScope
+
+PAUSE = "pause"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10, 300
+RAN_WELL = timedelta(seconds=600)
+"""As the kubelet does with a container that keeps failing: the first restart is at once, each further one waits twice as long, and a
+group that has worked for so long has its past forgiven."""
+SKEW = timedelta(seconds=5)
+"""By so much the clocks of two controllers may differ."""
+
+
+def restarts_as_a_whole(job: Job, snapshot: Snapshot) -> bool:
+    """Does the loss of one replica restart them all?"""
+    if job.elastic is not None and job.kind.native_elastic:
+        return False
+    if job.run_policy.restart_scope is not None:
+        return job.run_policy.restart_scope is RestartScope.GROUP
+    if snapshot.settings.strict or any(type in job.kind.servers for type in job.replicas):
+        return False
+    # What an elastic group of other kinds cannot do when it is resized, it cannot do when it loses one either; and MXNet waits for a
+    # lost peer for ever, whether that one is started again or not.
+    return job.elastic is not None or (job.kind.name == "MXJob" and job.options.job_mode is JobMode.TRAIN)
+
+
+def name_of(job: Job) -> str:
+    """The word that pods of the present group carry."""
+    return f"size-{total(job)}" + (f"-run-{number}" if (number := _number(job)) else "")
+
+
+def pods_of_earlier_starts(job: Job, snapshot: Snapshot) -> list[Pod]:
+    """Pods of former groups; those without any mark were made before there were groups, and belong to the first."""
+    name = name_of(job)
+    return [pod for pod in snapshot.pods if pod.group != name and (pod.group or _number(job))]
+
+
+def decisive(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Of ends that were seen together only one matters, for the others may follow from it: a disruption, else what ended first."""
+    return sorted((verdict for verdict in verdicts if verdict.fate is not Fate.STAYS), key=_rank)[:1]
+
+
+def _rank(verdict: Verdict) -> tuple[bool, float, bool]:
+    ends = [container.ended_at.timestamp() for container in verdict.pod.containers if container.ended_at is not None]
+    code = verdict.exit_code
+    # In the same second: who was killed did not follow from who gave up.
+    return verdict.cause is not Cause.DISRUPTION, max(ends, default=0.0), code is not None and code < FIRST_RETRYABLE_CODE
+
+
+def with_gang_restart(job: Job, snapshot: Snapshot, known: ElasticStatus, ended: Verdict | None) -> ElasticStatus:
+    """The status with the group's size once it is whole, and with the next group's number when one is lost, by an end or without."""
+    members = _members(job, snapshot)
+    everybody, working = total(job), [pod for pod in members if not pod.is_deleting and (pod.is_active or pod.is_over)]
+    if ended is not None:
+        return _next(known, f"{ended.pod.name} ended", cause=ended.cause, size=everybody, now=snapshot.now)
+    if not members or known.world_size != everybody:
+        return replace(known, world_size=everybody if len(working) == everybody else 0)
+    there = [pod for pod in members if not pod.is_deleting]
+    if len(there) == everybody:
+        return known
+    going = ", ".join(pod.name for pod in members if pod.is_deleting) or f"{everybody - len(there)} of {everybody}"
+    return _next(known, f"{going} left", cause=Cause.DISRUPTION, size=everybody, now=snapshot.now)
+
+
+def _members(job: Job, snapshot: Snapshot) -> list[Pod]:
+    outside = {pod.uid for pod in pods_of_earlier_starts(job, snapshot)}
+    return [pod for pod in snapshot.pods if pod.uid not in outside]
+
+
+def _next(known: ElasticStatus, what: str, *, cause: Cause, size: int, now: datetime) -> ElasticStatus:
+    number, pause_s = known.generation + 1, _pause_s(known.last_rescale, now) if cause.is_charged else 0
+    last = Rescale(
+        id=f"run-{number}",
+        cause=cause.value,
+        reason=f"{what}; all start anew",
+        at=now,
+        from_size=known.world_size,
+        to_size=size,
+        phases={PAUSE: pause_s * 1000} if pause_s else {},
+    )
+    return replace(known, generation=number, world_size=0, last_rescale=last)
+
+
+def _pause_s(last: Rescale | None, now: datetime) -> int:
+    if last is None or last.at is None:
+        return 0
+    before_s = last.phases.get(PAUSE, 0) // 1000
+    if now - last.at > RAN_WELL + timedelta(seconds=before_s):
+        return 0
+    return min(2 * before_s or FIRST_PAUSE_S, LONGEST_PAUSE_S)
+
+
+def gang_restart_events(job: Job, new: ElasticStatus) -> Iterator[JobEvent]:
+    """News of a group that starts anew."""
+    last = new.last_rescale
+    if last is not None and new.generation > _number(job):
+        message = f"job {job.metadata.name} is restarting because {last.reason}."
+        yield warning(reason_of(job, "Restarting"), message, about=last.id)
+
+
+def pause_until(job: Job, snapshot: Snapshot) -> datetime | None:
+    """The end of the pause before the present group is made, while it lasts."""
+    last = job.status.elastic.last_rescale if restarts_as_a_whole(job, snapshot) and job.status.elastic is not None else None
+    if last is None or last.at is None or not last.phases.get(PAUSE):
+        return None
+    pause = timedelta(milliseconds=last.phases[PAUSE])
+    end = last.at + pause
+    # Further away than it is long: the clock has stepped back, and nobody shall wait until it is there again.
+    return end if snapshot.now < end <= snapshot.now + pause + SKEW else None
+
+
+def may_start(job: Job, snapshot: Snapshot) -> bool:
+    """Not before all of the former group are gone: under their names the new ones would meet the old."""
+    return not restarts_as_a_whole(job, snapshot) or (not pods_of_earlier_starts(job, snapshot) and pause_until(job, snapshot) is None)
+
+
+def is_apart(job: Job, snapshot: Snapshot, new: ElasticStatus) -> bool:
+    """From the moment of a loss until the former group is gone."""
+    return restarts_as_a_whole(job, snapshot) and (
+        new.generation > _number(job) or (_number(job) > 0 and bool(pods_of_earlier_starts(job, snapshot)))
+    )
+
+
+def _number(job: Job) -> int:
+    return job.status.elastic.generation if job.status.elastic is not None else 0

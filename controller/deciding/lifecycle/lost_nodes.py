@@ -1,0 +1,54 @@
+"""Decides which pods are given up: those being deleted on a node that is lost, of which nobody will ever say that they have gone.
+A place, a name and a quota stay taken until a pod is gone, so waiting for ever would hold up the job for ever.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from controller.deciding.actions import Delete, Plan, warning
+from controller.deciding.lifecycle.disruption import LOST
+from controller.watching.snapshot import Pod, Snapshot, pod_from
+from elastic.api.job import Job
+from elastic.kube.resources import PODS
+
+PATIENCE_S = 60.0
+"""After a pod's grace. By then its node has been silent for minutes: only after 40 to 50 s does it count as unreachable, and only after
+the toleration, 300 s unless the template says otherwise, does the cluster delete its pods."""
+
+
+def with_lost_given_up(job: Job, snapshot: Snapshot, planned: Plan) -> Plan:
+    """The plan, and beside it the removal of those whose time is up; where time is left, a look when it is."""
+    due = [(pod, at) for pod in _all_pods(snapshot) if (at := _given_up_at(pod, snapshot)) is not None]
+    if not due:
+        return planned
+    given_up = [pod for pod, at in due if at <= snapshot.now]
+    later = [at for _, at in due if at > snapshot.now]
+    told = [warning("PodGivenUp", _words(job, pod), about=pod.uid) for pod in given_up]
+    return replace(
+        planned,
+        actions=(*planned.actions, *(Delete(PODS, pod.name, pod.uid, grace_s=0) for pod in given_up)),
+        news=(*planned.news, *told),
+        look_again_at=min(filter(None, (planned.look_again_at, *later)), default=None),
+    )
+
+
+def _all_pods(snapshot: Snapshot) -> Iterator[Pod]:
+    yield from snapshot.pods
+    yield from snapshot.left_behind
+    yield from (pod_from(owned.raw) for owned in snapshot.owned if owned.kind == "Pod")
+
+
+def _given_up_at(pod: Pod, snapshot: Snapshot) -> datetime | None:
+    """None where the node still answers for its pods, and where a finalizer keeps what was removed by force already."""
+    if not pod.is_deleting or pod.is_forced or pod.gone_by is None or not pod.node or not snapshot.sees_nodes:
+        return None
+    node = snapshot.nodes.get(pod.node)
+    if node is not None and LOST.isdisjoint(node.taints):
+        return None
+    return pod.gone_by + timedelta(seconds=PATIENCE_S)
+
+
+def _words(job: Job, pod: Pod) -> str:
+    name = f"{job.kind.name} {job.metadata.name}"
+    return f"{name} gives up pod {pod.name}: its node {pod.node} is lost, and its grace ended {PATIENCE_S:.0f} s ago"

@@ -1,0 +1,105 @@
+"""Keeps the book of restarts in a job's status: how many there were by cause, when those within the budget's window were, and which limit
+they have reached. It counts what others have judged; the dates are those at which this controller learnt of a restart.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from msgspec.structs import asdict, replace
+
+from controller.deciding.actions import Budget
+from controller.watching.snapshot import Pod, World
+from elastic.api.book import Charge, Restart
+from elastic.api.job import ElasticPolicy, ElasticStatus, Job
+from elastic.api.words import Cause
+from elastic.membership import restart_log, window, wire
+from elastic.membership.restart_log import RestartLog
+
+
+def budget_of(policy: ElasticPolicy) -> Budget:
+    """As torchrun: without a number of its own, the first failure of the training program is the last, unless progress is the measure."""
+    limits, most = policy.restart_budget, policy.max_restarts
+    return Budget(
+        max_restarts=0 if most is None and policy.max_restarts_without_progress is None else most,
+        by_cause=tuple((cause.value, limit) for cause, limit in own_limits(policy).items()),
+        window_s=limits.window_seconds if limits is not None else None,
+        without_progress=policy.max_restarts_without_progress,
+        hang_s=policy.hang_timeout_seconds,
+    )
+
+
+def own_limits(policy: ElasticPolicy) -> dict[Cause, int]:
+    """The causes that the job's own budget limits one by one."""
+    budget = policy.restart_budget
+    if budget is None:
+        return {}
+    limits = {
+        Cause.USER: budget.user,
+        Cause.OUT_OF_MEMORY: budget.out_of_memory,
+        Cause.HANG: budget.hang,
+        Cause.DISRUPTION: budget.disruption,
+    }
+    return {cause: limit for cause, limit in limits.items() if limit is not None}
+
+
+def uid_of(entry: str) -> str:
+    """Whose end an entry of the counted ones is: of a pod, or of one run of its container."""
+    return entry.partition("/")[0]
+
+
+def booked(status: ElasticStatus, world: World) -> ElasticStatus:
+    """The status with the restarts that the rendezvous server tells of, each once, and with the ends that it has taken into account."""
+    known = restart_log.merged(_book(status), world.uncounted)
+    again = {uid_of(id) for id in world.explained}
+    counted = [entry for entry in status.counted if entry == uid_of(entry) or uid_of(entry) not in again]
+    return replace(status, restarts=dict(known.counts), open=_open(known), counted=(*counted, *world.explained))
+
+
+def settled(status: ElasticStatus, pods: Sequence[Pod]) -> ElasticStatus:
+    """The status without the particulars of restarts of which nobody can tell any more, since it has this generation."""
+    heard = {pod.uid for pod in pods} | {uid_of(entry) for entry in status.counted}
+    return replace(status, open=_open(restart_log.settled(_book(status), generation=status.generation, pods=heard)))
+
+
+def _book(status: ElasticStatus) -> RestartLog:
+    entries = tuple(wire.Restart(**asdict(entry)) for entry in status.open)
+    return RestartLog(status.restarts, entries, status.generation)
+
+
+def _open(kept: RestartLog) -> tuple[Restart, ...]:
+    return tuple(Restart(**asdict(entry)) for entry in kept.open)
+
+
+def dated(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) -> ElasticStatus:
+    """The new status with a date for every restart that the known one does not count yet, and none for one that had another cause."""
+    window_s = _window_s(job)
+    if window_s is None:
+        return replace(new, charged=())
+    dates = _dates(known)
+    for cause in sorted((new.restarts.keys() | known.restarts.keys()) - {Cause.PLAN.value}):
+        more = new.restarts.get(cause, 0) - known.restarts.get(cause, 0)
+        dates = window.recounted(dates, cause, more=more, now=now.timestamp(), window_s=window_s)
+    charged = tuple(Charge(cause=d.what, at=datetime.fromtimestamp(d.at, UTC).replace(microsecond=0), count=d.count) for d in dates)
+    return replace(new, charged=charged)
+
+
+def beyond_budget(job: Job, status: ElasticStatus, *, now: datetime) -> str:
+    """Which budget of its own a cause has used up, in words; empty while all hold."""
+    window_s = _window_s(job)
+    used: Mapping[str, int] = status.restarts
+    if window_s is not None:
+        used = window.counted(_dates(status), now=now.timestamp(), window_s=window_s)
+    within = f" within {window_s} s" if window_s is not None else ""
+    for cause, limit in own_limits(job.elastic).items() if job.elastic is not None else ():
+        if used.get(cause.value, 0) > limit:
+            return f"restarts by cause {cause.value} are {used[cause.value]}{within} but restartBudget allows {limit}"
+    return ""
+
+
+def _window_s(job: Job) -> int | None:
+    budget = job.elastic.restart_budget if job.elastic is not None else None
+    return budget.window_seconds if budget is not None else None
+
+
+def _dates(status: ElasticStatus) -> window.Dates:
+    return tuple(window.Dated(charge.cause, charge.at.timestamp(), charge.count) for charge in status.charged)

@@ -1,0 +1,50 @@
+"""Decides what suspending and resuming a job means: no pods while it is suspended, a fresh start time when it is resumed.
+Whoever counts quota reads `active`, so it stays above zero until the pods are really gone.
+"""
+
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from controller.deciding.actions import Forget, JobEvent, Plan, normal
+from controller.deciding.lifecycle.cleanup import everything_deleted
+from controller.deciding.lifecycle.conditions import holds, reason_of, with_condition, without_condition
+from controller.deciding.replicas.tally import replica_statuses, tally
+from controller.watching.snapshot import Snapshot
+from elastic.api.job import Job, JobStatus, ReplicaStatus
+from elastic.api.words import ConditionType
+
+
+def suspended(job: Job, snapshot: Snapshot, status: JobStatus, news: tuple[JobEvent, ...]) -> Plan:
+    now, message = snapshot.now, f"{job.kind.name} {job.metadata.name} is suspended."
+    if not holds(status, ConditionType.SUSPENDED):
+        news = (*news, normal(reason_of(job, "Suspended"), message, about=str(now)))
+    reason = reason_of(job, "Suspended")
+    if holds(status, ConditionType.RUNNING):
+        status = with_condition(status, ConditionType.RUNNING, reason=reason, message=message, now=now, is_true=False)
+    status = without_condition(status, ConditionType.RESTARTING)
+    status = with_condition(status, ConditionType.SUSPENDED, reason=reason, message=message, now=now)
+    if status.replica_statuses:
+        status = replace(status, replica_statuses=_still_there(job, snapshot))
+    if status.elastic is not None:
+        status = replace(status, elastic=replace(status.elastic, world_size=0))
+    forget = (Forget(),) if job.elastic is not None else ()
+    return Plan((*forget, *everything_deleted(snapshot)), status, news)
+
+
+def resumed(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, tuple[JobEvent, ...]]:
+    """Marks the end of a suspension, if there was one."""
+    if not holds(status, ConditionType.SUSPENDED):
+        return status, ()
+    message = f"{job.kind.name} {job.metadata.name} is resumed."
+    reason = reason_of(job, "Resumed")
+    status = with_condition(status, ConditionType.SUSPENDED, reason=reason, message=message, now=now, is_true=False)
+    return replace(status, start_time=now), (normal(reason, message, about=str(now)),)
+
+
+def _still_there(job: Job, snapshot: Snapshot) -> dict[str, ReplicaStatus]:
+    counts = tally(job, snapshot.pods)
+    return {
+        type: replace(r, active=counts[type].active + counts[type].leaving, succeeded=0, failed=0)
+        for type, r in replica_statuses(job, counts).items()
+    }

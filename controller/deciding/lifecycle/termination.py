@@ -1,0 +1,96 @@
+"""Decides whether an active job ends now, and how. Whatever ends it from outside is written down before anything else is done, for what
+shows it goes with the pods.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from controller.deciding.actions import Plan, normal, warning
+from controller.deciding.job_view import JobView, booked, called, counted
+from controller.deciding.lifecycle import cleanup, failure, restart_accounting
+from controller.deciding.lifecycle.conditions import reason_of
+from controller.deciding.lifecycle.success import has_succeeded
+from controller.deciding.rendezvous import c10d_recovery, membership
+from controller.deciding.replicas.tally import replica_statuses
+from controller.frameworks import FRAMEWORKS
+from elastic.api.job import ElasticStatus
+
+NO_MORE_RESTARTS = "it has reached the specified backoff limit"
+NO_MORE_TIME = "it was active longer than specified deadline"
+
+
+def succeeded(view: JobView) -> Plan | None:
+    job = view.job
+    if not has_succeeded(job, view.snapshot.pods, view.counts, failed=view.failed):
+        return None
+    named = called(job)
+    words = "successfully completed." if "/" in named else "is successfully completed."
+    told = normal(reason_of(job, "Succeeded"), f"{job.kind.name} {named} {words}")
+    status = cleanup.succeeded(job, view.status, view.counts, told, view.snapshot.now)
+    return Plan(status=status, news=(*view.news, told))
+
+
+def finalize_failure(view: JobView) -> Plan | None:
+    if not view.closed:
+        return None
+    if view.closed in (NO_MORE_RESTARTS, NO_MORE_TIME):
+        return _ended(view, f"Job {view.job.metadata.name} has failed because {view.closed}")
+    whose = "its group ended: " if view.backend is membership.RendezvousBackend.OURS else ""
+    return _ended(view, f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}")
+
+
+def deadline_exceeded(view: JobView) -> Plan | None:
+    if view.deadline is None or view.snapshot.now < view.deadline:
+        return None
+    return _noted(view, view.status.elastic or ElasticStatus(), NO_MORE_TIME)
+
+
+def _ended(view: JobView, message: str) -> Plan:
+    """The job is stopped from outside: everything it runs goes, and the counts stay as they last were."""
+    status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
+    news = (*view.news, *cleanup.of_group(view.snapshot), normal(reason_of(view.job, "Failed"), message))
+    return Plan(tuple(cleanup.everything_deleted(view.snapshot)), status, news, is_final=True)
+
+
+def failed(view: JobView) -> Plan | None:
+    """The rendezvous has given up, a pod failed for good, or the job's restarts are used up."""
+    job, snapshot = view.job, view.snapshot
+    if snapshot.world is not None and snapshot.world.closed:
+        return _closed(view)
+    fatal = [verdict for verdict in view.verdicts if verdict.fate is failure.Fate.FATAL]
+    if fatal:
+        return _failed_by(view, fatal)
+    elastic = counted(view)
+    if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, view.answerable, elastic.restarts)):
+        return _noted(view, elastic, NO_MORE_RESTARTS)
+    if view.backend is membership.RendezvousBackend.STORE and (reason := c10d_recovery.given_up(job, snapshot)):
+        return _noted(view, elastic, reason)
+    spent = "" if view.backend is membership.RendezvousBackend.OURS else restart_accounting.beyond_budget(job, elastic, now=snapshot.now)
+    return _noted(view, elastic, spent) if spent else None
+
+
+def _noted(view: JobView, elastic: ElasticStatus, reason: str) -> Plan:
+    """Why the job ends is written down before anything else is done: what shows it goes with the pods."""
+    return Plan(status=replace(view.status, elastic=replace(elastic, closed=reason)), news=view.news)
+
+
+def _closed(view: JobView) -> Plan:
+    """The rendezvous has given up. That is written down before anything else is done: its server may be gone by the next look."""
+    known = view.status.elastic or ElasticStatus()
+    return Plan(status=replace(view.status, elastic=booked(view.job, view.snapshot, known, leaving=known.leaving)), news=view.news)
+
+
+def _failed_by(view: JobView, fatal: Sequence[failure.Verdict]) -> Plan:
+    job, counts = view.job, view.counts
+    type = fatal[0].type
+    words = f"{called(job)} has" if job.kind.name == "TFJob" else f"{job.metadata.name} is"
+    message = f"{job.kind.name} {words} failed because {counts[type].failed} {type} replica(s) failed."
+    reason = FRAMEWORKS[job.kind.name].failed_reason
+    told = normal(reason_of(job, reason), message)
+    if failure.by_exit_code(job, fatal[0]):
+        message = f'job "{job.metadata.name}" is failing because "{type}" replica(s) failed.'
+        told = warning(reason_of(job, reason), message)
+    status = replace(view.status, replica_statuses=replica_statuses(job, counts))
+    failed = cleanup.failed(job, status, message=message, now=view.snapshot.now, reason=reason)
+    return Plan(status=failed, news=(*view.news, told))

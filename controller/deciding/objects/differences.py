@@ -1,0 +1,91 @@
+"""Compares the job's other objects with what they should be, and plans only the differences.
+What an API server fills in is no difference: only what we would write is compared.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from controller.deciding.actions import Action, Create, Delete, Update
+from controller.watching.snapshot import Snapshot
+from elastic.api.job import Object
+from elastic.kube.resources import (
+    CONFIG_MAPS,
+    HORIZONTAL_POD_AUTOSCALERS,
+    NETWORK_POLICIES,
+    PLUGIN_POD_GROUPS,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    VOLCANO_POD_GROUPS,
+    Resource,
+)
+
+OWNED_LABEL = "elastic-training/job"
+"""Marks what we made beside pods and services, so that one watch per kind sees ours and nothing else."""
+
+UNMARKED = frozenset({HORIZONTAL_POD_AUTOSCALERS, VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS})
+"""Upstream's carry no labels at all, and there are few of them: these are watched without a selector."""
+
+_ALL = (
+    PODS,
+    SERVICES,
+    CONFIG_MAPS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    ROLES,
+    ROLE_BINDINGS,
+    HORIZONTAL_POD_AUTOSCALERS,
+    POD_DISRUPTION_BUDGETS,
+    NETWORK_POLICIES,
+    VOLCANO_POD_GROUPS,
+    PLUGIN_POD_GROUPS,
+)
+RESOURCES: Mapping[tuple[str, str], Resource] = MappingProxyType({(r.api_version, r.kind): r for r in _ALL})
+
+
+def resource_of(item: Mapping[str, Any]) -> Resource:
+    return RESOURCES[item["apiVersion"], item["kind"]]
+
+
+def reconciled(snapshot: Snapshot, wanted: Sequence[Object], *, managed: Iterable[str]) -> Iterator[Action]:
+    """Makes what is missing, changes what differs, and deletes what is there of the `managed` kinds and no longer wanted."""
+    for item in wanted:
+        metadata = item["metadata"]
+        there = snapshot.find(item["kind"], metadata["name"])
+        if there is None:
+            yield Create(resource_of(item), item if resource_of(item) in UNMARKED else _marked(item))
+        elif item["kind"] != "Pod" and differs(item, there.raw):
+            # A pod cannot be changed: it is as it was made until it goes.
+            yield Update(resource_of(item), metadata["name"], _change(item))
+    names = {(item["kind"], item["metadata"]["name"]) for item in wanted}
+    kinds = frozenset(managed)
+    for owned in snapshot.owned:
+        if owned.kind in kinds and (owned.kind, owned.name) not in names and not owned.raw["metadata"].get("deletionTimestamp"):
+            yield Delete(resource_of(owned.raw), owned.name, owned.uid)
+
+
+def differs(wanted: Any, there: Any) -> bool:
+    """Is anything that we would write not so? Lists must be equally long; what stands beside is somebody else's."""
+    if isinstance(wanted, Mapping):
+        return not isinstance(there, Mapping) or any(key not in there or differs(value, there[key]) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return not isinstance(there, list) or len(wanted) != len(there) or any(map(differs, wanted, there))
+    return bool(wanted != there)
+
+
+def _marked(item: Object) -> Object:
+    metadata = item["metadata"]
+    owner = metadata["ownerReferences"][0]["name"]
+    return {**item, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), OWNED_LABEL: owner}}}
+
+
+def _change(item: Object) -> Object:
+    """Everything but identity: a merge patch of what should be so."""
+    change = {key: value for key, value in item.items() if key not in ("apiVersion", "kind", "metadata", "type", "roleRef")}
+    described = {key: item["metadata"][key] for key in ("labels", "annotations") if item["metadata"].get(key)}
+    return change | ({"metadata": described} if described else {})

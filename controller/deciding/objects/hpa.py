@@ -1,0 +1,47 @@
+"""Decides whether a job has a HorizontalPodAutoscaler: while it is active and the user gave metrics, and not a moment longer.
+A job in a queue of Kueue's has none: Kueue admits a number of workers, and suspends the whole job when somebody changes it.
+"""
+
+from collections.abc import Iterator
+
+from controller.deciding.actions import JobEvent, warning
+from controller.deciding.objects.ownership import owned_metadata
+from controller.deciding.settings import Settings
+from elastic.api.job import Job, Object
+from elastic.api.kinds import API_VERSION
+
+UPSTREAM = "PyTorchJob"
+"""The one kind for which the Training Operator makes an autoscaler."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+
+
+def autoscaler(job: Job, settings: Settings) -> Iterator[Object]:
+    policy = job.elastic
+    if policy is None or policy.metrics is None or (settings.strict and job.kind.name != UPSTREAM) or _is_queued(job, settings):
+        return
+    least, most = job.bounds
+    yield {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": owned_metadata(job, job.metadata.name),
+        "spec": {
+            "scaleTargetRef": {"apiVersion": API_VERSION, "kind": job.kind.name, "name": job.metadata.name},
+            "minReplicas": least,
+            "maxReplicas": most,
+            "metrics": list(policy.metrics),
+        },
+    }
+
+
+def left_out(job: Job, settings: Settings) -> Iterator[JobEvent]:
+    """Tells whoever gave metrics why nothing scales by them."""
+    if job.elastic is not None and job.elastic.metrics is not None and _is_queued(job, settings):
+        message = (
+            f"elasticPolicy.metrics has no effect while the label {QUEUE} is there: Kueue suspends an admitted job whose number of workers "
+            "changes, so no HorizontalPodAutoscaler is made; leave out one of the two"
+        )
+        yield warning("AutoscalerLeftOut", message)
+
+
+def _is_queued(job: Job, settings: Settings) -> bool:
+    return bool(job.metadata.labels.get(QUEUE)) and not settings.strict

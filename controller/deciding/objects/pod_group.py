@@ -1,0 +1,102 @@
+"""Decides on the pod group of a job where the controller runs with a gang scheduler: how many pods must fit at once, and with what.
+An elastic job needs room for its least workers only; the others come when there is room.
+"""
+
+from collections.abc import Iterator
+
+from controller.deciding.actions import JobEvent, warning
+from controller.deciding.events import template_reason
+from controller.deciding.objects import quantities
+from controller.deciding.objects.ownership import owned_metadata
+from controller.deciding.settings import Settings
+from controller.watching.snapshot import Snapshot
+from elastic.api.job import Job, Object, SchedulingPolicy
+from elastic.api.kinds import WORKER
+
+VOLCANO = "volcano"
+GROUP_ANNOTATION, TASK_ANNOTATION = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"
+GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+BEFORE_ADMISSION = ("", "Pending")
+
+
+def pod_group(job: Job, snapshot: Snapshot) -> Iterator[Object]:
+    settings = snapshot.settings
+    if not settings.gang_scheduler:
+        return
+    policy = job.run_policy.scheduling_policy or SchedulingPolicy()
+    spec: Object = {"minMember": _least_pods(job, policy, strict=settings.strict)}
+    resources = policy.min_resources if policy.min_resources is not None else _resources(job, spec["minMember"])
+    metadata = owned_metadata(job, job.metadata.name)
+    if job.metadata.annotations:
+        metadata["annotations"] = dict(job.metadata.annotations)
+    if settings.gang_scheduler == VOLCANO:
+        spec |= {"minResources": resources, "queue": _queue(job, snapshot) or policy.queue or "default"}
+        if policy.priority_class:
+            spec["priorityClassName"] = policy.priority_class
+        yield {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": metadata, "spec": spec}
+        return
+    if resources:
+        spec["minResources"] = resources
+    if policy.schedule_timeout_seconds is not None:
+        spec["scheduleTimeoutSeconds"] = policy.schedule_timeout_seconds
+    yield {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": metadata, "spec": spec}
+
+
+def _queue(job: Job, snapshot: Snapshot) -> str:
+    """The queue that the group is in already: whoever moved it there, to change it back would be to lose its turn."""
+    group = snapshot.find("PodGroup", job.metadata.name)
+    return str((group.raw.get("spec") or {}).get("queue") or "") if group is not None else ""
+
+
+def is_waiting(job: Job, snapshot: Snapshot) -> bool:
+    """Volcano wants to admit the group before its pods are made."""
+    if snapshot.settings.gang_scheduler != VOLCANO or snapshot.pods:
+        return False
+    group = snapshot.find("PodGroup", job.metadata.name)
+    return group is None or (group.raw.get("status") or {}).get("phase", "") in BEFORE_ADMISSION
+
+
+def with_group(job: Job, pod: Object, type: str, settings: Settings) -> Object:
+    """Ties a pod to its group; a scheduler that the user chose stays."""
+    if not settings.gang_scheduler:
+        return pod
+    if not pod["spec"].get("schedulerName"):
+        pod["spec"]["schedulerName"] = settings.gang_scheduler
+    metadata = pod["metadata"]
+    if settings.gang_scheduler == VOLCANO:
+        ties = {GROUP_ANNOTATION: job.metadata.name, TASK_ANNOTATION: type.lower()}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **ties}
+    else:
+        metadata["labels"] = {**metadata["labels"], GROUP_LABEL: job.metadata.name}
+    return pod
+
+
+def of_schedulers(job: Job, settings: Settings) -> Iterator[JobEvent]:
+    names = {spec.template["spec"].get("schedulerName") for spec in job.replicas.values()}
+    if settings.gang_scheduler and names - {None, "", settings.gang_scheduler}:
+        message = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
+        yield warning(template_reason(job, "SchedulerName"), message)
+
+
+def _least_pods(job: Job, policy: SchedulingPolicy, *, strict: bool) -> int:
+    if policy.min_available is not None:
+        return policy.min_available
+    others = sum(spec.replicas for type, spec in job.replicas.items() if type != WORKER)
+    workers = job.workers
+    if not strict and job.elastic is not None and job.elastic.min_replicas is not None:
+        workers = min(workers, job.elastic.min_replicas)
+    return others + workers
+
+
+def _resources(job: Job, pods: int) -> dict[str, str]:
+    """What the first so many pods ask for: requests, or limits where there are no requests. Init containers do not count."""
+    wanted: list[dict[str, int | str]] = []
+    for spec in job.replicas.values():
+        for _ in range(min(spec.replicas, pods - len(wanted))):
+            wanted.append(quantities.added(_asked(c) for c in spec.template["spec"]["containers"]))
+    return {name: str(value) for name, value in quantities.added(wanted).items()}
+
+
+def _asked(container: Object) -> dict[str, int | str]:
+    resources = container.get("resources") or {}
+    return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}

@@ -1,0 +1,24 @@
+"""Decides which services a job has: one per replica for as long as its pod may be spoken to, so that a leaving worker keeps its name."""
+
+from collections.abc import Collection, Iterator
+
+from controller.deciding.actions import Action, Create, Delete
+from controller.deciding.objects.pods import replica_name, service_for
+from controller.watching.snapshot import Snapshot
+from elastic.api.job import Job
+from elastic.kube.resources import SERVICES
+
+
+def services(job: Job, snapshot: Snapshot, places: Collection[tuple[str, int]]) -> Iterator[Action]:
+    """`places` are the replicas that are there or about to be made, by type and index."""
+    if not job.kind.has_services:
+        return
+    there = {service.name for service in snapshot.services}
+    named = {replica_name(job, type, index): (type, index) for type, index in places}
+    for name, (type, index) in named.items():
+        if name not in there:
+            yield Create(SERVICES, service_for(job, type, index))
+    still_used = {pod.name for pod in snapshot.pods} | named.keys()
+    for service in snapshot.services:
+        if service.name not in still_used and not service.is_deleting:
+            yield Delete(SERVICES, service.name, service.uid)

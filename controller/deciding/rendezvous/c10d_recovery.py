@@ -1,0 +1,114 @@
+"""Decides what becomes of a group that meets through torch's own c10d once it has lost a member.
+Torch charges a peer's death to each survivor's own maxRestarts, and the first agent that has none left closes torch's rendezvous for good.
+Where that follows a loss that nobody is to blame for, the group meets anew at a fresh store, uncharged; elsewhere its budget is spent.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from controller.deciding.replicas import pod_revision
+from controller.watching.snapshot import Container, Phase, Pod, Snapshot
+from elastic.api.job import ElasticStatus, Job, Rescale
+from elastic.api.words import Cause, RdzvBackend
+
+WINDOW = timedelta(seconds=120)
+"""From a loss to the end of the last agent that may follow from it: the member's own grace, torch's time-outs, and its 30 s for workers."""
+SKEW = timedelta(seconds=5)
+"""By so much the clocks of a node and of ours may differ, and Kubernetes cuts times to seconds."""
+HOPELESS_RESTARTS = 2
+"""An agent that found no store yet has another try before its end is taken for the group's."""
+LAST_OWN_CODE = 127
+"""Codes above tell of a signal: what ended that way did not give up."""
+
+
+def with_c10d_world(job: Job, snapshot: Snapshot, known: ElasticStatus) -> ElasticStatus:
+    """What the job's status tells of its group: how many work, and the newest loss."""
+    status = replace(known, backend=RdzvBackend.C10D.value, leaving=())
+    if pod_revision.is_waiting(job, snapshot):
+        return status
+    members = _members(job, snapshot)
+    working = [pod for pod in members if pod.is_active and not pod.disruption]
+    going = [pod for pod in members if pod.is_deleting or pod.disruption]
+    # Who has done its work has worked in this group to its end.
+    size = len(working) + sum(pod.phase is Phase.SUCCEEDED for pod in members)
+    status = replace(status, world_size=size)
+    id = _id_of(going or working)
+    is_less = size < known.world_size
+    if not is_less and (not going or (known.last_rescale is not None and known.last_rescale.id == id)):
+        return status
+    are_enough = sum(pod.is_active or pod.phase is Phase.PENDING for pod in members if pod not in going) >= job.workers
+    cause = Cause.PLAN if going and are_enough else Cause.DISRUPTION
+    names = ", ".join(sorted(pod.name for pod in going)) or "a worker"
+    loss = Rescale(
+        id=id,
+        cause=cause.value,
+        reason=f"{names} left; {len(working)} work",
+        at=snapshot.now,
+        from_size=max(known.world_size, len(working)),
+        to_size=len(working),
+    )
+    return replace(status, last_rescale=loss)
+
+
+def gave_up_after_loss(job: Job, snapshot: Snapshot) -> Pod | None:
+    """A worker whose agent gave up in the wake of a loss that nobody is to blame for, and which the group has not yet met anew after."""
+    last = job.status.elastic.last_rescale if job.status.elastic is not None else None
+    if last is None or last.at is None or last.cause not in (Cause.PLAN.value, Cause.DISRUPTION.value):
+        return None
+    begin, end = last.at - SKEW, last.at + WINDOW
+    for pod in _members(job, snapshot):
+        if pod.is_deleting or pod.disruption:
+            continue
+        for container in _own(job, pod):
+            at = container.ended_at
+            if _gave_up(container) and at is not None and begin <= at <= end:
+                return pod
+    return None
+
+
+def restart_on_fresh_store(known: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
+    """The loss has been made up for: what ends from now on has another reason."""
+    last = known.last_rescale or Rescale()
+    words = f"{last.reason}; an agent gave up because of it, and the group meets anew"
+    made_up = Rescale(id=last.id, cause=Cause.COLLATERAL.value, reason=words, at=snapshot.now, from_size=last.from_size)
+    return replace(known, last_rescale=made_up, world_size=0)
+
+
+def given_up(job: Job, snapshot: Snapshot) -> str:
+    """Why the group will never work again, in words; empty while it may."""
+    members = _members(job, snapshot)
+    is_hopeless = bool(members) and all(any(_is_hopeless(container) for container in _own(job, pod)) for pod in members)
+    if not is_hopeless or job.elastic is None:
+        return ""
+    return (
+        f"all its agents end by themselves, again and again: torch's rendezvous is closed for good once an agent has used up "
+        f"maxRestarts ({job.elastic.max_restarts or 0}), which each of them counts for itself"
+    )
+
+
+def _members(job: Job, snapshot: Snapshot) -> list[Pod]:
+    """Those of the store's present run."""
+    if pod_revision.is_waiting(job, snapshot):
+        return []
+    name = pod_revision.group_of(job, snapshot)
+    return [pod for pod in snapshot.pods if pod.group == name]
+
+
+def _own(job: Job, pod: Pod) -> Iterator[Container]:
+    return (container for container in pod.containers if container.name == job.kind.container)
+
+
+def _gave_up(container: Container) -> bool:
+    code = container.last_exit_code if container.exit_code is None else container.exit_code
+    return code is not None and 0 < code <= LAST_OWN_CODE
+
+
+def _is_hopeless(container: Container) -> bool:
+    return container.waiting == "CrashLoopBackOff" and container.restarts >= HOPELESS_RESTARTS and _gave_up(container)
+
+
+def _id_of(pods: Sequence[Pod]) -> str:
+    return f"{zlib.crc32(' '.join(sorted(pod.uid for pod in pods)).encode()):08x}"

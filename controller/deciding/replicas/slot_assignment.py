@@ -1,0 +1,68 @@
+"""Decides which replicas a job should have now: which pods to make, and which to part with when there are too many.
+Fixed places for static jobs, where the index is the rank; any free index for elastic ones, where only the count matters. At c10d's
+store an index is no rank either, but nobody there is told to leave, and a place is filled again once its pod is gone.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from controller.watching.snapshot import Phase, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAssignment:
+    """`present` are the pods that fill a place, `missing` the indexes to fill, `surplus` the pods to part with."""
+
+    present: tuple[Pod, ...]
+    missing: tuple[int, ...]
+    surplus: tuple[Pod, ...] = ()
+
+
+def in_places(count: int, pods: Sequence[Pod]) -> SlotAssignment:
+    """Indexes 0 to count-1; a place is taken until its pod is gone, because the next pod needs the same name."""
+    taken = {pod.index for pod in pods}
+    return SlotAssignment(
+        present=tuple(pod for pod in pods if pod.index < count and not pod.is_deleting),
+        missing=tuple(index for index in range(count) if index not in taken),
+        surplus=tuple(pod for pod in pods if pod.index >= count and not pod.is_deleting),
+    )
+
+
+def by_count(count: int, pods: Sequence[Pod], *, leaving: Collection[str]) -> SlotAssignment:
+    """Any `count` pods that stay; a worker on its way out is replaced at once, under another index."""
+    staying = who_stay(pods, leaving=leaving)
+    if len(staying) > count:
+        victims = sorted(staying, key=_last_to_go_first, reverse=True)[: len(staying) - count]
+        gone = {pod.name for pod in victims}
+        return SlotAssignment(tuple(pod for pod in staying if pod.name not in gone), (), tuple(victims))
+    taken = {pod.index for pod in pods}
+    free = (index for index in range(count + len(taken)) if index not in taken)
+    return SlotAssignment(tuple(staying), tuple(index for index, _ in zip(free, range(count - len(staying)), strict=False)))
+
+
+def by_count_in_places(count: int, pods: Sequence[Pod]) -> SlotAssignment:
+    """Any `count` pods that are well stay, so that a place whose pod is lost costs none that works; lost ones are filled as they were."""
+    staying = who_stay(pods, leaving=())
+    if len(staying) > count:
+        return by_count(count, pods, leaving=())
+    taken = {pod.index for pod in pods}
+    free = (index for index in range(count) if index not in taken)
+    missing = tuple(index for index, _ in zip(free, range(count - len(taken)), strict=False))
+    return SlotAssignment(tuple(pod for pod in pods if not pod.is_deleting), missing)
+
+
+def without_needed(assigned: SlotAssignment, *, least: int) -> SlotAssignment:
+    """Where the highest places go whoever is well in the others: each of them stays until `least` without it are there."""
+    here = len(who_stay(assigned.present, leaving=()))
+    needed = sorted(assigned.surplus, key=_last_to_go_first)[: max(0, least - here)]
+    return replace(assigned, surplus=tuple(pod for pod in assigned.surplus if pod not in needed))
+
+
+def who_stay(pods: Sequence[Pod], *, leaving: Collection[str]) -> list[Pod]:
+    return [pod for pod in pods if not pod.is_deleting and pod.name not in leaving and pod.phase is not Phase.FAILED]
+
+
+def _last_to_go_first(pod: Pod) -> tuple[bool, bool, int]:
+    """Orders the pods from the one to keep longest to the first to go: what does not run, what is not ready, the highest index."""
+    runs = pod.phase in (Phase.RUNNING, Phase.SUCCEEDED)
+    return (not runs, not pod.is_ready, pod.index)

@@ -1,0 +1,54 @@
+"""Counts a job's pods by replica type and writes the counts the way upstream's clients read them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from controller.watching.snapshot import Phase, Pod
+from elastic.api import names
+from elastic.api.job import Job, ReplicaStatus
+from elastic.api.kinds import WORKER
+
+WITH_SELECTOR = ("PyTorchJob", "PaddleJob", "JAXJob")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The pods of one type, by how they are."""
+
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    leaving: int = 0
+
+
+def tally(job: Job, pods: Iterable[Pod]) -> Mapping[str, Tally]:
+    """By canonical type, for every type the job has."""
+    by_word: dict[str, list[Pod]] = {}
+    for pod in pods:
+        by_word.setdefault(pod.type, []).append(pod)
+    return {type: _count(by_word.get(type.lower(), ())) for type in job.replicas}
+
+
+def _count(pods: Iterable[Pod]) -> Tally:
+    found = list(pods)
+    return Tally(
+        active=sum(pod.is_active for pod in found),
+        # A program that was told to stop may end with 0 and has not done its work for that.
+        succeeded=sum(pod.phase is Phase.SUCCEEDED and not pod.is_deleting for pod in found),
+        failed=sum(pod.phase is Phase.FAILED and not pod.is_deleting for pod in found),
+        leaving=sum(pod.phase is Phase.RUNNING and pod.is_deleting for pod in found),
+    )
+
+
+def replica_statuses(job: Job, counts: Mapping[str, Tally]) -> dict[str, ReplicaStatus]:
+    return {
+        type: ReplicaStatus(active=count.active, succeeded=count.succeeded, failed=count.failed, selector=_selector(job, type))
+        for type, count in counts.items()
+    }
+
+
+def _selector(job: Job, type: str) -> str:
+    # A HorizontalPodAutoscaler finds the pods by it. Upstream writes it for three kinds only; ours for whatever is elastic as well.
+    if job.kind.name in WITH_SELECTOR or (job.elastic is not None and type == WORKER):
+        return names.selector(job.kind, job.metadata.name, type)
+    return ""

@@ -1,0 +1,16 @@
+"""Makes key pairs for jobs that run over ssh. Here is the only chance in the controller's work, so it stands apart from every decision."""
+
+import base64
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from controller.watching.snapshot import KeyPair
+
+
+def new_key_pair() -> KeyPair:
+    """Of the sort that the MPI Operator makes, and that every ssh of the last ten years takes, in FIPS mode too."""
+    key = ec.generate_private_key(ec.SECP521R1())
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return KeyPair(private=base64.b64encode(private).decode(), public=base64.b64encode(public + b"\n").decode())

@@ -1,0 +1,131 @@
+"""The process `elastic-controller`: reads flags and environment, puts the parts together, and ends when it is told to."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from controller.running.options import Options, mistakes
+from elastic.api.kinds import KINDS
+from elastic.logs import log_to
+from elastic.runtime.election import LEASE_S
+
+log = logging.getLogger("controller")
+
+
+@click.command()
+@click.option("--kubeconfig", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Default: the pod's service account.")
+@click.option("--namespace", help="Look after jobs of one namespace only. Default: all.")
+@click.option("--enable-kinds", "kinds", default=",".join(KINDS), show_default=True, help="Kinds to look after.")
+@click.option("--installation", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder with server.key and ca.crt.")
+@click.option("--rendezvous-url", default="", help="Where this process reaches the rendezvous server.")
+@click.option("--rendezvous-endpoint", default="", metavar="HOST:PORT", help="Where pods reach the rendezvous server.")
+@click.option(
+    "--worker-image",
+    default="elastic-worker:latest",
+    show_default=True,
+    help="Brings elastic_worker into pods; own: the image of this pod.",
+)
+@click.option("--gang-scheduler-name", "gang_scheduler", default="", help="Make pod groups for this scheduler.")
+@click.option("--cluster-domain", default="", help="Domain behind .svc in the names that TensorFlow gets.")
+@click.option(
+    "--pytorch-init-container-image",
+    "init_image",
+    default="alpine:3.10",
+    show_default=True,
+    help="Waits for the master, by nslookup in a shell; own: the worker image does, for as long as it takes.",
+)
+@click.option("--pytorch-init-container-max-tries", "init_tries", default=100, show_default=True, help="How often it looks, every 2 s.")
+@click.option(
+    "--mpi-kubectl-delivery-image",
+    "kubectl_image",
+    default="kubeflow/kubectl-delivery:latest",
+    show_default=True,
+    help="Brings the exec client into MPI launchers; own: the worker image brings ours.",
+)
+@click.option("--workers", default=16, show_default=True, type=click.IntRange(1, 256), help="Jobs worked on at a time.")
+@click.option(
+    "--compat", default="default", show_default=True, type=click.Choice(["default", "strict"]), help="strict: upstream's exact objects."
+)
+@click.option("--metrics-port", default=0, show_default=True, help="Prometheus metrics; 0: none.")
+@click.option("--health-port", default=0, show_default=True, help="/healthz and /readyz; 0: none.")
+@click.option("--webhook-port", default=0, show_default=True, help="Answers the API server whether a job may come in; 0: does not.")
+@click.option("--webhook-fd", type=int, help="Like --webhook-port, on a listening socket inherited from the parent.")
+@click.option(
+    "--webhook-name",
+    default="elastic-webhook",
+    show_default=True,
+    help="Name of the webhook's Service, of the Secret with its certificate and of the configuration that asks it.",
+)
+@click.option("--ready-file", type=click.Path(path_type=Path), help="Written once the controller works.")
+@click.option("--leader-elect/--no-leader-elect", default=False, show_default=True, help="Let only the holder of a Lease work.")
+@click.option(
+    "--lease-duration",
+    "lease_duration_s",
+    default=LEASE_S,
+    show_default=True,
+    type=click.FloatRange(min=1.0),
+    help="Seconds without a sign of its holder after which another one takes the Lease.",
+)
+@click.option("--lease-namespace", default="", help="Where the Lease is. Default: the namespace of the account or kubeconfig.")
+@click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
+def main(*, log_level: str, kinds: str, **flags: Any) -> None:
+    """Keeps training jobs of group kubeflow.org/v1 as their specs say."""
+    log_to(sys.stderr, level=log_level)
+    # kopf tells of each event that it hands over; ours say what was made of them.
+    logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
+    chosen = tuple(dict.fromkeys(kind.strip() for kind in kinds.split(",") if kind.strip()))
+    options = Options(kinds=chosen, identity=f"{socket.gethostname()}_{os.getpid()}", **flags)
+    if wrong := list(mistakes(options)):
+        raise click.UsageError("\n".join(wrong))
+    sys.exit(asyncio.run(_run(options)))
+
+
+async def _run(options: Options) -> int:
+    from controller.running.process import OWN, Process
+    from controller.watching.own_pod import NoPod, own_image
+    from elastic.kube import connect
+    from elastic.kube.access import AccessError
+    from elastic.membership.tokens import BadKey
+    from elastic.runtime.election import LeaseLost
+    from elastic.runtime.web import PortTaken
+
+    try:
+        kube = connect(
+            options.kubeconfig,
+            host=os.environ.get("KUBERNETES_SERVICE_HOST", ""),
+            port=os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
+            agent=f"elastic-controller/{options.identity}",
+        )
+    except AccessError as error:
+        log.error("no way to the API server", extra={"error": str(error)})
+        return 2
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with kube:
+        options = replace(options, lease_namespace=options.lease_namespace or kube.access.namespace)
+        try:
+            if options.worker_image == OWN:
+                options = replace(options, worker_image=await own_image(kube, pod=socket.gethostname()))
+            await Process(kube, options).run(stop)
+        except (LeaseLost, NoPod) as error:
+            log.error("it cannot go on", extra={"error": str(error)})
+            return 1
+        except (BadKey, PortTaken) as error:
+            log.error("it cannot start", extra={"error": str(error)})
+            return 2
+        log.info("stopped as told")
+    return 0
+
+
+if __name__ == "__main__":
+    main()

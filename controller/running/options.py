@@ -1,0 +1,98 @@
+"""What the command line and the environment said, as the parts of the process take it, and what is wrong with it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic.api.kinds import KINDS
+from elastic.api.names import DNS_1123
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    kubeconfig: Path | None
+    namespace: str | None
+    kinds: tuple[str, ...]
+    installation: Path | None
+    rendezvous_url: str
+    rendezvous_endpoint: str
+    worker_image: str
+    gang_scheduler: str
+    cluster_domain: str
+    init_image: str
+    init_tries: int
+    kubectl_image: str
+    workers: int
+    compat: str
+    health_port: int
+    metrics_port: int
+    webhook_port: int
+    webhook_fd: int | None
+    webhook_name: str
+    ready_file: Path | None
+    leader_elect: bool
+    lease_namespace: str
+    lease_duration_s: float
+    identity: str
+
+
+HIGHEST_PORT = 65535
+ENDPOINT = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):([0-9]{1,5})\Z")
+
+
+def mistakes(options: Options) -> Iterator[str]:
+    """One sentence for each option that cannot be meant so."""
+    yield from _kinds(options)
+    yield from _namespaces(options)
+    yield from _rendezvous(options)
+    yield from _ports(options)
+    name = options.gang_scheduler
+    if name and not all(map(DNS_1123.match, name.split("."))):
+        yield f"--gang-scheduler-name is {name!r} but must be a scheduler's name in lower-case letters, digits, dashes and dots, as volcano"
+    if options.init_tries < 1:
+        yield f"--pytorch-init-container-max-tries is {options.init_tries} but must be at least 1"
+
+
+def _kinds(options: Options) -> Iterator[str]:
+    if not options.kinds:
+        yield f"--enable-kinds names no kind; choose from {', '.join(KINDS)}"
+    for kind in options.kinds:
+        if kind not in KINDS:
+            yield f"--enable-kinds: {kind!r} is no kind of ours; choose from {', '.join(KINDS)}"
+
+
+def _namespaces(options: Options) -> Iterator[str]:
+    for flag, name, otherwise in (
+        ("--namespace", options.namespace, "leave the flag out to look after all namespaces"),
+        ("--lease-namespace", options.lease_namespace or None, "leave the flag out for the controller's own"),
+    ):
+        if name is not None and not DNS_1123.match(name):
+            yield f"{flag} is {name!r} but a namespace is named in lower-case letters, digits and dashes; {otherwise}"
+
+
+def _rendezvous(options: Options) -> Iterator[str]:
+    given = {
+        "--rendezvous-url": bool(options.rendezvous_url),
+        "--rendezvous-endpoint": bool(options.rendezvous_endpoint),
+        "--installation": options.installation is not None,
+    }
+    if (given["--rendezvous-url"] or given["--rendezvous-endpoint"]) and not all(given.values()):
+        missing = [flag for flag, is_given in given.items() if not is_given]
+        yield f"{', '.join(flag for flag in given if flag not in missing)} alone is not enough; give {' and '.join(missing)} as well"
+    if options.rendezvous_url and not options.rendezvous_url.startswith("https://"):
+        yield f"--rendezvous-url is {options.rendezvous_url!r} but must begin with https://, for the job's secrets go there"
+    found = ENDPOINT.match(options.rendezvous_endpoint)
+    if options.rendezvous_endpoint and (found is None or not 0 < int(found[2]) <= HIGHEST_PORT):
+        yield f"--rendezvous-endpoint is {options.rendezvous_endpoint!r} but must be HOST:PORT"
+
+
+def _ports(options: Options) -> Iterator[str]:
+    ports = {"--health-port": options.health_port, "--metrics-port": options.metrics_port, "--webhook-port": options.webhook_port}
+    for flag, port in ports.items():
+        if not 0 <= port <= HIGHEST_PORT:
+            yield f"{flag} is {port} but must be from 1 to {HIGHEST_PORT}, or 0 for none"
+    if options.webhook_port and options.webhook_port in (options.health_port, options.metrics_port):
+        yield f"--webhook-port is {options.webhook_port} as another port is, but the webhook speaks TLS and needs one of its own"
+    if options.webhook_port and options.webhook_fd is not None:
+        yield "--webhook-port and --webhook-fd are both given; give one of them"

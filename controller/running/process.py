@@ -1,0 +1,225 @@
+"""Puts the controller's parts together and runs them until told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from controller.acting.apply import Applier
+from controller.acting.event_recorder import EventRecorder
+from controller.acting.fenced_link import FencedMembership
+from controller.acting.link import RendezvousLink
+from controller.deciding.settings import Rendezvous, Settings
+from controller.running.metrics import Metrics
+from controller.running.options import Options
+from controller.running.reconcile import Reconciler
+from controller.watching.keys import Key
+from controller.watching.kopf_watch import KopfWatch
+from controller.watching.observe import Observer, resources_of
+from controller.watching.secrets import Secrets
+from elastic.kube.client import Kube
+from elastic.membership.client import RendezvousClient, RendezvousError
+from elastic.membership.tokens import BadKey, control_token, job_token, load_keys
+from elastic.runtime.election import Election, Terms
+from elastic.runtime.fence import FencedWriter
+from elastic.runtime.web import ALL_ADDRESSES, serving, taken
+from elastic.runtime.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from controller.webhook.door import Door
+
+log = logging.getLogger(__name__)
+LEASE = "elastic-controller"
+GATHER_S = 0.03
+FINISH_S = 1.0
+"""For rounds that have begun when the process is told to end; another one takes over soon after."""
+BLIND_S = 10.0
+OWN = "own"
+OWN_WAIT = ("python3", "-m", "elastic_worker.resolve")
+OWN_KUBECTL = ("python3", "-m", "elastic_worker.kubectl", "--install", "/opt/kube")
+
+
+class Process:
+    def __init__(self, kube: Kube, options: Options) -> None:
+        self._kube = kube
+        self._options = options
+        self._queue: WorkQueue[Key] = WorkQueue(clock=time.monotonic)
+        resources = resources_of(options.kinds, gang_scheduler=options.gang_scheduler)
+        self._observer = Observer(kube, kinds=options.kinds, resources=resources, namespace=options.namespace)
+        self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent)
+        self._is_ready = asyncio.Event()
+        self._door = _door(kube, options)
+        self._election = _election(kube, options) if options.leader_elect else None
+        self._key, self._ca = _installation(options.installation) if options.installation else (b"", "")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until told to stop; raises when a part ends by itself, because without it nothing can be right."""
+        options = self._options
+        client = self._client()
+        link = RendezvousLink(client, errors=(RendezvousError,)) if client is not None else None
+        edge = KopfWatch(self._kube.access, kinds=options.kinds, namespace=options.namespace)
+        reconciler = self._reconciler(link)
+        async with serving(
+            health_port=options.health_port,
+            metrics_port=options.metrics_port,
+            is_ready=self._is_ready.is_set,
+            registry=self._metrics.registry,
+        ):
+            parts = [self._observer.run(self._changed), edge.run(self._changed), self._reconcile(reconciler), self._say_ready(), _set(stop)]
+            if link is not None:
+                parts.append(link.run(reconciler.world_changed))
+            if self._door is not None:
+                parts.append(self._door.run(self._metrics.judged))
+            tasks = [asyncio.create_task(part) for part in parts]
+            try:
+                await _first_end(tasks)
+                await reconciler.finish(within_s=FINISH_S)
+            finally:
+                await _cancelled(tasks)
+                if client is not None:
+                    await client.close()
+
+    def _applier(self, link: RendezvousLink | None) -> Applier:
+        if self._election is None:
+            return Applier(self._kube, EventRecorder(self._kube), link)
+        kube, left = FencedWriter(self._kube, self._election.left_s), self._election.left_s
+        return Applier(kube, EventRecorder(kube), FencedMembership(link, left) if link is not None else None)
+
+    def _reconciler(self, link: RendezvousLink | None) -> Reconciler:
+        return Reconciler(
+            self._observer,
+            self._applier(link),
+            self._queue,
+            Secrets(self._kube),
+            settings=self._settings(),
+            worlds=link.worlds if link is not None else {},
+            token_for=lambda uid: job_token(self._key, uid) if self._key else "",
+            metrics=self._metrics,
+        )
+
+    async def _reconcile(self, reconciler: Reconciler) -> None:
+        """Every replica keeps its view; only the one that holds the Lease acts on it."""
+        election = self._election
+        if election is None:
+            await reconciler.run(self._options.workers)
+            return
+
+        async def work() -> None:
+            reconciler.term = election.term
+            await reconciler.run(self._options.workers)
+
+        await election.lead(work)
+
+    def _client(self) -> RendezvousClient | None:
+        if not self._options.rendezvous_url:
+            return None
+
+        async def token() -> str:
+            return control_token(self._key)
+
+        return RendezvousClient(self._options.rendezvous_url, token=token, ca=self._ca)
+
+    def _settings(self) -> Settings:
+        options = self._options
+        rendezvous = Rendezvous(endpoint=options.rendezvous_endpoint, ca=self._ca) if options.rendezvous_url else None
+        return Settings(
+            rendezvous=rendezvous,
+            worker_image=options.worker_image,
+            strict=options.compat == "strict",
+            gang_scheduler=options.gang_scheduler,
+            cluster_domain=options.cluster_domain,
+            init_image=options.worker_image if options.init_image == OWN else options.init_image,
+            init_tries=options.init_tries,
+            init_command=OWN_WAIT if options.init_image == OWN else (),
+            kubectl_image=options.worker_image if options.kubectl_image == OWN else options.kubectl_image,
+            kubectl_command=OWN_KUBECTL if options.kubectl_image == OWN else (),
+        )
+
+    def _changed(self, key: Key) -> None:
+        """What happens to a job comes in bursts, and one look a moment later sees it all: fewer rounds, fewer status patches."""
+        self._queue.add_at(key, time.monotonic() + GATHER_S)
+
+    async def _say_ready(self) -> None:
+        while self._observer.lacking():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BLIND_S):
+                    await self._observer.wait_synced()
+                    break
+            log.warning(
+                "not everything is in view: install what is not served, or leave out --gang-scheduler-name or its --enable-kinds; "
+                "grant list and watch",
+                extra={"lacking": self._observer.lacking()},
+            )
+        log.info("every view is whole", extra={"jobs": len(self._observer.keys())})
+        if self._door is not None:
+            await self._door.wait_open()
+        self._is_ready.set()
+        if self._options.ready_file is not None:
+            _write_whole(self._options.ready_file)
+        await asyncio.Event().wait()
+
+
+def _election(kube: Kube, options: Options) -> Election:
+    # A machine that sleeps must find the time that passed; not every system has a clock that says so.
+    clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+    terms = Terms(duration_s=options.lease_duration_s)
+    return Election(kube, namespace=options.lease_namespace, name=LEASE, me=options.identity, clock=clock, terms=terms)
+
+
+def _door(kube: Kube, options: Options) -> "Door | None":
+    """Loaded only where it is wanted: what makes certificates takes memory."""
+    if options.webhook_fd is None and not options.webhook_port:
+        return None
+    from controller.webhook.door import Door
+    from controller.webhook.keeping import Place
+
+    if options.webhook_fd is not None:
+        opened = socket.socket(fileno=options.webhook_fd)
+    else:
+        try:
+            opened = socket.create_server((ALL_ADDRESSES, options.webhook_port))
+        except OSError as error:
+            raise taken("--webhook-port", options.webhook_port, error) from error
+    place = Place(namespace=options.lease_namespace, name=options.webhook_name)
+    return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
+
+
+def _installation(folder: Path) -> tuple[bytes, str]:
+    """The key that tokens are made with, and the certificate by which the rendezvous server is known."""
+    key, path = load_keys(folder)[0], folder / "ca.crt"
+    try:
+        ca = path.read_text()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=ca)
+    except (OSError, ValueError) as error:
+        raise BadKey(f"{path} is no certificate that can be read ({error}); point --installation at the installation's folder") from error
+    return key, ca
+
+
+async def _first_end(tasks: list[asyncio.Task[None]]) -> None:
+    """Returns when one task ends; an error of it goes on up, because the process cannot work with a part missing."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _write_whole(path: Path) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_text("ready\n")
+    new.replace(path)
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()

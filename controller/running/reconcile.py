@@ -1,0 +1,243 @@
+"""The loop: takes a key from the queue, looks, plans, carries out, and comes back when the plan says so.
+A job that makes trouble costs its own rounds and nobody else's.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import msgspec
+
+from controller.acting import status_debounce
+from controller.acting.apply import Applier, Outcome
+from controller.deciding.actions import Plan
+from controller.deciding.lifecycle.invalid import plan_for_invalid
+from controller.deciding.plan import plan
+from controller.deciding.settings import Settings
+from controller.frameworks import mpi_ssh
+from controller.running.keypair import new_key_pair
+from controller.running.metrics import Metrics
+from controller.watching.keys import Key
+from controller.watching.observe import Observer, WatchScope
+from controller.watching.secrets import Secrets
+from controller.watching.snapshot import KeyPair, World
+from elastic.api import SpecError, parse, status_of
+from elastic.api.job import JobStatus
+from elastic.api.kinds import KINDS
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import Object
+from elastic.runtime.workqueue import WorkQueue
+
+log = logging.getLogger(__name__)
+IN_VIEW_TIMEOUT_S = 10.0
+LONGEST_BLINDNESS_S = 60.0
+"""After so long without a sign of our own writes an old view is better than none."""
+LEAST_PAUSE_S = 0.5
+"""Between two looks that only time asks for: a clock that steps back must not make one job's rounds the loop's only work."""
+
+
+class Reconciler:
+    def __init__(
+        self,
+        observer: Observer,
+        applier: Applier,
+        queue: WorkQueue[Key],
+        secrets: Secrets,
+        *,
+        settings: Settings,
+        worlds: Mapping[str, World],
+        token_for: Callable[[str], str],
+        metrics: Metrics,
+        new_keys: Callable[[], KeyPair] = new_key_pair,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.term = 0
+        self._new_keys = new_keys
+        self._clock = clock
+        self._now = now
+        self._observer = observer
+        self._applier = applier
+        self._queue = queue
+        self._secrets = secrets
+        self._settings = settings
+        self._worlds = worlds
+        self._token_for = token_for
+        self._metrics = metrics
+        self._uids: dict[Key, str] = {}
+        self._unseen: dict[Key, tuple[float, dict[WatchScope, str]]] = {}
+        self._held: dict[Key, status_debounce.PendingStatus] = {}
+        self._strangers: set[str] = set()
+        self._stranger_came = asyncio.Event()
+        self._under_way, self._is_finishing, self._is_idle = 0, False, asyncio.Event()
+        self._is_idle.set()
+
+    async def run(self, workers: int) -> None:
+        """Works until cancelled; nothing is decided before the whole view is there."""
+        await self._observer.wait_synced()
+        async with asyncio.TaskGroup() as tasks:
+            for uid in list(self._worlds):
+                self.world_changed(uid)
+            tasks.create_task(self._forget_strangers())
+            for _ in range(workers):
+                tasks.create_task(self._work())
+
+    async def finish(self, *, within_s: float) -> None:
+        """No round begins any more, and those that have begun may come to their end."""
+        self._is_finishing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._is_idle.wait()
+
+    def world_changed(self, uid: str) -> None:
+        """A job's world is another; or the rendezvous server knows a job that is gone, perhaps since before this process began."""
+        key = self._observer.key_of_uid(uid)
+        if key is not None:
+            self._queue.add(key)
+        elif self._observer.sees_all:
+            self._strangers.add(uid)
+            self._stranger_came.set()
+
+    async def _forget_strangers(self) -> None:
+        """Only who works does this, on a view that is whole: a job that is not in it then has been deleted."""
+        while True:
+            await self._stranger_came.wait()
+            self._stranger_came.clear()
+            strangers, self._strangers = self._strangers, set()
+            for uid in sorted(strangers):
+                if self._observer.key_of_uid(uid) is None:
+                    await self._applier.forget(uid)
+
+    async def _work(self) -> None:
+        while True:
+            key, since = await self._queue.take()
+            if self._is_finishing:
+                return
+            began, failed = self._clock(), True
+            self._begin()
+            try:
+                failed = not await self.round(key)
+            except Exception:
+                log.exception("a round broke off", extra=self._fields(key))
+            finally:
+                self._end()
+                self._queue.done(key, failed=failed)
+                self._metrics.round(seconds=self._clock() - began, waited=began - since, failed=failed)
+
+    def _begin(self) -> None:
+        self._under_way += 1
+        self._is_idle.clear()
+
+    def _end(self) -> None:
+        self._under_way -= 1
+        if self._under_way == 0:
+            self._is_idle.set()
+
+    async def round(self, key: Key) -> bool:
+        """One look and what follows from it; False if it must be repeated soon."""
+        job = self._observer.job(key)
+        await self._let_go(key, job)
+        if job is None:
+            self._queue.forget(key)
+            self._unseen.pop(key, None)
+            self._held.pop(key, None)
+            self._secrets.forget(key)
+            return True
+        if not await self._is_in_view(key):
+            return False
+        now = self._now().replace(microsecond=0)
+        stored, planned, held = self._planned(key, job, now)
+        try:
+            if await self._secrets.look(key, job, planned, is_starved=self._observer.is_starved(key)):
+                stored, planned, held = self._planned(key, job, now)
+        except KubeError as error:
+            self._report(key, [error])
+            return False
+        outcome = await self._applier.carry_out(key, job, planned, old=stored, now=now)
+        self._secrets.remember(key, outcome.secrets)
+        self._count(key, stored, outcome)
+        self._report(key, outcome.errors)
+        self._unseen[key] = self._clock() + LONGEST_BLINDNESS_S, outcome.written
+        await self._is_in_view(key)
+        if held is not None:
+            self._held[key] = held
+        elif not outcome.errors:
+            self._held.pop(key, None)
+        self._come_back(key, planned, held)
+        return not outcome.errors
+
+    def _come_back(self, key: Key, planned: Plan, held: status_debounce.PendingStatus | None) -> None:
+        """When time alone would make another round of it."""
+        if held is not None:
+            self._queue.add_at(key, held.until)
+        if planned.look_again_at is not None:
+            pause_s = (planned.look_again_at - self._now()).total_seconds()
+            self._queue.add_at(key, self._clock() + max(pause_s, LEAST_PAUSE_S))
+
+    async def _is_in_view(self, key: Key) -> bool:
+        """Has the view caught up with what we wrote? A decision on an older one could undo it, or do it twice."""
+        until, unseen = self._unseen.get(key, (0.0, {}))
+        if until <= self._clock():
+            unseen.clear()
+        for seen, version in list(unseen.items()):
+            if not await self._observer.reached(seen, version, timeout_s=IN_VIEW_TIMEOUT_S):
+                return False
+            del unseen[seen]
+        self._unseen.pop(key, None)
+        return True
+
+    async def _let_go(self, key: Key, job: Object | None) -> None:
+        """A job that is gone, or made anew under its name, is nobody's concern at the rendezvous server any more."""
+        uid = job["metadata"]["uid"] if job is not None else None
+        known = self._uids.get(key)
+        if known is not None and known != uid:
+            await self._applier.forget(known)
+        if uid is None:
+            self._uids.pop(key, None)
+        else:
+            self._uids[key] = uid
+
+    def _fields(self, key: Key) -> dict[str, str]:
+        return key.fields(self._uids.get(key, ""))
+
+    def _report(self, key: Key, errors: Iterable[Exception]) -> None:
+        for error in errors:
+            # A lost race is ordinary: the next round sees what the other wrote.
+            is_lost_race = isinstance(error, KubeError) and error.reason == "Conflict"
+            level = logging.DEBUG if is_lost_race else logging.WARNING
+            log.log(level, "something in a round failed", extra=self._fields(key) | {"error": str(error)})
+
+    def _count(self, key: Key, old: JobStatus, outcome: Outcome) -> None:
+        framework = KINDS[key.kind].framework
+        if outcome.status is not None:
+            self._metrics.changed(namespace=key.namespace, framework=framework, old=old, new=outcome.status)
+            for condition in outcome.status.conditions[-1:]:
+                if condition.reason not in (last.reason for last in old.conditions[-1:]):
+                    log.info("a job has another state", extra=self._fields(key) | {"reason": condition.reason, "why": condition.message})
+        if outcome.job_is_gone:
+            self._metrics.deleted(namespace=key.namespace, framework=framework)
+
+    def _planned(self, key: Key, job: Object, now: datetime) -> tuple[JobStatus, Plan, status_debounce.PendingStatus | None]:
+        """The status as it is, what to do in this round, and what of the new status is held back."""
+        held, uid = self._held.get(key), job["metadata"]["uid"]
+        try:
+            parsed, warnings = parse(job, stored=True)
+        except SpecError as error:
+            stored = status_of(job)
+            status = status_debounce.believed(held, uid=uid, stored=stored)
+            planned = plan_for_invalid(KINDS[key.kind], job, status=status, problems=error.problems, now=now)
+            return stored, replace(planned, status=planned.status or status), None
+        stored = parsed.status
+        parsed = msgspec.structs.replace(parsed, status=status_debounce.believed(held, uid=uid, stored=stored))
+        snapshot = self._observer.snapshot(
+            key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid), term=self.term
+        )
+        snapshot = replace(snapshot, owned=(*snapshot.owned, *self._secrets.of(key, uid)))
+        keys = self._new_keys() if mpi_ssh.lacks_keys(parsed, snapshot) else None
+        planned = plan(parsed, replace(snapshot, remarks=tuple(map(str, warnings)), fresh_keys=keys))
+        held = status_debounce.held_back(held, parsed, planned, stored=stored, now=self._clock())
+        return stored, planned if held is None else status_debounce.without_what_waits(planned), held

@@ -1,0 +1,230 @@
+"""Sees the cluster through one cache per kind of object, and puts together what a round needs to know about one job.
+It refuses to show anything before every cache is whole, and calls back with the key of each job that something happened to.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from controller.deciding.objects.differences import OWNED_LABEL, RESOURCES, UNMARKED
+from controller.deciding.settings import Settings
+from controller.watching.keys import JOBS, Key, key_of_labels, key_of_owner, owner_uid
+from controller.watching.snapshot import Node, Owned, Pod, Service, Snapshot, World, node_from, pod_from, service_from
+from elastic.api.names import OPERATOR_NAME
+from elastic.api.rights import MPI
+from elastic.kube.cache import Cache, Change
+from elastic.kube.client import Kube
+from elastic.kube.resources import (
+    CONFIG_MAPS,
+    NODES,
+    PLUGIN_POD_GROUPS,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    VOLCANO_POD_GROUPS,
+    Object,
+    Resource,
+)
+
+STARVED = "CreateContainerConfigError"
+BY_JOB, BY_UID, BY_NODE = "job", "uid", "node"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mine:
+    """An object that belongs to a job, and which job that is."""
+
+    key: Key | None
+    owner: str
+    what: Pod | Service | Owned
+
+
+class WatchScope(NamedTuple):
+    """Where an object comes into view: pods are seen as a job's replicas, or beside them, each through a watch of its own."""
+
+    resource: Resource
+    is_beside: bool
+
+
+class Observer:
+    def __init__(self, kube: Kube, *, kinds: Iterable[str], resources: Iterable[Resource], namespace: str | None = None) -> None:
+        self._jobs: dict[str, Cache[Object]] = {
+            kind: Cache(kube, JOBS[kind], project=_without_bulk, namespace=namespace, indexes={BY_UID: _uid}) for kind in kinds
+        }
+        self._pods = _cache(kube, PODS, _pod, namespace=namespace, labels=OPERATOR_NAME)
+        # Nodes belong to no namespace: a controller that may see one namespace only does without their warnings.
+        self._nodes = Cache(kube, NODES, project=node_from) if namespace is None else None
+        self._services = _cache(kube, SERVICES, _service, namespace=namespace, labels=OPERATOR_NAME)
+        self._others = {r: _cache(kube, r, _owned, namespace=namespace, labels=None if r in UNMARKED else OWNED_LABEL) for r in resources}
+
+    @property
+    def sees_all(self) -> bool:
+        """Could any job of the cluster be seen? With a view of one namespace, a job that is not seen may well be there."""
+        return self._nodes is not None
+
+    @property
+    def _mine(self) -> list[Cache[_Mine]]:
+        return [self._pods, self._services, *self._others.values()]
+
+    @property
+    def _all(self) -> list[Cache[Any]]:
+        nodes = [self._nodes] if self._nodes is not None else []
+        return [*self._jobs.values(), *self._mine, *nodes]
+
+    async def run(self, changed: Callable[[Key], None]) -> None:
+        """Keeps the caches until cancelled; `changed` hears of every job that something happened to."""
+        for kind, jobs in self._jobs.items():
+            jobs.subscribe(_telling(kind, changed))
+        for cache in self._mine:
+            cache.subscribe(lambda change: _tell(change, changed))
+        if self._nodes is not None:
+            self._nodes.subscribe(lambda change: self._tell_of_node(change, changed))
+        async with asyncio.TaskGroup() as tasks:
+            for each in self._all:
+                tasks.create_task(each.run())
+
+    def _tell_of_node(self, change: Change[Node], changed: Callable[[Key], None]) -> None:
+        """Heartbeats change a node all the time; only what decides about its pods is passed on."""
+        if change.old != change.new:
+            for cache in (self._pods, self._others[PODS]):
+                for mine in cache.by(BY_NODE, change.key[1]):
+                    if mine.key is not None:
+                        changed(mine.key)
+
+    async def wait_synced(self) -> None:
+        for cache in self._all:
+            await cache.wait_synced()
+
+    def lacking(self) -> list[str]:
+        """What has not been seen yet, by the names of definitions."""
+        return [".".join(filter(None, (c.resource.plural, c.resource.group))) for c in self._all if not c.synced]
+
+    def keys(self) -> list[Key]:
+        """Every job there is."""
+        return [Key(kind, *key) for kind, jobs in self._jobs.items() for key in tuple(jobs.keys())]
+
+    def job(self, key: Key) -> Object | None:
+        return self._jobs[key.kind].get(key.namespace, key.name)
+
+    def key_of_uid(self, uid: str) -> Key | None:
+        for kind, jobs in self._jobs.items():
+            for job in jobs.by(BY_UID, uid):
+                return Key(kind, job["metadata"].get("namespace", ""), job["metadata"]["name"])
+        return None
+
+    def is_starved(self, key: Key) -> bool:
+        """Does a container of the job's replicas wait for something that it is to be started with, a Secret perhaps?"""
+        pods = (mine.what for mine in self._pods.by(BY_JOB, str(key)))
+        return any(c.waiting == STARVED for pod in pods if isinstance(pod, Pod) for c in pod.containers)
+
+    async def reached(self, seen: WatchScope, version: str, *, timeout_s: float) -> bool:
+        """Waits until a write of ours is in view, so that the next round does not do it again."""
+        cache = self._others.get(seen.resource) if seen.is_beside else self._cache_of(seen.resource)
+        return True if cache is None else await cache.reached(version, timeout_s=timeout_s)
+
+    def snapshot(
+        self, key: Key, job: Object, *, now: datetime, settings: Settings, world: World | None = None, token: str = "", term: int = 0
+    ) -> Snapshot:
+        uid = job["metadata"]["uid"]
+
+        def mine(cache: Cache[_Mine]) -> Iterable[Any]:
+            return (m.what for m in cache.by(BY_JOB, str(key)) if m.owner == uid)
+
+        pods: tuple[Pod, ...] = tuple(sorted(mine(self._pods), key=lambda pod: (pod.type, pod.index)))
+        left = tuple(self._left_behind(key, uid))
+        owned: tuple[Owned, ...] = tuple(item for cache in self._others.values() for item in mine(cache))
+        bound: tuple[Pod | Owned, ...] = (*pods, *left, *owned)
+        return Snapshot(
+            now=now,
+            settings=settings,
+            pods=pods,
+            left_behind=left,
+            nodes={node.name: node for what in bound if (node := self._node_of(what)) is not None},
+            sees_nodes=self._nodes is not None,
+            services=tuple(mine(self._services)),
+            owned=owned,
+            world=world,
+            token=token,
+            term=term,
+        )
+
+    def _left_behind(self, key: Key, uid: str) -> Iterator[Pod]:
+        """Pods of an earlier job of that name: replicas, and what it had beside them."""
+        for cache in (self._pods, self._others[PODS]):
+            for mine in cache.by(BY_JOB, str(key)):
+                if mine.owner != uid and isinstance(mine.what, Pod):
+                    yield mine.what
+                elif mine.owner != uid and isinstance(mine.what, Owned):
+                    yield pod_from(mine.what.raw)
+
+    def _node_of(self, what: Pod | Owned) -> Node | None:
+        name = _node_name(what)
+        return self._nodes.get("", name) if self._nodes is not None and name else None
+
+    def _cache_of(self, resource: Resource) -> Cache[Any] | None:
+        return next((cache for cache in self._all if cache.resource == resource), None)
+
+
+def _cache(
+    kube: Kube, resource: Resource, project: Callable[[Object], _Mine], *, namespace: str | None, labels: str | None
+) -> Cache[_Mine]:
+    indexes = {BY_JOB: lambda mine: [str(mine.key)], BY_NODE: lambda mine: list(filter(None, [_node_name(mine.what)]))}
+    return Cache(kube, resource, project=project, namespace=namespace, labels=labels, indexes=indexes)
+
+
+def _node_name(what: Pod | Service | Owned) -> str:
+    if isinstance(what, Owned) and what.kind == "Pod":
+        return str((what.raw.get("spec") or {}).get("nodeName") or "")
+    return what.node if isinstance(what, Pod) else ""
+
+
+def _telling(kind: str, changed: Callable[[Key], None]) -> Callable[[Change[Object]], None]:
+    return lambda change: changed(Key(kind, *change.key))
+
+
+def _tell(change: Change[_Mine], changed: Callable[[Key], None]) -> None:
+    for mine in (change.old, change.new):
+        if mine is not None and mine.key is not None:
+            changed(mine.key)
+            return
+
+
+def _pod(raw: Object) -> _Mine:
+    return _Mine(key_of_labels(raw["metadata"]), owner_uid(raw["metadata"]), pod_from(raw))
+
+
+def _service(raw: Object) -> _Mine:
+    return _Mine(key_of_labels(raw["metadata"]), owner_uid(raw["metadata"]), service_from(raw))
+
+
+def _owned(raw: Object) -> _Mine:
+    metadata = raw["metadata"]
+    owned = Owned(kind=raw["kind"], name=metadata["name"], uid=metadata.get("uid", ""), raw=_without_bulk(raw))
+    return _Mine(key_of_owner(metadata), owner_uid(metadata), owned)
+
+
+def _uid(job: Mapping[str, Any]) -> list[str]:
+    return [job["metadata"].get("uid", "")]
+
+
+def _without_bulk(raw: Object) -> Object:
+    """managedFields are half of an object, and nothing here reads them."""
+    raw["metadata"].pop("managedFields", None)
+    return raw
+
+
+def resources_of(kinds: Iterable[str], *, gang_scheduler: str) -> list[Resource]:
+    """Of which jobs of these kinds may have objects beside their replicas, pods and services among them.
+
+    Pod groups are watched only where a gang scheduler's kind exists, and what only MPIJobs have only by whoever looks after them:
+    others need no right to it. Secrets are asked for one by one.
+    """
+    groups = {"": None, "volcano": VOLCANO_POD_GROUPS}.get(gang_scheduler, PLUGIN_POD_GROUPS)
+    without = {SECRETS, VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS} - {groups}
+    without |= set() if MPI in kinds else {CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS}
+    return [resource for resource in RESOURCES.values() if resource not in without]

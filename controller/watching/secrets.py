@@ -1,0 +1,59 @@
+"""The Secrets of jobs, each asked for by its name: whoever may list or watch Secrets may read every one that there is.
+One is read when this process first misses it, and again before pods are made or where one waits for it; in between it is as it was.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from controller.deciding.actions import Create, Plan
+from controller.watching.keys import Key, owner_uid
+from controller.watching.snapshot import Owned
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import PODS, SECRETS, Object, Resource
+
+
+class Reader(Protocol):
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object: ...
+
+
+class Secrets:
+    def __init__(self, kube: Reader) -> None:
+        self._kube = kube
+        self._known: dict[Key, dict[str, Owned]] = {}
+
+    def of(self, key: Key, uid: str) -> tuple[Owned, ...]:
+        """What is known of those that belong to this very job; a stranger's of such a name is none of them."""
+        return tuple(owned for owned in self._known.get(key, {}).values() if owner_uid(owned.raw["metadata"]) == uid)
+
+    def remember(self, key: Key, written: Iterable[Object]) -> None:
+        for item in written:
+            metadata = item["metadata"]
+            metadata.pop("managedFields", None)
+            owned = Owned(kind=SECRETS.kind, name=metadata["name"], uid=metadata.get("uid", ""), raw=item)
+            self._known.setdefault(key, {})[owned.name] = owned
+
+    def forget(self, key: Key) -> None:
+        self._known.pop(key, None)
+
+    async def look(self, key: Key, job: Object, planned: Plan, *, is_starved: bool) -> bool:
+        """Reads what this plan rests on, and what a pod may be waiting for; True if anything is not as the plan took it to be."""
+        before = self.of(key, uid := job["metadata"]["uid"])
+        doubted = before if is_starved or _makes_pods(planned) else ()
+        for name in sorted({*_missed(job, planned), *(owned.name for owned in doubted)}):
+            try:
+                self.remember(key, [await self._kube.get(SECRETS, name, namespace=key.namespace)])
+            except KubeError as error:
+                if error.code != 404:
+                    raise
+                self._known.get(key, {}).pop(name, None)
+        return self.of(key, uid) != before
+
+
+def _missed(job: Object, planned: Plan) -> Iterator[str]:
+    """Of a job without any condition nothing has been made yet, so that nothing needs to be looked for."""
+    if (job.get("status") or {}).get("conditions"):
+        yield from (action.name for action in planned.actions if isinstance(action, Create) and action.resource == SECRETS)
+
+
+def _makes_pods(planned: Plan) -> bool:
+    return any(isinstance(action, Create) and action.resource == PODS for action in planned.actions)

@@ -1,0 +1,236 @@
+"""What one round of planning gets to see: a job's pods, services and other objects, reduced to what decisions need.
+The reductions are pure; nothing here knows where the objects came from or what will be done about them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from controller.deciding.settings import Settings
+from elastic.api.job import Rescale
+from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.membership.wire import Restart
+
+LAUNCHER_INDEX = 0
+ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
+GROUP = "elastic-training/group"
+"""Label of a pod that can work only with its like: where they meet, or how many they are."""
+
+
+class Phase(StrEnum):
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container's state: exit code and reason once it ended, reason and message while it waits."""
+
+    name: str
+    restarts: int = 0
+    exit_code: int | None = None
+    exit_reason: str = ""
+    waiting: str = ""
+    message: str = ""
+    ended_at: datetime | None = None
+    """When its newest run ended that has ended."""
+    # The run before this one: with a kubelet that restarts containers, the only trace of how it ended.
+    last_exit_code: int | None = None
+    last_exit_reason: str = ""
+    last_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    name: str
+    uid: str
+    type: str
+    index: int
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    node: str = ""
+    is_ready: bool = False
+    is_deleting: bool = False
+    disruption: str = ""
+    unscheduled: str = ""
+    containers: tuple[Container, ...] = ()
+    stuck_inits: tuple[Container, ...] = ()
+    """Init containers that fail, or wait for what may never come; without them the others do not begin."""
+    init_restarts: int = 0
+    group: str = ""
+    """The group it was made for; pods of another group cannot work with it."""
+    gone_by: datetime | None = None
+    """When it is being deleted: the end of its grace."""
+    is_forced: bool = False
+    """It is being deleted without any grace; what keeps it is a finalizer."""
+
+    @property
+    def is_active(self) -> bool:
+        return self.phase is Phase.RUNNING and not self.is_deleting
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def restarts(self) -> int:
+        return self.init_restarts + sum(container.restarts for container in self.containers)
+
+    def restarts_of(self, container: str) -> int:
+        """Of that container and of those that must have ended before it begins."""
+        return self.init_restarts + sum(c.restarts for c in self.containers if c.name == container)
+
+    def exit_code(self, container: str) -> int | None:
+        return next((c.exit_code for c in self.containers if c.name == container), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    name: str
+    uid: str
+    owner: str
+    is_deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Another object that belongs to the job, kept raw, because plans compare it with what it should be."""
+
+    kind: str
+    name: str
+    uid: str
+    raw: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Who the rendezvous server says is in the job's world."""
+
+    generation: int
+    members: frozenset[str]
+    phase: str = ""
+    reason: str = ""
+    closed: str = ""
+    uncounted: tuple[Restart, ...] = ()
+    explained: tuple[str, ...] = ()
+    fruitless: int | None = None
+    step: int | None = None
+    rescale: Rescale | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node, as far as it decides whether its pods may stay."""
+
+    name: str
+    is_cordoned: bool = False
+    taints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """Of a job whose pods reach each other by ssh; both halves as a Secret holds them."""
+
+    private: str
+    public: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One consistent look. `pods` are this job's by owner uid, `services` those with its name label; `now` is aware UTC."""
+
+    now: datetime
+    settings: Settings
+    pods: tuple[Pod, ...] = ()
+    left_behind: tuple[Pod, ...] = ()
+    """Pods of an earlier job of the same name, which have the names that this job's pods need."""
+    services: tuple[Service, ...] = ()
+    owned: tuple[Owned, ...] = ()
+    world: World | None = None
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    """Those of the job's pods; where nodes are seen at all, one that is missing here is gone."""
+    sees_nodes: bool = True
+    token: str = ""
+    term: int = 0
+    fresh_keys: KeyPair | None = None
+    """Made beforehand for a job that needs a key pair and has none yet."""
+    remarks: tuple[str, ...] = ()
+    """What the user should know about the job's spec, which is taken all the same."""
+
+    def find(self, kind: str, name: str) -> Owned | None:
+        return next((o for o in self.owned if o.kind == kind and o.name == name), None)
+
+
+def pod_from(raw: Mapping[str, Any]) -> Pod:
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    labels = metadata.get("labels") or {}
+    conditions = {c.get("type"): c for c in status.get("conditions") or () if isinstance(c, dict)}
+    disruption, scheduled = conditions.get("DisruptionTarget", {}), conditions.get("PodScheduled", {})
+    index = labels.get(REPLICA_INDEX, "")
+    inits = [_container(c) for c in status.get("initContainerStatuses") or ()]
+    return Pod(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        type=labels.get(REPLICA_TYPE, ""),
+        index=int(index) if index.isdigit() else LAUNCHER_INDEX,
+        phase=_phase(status.get("phase")),
+        reason=status.get("reason") or "",
+        message=status.get("message") or "",
+        node=(raw.get("spec") or {}).get("nodeName") or "",
+        is_ready=conditions.get("Ready", {}).get("status") == "True",
+        is_deleting=bool(metadata.get("deletionTimestamp")),
+        disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
+        unscheduled=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
+        containers=tuple(_container(c) for c in status.get("containerStatuses") or ()),
+        group=labels.get(GROUP, ""),
+        gone_by=_time(metadata.get("deletionTimestamp")),
+        is_forced=metadata.get("deletionGracePeriodSeconds") == 0,
+        stuck_inits=tuple(c for c in inits if c.exit_code or (c.waiting and c.waiting not in ORDINARY_WAITS)),
+        init_restarts=sum(c.restarts for c in inits),
+    )
+
+
+def service_from(raw: Mapping[str, Any]) -> Service:
+    metadata = raw["metadata"]
+    owner = next((r.get("uid", "") for r in metadata.get("ownerReferences") or () if r.get("controller")), "")
+    return Service(name=metadata["name"], uid=metadata.get("uid", ""), owner=owner, is_deleting=bool(metadata.get("deletionTimestamp")))
+
+
+def node_from(raw: Mapping[str, Any]) -> Node:
+    spec = raw.get("spec") or {}
+    taints = tuple(taint.get("key", "") for taint in spec.get("taints") or ())
+    return Node(name=raw["metadata"]["name"], is_cordoned=bool(spec.get("unschedulable")), taints=taints)
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _phase(word: str | None) -> Phase:
+    try:
+        return Phase(word or "Pending")
+    except ValueError:
+        return Phase.UNKNOWN
+
+
+def _container(raw: Mapping[str, Any]) -> Container:
+    state, last = raw.get("state") or {}, (raw.get("lastState") or {}).get("terminated") or {}
+    ended, waiting = state.get("terminated") or {}, state.get("waiting") or {}
+    return Container(
+        name=raw.get("name", ""),
+        restarts=int(raw.get("restartCount") or 0),
+        exit_code=ended.get("exitCode"),
+        exit_reason=ended.get("reason") or "",
+        waiting=waiting.get("reason") or "",
+        message=ended.get("message") or waiting.get("message") or "",
+        ended_at=_time(ended.get("finishedAt") or last.get("finishedAt")),
+        last_exit_code=last.get("exitCode"),
+        last_exit_reason=last.get("reason") or "",
+        last_message=last.get("message") or "",
+    )

@@ -1,0 +1,123 @@
+"""The controller's side of the rendezvous server: say who is expected, let go of a job, hear of every world.
+
+One session; the stream of worlds opens itself again and begins with the full state each time, so that a lost change does not matter.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import msgspec
+
+from elastic.membership.wire import Expectation, World
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 10.0
+SILENCE_S = 25.0
+FIRST_BACK_OFF_S = 0.05
+LONGEST_BACK_OFF_S = 2.0
+GOOD_BYE_S = 0.1
+LONGEST_LINE = 4 * 1024 * 1024
+
+_worlds = msgspec.json.Decoder(World)
+_encode = msgspec.json.encode
+
+
+class RendezvousError(Exception):
+    """The server refused or could not be reached. `code` is the HTTP status, 0 without a connection."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"rendezvous server: {message}" + (f" ({code})" if code else ""))
+        self.code = code
+
+
+class RendezvousClient:
+    """A controller's connection to one rendezvous server."""
+
+    def __init__(self, url: str, token: Callable[[], Awaitable[str]], ca: str) -> None:
+        self._url = url.rstrip("/")
+        self._token = token
+        self._tls = ssl.create_default_context(cadata=ca)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+            await asyncio.sleep(GOOD_BYE_S)  # TLS connections close when the other side has answered, and aiohttp does not wait for that
+
+    async def expect(self, job_uid: str, expectation: Expectation) -> None:
+        """Say who should be in the job's world. The full truth each time; saying it twice changes nothing."""
+        await self._call("PUT", f"/v1/jobs/{job_uid}/expectation", _encode(expectation))
+
+    async def forget(self, job_uid: str) -> None:
+        """The job is over. Forgetting one that is not known is fine."""
+        await self._call("DELETE", f"/v1/jobs/{job_uid}")
+
+    async def world(self, job_uid: str) -> World | None:
+        """The job's world now, None for a job the server does not know."""
+        try:
+            return _worlds.decode(await self._call("GET", f"/v1/jobs/{job_uid}/world"))
+        except RendezvousError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
+        """Every job's world, then each change, without end. After a break it starts over with the full state.
+
+        `on_open` is called each time a stream opens: the server may be a new one that knows no expectations yet.
+        """
+        back_off_s = FIRST_BACK_OFF_S
+        while True:
+            try:
+                async for world in self._stream(on_open):
+                    back_off_s = FIRST_BACK_OFF_S
+                    yield world
+            except (RendezvousError, aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
+                log.warning("the stream of worlds broke, opening it again", extra={"error": str(error)})
+            await asyncio.sleep(back_off_s)
+            back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
+
+    async def _stream(self, on_open: Callable[[], None] | None) -> AsyncIterator[World]:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=SILENCE_S)
+        async with self._open().get(f"{self._url}/v1/worlds", headers=await self._headers(), timeout=timeout, ssl=self._tls) as response:
+            if response.status != 200:
+                raise RendezvousError(response.status, (await response.text())[:500])
+            if on_open is not None:
+                on_open()
+            async for line in response.content:
+                if line.strip():
+                    yield _worlds.decode(line)
+
+    async def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+        try:
+            async with self._open().request(
+                method, self._url + path, data=body, headers=await self._headers(), timeout=timeout, ssl=self._tls
+            ) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise RendezvousError(0, f"{method} {path}: {error or type(error).__name__}") from error
+        if response.status >= 300:
+            raise RendezvousError(response.status, answer[:500].decode(errors="replace"))
+        return answer
+
+    async def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {await self._token()}"}
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(read_bufsize=LONGEST_LINE)
+        return self._session

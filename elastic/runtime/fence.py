@@ -1,0 +1,84 @@
+"""Lets nothing of ours out once the Lease may be another's: a process that was stopped and wakes up later must not act on what it knew.
+Each request gets the time that is left and no more, tries and pauses included.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import Object, Resource
+
+T = TypeVar("T")
+Left = Callable[[], float]
+"""Seconds for which the Lease is ours for certain."""
+
+
+class Lapsed(ConnectionError):
+    """The Lease may be another's by now."""
+
+
+class Writer(Protocol):
+    """What is needed of elastic.kube.client.Kube to carry out a plan."""
+
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object: ...
+
+    async def create(self, resource: Resource, body: Object, *, namespace: str | None = None) -> Object: ...
+
+    async def patch(
+        self, resource: Resource, name: str, body: Any, *, namespace: str | None = None, subresource: str | None = None
+    ) -> Object: ...
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        grace_s: int | None = None,
+        propagation: str | None = None,
+        uid: str | None = None,
+    ) -> Object: ...
+
+
+class FencedWriter:
+    """A writer that fails as an API server out of reach does, once the Lease has lapsed."""
+
+    def __init__(self, writer: Writer, left: Left) -> None:
+        self._writer = writer
+        self._left = left
+
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
+        return await self._writer.get(resource, name, namespace=namespace)
+
+    async def create(self, resource: Resource, body: Object, *, namespace: str | None = None) -> Object:
+        return await self._guarded(lambda: self._writer.create(resource, body, namespace=namespace))
+
+    async def patch(
+        self, resource: Resource, name: str, body: Any, *, namespace: str | None = None, subresource: str | None = None
+    ) -> Object:
+        return await self._guarded(lambda: self._writer.patch(resource, name, body, namespace=namespace, subresource=subresource))
+
+    async def delete(self, resource: Resource, name: str, **options: Any) -> Object:
+        return await self._guarded(lambda: self._writer.delete(resource, name, **options))
+
+    async def _guarded(self, send: Callable[[], Awaitable[Object]]) -> Object:
+        try:
+            return await in_time(self._left, send)
+        except Lapsed as error:
+            raise KubeError(code=0, reason="LeaseLapsed", message=str(error)) from None
+
+
+async def in_time(left: Left, send: Callable[[], Awaitable[T]]) -> T:
+    """Whoever is still waiting for an answer when the Lease lapses gives up on it."""
+    left_s = left()
+    if left_s <= 0:
+        raise Lapsed("nothing is sent: the lease may be another's")
+    limit = asyncio.timeout(left_s)
+    try:
+        async with limit:
+            return await send()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Lapsed("no answer while the lease was certainly ours") from None
