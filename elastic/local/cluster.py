@@ -18,7 +18,7 @@ import msgspec
 
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.roster import NODE_GRACE_S
-from elastic.local.files import ClusterState, Layout
+from elastic.local.files import ClusterState, FolderError, Layout, take_folder
 from elastic.local.sandbox import Record
 from elastic.local.sandbox.channel import ask
 
@@ -92,7 +92,10 @@ class LocalCluster:
 
     def start(self, *, detached: bool = False) -> None:
         """Returns when the cluster is ready. Detached, it outlives this process."""
-        self._layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            take_folder(self._layout.root)
+        except FolderError as error:
+            raise ClusterError(str(error)) from error
         log = self._layout.log("supervisor")
         command = [sys.executable, "-m", "elastic.local.supervisor", "--data-dir", str(self._layout.root), "--cwd", str(Path.cwd())]
         with log.open("ab") as sink:

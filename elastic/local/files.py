@@ -3,10 +3,44 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+
+LEAST_FREE = 32 << 20
+
+
+class FolderError(Exception):
+    """A folder in which no cluster can live; the text says why and what to do."""
+
+
+def take_folder(root: Path) -> None:
+    """Makes a data folder, or takes the one that is there. Keys and what Secrets hold lie below it, so that nobody else may enter it."""
+    other = "choose another with --data-dir"
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = root.stat()
+        if found.st_uid != os.geteuid():
+            raise FolderError(f"the data folder {root} belongs to another user (uid {found.st_uid}); {other}")
+        if found.st_mode & 0o077 and (_is_a_clusters(root) or not any(root.iterdir())):
+            root.chmod(0o700)
+        if (mode := root.stat().st_mode & 0o777) & 0o077:
+            raise FolderError(f"other users may enter the data folder {root} (mode {mode:o}); run `chmod 700 {root}` or {other}")
+        if not os.access(root, os.W_OK):
+            raise FolderError(f"the data folder {root} cannot be written to; {other}")
+        free = shutil.disk_usage(root).free
+    except OSError as error:
+        raise FolderError(f"the data folder {root} cannot be used: {error.strerror}; {other}") from error
+    if free < LEAST_FREE:
+        raise FolderError(
+            f"{free >> 20} MB are free where the data folder {root} is, but {LEAST_FREE >> 20} are needed; make room, or {other}"
+        )
+
+
+def _is_a_clusters(root: Path) -> bool:
+    return (root / "lock").exists() or (root / "ca.key").exists()
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -27,7 +27,7 @@ from elastic.kube.access import AccessError, from_kubeconfig
 from elastic.kube.errors import KubeError
 from elastic.local.agent.roster import NODE_GRACE_S, node_name
 from elastic.local.children import Child, ChildFailed
-from elastic.local.files import ClusterState, Layout, write_private
+from elastic.local.files import ClusterState, FolderError, Layout, take_folder, write_private
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
 
@@ -265,7 +265,7 @@ def sole_owner(layout: Layout) -> Iterator[int]:
     """One cluster for each data folder. The lock's descriptor goes to every process of it, and the kernel lets go of the lock when the last
     of them has ended, however it ends: what a supervisor that was killed leaves behind is waited for, which ends by itself.
     """
-    layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    take_folder(layout.root)
     with layout.lock.open("a+") as lock:
         give_up_at = time.monotonic() + LAST_ONES_S
         while not _locked(lock.fileno()):
@@ -332,7 +332,7 @@ def main() -> int:
     try:
         with sole_owner(layout) as lock:
             asyncio.run(_run(layout, options, lock=lock))
-    except (AlreadyRunning, ChildFailed, AccessError, KubeError, OSError) as error:
+    except (AlreadyRunning, ChildFailed, FolderError, AccessError, KubeError, OSError) as error:
         log.error("%s", error)
         return 1
     return 0

@@ -35,8 +35,8 @@ def control_token(key: bytes) -> str:
 
 
 def is_valid(token: str, *, keys: Iterable[bytes], job_uid: str, role: Role = Role.AGENT) -> bool:
-    """Whether one of the keys made this token for this job and role."""
-    return any(hmac.compare_digest(token.encode(), job_token(key, job_uid, role).encode()) for key in keys)
+    """Whether one of the keys made this token for this job and role. A header may hold bytes that are no text, which encode to nothing."""
+    return token.isascii() and any(hmac.compare_digest(token.encode(), job_token(key, job_uid, role).encode()) for key in keys)
 
 
 def load_keys(folder: Path) -> Sequence[bytes]:

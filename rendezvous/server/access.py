@@ -1,6 +1,7 @@
 """Who a request comes from. Agents show their job's token; a controller the installation's, or its service account's for our audience."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,13 @@ from elastic.membership.tokens import Role, is_valid
 AUDIENCE = "elastic-rendezvous"
 REVIEW_KEPT_S = 60.0
 REVIEWS_KEPT = 64
+REVIEWS_AT_ONCE = 8
+MOST_WAITING = 64
+"""tokens nobody has seen before that may wait for their review"""
+
+
+class Busy(Exception):
+    """More unknown tokens wait for their review than may."""
 
 
 class Reviewer(Protocol):
@@ -44,15 +52,16 @@ class Gate:
         self._accounts = frozenset(accounts)
         self._clock = clock
         self._reviews: dict[str, Review] = {}
-        self._lock = asyncio.Lock()
+        self._under_way: dict[str, asyncio.Task[Review]] = {}
+        self._places = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
     def is_agent(self, token: str, job_uid: str) -> bool:
         """Whether this is the token of the job's members."""
         return is_valid(token, keys=self._keys(), job_uid=job_uid, role=Role.AGENT)
 
     async def is_control(self, token: str) -> bool:
-        """Whether this token may speak for the control plane."""
-        if not token:
+        """Whether this token may speak for the control plane. Raises Busy where too many others wait for the answer about theirs."""
+        if not token or not token.isascii():
             return False
         if is_valid(token, keys=self._keys(), job_uid="", role=Role.CONTROL):
             return True
@@ -62,15 +71,36 @@ class Gate:
         return user is not None and user in self._accounts
 
     async def _user(self, token: str, reviewer: Reviewer) -> str | None:
-        async with self._lock:
-            now = self._clock()
-            known = self._reviews.get(token)
-            if known is None or now >= known.at + REVIEW_KEPT_S:
-                known = Review(await reviewer.review(token), now)
-                self._reviews[token] = known
-                while len(self._reviews) > REVIEWS_KEPT:
-                    del self._reviews[next(iter(self._reviews))]
+        known = self._reviews.get(token)
+        if known is not None and self._clock() < known.at + REVIEW_KEPT_S:
             return known.user
+        if token not in self._under_way:
+            # Whoever was one of ours a minute ago does not queue behind strangers, who may come by the thousand.
+            is_ours = known is not None and known.user in self._accounts
+            if not is_ours and len(self._under_way) >= MOST_WAITING:
+                raise Busy(f"{MOST_WAITING} tokens wait for their review already")
+            self._under_way[token] = task = asyncio.create_task(self._review(token, reviewer, at_once=is_ours))
+            task.add_done_callback(lambda done: self._ended(token, done))
+        return (await asyncio.shield(self._under_way[token])).user
+
+    def _ended(self, token: str, done: "asyncio.Task[Review]") -> None:
+        del self._under_way[token]
+        if not done.cancelled():
+            done.exception()  # told to whoever still waits for it; nobody may be left
+
+    async def _review(self, token: str, reviewer: Reviewer, *, at_once: bool) -> Review:
+        async with contextlib.nullcontext() if at_once else self._places:
+            user = await reviewer.review(token)
+        self._reviews.pop(token, None)
+        self._reviews[token] = found = Review(user, self._clock())
+        while len(self._reviews) > REVIEWS_KEPT:
+            del self._reviews[self._least_wanted()]
+        return found
+
+    def _least_wanted(self) -> str:
+        """The oldest review of a stranger, and only where there is none the oldest of all."""
+        strangers = (token for token, review in self._reviews.items() if review.user not in self._accounts)
+        return next(strangers, None) or next(iter(self._reviews))
 
 
 class KubeReviewer:

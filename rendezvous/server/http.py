@@ -9,7 +9,7 @@ from aiohttp import WSCloseCode, web
 
 from elastic.kube.errors import KubeError
 from elastic.membership.wire import Expectation, Report
-from rendezvous.server.access import Gate
+from rendezvous.server.access import Busy, Gate
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.members import serve_member
 
@@ -156,6 +156,8 @@ class Face:
             return _refusal(401, "a bearer token is needed")
         try:
             is_control = await self._gate.is_control(token)
+        except Busy as error:
+            return _refusal(503, f"{error}; try again")
         except KubeError as error:
             log.warning("the API server could not review a token", extra={"error": str(error)})
             return _refusal(503, "the API server could not be asked whose token this is; try again")

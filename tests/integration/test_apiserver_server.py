@@ -47,6 +47,29 @@ async def test_without_a_token_only_health_and_version_are_answered(server: ApiP
             assert answer.status == 401
 
 
+def test_a_token_of_bytes_that_are_no_text_is_a_wrong_token(server: ApiProcess) -> None:
+    context = ssl.create_default_context(cafile=server.folder / "ca.crt")
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as s,
+    ):
+        s.sendall(b"GET /api HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe\xfc\r\nConnection: close\r\n\r\n")
+        assert s.recv(1000).startswith(b"HTTP/1.1 401 ")
+
+
+async def test_a_token_lasts_a_year_at_most(server: ApiProcess) -> None:
+    path = "/api/v1/namespaces/default/serviceaccounts"
+    async with server.client() as client:
+        await client.make(path, {"metadata": {"name": "robot"}})
+        body = {"spec": {"expirationSeconds": 2**32}}
+        async with client.session.post(f"{path}/robot/token", json=body) as answer:
+            made = await answer.json()
+            assert answer.headers["Warning"] == '299 - "requested expiration of 4294967296 seconds shortened to 31536000 seconds"'
+        assert made["spec"]["expirationSeconds"] == 31_536_000
+        status, refused = await client.ask("POST", f"{path}/robot/token", {"spec": {"expirationSeconds": 2**32 + 1}})
+        assert (status, "may not specify a duration larger than 2^32 seconds" in refused["message"]) == (422, True)
+
+
 def test_the_certificate_names_what_it_was_asked_to(server: ApiProcess) -> None:
     names = ("127.0.0.1", "localhost", "kubernetes.default.svc", "10.96.0.1", "api.example.test")
     assert certificates.covers((server.folder / "server.crt").read_bytes(), names)

@@ -102,6 +102,51 @@ def test_a_key_that_goes_takes_its_file_along(tmp_path):
     assert sorted(path.name for path in (tmp_path / "v").iterdir() if not path.name.startswith("..")) == ["PLAIN"]
 
 
+@pytest.mark.parametrize("path", ["/outside/x", "../x", "a/../../x"])
+def test_no_file_of_a_volume_is_written_outside_of_it(tmp_path, path):
+    volume = {"name": "v", "configMap": {"name": "conf", "items": [{"key": "greeting", "path": path}]}}
+    with pytest.raises(ConfigError, match="leads out of its volume"):
+        volumes.write(tmp_path / "v", volumes.files_of(volume, sources(), {}))
+    assert not list(tmp_path.rglob("x"))
+
+
+def test_a_link_that_a_container_put_in_the_place_of_the_contents_is_not_followed(tmp_path):
+    volume = {"name": "v", "configMap": {"name": "conf"}}
+    volumes.write(tmp_path / "v", volumes.files_of(volume, sources(), {}))
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "v/..data").unlink()
+    (tmp_path / "v/..data").symlink_to("../precious")
+    volumes.write(tmp_path / "v", volumes.files_of(volume, sources(), {}))
+    assert (tmp_path / "precious").is_dir()
+    assert (tmp_path / "v/greeting").read_text() == "hello"
+
+
+@pytest.mark.parametrize("part", ["/etc", "../..", "link", "link/new", "a/../../x"])
+def test_no_part_of_a_volume_is_mounted_that_lies_outside_of_it(tmp_path, part):
+    (tmp_path / "v").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "v/link").symlink_to(tmp_path / "elsewhere")
+    wanted = container(volumeMounts=[{"name": "v", "mountPath": "/m", "subPath": part}])
+    with pytest.raises(ConfigError, match="leads out of its volume"):
+        volumes.mounts(wanted, {"v": tmp_path / "v"}, {})
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_part_of_a_volume_may_be_named_by_the_environment(tmp_path):
+    wanted = container(volumeMounts=[{"name": "v", "mountPath": "/m", "subPathExpr": "runs/$(NAME)"}])
+    (mount,) = volumes.mounts(wanted, {"v": tmp_path / "v"}, {"NAME": "first"})
+    assert mount.source == str(tmp_path / "v/runs/first")
+    assert (tmp_path / "v/runs/first").is_dir()
+
+
+@pytest.mark.parametrize("name", ["../../../red", "a/b", "..", "a..b", ""])
+def test_a_claim_is_a_folder_of_its_namespace(tmp_path, name):
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": name}}
+    with pytest.raises(ConfigError, match="not found"):
+        volumes.folder_of(volume, pod_folder=tmp_path / "pod", claims=tmp_path / "claims", namespace="ns")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_projected_volume_joins_token_config_map_and_fields():
     projected = {
         "sources": [

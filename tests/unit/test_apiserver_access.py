@@ -29,7 +29,7 @@ def test_the_admin_token_is_a_master_and_others_are_nobody() -> None:
     found = tokens().user(ADMIN)
     assert found is not None
     assert "system:masters" in found[0].groups
-    for wrong in ("", "x", "a.b.c", "the-admin-tokem", ADMIN + "x", "ü"):
+    for wrong in ("", "x", "a.b.c", "the-admin-tokem", ADMIN + "x", "ü", "\udcfc", "\udcfc.b.c"):
         assert tokens().user(wrong) is None
 
 

@@ -101,3 +101,12 @@ def test_a_right_that_is_handed_on_counts_as_used(server: Server) -> None:
     assert [(line["verb"], line["resource"], line["subresource"], line["allowed"]) for line in server.asked] == [
         ("create", "pods", "exec", True)
     ]
+
+
+def test_a_binding_to_a_role_that_is_not_there_needs_the_right_to_bind_it(server: Server) -> None:
+    binding = {"metadata": {"name": "x"}, "roleRef": {"apiGroup": GROUP, "kind": "Role", "name": "gone"}, "subjects": []}
+    bindings = (GROUP, "v1", "rolebindings")
+    with pytest.raises(StatusError, match=r'roles\.rbac\.authorization\.k8s\.io "gone" not found') as refused:
+        server.check(binding, of=bindings)
+    assert refused.value.code == 404
+    server.check(binding, of=bindings, user=User("admin", ("system:masters",)))

@@ -115,3 +115,33 @@ async def test_a_binding_refers_to_a_role_and_a_review_to_somebody(server: ApiSe
     body = {"metadata": {"name": "x"}, "roleRef": {"kind": "Bogus", "name": "r"}}
     code, words = await refused(server, "create", body, kind="rbac.authorization.k8s.io/v1 RoleBinding")
     assert (code, 'roleRef.kind: Unsupported value: "Bogus": supported values: "Role", "ClusterRole"' in words) == (422, True)
+
+
+@pytest.mark.parametrize(
+    ("volume", "where", "words"),
+    [
+        ({"configMap": {"name": "c", "items": [{"key": "k", "path": "/tmp/x"}]}}, "configMap.items[0].path", "must be a relative path"),
+        ({"secret": {"secretName": "s", "items": [{"key": "k", "path": "a/../b"}]}}, "secret.items[0].path", "must not contain '..'"),
+        ({"downwardAPI": {"items": [{"path": "..data"}]}}, "downwardAPI.items[0].path", "must not start with '..'"),
+        (
+            {"projected": {"sources": [{"serviceAccountToken": {"path": "../t"}}]}},
+            "projected.sources[0].serviceAccountToken.path",
+            "must not contain '..'",
+        ),
+        ({"hostPath": {"path": "/data/../etc"}}, "hostPath.path", "must not contain '..'"),
+    ],
+)
+async def test_a_volume_whose_paths_lead_out_of_it_is_refused(server: ApiServer, volume: Any, where: str, words: str) -> None:
+    spec = {"containers": [{"name": "c", "image": "i"}], "volumes": [{"name": "v", **volume}]}
+    code, message = await refused(server, "create", {"metadata": {"name": "x"}, "spec": spec}, kind="v1 Pod")
+    assert (code, f"spec.volumes[0].{where}: Invalid value: " in message, words in message) == (422, True, True)
+
+
+@pytest.mark.parametrize(("part", "words"), [("/etc", "must be a relative path"), ("../..", "must not contain '..'")])
+async def test_a_part_of_a_volume_that_leads_out_of_it_is_refused(server: ApiServer, part: str, words: str) -> None:
+    mounts = [{"name": "v", "mountPath": "/a", "subPath": part}, {"name": "v", "mountPath": "/b", "subPathExpr": part}]
+    spec = {"containers": [{"name": "c", "image": "i", "volumeMounts": mounts}], "volumes": [{"name": "v", "emptyDir": {}}]}
+    code, message = await refused(server, "create", {"metadata": {"name": "x"}, "spec": spec}, kind="v1 Pod")
+    assert code == 422
+    for i, key in enumerate(("subPath", "subPathExpr")):
+        assert f'spec.containers[0].volumeMounts[{i}].{key}: Invalid value: "{part}": {words}' in message

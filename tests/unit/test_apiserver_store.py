@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastic.local.apiserver.eventlife import KEPT_FOR, EventLife
-from elastic.local.apiserver.store import Change, Stale, Store
+from elastic.local.apiserver.store import Change, Stale, Store, Unwritable
 
 Json = dict[str, Any]
 
@@ -143,3 +145,58 @@ def test_an_event_is_kept_for_an_hour_after_it_was_last_written(store: Store) ->
     assert not any(life.outlived() for _ in range(KEPT_FOR))
     write("again")
     assert [entry.name for entry in life.outlived()] == ["once"]
+
+
+def test_a_change_that_the_disk_does_not_take_is_told_as_that_and_is_not_there(store: Store) -> None:
+    put(store, "a", "1")
+    database = store._db
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(Unwritable, match="database or disk is full"):
+        put(store, "b", "x" * 100_000)
+    assert values(store) == {"a": "1"}
+    database.execute(f"PRAGMA max_page_count={pages + 1000}")
+    assert put(store, "b", "2") == store.revision
+    assert values(store) == {"a": "1", "b": "2"}
+
+
+FULL_DISK = """
+import pathlib, sys
+from elastic.local.apiserver.store import Store, Unwritable
+from elastic.local.sandbox import linux
+
+folder = pathlib.Path(sys.argv[1])
+linux.mount("tmpfs", str(folder), kind="tmpfs", options="size=32m")
+(folder / "filler").write_bytes(bytes(24 << 20))
+store = Store(folder / "objects.db", lambda *_: {})
+def put(name, size):
+    store.put("things", "ns", name, obj={"metadata": {}, "value": "x" * size}, expected=store.get("things", "ns", name))
+def gone(name):
+    entry = store.get("things", "ns", name)
+    store.remove("things", "ns", name, obj=entry.load(), expected=entry)
+for size in (500_000, 1_000):
+    try:
+        for i in range(10_000):
+            put(f"{size}-{i}", size)
+    except Unwritable as error:
+        print(error)
+for entry in store.entries("things"):
+    gone(entry.name)
+(folder / "filler").unlink()
+put("after", 500_000)
+store.move_journal()
+print((folder / "objects.reserve").stat().st_size >> 20)
+print([entry.name for entry in store.entries("things")])
+"""
+
+
+def test_objects_can_be_deleted_where_the_disk_is_full_and_with_room_others_are_taken_again(tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine allows no namespaces")
+    command = ["unshare", "-rm", sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second, reserve, left = done.stdout.splitlines()
+    assert first.endswith("database or disk is full")
+    assert second.endswith("database or disk is full")
+    assert (left, reserve) == ("['after']", "4")

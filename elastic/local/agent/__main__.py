@@ -19,6 +19,7 @@ from elastic.local.agent.fleet import pods_cache
 from elastic.local.agent.images import ImageError, Images, parse_images
 from elastic.local.agent.roster import NODE_GRACE_S, Member
 from elastic.local.agent.service import Options, base_environment, start
+from elastic.local.files import FolderError, take_folder
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
 
@@ -114,10 +115,10 @@ async def _work(kube: Kube, args: argparse.Namespace, images: Images, mode: Mode
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     args = arguments()
-    args.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
+        take_folder(args.data_dir)
         images = Images(parse_images(args.image))
-    except ImageError as error:
+    except (FolderError, ImageError) as error:
         sys.exit(str(error))
     with holder(args.data_dir.resolve(), args.sandbox) as mode:
         args.data_dir = args.data_dir.resolve()

@@ -94,7 +94,7 @@ class Preparation:
         self._folder.container(name).mkdir(parents=True, exist_ok=True)
         message = self._folder.message(name, attempt)
         message.touch()
-        mounts = volumes.mounts(container, self._folders)
+        mounts = volumes.mounts(container, self._folders, env)
         path = container.get("terminationMessagePath") or volumes.TERMINATION_LOG
         if self._settings.mode is Mode.NETNS:
             mounts.append(Mount(source=str(message), target=path))

@@ -3,15 +3,19 @@ projected volumes and the downward API are swapped in one step, so that a reader
 """
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic.local.agent.environment import ConfigError, Object, Sources, config_map_data, field, resource_field, secret_data
+from elastic.local.agent.environment import ConfigError, Object, Sources, config_map_data, expand, field, resource_field, secret_data
 from elastic.local.sandbox import Mount
 
 TERMINATION_LOG = "/dev/termination-log"
+_CLAIM_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_VERSION = re.compile(r"\.\.[1-9][0-9]*")
+"""The name of a folder with one version of a volume's contents."""
 TokenRequest = tuple[str, int]
 """Audience (empty: the API server's) and seconds of validity of a projected token."""
 
@@ -114,7 +118,7 @@ def write(folder: Path, files: Mapping[str, File]) -> None:
     """Every top-level name is a link through `..data`, which is swapped for the new contents in one rename."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "..data"
-    old = folder / os.readlink(data) if data.is_symlink() else None
+    old = _version(data)
     if old is not None and _holds(old, files):
         return
     number = int(old.name.removeprefix("..")) + 1 if old is not None else 1
@@ -122,7 +126,7 @@ def write(folder: Path, files: Mapping[str, File]) -> None:
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
     for path, file in files.items():
-        target = new / path
+        target = within(new, path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(file.content)
         target.chmod(file.mode)
@@ -133,6 +137,21 @@ def write(folder: Path, files: Mapping[str, File]) -> None:
     _link_names(folder, {path.split("/")[0] for path in files})
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _version(data: Path) -> Path | None:
+    """The folder that `..data` leads to. Containers can write in their volumes, and what they made of the link is not followed."""
+    name = os.readlink(data) if data.is_symlink() else ""
+    return data.with_name(name) if _VERSION.fullmatch(name) else None
+
+
+def within(folder: Path, path: str) -> Path:
+    """The path below a folder with every link followed, as far as it exists; a ConfigError where it leads out of the folder."""
+    root = os.path.realpath(folder)
+    found = os.path.realpath(os.path.join(root, path))
+    if path.startswith("/") or (found != root and not found.startswith(f"{root.rstrip('/')}/")):
+        raise ConfigError(f'path "{path}" leads out of its volume')
+    return Path(found)
 
 
 def _link_names(folder: Path, names: set[str]) -> None:
@@ -154,9 +173,12 @@ def folder_of(volume: Object, *, pod_folder: Path, claims: Path, namespace: str)
     if "hostPath" in volume:
         return _host_path(volume["hostPath"])
     if "persistentVolumeClaim" in volume:
-        folder = claims / namespace / str(volume["persistentVolumeClaim"]["claimName"])
+        name = str(volume["persistentVolumeClaim"]["claimName"])
+        if not _CLAIM_NAME.fullmatch(name) or ".." in name:
+            raise ConfigError(f'persistentvolumeclaim "{name}" not found')
+        folder = claims / namespace / name
     else:
-        folder = pod_folder / "volumes" / str(volume["name"])
+        folder = within(pod_folder / "volumes", str(volume["name"]))
         known = {"emptyDir", "configMap", "secret", "downwardAPI", "projected", "ephemeral"}
         if not known & volume.keys() and volume.keys() != {"name"}:
             raise ConfigError(f'volume "{volume["name"]}" is of a sort that is not supported here: {sorted(volume.keys() - {"name"})}')
@@ -179,15 +201,16 @@ def _host_path(source: Object) -> Path:
     return path
 
 
-def mounts(container: Object, folders: Mapping[str, Path]) -> list[Mount]:
+def mounts(container: Object, folders: Mapping[str, Path], env: Mapping[str, str]) -> list[Mount]:
     """Where a container wants its volumes; a volume that is not among the folders is left out by whoever made them."""
     found = []
     for wanted in container.get("volumeMounts") or ():
         if wanted["name"] not in folders:
             continue
         source = folders[wanted["name"]]
-        if wanted.get("subPath"):
-            source = source / str(wanted["subPath"])
+        part = wanted.get("subPath") or expand(wanted.get("subPathExpr") or "", env)
+        if part:
+            source = within(source, part)
             if not source.exists():
                 source.mkdir(parents=True)
         found.append(Mount(source=str(source), target=wanted["mountPath"], read_only=bool(wanted.get("readOnly"))))

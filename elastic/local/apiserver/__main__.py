@@ -17,6 +17,7 @@ from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.datadir import DataDir
 from elastic.local.apiserver.faults import Faults
 from elastic.local.apiserver.server import ApiServer
+from elastic.local.files import FolderError
 
 GUARDS_OWNERS = "OwnerReferencesPermissionEnforcement"
 
@@ -67,7 +68,10 @@ async def serve(args: argparse.Namespace) -> None:
     own = [listening(args.listen or "127.0.0.1:0")] if args.listen or not args.listen_fd else []
     sockets = [*own, *(socket.socket(fileno=fd) for fd in args.listen_fd)]
     port = sockets[0].getsockname()[1]
-    data = DataDir.open(args.data_dir, tuple(args.san))
+    try:
+        data = DataDir.open(args.data_dir, tuple(args.san))
+    except FolderError as error:
+        raise SystemExit(str(error)) from None
     faults = Faults(args.faults) if args.faults is not None else None
     audit = Audit(args.audit_file) if args.audit_file is not None else None
     server = ApiServer(data, faults, audit, guards_owners=GUARDS_OWNERS in args.enable_admission_plugins)

@@ -84,6 +84,8 @@ class Tokens:
     def user(self, token: str, audiences: Sequence[str] = ()) -> tuple[User, list[str]] | None:
         """The user behind a token and the audiences, of those asked for, that it is meant for."""
         wanted = list(audiences) or [ISSUER]
+        if not token.isascii():
+            return None
         if hmac.compare_digest(token.encode(), self._admin.encode()):
             return ADMIN, wanted if list(audiences) in ([], [ISSUER]) else []
         claims = self._claims(token)

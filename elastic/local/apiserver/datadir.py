@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from elastic import certificates
 from elastic.certificates import Pair
-from elastic.local.files import write_private
+from elastic.local.files import take_folder, write_private
 
 SERVICE_ADDRESS = "10.96.0.1"
 NAMES = (
@@ -43,7 +43,7 @@ class DataDir:
 
     @classmethod
     def open(cls, root: Path, sans: tuple[str, ...]) -> DataDir:
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        take_folder(root)
         if not (root / "ca.key").exists():
             made = certificates.make_ca("elastic-local-ca")
             write_private(root / "ca.crt", made.certificate)

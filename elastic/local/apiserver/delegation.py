@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.calls import Call
-from elastic.local.apiserver.errors import Json, StatusError, forbidden
+from elastic.local.apiserver.errors import Json, StatusError, forbidden, not_found
 from elastic.local.apiserver.rbac import GROUP, MASTERS, Rbac, spelled_out
 from elastic.local.apiserver.resources import Registry
 
@@ -33,6 +33,9 @@ class Delegation:
             reference = new["roleRef"]
             rules = self._rbac.rules(reference, call.namespace)
             wanted |= {"resource": "clusterroles" if reference.get("kind") == "ClusterRole" else "roles", "name": reference.get("name", "")}
+            if rules is None and not self._rbac.allows(call.user, wanted)[0]:
+                raise not_found(GROUP, str(wanted["resource"]), str(wanted["name"]))
+            rules = rules or []
         else:
             rules = new.get("rules") or []
             wanted |= {"resource": call.kind.plural, "name": call.name}

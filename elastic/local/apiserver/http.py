@@ -35,7 +35,7 @@ from elastic.local.apiserver.proxying import Proxy
 from elastic.local.apiserver.rbac import Rbac
 from elastic.local.apiserver.resources import Registry, ResourceType
 from elastic.local.apiserver.reviews import Reviews
-from elastic.local.apiserver.store import Entry, Store
+from elastic.local.apiserver.store import Entry, Store, Unwritable
 from elastic.local.apiserver.subresources import Subresources
 from elastic.local.apiserver.watch import BOOKMARK_EVERY_S, Ended, Shared, Watcher, duration_s, error_line
 from elastic.local.apiserver.writes import Writes
@@ -105,6 +105,10 @@ class Edge:
         except web.HTTPRequestEntityTooLarge:
             too_large = StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}")
             answer = json_response(too_large.status(), status=413)
+        except Unwritable as e:
+            log.error("a change could not be stored: %s", e)
+            message = f"the change could not be stored: {e}; make room on the disk, or delete objects, which is possible for a while"
+            answer = json_response(StatusError(507, "InsufficientStorage", message).status(), status=507)
         except Exception as e:  # one broken request must not end the server
             log.exception("request failed: %s %s", request.method, request.path)
             failed = StatusError(500, "InternalError", f"Internal error occurred: {type(e).__name__}: {e}")

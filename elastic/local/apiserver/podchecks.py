@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from elastic.local import quantity
-from elastic.local.apiserver import names
+from elastic.local.apiserver import names, volumechecks
 from elastic.local.apiserver.errors import Cause, Json, bad, duplicate, forbidden_field, required, unsupported
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -58,6 +58,7 @@ def _volume_causes(spec: Json, path: str, out: list[Cause]) -> set[str]:
         if name in found:
             out.append(duplicate(where, name))
         found.add(name)
+        out += volumechecks.source_causes(volume, f"{path}.volumes[{i}]")
     return found
 
 
@@ -89,6 +90,7 @@ def _container_causes(c: Json, path: str, seen: set[str], volumes: set[str]) -> 
         elif target in mounted:
             out.append(bad(f"{where}.mountPath", target, "must be unique"))
         mounted.add(target)
+        out += volumechecks.mount_causes(mount, where)
     if c.get("imagePullPolicy") not in ("Always", "IfNotPresent", "Never"):
         out.append(unsupported(f"{path}.imagePullPolicy", c.get("imagePullPolicy"), ("Always", "IfNotPresent", "Never")))
     return out + _resource_causes(c.get("resources") or {}, f"{path}.resources")

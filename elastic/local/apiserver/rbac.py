@@ -84,17 +84,17 @@ class Rbac:
                 for subject in binding.get("subjects") or ():
                     to = f'{subject["kind"]} "{subject["name"]}{"/" + subject["namespace"] if subject.get("namespace") else ""}"'
                     reason = f'RBAC: allowed by {kind} "{where}" of {reference["kind"]} "{reference["name"]}" to {to}'
-                    for rule in self.rules(reference, entry.namespace):
+                    for rule in self.rules(reference, entry.namespace) or ():
                         out.setdefault(_subject(subject, entry.namespace), []).append(Grant(rule, entry.namespace, reason))
         return out
 
-    def rules(self, reference: Json, namespace: str) -> list[Json]:
-        """The rules of the role that a binding refers to."""
+    def rules(self, reference: Json, namespace: str) -> list[Json] | None:
+        """The rules of the role that a binding refers to; None where there is no such role."""
         if reference.get("kind") == "ClusterRole":
             entry = self._store.get(f"clusterroles.{GROUP}", "", reference.get("name", ""))
         else:
             entry = self._store.get(f"roles.{GROUP}", namespace, reference.get("name", ""))
-        return (entry.load().get("rules") or []) if entry else []
+        return (entry.load().get("rules") or []) if entry else None
 
     def held(self, user: User, namespace: str) -> list[Json]:
         """All rules that speak for a user in a namespace."""

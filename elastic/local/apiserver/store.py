@@ -9,6 +9,9 @@ The store knows nothing of kinds, HTTP or who may do what.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,9 +22,12 @@ import orjson
 
 from elastic.local.apiserver.errors import Json
 
+log = logging.getLogger("elastic.local.apiserver")
 MOST_BYTES = 3 << 19
 JOURNALLED = 1000
 """changes between two moves of the journal into the database"""
+RESERVE = 4 << 20
+"""bytes that are kept free, so that what makes room can be written where the disk is full"""
 Key = tuple[str, str]
 """namespace ("" for what has none) and name"""
 
@@ -32,6 +38,10 @@ class Stale(Exception):
 
 class TooLarge(Exception):
     """One object is not for everything."""
+
+
+class Unwritable(Exception):
+    """The disk did not take a change. Nothing of it was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,7 @@ class Store:
         # Whoever owns the store moves the journal into the database beside the writes; this is for when nobody does.
         self._db.execute("PRAGMA wal_autocheckpoint=20000")
         self._path, self._journalled = path, 0
+        self._reserve = path.with_suffix(".reserve")
         self.journal_is_long: Callable[[], None] = lambda: None
         """called when it is time to move the journal"""
         self._db.execute(
@@ -95,6 +106,7 @@ class Store:
         self.revision = int(self._db.execute("SELECT value FROM revision").fetchone()[0])
         self.oldest = self.revision
         """changes up to this revision are no longer known one by one"""
+        self._fill_reserve()
 
     def load(self) -> Iterator[tuple[str, Entry]]:
         """Reads what was stored; call it once, before anything else."""
@@ -114,6 +126,12 @@ class Store:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
         finally:
             db.close()
+        self._fill_reserve()
+
+    def _fill_reserve(self) -> None:
+        """Without it everything works but the last: to delete where the disk is full."""
+        with contextlib.suppress(OSError), open(self._reserve, "ab") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE)
 
     def get(self, resource: str, namespace: str, name: str) -> Entry | None:
         return self._objects.get(resource, {}).get((namespace, name))
@@ -157,7 +175,10 @@ class Store:
         if len(entry.data) > MOST_BYTES:
             raise TooLarge(f"the object has {len(entry.data)} bytes, but {MOST_BYTES} is the most that is stored")
         self._commit(
-            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)", (resource, namespace, name, entry.revision, entry.data), entry.revision
+            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)",
+            (resource, namespace, name, entry.revision, entry.data),
+            entry.revision,
+            makes_room="deletionTimestamp" in obj["metadata"],
         )
         self._objects.setdefault(resource, {})[key] = entry
         if before is None:
@@ -171,7 +192,8 @@ class Store:
         if self._objects.get(resource, {}).get(key) is not expected:
             raise Stale(name)
         entry = self._stamp(resource, key, obj)
-        self._commit("DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?", (resource, namespace, name), entry.revision)
+        statement = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
+        self._commit(statement, (resource, namespace, name), entry.revision, makes_room=True)
         del self._objects[resource][key]
         self._sorted.pop(resource, None)
         self._tell(Change(entry.revision, resource, expected, entry, gone=True))
@@ -214,20 +236,35 @@ class Store:
         labels = obj["metadata"].get("labels") or {}
         return Entry(namespace, name, revision, data, dict(labels), self._indexer(resource, obj))
 
-    def _commit(self, statement: str, values: tuple[object, ...], revision: int) -> None:
-        db = self._db
-        db.execute("BEGIN IMMEDIATE")
+    def _commit(self, statement: str, values: tuple[object, ...], revision: int, *, makes_room: bool) -> None:
         try:
-            db.execute(statement, values)
-            db.execute("UPDATE revision SET value = ?", (revision,))
-            db.execute("COMMIT")
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
+            self._write(statement, values, revision)
+        except sqlite3.OperationalError as error:
+            if not makes_room or not self._reserve.exists():
+                raise Unwritable(f"{self._path}: {error}") from error
+            self._reserve.unlink()
+            log.warning("%s: %s; the reserve is used for what is deleted", self._path, error)
+            try:
+                self._write(statement, values, revision)
+            except sqlite3.OperationalError as again:
+                raise Unwritable(f"{self._path}: {again}") from again
         self.revision = revision
         self._journalled += 1
         if self._journalled % JOURNALLED == 0:
             self.journal_is_long()
+
+    def _write(self, statement: str, values: tuple[object, ...], revision: int) -> None:
+        db = self._db
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(statement, values)
+            db.execute("UPDATE revision SET value = ?", (revision,))
+            db.execute("COMMIT")
+        except BaseException:
+            # On a full disk SQLite has rolled back by itself.
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
 
     def _tell(self, change: Change) -> None:
         self._history.append(change)

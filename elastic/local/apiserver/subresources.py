@@ -28,6 +28,8 @@ from elastic.local.apiserver.writes import PATCH_TYPES, Writes, patched
 from elastic.local.selectors import matches
 
 SCALE = "io.k8s.api.autoscaling.v1.Scale"
+LONGEST_TOKEN_S = 365 * 24 * 3600
+"""A token cannot be taken back while its account lives."""
 
 
 class Subresources:
@@ -219,6 +221,12 @@ class Subresources:
         if not isinstance(seconds, int) or seconds < 600:
             cause = bad("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
             raise invalid("authentication.k8s.io", "TokenRequest", "", [cause])
+        if seconds > 2**32:
+            cause = bad("spec.expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
+            raise invalid("authentication.k8s.io", "TokenRequest", "", [cause])
+        if seconds > LONGEST_TOKEN_S:
+            call.warnings.append(f"requested expiration of {seconds} seconds shortened to {LONGEST_TOKEN_S} seconds")
+            seconds = spec["expirationSeconds"] = LONGEST_TOKEN_S
         bound = self._bound(call, spec.get("boundObjectRef"))
         meta = account["metadata"]
         token, expires = self._tokens.account_token(

@@ -1,0 +1,52 @@
+"""The folder in which a cluster lives: closed to others, or refused with what to do about it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from elastic.local import ClusterError, LocalCluster, files
+from elastic.local.files import FolderError, take_folder
+
+
+def mode(folder: Path) -> int:
+    return folder.stat().st_mode & 0o777
+
+
+def test_a_new_folder_and_an_empty_one_are_for_their_owner_only(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o755)
+    for folder in (open_to_all, tmp_path / "new/below"):
+        take_folder(folder)
+        assert mode(folder) == 0o700
+
+
+def test_the_folder_of_a_cluster_that_others_could_enter_is_closed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "lock").touch()
+    take_folder(tmp_path)
+    assert mode(tmp_path) == 0o700
+
+
+def test_a_folder_with_other_files_that_others_may_enter_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(FolderError, match=r"other users may enter the data folder .* \(mode 755\); run `chmod 700 "):
+        take_folder(tmp_path)
+    assert mode(tmp_path) == 0o755
+
+
+def test_what_is_no_folder_and_what_has_no_room_is_one_clear_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderError, match="cannot be used: File exists; choose another with --data-dir"):
+        take_folder(tmp_path / "file")
+    with pytest.raises(FolderError, match=r"cannot be used: .*; choose another with --data-dir"):
+        take_folder(Path("/proc/cluster"))
+    with pytest.raises(ClusterError, match="the data folder /proc/cluster cannot be used"):
+        LocalCluster(data_dir=Path("/proc/cluster")).start()
+    monkeypatch.setattr(files, "LEAST_FREE", shutil.disk_usage(tmp_path).total + 1)
+    with pytest.raises(FolderError, match=r"MB are free where the data folder .* is, but \d+ are needed; make room"):
+        take_folder(tmp_path)
