@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PYTEST ?= $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-heavy demo bench bench-controller bench-rescale bench-rendezvous clean
+.PHONY: help setup check format test test-full test-heavy sim demo bench bench-controller bench-rescale bench-rendezvous clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -23,14 +23,19 @@ check: $(READY) ## format, lint, types, import contracts, generated files, sizes
 format: $(READY) ## write the format that `make check` wants
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-test: $(READY) ## set up and run all tests
+test: $(READY) ## set up and run the tests
 	$(BIN)/python scripts/test.py
+
+test-full: $(READY) ## the tests, those of second environments too, 1,000 simulated lives and the heavy frameworks
+	$(BIN)/python scripts/test.py --full
+	$(MAKE) sim
+	HEAVY_BOX_S=1800 $(BIN)/python scripts/test_heavy.py
 
 test-heavy: $(READY) ## train with the frameworks that are big to install, inside a time box (HEAVY_BOX_S=780)
 	$(BIN)/python scripts/test_heavy.py
 
 sim: $(READY) ## simulated lives of jobs under faults: SEEDS=1000 of them, or SEED=17 once more
-	SEEDS=$(or $(SEEDS),1000) SEED=$(SEED) $(PYTEST) -q -n auto tests/sim$(if $(SEED),/test_sim_lives.py)
+	SEEDS=$(or $(SEEDS),1000) FROM=$(or $(FROM),0) SEED=$(SEED) $(PYTEST) -q -n auto tests/sim$(if $(SEED),/test_sim_lives.py)
 
 demo: $(READY) ## an elastic PyTorchJob on the laptop cluster: scaled up, a worker killed, trained to its end
 	$(BIN)/python examples/demo/demo.py

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 import pytest_asyncio
-from grounds import grounds
+from grounds import Ground, grounds
 
 from elastic.kube import connect
 from elastic.kube.client import Kube
@@ -28,8 +29,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     marker = metafunc.definition.get_closest_marker("sandboxes")
     found = grounds(marker.args if marker else ("auto",), os.environ.get("KUBEBUILDER_ASSETS"))
-    marked = [pytest.param(ground, id=str(ground), marks=[pytest.mark.cluster] if ground.assets else []) for ground in found]
+    marked = [pytest.param(ground, id=str(ground), marks=_marks(ground, first=found[0])) for ground in found]
     metafunc.parametrize("ground", marked, scope="module")
+
+
+def _marks(ground: Ground, *, first: Ground) -> list[pytest.MarkDecorator]:
+    if ground.assets:
+        return [pytest.mark.cluster]
+    return [] if ground == first else [pytest.mark.full]
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Ground], LocalCluster]]:
+    """A cluster with its control plane for all modules that kill none of its processes and leave no jobs behind; one for each ground."""
+    with ExitStack() as open:
+        started: dict[Ground, LocalCluster] = {}
+
+        def cluster(ground: Ground) -> LocalCluster:
+            if ground not in started:
+                started[ground] = open.enter_context(ground.cluster(tmp_path_factory.mktemp("shared")))
+            return started[ground]
+
+        yield cluster
 
 
 @pytest_asyncio.fixture

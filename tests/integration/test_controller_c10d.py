@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 from grounds import Ground
@@ -69,9 +69,8 @@ async def log_of(kube: Kube, pod: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with ground.cluster(tmp_path_factory.mktemp("c10d")) as started:
-        yield started
+def cluster(ground: Ground, shared: Callable[[Ground], LocalCluster]) -> LocalCluster:
+    return shared(ground)
 
 
 @pytest.mark.parametrize(("name", "restarts"), [("ample", 20), ("spent", 0)])
@@ -101,3 +100,4 @@ async def test_the_loss_of_worker_0_does_not_end_a_job_that_meets_through_c10d(c
         ended = await state(kube, name)
         assert ended["conditions"][-1]["type"] == "Succeeded", ended
         assert not ended["elastic"].get("restarts"), "torch charged the survivor; the job is charged nothing"
+        await kube.delete(PYTORCH, name, namespace="default")

@@ -17,7 +17,7 @@ from control_plane import ROOT, SYSTEM, api_server, controller_account, install_
 from elastic.kube import connect
 from elastic.kube.resources import LEASES, PODS
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(300)]
 
 POD, NAMELESS = "elastic-controller-0", "65532"
 # A machine of its own as far as it goes: the host's name is the pod's, /run holds the account's files, and the user has no name.

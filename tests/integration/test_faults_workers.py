@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +21,8 @@ OWNED = (PODS, SERVICES, SECRETS, POD_DISRUPTION_BUDGETS)
 
 
 @pytest.fixture(scope="module")
-def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with ground.cluster(tmp_path_factory.mktemp("faults")) as running:
-        yield running
+def cluster(ground: Ground, shared: Callable[[Ground], LocalCluster]) -> LocalCluster:
+    return shared(ground)
 
 
 def charged(restarts: dict[str, int]) -> int:

@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from example_jobs import environment
+from grounds import Ground
 
 from elastic.local import LocalCluster
 
@@ -17,9 +18,8 @@ WITHIN_S = 250
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
-        yield running
+def cluster(shared: Callable[[Ground], LocalCluster]) -> LocalCluster:
+    return shared(Ground("auto"))
 
 
 @pytest.mark.parametrize("minor", [36, 37])

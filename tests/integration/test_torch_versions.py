@@ -19,6 +19,7 @@ from rendezvous.c10d import PROGRAM, Store, c10d_env
 PYTHON = os.environ.get("ELASTIC_TEST_TORCH_PYTHON", "")
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.integration,
     pytest.mark.torch,
     pytest.mark.timeout(600),

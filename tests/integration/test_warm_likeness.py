@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from warm_server import Warm, end_of, write
 
-pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.full, pytest.mark.timeout(240)]
 
 PROBE = """
 import json, os, sys
