@@ -65,9 +65,8 @@ def reporter() -> Reporter | None:
     return Reporter.from_environment() if Reporter and os.environ.get("PET_RDZV_BACKEND") == "elastic" else None
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def train() -> int:
+    """Train to the end; returns the last step. What holds the process group, which the model's wrapper does, is gone when this returns."""
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     truth = torch.randn(16, 1)
@@ -90,6 +89,16 @@ def main() -> None:
         if reports:
             reports.send(step, loss=loss.item())
         time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+    return step
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    step = train()
+    # A DistributedDataParallel (or a loss, or a Work) that outlives destroy_process_group() can make torch hang or abort at the end of a
+    # gloo job. Here they were train()'s, and train() has returned; in one function, `del parallel, loss` does it.
     dist.barrier()
     dist.destroy_process_group()
     print(f"rank {rank} done at step {step}", flush=True)

@@ -58,6 +58,7 @@ for step in range(start, steps):
         break
     time.sleep(pace)
 tell("done", steps)
+model = loss = None  # or torch may hang: they hold the group
 dist.destroy_process_group()
 """
 

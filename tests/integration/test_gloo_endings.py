@@ -1,0 +1,51 @@
+"""The examples end in a way in which torch neither hangs nor aborts: nothing holds the process group when it is destroyed.
+
+A DistributedDataParallel object that is still there then drops the group's last reference later, with the GIL held, while a thread of the
+group may want the GIL. How often that hits is `python -m benchmarks.endings --hold`; here it is asked of the code, not of chance.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(240)]
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("pytorch-*/train.py"))
+WATCHED = """
+import gc, runpy, sys
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+destroy = dist.destroy_process_group
+def watched():
+    held = [one for one in gc.get_objects() if isinstance(one, DistributedDataParallel)]
+    print("held at the end:", len(held), flush=True)
+    destroy()
+dist.destroy_process_group = watched
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+def test_there_are_examples_to_look_at() -> None:
+    assert [path.parent.name for path in EXAMPLES] == ["pytorch-elastic", "pytorch-static"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.parent.name)
+def test_nothing_of_an_example_holds_the_group_when_it_is_destroyed(example: Path, tmp_path: Path) -> None:
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1", "STEPS": "3", "STEP_SECONDS": "0"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    command = [sys.executable, "-c", WATCHED, str(example)]
+    ended = subprocess.run(
+        command, env=environment | alone | {"CHECKPOINT_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "held at the end: 0\n" in ended.stdout
+
+
+def test_ranks_of_the_examples_end_with_0_again_and_again() -> None:
+    command = [sys.executable, "-m", "benchmarks.endings", "--runs", "2"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert [line.partition(": ")[2] for line in ended.stdout.splitlines()] == ["6 ended with 0"] * len(EXAMPLES), ended.stdout
