@@ -14,6 +14,8 @@ scalars = st.one_of(
     st.just(10**60),
     st.floats(),
     st.text(max_size=8),
+    st.text(st.characters(categories=["Cs", "Lu"]), max_size=3),
+    st.sampled_from([2**53 + 1, 2**63, -(2**63) - 1, 1e300, float("nan")]),
     st.sampled_from(["", "None", "Worker", "1", "-1", "elastic"]),
 )
 keys = st.one_of(

@@ -82,10 +82,8 @@ def answer(request: Request, *, kinds: Collection[str], namespace: str | None) -
     """`kinds` and `namespace` are those that this controller looks after; about others it has nothing to say."""
     if not _is_ours(request, kinds=kinds, namespace=namespace) or _changes_no_spec(request):
         return Answer(Response(request.uid, True))
-    problems, warnings = _found(request.object)
-    known = set(_found(request.old_object)[0]) if request.old_object is not None and problems else set()
-    brought = [problem for problem in problems if problem not in known]
-    if brought:
+    problems, warnings, _ = _found(request.object)
+    if brought := _brought(request.old_object, problems):
         return Answer(Response(request.uid, False, _refusal(request, brought), _in_words(warnings)))
     return Answer(Response(request.uid, True, warnings=_in_words((*problems, *warnings))))
 
@@ -109,11 +107,20 @@ def _changes_no_spec(request: Request) -> bool:
     return old is not None and old.get("spec") == new.get("spec")
 
 
-def _found(obj: object) -> tuple[Sequence[Problem], Sequence[Problem]]:
+def _brought(old: object, problems: Sequence[Problem]) -> Sequence[Problem]:
+    """Those that were not there before. Where there were more than are told of nobody can say, and whoever mends some must get on."""
+    if old is None or not problems:
+        return problems
+    known, _, is_whole = _found(old)
+    return [problem for problem in problems if problem not in known] if is_whole else ()
+
+
+def _found(obj: object) -> tuple[Sequence[Problem], Sequence[Problem], bool]:
+    """Problems, warnings, and whether these are all the problems there are."""
     try:
-        return (), parse(obj)[1]
+        return (), parse(obj)[1], True
     except SpecError as error:
-        return error.problems, error.warnings
+        return error.problems, error.warnings, error.is_whole
 
 
 def _refusal(request: Request, problems: Sequence[Problem]) -> Refusal:

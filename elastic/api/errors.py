@@ -38,9 +38,11 @@ class Warning(Problem):
 class SpecError(ValueError):
     """A job that cannot be run, with everything that is wrong with it."""
 
-    def __init__(self, problems: Iterable[Problem], warnings: Iterable[Warning] = ()) -> None:
+    def __init__(self, problems: Iterable[Problem], warnings: Iterable[Warning] = (), *, is_whole: bool = True) -> None:
         self.problems = tuple(problems)
         self.warnings = tuple(warnings)
+        self.is_whole = is_whole
+        """False: there are more problems than are told of."""
         super().__init__("; ".join(map(str, self.problems)))
 
 
@@ -53,7 +55,7 @@ def dotted(at: Path) -> str:
         elif _PLAIN.match(part):
             text += f".{part}" if text else part
         else:
-            text += f"[{_shortened(part)!r}]"
+            text += f"[{shortened(part)!r}]"
     return text
 
 
@@ -65,7 +67,7 @@ def shown(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            return f'"{_shortened(value)}"'
+            return f'"{shortened(value)}"'
         case int():
             return str(value) if abs(value) < 10**18 else "a number beyond 64 bits"
         case float():
@@ -78,6 +80,7 @@ def shown(value: Any) -> str:
             return f"a {type(value).__name__}"
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """A word of the user's as it may stand in a message."""
     text = "".join(c if c.isprintable() else "?" for c in text[: _LONGEST_SHOWN + 1])
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."

@@ -5,21 +5,24 @@ Every mistake is collected with its path and raised as one SpecError; nothing el
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from elastic.api.errors import Path, SpecError, Warning, shown
+from elastic.api.errors import Path, Problem, SpecError, Warning, shown
+from elastic.api.extent import excess
 from elastic.api.job import ElasticPolicy, Job, JobStatus, Metadata, Options, ReplicaSpec, RunPolicy
 from elastic.api.kinds import API_VERSION, KINDS, Kind
 from elastic.api.pod_reader import check_schema
 from elastic.api.pod_rules import check_pod
 from elastic.api.pod_schema import METRIC, POD_TEMPLATE
-from elastic.api.reader import Findings, did_you_mean, one_of, read, shown_key
+from elastic.api.reader import MOST_PROBLEMS, Findings, TooMany, did_you_mean, key_in_path, one_of, read, shown_key
 from elastic.api.rules import Draft, check
 from elastic.api.words import CleanPodPolicy
 
+T = TypeVar("T", bound=msgspec.Struct)
 SPEC: Path = ("spec",)
 _TOP = ("apiVersion", "kind", "metadata", "spec", "status")
 
@@ -30,12 +33,18 @@ def parse(obj: object, *, stored: bool = False) -> tuple[Job, list[Warning]]:
     A job that is not stored yet is refused when its replicas are outside minReplicas and maxReplicas. One that is stored already is not:
     its replicas are clamped, with a warning, so that a running job never turns invalid.
     """
+    if (problem := excess(obj)) is not None:
+        raise SpecError([problem])
     findings = Findings()
-    draft = _read_job(obj, findings)
-    job = check(draft, stored=stored, findings=findings) if draft is not None else None
+    try:
+        draft = _read_job(obj, findings)
+        job = check(draft, stored=stored, findings=findings) if draft is not None else None
+    except TooMany:
+        more = Problem((), f"there are more than {MOST_PROBLEMS} problems, and the rest was not looked at; mend these first")
+        raise SpecError([*findings.problems, more], findings.all_warnings(), is_whole=False) from None
     if findings.problems or job is None:
-        raise SpecError(findings.problems, findings.warnings)
-    return job, findings.warnings
+        raise SpecError(findings.problems, findings.all_warnings())
+    return job, findings.all_warnings()
 
 
 def kind_of(obj: object) -> Kind | None:
@@ -47,7 +56,8 @@ def kind_of(obj: object) -> Kind | None:
 
 def status_of(obj: Mapping[str, Any]) -> JobStatus:
     """What can be read of a job's status, whatever else is wrong with the job."""
-    return _read_status(obj.get("status"), Findings())
+    status = obj.get("status")
+    return JobStatus() if excess(status) is not None else _read_status(status, Findings())
 
 
 def _read_job(obj: object, findings: Findings) -> Draft | None:
@@ -177,7 +187,7 @@ def _read_replicas(value: object, kind: Kind, findings: Findings) -> dict[str, _
         if name is None:
             hint = did_you_mean(word, kind.types)
             message = f"{shown_key(word)} is no replica type of {kind.a_job}; use {one_of(kind.types)}{hint}"
-            findings.problem((*at, shown_key(word)), message)
+            findings.problem((*at, key_in_path(word)), message)
         elif name in replicas:
             findings.problem((*at, word), f"{name} is there twice, in different case; keep one")
         else:
@@ -206,7 +216,15 @@ def _read_replica(value: object, kind: Kind, name: str, *, at: Path, findings: F
 
 
 def _without_template(written: dict[Any, Any]) -> ReplicaSpec:
-    return read(written | {"template": {}}, ReplicaSpec, at=(), findings=Findings()) or ReplicaSpec(template={})
+    return _read_aside(written | {"template": {}}, ReplicaSpec, at=())[0] or ReplicaSpec(template={})
+
+
+def _read_aside(value: object, cls: type[T], *, at: Path) -> tuple[T | None, Findings]:
+    """What can be read of it, and what is wrong with it, which does not count as a problem of the job."""
+    aside = Findings()
+    with contextlib.suppress(TooMany):
+        return read(value, cls, at=at, findings=aside), aside
+    return None, aside
 
 
 def _read_status(value: object, findings: Findings) -> JobStatus:
@@ -215,15 +233,16 @@ def _read_status(value: object, findings: Findings) -> JobStatus:
         return JobStatus()
     try:
         return msgspec.convert(value, JobStatus)
-    except (msgspec.ValidationError, OverflowError, RecursionError):
+    except (msgspec.ValidationError, OverflowError):
         pass
-    aside = Findings()
     kept = {}
+    problems: list[Problem] = []
     for field in msgspec.structs.fields(JobStatus):
         if isinstance(value, dict) and value.get(field.encode_name) is not None:
-            part = read({field.encode_name: value[field.encode_name]}, JobStatus, at=("status",), findings=aside)
+            part, aside = _read_aside({field.encode_name: value[field.encode_name]}, JobStatus, at=("status",))
+            problems += aside.problems
             if part is not None:
                 kept[field.name] = getattr(part, field.name)
-    if aside.problems:
-        findings.warning(aside.problems[0].at, f"{aside.problems[0].message}; this part of status is ignored")
+    if problems:
+        findings.warning(problems[0].at, f"{problems[0].message}; this part of status is ignored")
     return JobStatus(**kept)

@@ -13,27 +13,23 @@ from typing import Any
 import msgspec
 
 from elastic.api.errors import Path, shown
-from elastic.api.pod_schema import Node, definitions, fast_type, resolved
-from elastic.api.reader import Findings, did_you_mean, no_string, one_of
+from elastic.api.pod_schema import LEAST_INT, MOST_INT, Node, definitions, fast_type, resolved
+from elastic.api.reader import Findings, no_string, one_of
 
 _KEY_DEFAULTS = {"protocol": "TCP"}
-_MANY_PROBLEMS = 50
-"""After so many in one template the rest is not looked at."""
 
 
 def check_schema(value: Any, name: str, *, at: Path, findings: Findings) -> None:
     """Notes where it is no well-formed object of that definition."""
     try:
         msgspec.convert(value, fast_type(name))
-    except (msgspec.ValidationError, OverflowError, RecursionError):
+    except (msgspec.ValidationError, OverflowError):
         _walk(value, {"$ref": name}, at, findings)
     _check_list_keys(value, _keyed(name), at, findings)
 
 
 def _walk(value: Any, node: Node, at: Path, findings: Findings) -> None:
     node = resolved(node)
-    if len(findings.problems) > _MANY_PROBLEMS:
-        return
     if "x-kubernetes-int-or-string" in node:
         _walk_int_or_string(value, node, at, findings)
     elif node["type"] == "object":
@@ -74,7 +70,7 @@ def _walk_scalar(value: Any, node: Node, at: Path, findings: Findings) -> None:
         case "string" if not isinstance(value, str):
             findings.wrong(at, no_string(value))
         case "string" if "enum" in node and value not in node["enum"] and value:
-            hint = did_you_mean(value, node["enum"])
+            hint = findings.hint(value, node["enum"])
             findings.warning(at, f"{at[-1]} is {shown(value)}; Kubernetes knows {one_of(node['enum'])}{hint}")
         case "integer" if not _is_whole(value):
             findings.wrong(at, f"is {shown(value)}; a whole number is needed")
@@ -96,7 +92,8 @@ def _walk_int_or_string(value: Any, node: Node, at: Path, findings: Findings) ->
 
 
 def _is_whole(value: Any) -> bool:
-    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+    is_whole = (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+    return is_whole and LEAST_INT <= value <= MOST_INT
 
 
 @functools.cache
@@ -134,15 +131,13 @@ def _check_list_keys(value: Any, part: Node | None, at: Path, findings: Findings
 
 
 def _check_entries_differ(entries: Sequence[Any], keys: list[str], at: Path, findings: Findings) -> None:
-    try:
-        identities = [tuple([entry.get(key) or _KEY_DEFAULTS.get(key) for key in keys]) for entry in entries]
-        if len(set(identities)) == len(identities):
-            return
-    except (AttributeError, TypeError):
-        return  # an entry is no object, or a key is none that can be compared; that was noted
     seen = set()
-    for i, identity in enumerate(identities):
-        if identity in seen and len(findings.problems) <= _MANY_PROBLEMS:
-            said = " and ".join(f"{key} {shown(entries[i][key])}" for key in keys if key in entries[i])
+    is_sound = not findings.blames(at)
+    for i, entry in enumerate(entries):
+        if not is_sound and findings.blames((*at, i)):
+            continue  # it may be no object, or have a key that cannot be compared
+        identity = tuple([entry.get(key) or _KEY_DEFAULTS.get(key) for key in keys])
+        if identity in seen:
+            said = " and ".join(f"{key} {shown(entry[key])}" for key in keys if key in entry)
             findings.problem((*at, i), f"{at[-1]} has two entries with {said}; keep one")
         seen.add(identity)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from elastic.api.errors import Path, shown
-from elastic.api.reader import Findings
+from elastic.api.reader import Findings, shown_key
 
 _NAME = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)\Z")
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
@@ -24,7 +24,7 @@ def check_pod(template: dict[str, Any], *, at: Path, findings: Findings) -> None
         _check_mounts(container, volumes, at=(*at, "spec", *where), findings=findings)
         for i, variable in enumerate(container.get("env") or ()):
             if variable.get("value") and variable.get("valueFrom"):
-                message = f"{variable['name']} has value and valueFrom; keep one, no pod can be made with both"
+                message = f"{shown_key(variable['name'])} has value and valueFrom; keep one, no pod can be made with both"
                 findings.warning((*at, "spec", *where, "env", i), message)
 
 
@@ -47,4 +47,6 @@ def _check_labels(labels: dict[str, str | None], *, at: Path, findings: Findings
         if not _NAME.match(name) or (slash and not _PREFIX.match(prefix)):
             findings.warning(at, f"{shown(key)} cannot be the key of a label; use letters, digits, -, _ and . and at most 63 of them")
         elif value and not _NAME.match(value):
-            findings.warning((*at, key), f"{key} is {shown(value)}; a label's value has letters, digits, -, _ and . and at most 63 of them")
+            findings.warning(
+                (*at, key), f"{shown_key(key)} is {shown(value)}; a label's value has letters, digits, -, _ and . and at most 63 of them"
+            )

@@ -17,7 +17,10 @@ Node: TypeAlias = dict[str, Any]
 POD_TEMPLATE = "PodTemplateSpec"
 METRIC = "MetricSpec"
 
-_SIMPLE: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool}
+LEAST_INT, MOST_INT = -(2**63), 2**63 - 1
+"""No field of Kubernetes takes a whole number beyond."""
+_INT: Any = Annotated[int, msgspec.Meta(ge=LEAST_INT, le=MOST_INT)]
+_SIMPLE: dict[str, Any] = {"string": str, "integer": _INT, "number": float, "boolean": bool}
 
 
 @functools.cache
@@ -58,7 +61,7 @@ def _fast(node: Node, name: str) -> Any:
     if "$ref" in node:
         return fast_type(node["$ref"])
     if "x-kubernetes-int-or-string" in node:
-        return int | (Annotated[str, msgspec.Meta(pattern=node["pattern"])] if "pattern" in node else str)
+        return _INT | (Annotated[str, msgspec.Meta(pattern=node["pattern"])] if "pattern" in node else str)
     if "enum" in node:
         return Literal[tuple(node["enum"])]
     if "properties" in node:

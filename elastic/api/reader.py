@@ -16,50 +16,83 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from elastic.api.errors import Path, Problem, Warning, shown
+from elastic.api.errors import Path, Problem, Warning, shortened, shown
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+MOST_PROBLEMS = 50
+"""Of one job. Who has more mends these first."""
+MOST_WARNINGS = 50
 
 _INVALID = object()
 _AWARE: Any = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class Findings:
-    """What was found wrong so far."""
+class TooMany(Exception):
+    """There are as many problems as are told of; nobody needs to look for more."""
 
-    __slots__ = ("problems", "warnings")
+
+class Findings:
+    """What was found wrong so far, in the whole job."""
+
+    __slots__ = ("_above", "_places", "_untold", "problems", "warnings")
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[Warning] = []
+        self._places: set[Path] = set()
+        self._above: set[Path] = set()
+        """Of each problem its place and all places above it."""
+        self._untold = 0
 
     def problem(self, at: Path, message: str) -> None:
+        """Raises TooMany where it would be one more than are told of."""
+        if len(self.problems) == MOST_PROBLEMS:
+            raise TooMany
         self.problems.append(Problem(at, message))
+        self._places.add(at)
+        self._above.update(at[:length] for length in range(len(at) + 1))
 
     def wrong(self, at: Path, rest: str) -> None:
         """A problem that begins with the name of the field."""
-        self.problem(at, f"{at[-1] if at and isinstance(at[-1], str) else 'this'} {rest}")
+        self.problem(at, f"{shown_key(at[-1]) if at and isinstance(at[-1], str) else 'this'} {rest}")
 
     def warning(self, at: Path, message: str) -> None:
-        self.warnings.append(Warning(at, message))
+        if self.has_room:
+            self.warnings.append(Warning(at, message))
+        else:
+            self._untold += 1
+
+    @property
+    def has_room(self) -> bool:
+        """Is one more warning told of?"""
+        return len(self.warnings) < MOST_WARNINGS
+
+    def all_warnings(self) -> list[Warning]:
+        """With how many are not told of."""
+        return [*self.warnings, Warning((), f"there are {self._untold} more warnings")] if self._untold else self.warnings
 
     def blames(self, at: Path) -> bool:
         """Is there a problem there or below? Then rules about it would only repeat it."""
-        return any(problem.at[: len(at)] == at for problem in self.problems)
+        return at in self._above
 
     def names(self, at: Path) -> bool:
         """Is there a problem at exactly that place?"""
-        return any(problem.at == at for problem in self.problems)
+        return at in self._places
 
     def unknown(self, at: Path, name: Any, known: Iterable[str]) -> None:
-        self.warning((*at, str(shown_key(name))), f"unknown field, it has no effect{did_you_mean(name, known)}")
+        self.warning((*at, key_in_path(name)), f"unknown field, it has no effect{self.hint(name, known)}")
+
+    def hint(self, word: Any, known: Iterable[str]) -> str:
+        """`did_you_mean` for a warning; to search for what nobody is told takes time."""
+        return did_you_mean(word, known) if self.has_room else ""
 
 
 def read(value: Any, cls: type[T], *, at: Path, findings: Findings) -> T | None:
     """The struct; what is wrong in it was noted and has its default. None when not even that could be made."""
     try:
         return msgspec.convert(value, cls)
-    except (msgspec.ValidationError, OverflowError, RecursionError):
+    except (msgspec.ValidationError, OverflowError):
         made = _walk(value, _info(cls), at, findings)
         return None if made is _INVALID else made
 
@@ -82,6 +115,11 @@ def no_string(value: Any) -> str:
 
 
 def shown_key(key: Any) -> str:
+    """A key as it may stand in a message."""
+    return shortened(key) if isinstance(key, str) else shown(key)
+
+
+def key_in_path(key: Any) -> str:
     return key if isinstance(key, str) else shown(key)
 
 
@@ -151,7 +189,7 @@ def _walk_struct(value: Any, node: inspect.StructType, at: Path, findings: Findi
         if key in fields and item is not None:
             made[fields[key].name] = _walk(item, fields[key].type, (*at, key), findings)
         elif key not in fields and getattr(node.cls, "IS_CLOSED", False):
-            findings.problem((*at, shown_key(key)), f"unknown field; {at[-1]} takes only {one_of(fields)}")
+            findings.problem((*at, key_in_path(key)), f"unknown field; {at[-1]} takes only {one_of(fields)}")
         elif key not in fields:
             findings.unknown(at, key, fields)
     for name, field in fields.items():

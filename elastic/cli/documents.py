@@ -19,6 +19,8 @@ from elastic.api.errors import Path
 MOST_CHARACTERS = 8_000_000
 MOST_DEPTH = 100
 MOST_DIGITS = 400
+MOST_DOUBLED = 50
+"""Keys that are there twice, of one text; each has to be found again to say on which line it is."""
 MOST_NODES = 500_000
 """With aliases written out; a few lines of nested aliases could otherwise fill any memory."""
 
@@ -143,9 +145,10 @@ class _Build:
             total += size
             if _is_merge(key_node):
                 for part in value if isinstance(value, list) else [value]:
-                    merged = (part if isinstance(part, dict) else {}) | merged
+                    for name, item in part.items() if isinstance(part, dict) else ():
+                        merged.setdefault(name, item)
                 continue
-            if key in made:
+            if key in made and len(self.doubled) < MOST_DOUBLED:
                 self.doubled.append(((*at, str(key)), str(key)))
             made[key] = value
         return merged | made, total
@@ -216,16 +219,19 @@ def _key_line(node: Any, part: str | int) -> int | None:
 
 
 def _pair(node: Any, part: str | int) -> tuple[Any, Any] | None:
-    """Key and value, the last if there are several, also out of what was merged in."""
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    own = [(key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode) and key.value == part and not _is_merge(key)]
-    if own:
-        return own[-1]
-    for key, value in node.value:
-        for source in (value.value if isinstance(value, yaml.SequenceNode) else [value]) if _is_merge(key) else ():
-            if (found := _pair(source, part)) is not None:
-                return found
+    """Key and value, the last if there are several, also out of what was merged in; each mapping is searched once, however often merged."""
+    waiting, searched = [node], set()
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, yaml.MappingNode) or id(node) in searched:
+            continue
+        searched.add(id(node))
+        own = [(key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode) and key.value == part and not _is_merge(key)]
+        if own:
+            return own[-1]
+        merged = [value for key, value in node.value if _is_merge(key)]
+        sources = [source for value in merged for source in (value.value if isinstance(value, yaml.SequenceNode) else [value])]
+        waiting.extend(reversed(sources))
     return None
 
 

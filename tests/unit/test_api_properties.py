@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from written_jobs import job, job_names
 
 from elastic.api import KINDS, SpecError, parse
+from elastic.api.extent import MOST_CHARACTERS, MOST_DEPTH, MOST_VALUES, excess
 from elastic.api.job import Job, to_object
+from elastic.api.reader import MOST_PROBLEMS, MOST_WARNINGS
 
 
 def parsed(obj: Any, *, stored: bool = False) -> Job | None:
@@ -48,10 +50,91 @@ def test_anything_at_any_place_of_a_good_job_fails_with_nothing_but_a_spec_error
 def test_an_unknown_field_never_changes_what_is_read(data):
     good = job(data.draw(st.sampled_from(job_names())))
     before = parse(good)[0]
-    spec = good["spec"] | {"notAField": data.draw(anything)}
+    of_text = anything.filter(lambda value: excess(value) is None)
+    spec = good["spec"] | {"notAField": data.draw(of_text)}
     if "runPolicy" in spec:
-        spec["runPolicy"] = spec["runPolicy"] | {"notAField": data.draw(anything)}
+        spec["runPolicy"] = spec["runPolicy"] | {"notAField": data.draw(of_text)}
     assert parse(good | {"spec": spec})[0] == before
+
+
+def large_job(draw: Any) -> dict[str, Any]:
+    """Of several templates, one of which has more problems than are told of, or as many, or nearly so."""
+    kind = draw(st.sampled_from(["PyTorchJob", "TFJob", "MPIJob", "MXJob"]))
+    types = KINDS[kind].types
+    full = draw(st.sampled_from(types))
+    made = {}
+    for name in types:
+        containers = [{"name": KINDS[kind].container, "image": "x", "ports": [{"containerPort": 1}]}]
+        containers += [{"name": i, "image": "x"} for i in range(draw(st.sampled_from([0, 20, 48, 49, 50, 51, 120])) if name == full else 0)]
+        spec = {"containers": containers, "initContainers": [{"name": "i", "image": "x"}], "volumes": [{"name": "v"}]}
+        made[name] = {"replicas": 1, "template": {"metadata": {"labels": {"a": "b"}}, "spec": spec}}
+    head = {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": "train"}}
+    return head | {"spec": {"elasticPolicy": {"metrics": [{"type": "External"}]}, KINDS[kind].replica_key: made}}
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_more_problems_than_are_told_of_hide_nothing_that_stops_the_reader(data):
+    odd = large_job(data.draw)
+    for _ in range(data.draw(st.integers(1, 3))):
+        odd = planted(odd, data.draw(st.sampled_from(places(odd))), data.draw(anything))
+    parsed(odd, stored=data.draw(st.booleans()))
+
+
+@pytest.mark.parametrize(
+    "spec", [{"initContainers": [1]}, {"volumes": 1}, {"containers": [{"name": "pytorch", "image": "x", "ports": [{}]}]}], ids=str
+)
+def test_what_is_malformed_beside_more_problems_than_are_told_of(spec):
+    broken = {"spec": {"containers": [{"name": 1, "image": "x"}] * 100}}
+    malformed = {"spec": {"containers": [{"name": "pytorch", "image": "x"}]} | spec}
+    for templates in ({"Master": broken, "Worker": malformed}, {"Worker": malformed, "Master": broken}):
+        replicas = {name: {"template": template} for name, template in templates.items()}
+        job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "a"}, "spec": {"pytorchReplicaSpecs": replicas}}
+        with pytest.raises(SpecError) as caught:
+            parse(job)
+        *told, last = caught.value.problems
+        assert len(told) == MOST_PROBLEMS
+        assert str(last) == "there are more than 50 problems, and the rest was not looked at; mend these first"
+        assert not caught.value.is_whole
+
+
+def with_value(value: Any) -> dict[str, Any]:
+    return job("pytorch-smallest") | {"spec": job("pytorch-smallest")["spec"] | {"unknown": value}}
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (["x"] * MOST_VALUES, "there are more than 100000 values; a job needs fewer"),
+        ("x" * MOST_CHARACTERS, "there are more than 1572864 characters; no API server stores so large a job"),
+        ({"y" * MOST_CHARACTERS: {}}, "there are more than 1572864 characters; no API server stores so large a job"),
+        ({"a": ["b\ud800"]}, "spec.unknown.a[0]: this holds half a character (a lone surrogate); write text that UTF-8 can hold"),
+    ],
+    ids=["values", "characters", "key", "surrogate"],
+)
+def test_what_is_too_large_is_refused_before_it_is_read(value, says):
+    with pytest.raises(SpecError) as caught:
+        parse(with_value(value))
+    assert str(caught.value) == says
+
+
+def test_a_job_may_be_nested_as_deep_as_is_said_and_no_deeper():
+    def lists(depth: int) -> Any:
+        value: Any = "x"
+        for _ in range(depth):
+            value = [value]
+        return value
+
+    above = len(("spec", "unknown"))
+    parse(with_value(lists(MOST_DEPTH - above)))
+    with pytest.raises(SpecError, match="this is nested more than 100 deep"):
+        parse(with_value(lists(MOST_DEPTH - above + 1)))
+
+
+def test_warnings_that_are_not_told_of_are_counted():
+    warnings = parse(job("pytorch-smallest") | {f"unknown{i}": 1 for i in range(200)})[1]
+    assert len(warnings) == MOST_WARNINGS + 1
+    assert str(warnings[-1]) == "there are 150 more warnings"
 
 
 def nested(depth: int) -> Any:

@@ -85,6 +85,20 @@ def test_problems_without_number_are_told_in_short():
     assert "more problems" in said.status.message
 
 
+def test_a_job_stored_with_more_problems_than_are_told_of_can_be_mended_in_steps():
+    def with_ports(count: int) -> dict[str, Any]:
+        container = {"name": "pytorch", "image": "x", "ports": [{"containerPort": 70_000 + i} for i in range(count)]}
+        return elastic_job({"spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"containers": [container]}}}}}})
+
+    mended = with_ports(200)
+    mended["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["ports"][0]["containerPort"] = 1
+    said = asked(mended, with_ports(200))
+    assert said.allowed
+    assert "a port is between 1 and 65535" in said.warnings[0]
+    assert not asked(with_ports(200), elastic_job()).allowed
+    assert not asked(with_ports(30), with_ports(20)).allowed
+
+
 def test_an_update_that_makes_a_job_wrong_is_refused():
     assert not asked(elastic_job(NINE), elastic_job()).allowed
 
