@@ -119,7 +119,8 @@ class Cluster:
 
     def set(self, name: str, phase: Phase, *, code: int | None = None, **changes: Any) -> None:
         container = self.job.kind.container
-        containers = () if code is None else (Container(name=container, exit_code=code),)
+        # Whatever its phase says now: its container has begun.
+        containers = () if phase is Phase.PENDING else (Container(name=container, exit_code=code),)
         self.pods[name] = replace(self.pods[name], phase=phase, is_ready=phase is Phase.RUNNING, containers=containers, **changes)
 
     def run_all(self) -> None:

@@ -65,7 +65,7 @@ def counted(view: JobView) -> ElasticStatus:
     """The status with the ends of pods that are new in this look."""
     is_ours = view.backend is membership.RendezvousBackend.OURS
     verdicts = [v for v in view.verdicts if not is_ours or membership.is_accounted(view.job, v.pod, view.snapshot)]
-    status = failure.counted(view.status, verdicts, view.snapshot.pods, is_ours=is_ours)
+    status = failure.counted(view.job, view.status, verdicts, view.snapshot.pods, is_ours=is_ours)
     return restart_accounting.dated(view.job, known=view.status.elastic or ElasticStatus(), new=status, now=view.snapshot.now)
 
 

@@ -60,9 +60,7 @@ class Pod:
     disruption: str = ""
     unscheduled: str = ""
     containers: tuple[Container, ...] = ()
-    stuck_inits: tuple[Container, ...] = ()
-    """Init containers that fail, or wait for what may never come; without them the others do not begin."""
-    init_restarts: int = 0
+    inits: tuple[Container, ...] = ()
     group: str = ""
     """The group it was made for; pods of another group cannot work with it."""
     gone_by: datetime | None = None
@@ -80,11 +78,17 @@ class Pod:
 
     @property
     def restarts(self) -> int:
-        return self.init_restarts + sum(container.restarts for container in self.containers)
+        return sum(container.restarts for container in (*self.inits, *self.containers))
 
     def restarts_of(self, container: str) -> int:
-        """Of that container and of those that must have ended before it begins."""
-        return self.init_restarts + sum(c.restarts for c in self.containers if c.name == container)
+        """Of that container and of those that must have ended before it begins; one that is run once more after success did not fail."""
+        inits = sum(c.restarts for c in self.inits if c.last_exit_code != 0)
+        return inits + sum(c.restarts for c in self.containers if c.name == container)
+
+    @property
+    def stuck_inits(self) -> tuple[Container, ...]:
+        """Init containers that fail, or wait for what may never come; without them the others do not begin."""
+        return tuple(c for c in self.inits if c.exit_code or (c.waiting and c.waiting not in ORDINARY_WAITS))
 
     def exit_code(self, container: str) -> int | None:
         return next((c.exit_code for c in self.containers if c.name == container), None)
@@ -173,7 +177,6 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
     conditions = {c.get("type"): c for c in status.get("conditions") or () if isinstance(c, dict)}
     disruption, scheduled = conditions.get("DisruptionTarget", {}), conditions.get("PodScheduled", {})
     index = labels.get(REPLICA_INDEX, "")
-    inits = [_container(c) for c in status.get("initContainerStatuses") or ()]
     return Pod(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -191,8 +194,7 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
         group=labels.get(GROUP, ""),
         gone_by=_time(metadata.get("deletionTimestamp")),
         is_forced=metadata.get("deletionGracePeriodSeconds") == 0,
-        stuck_inits=tuple(c for c in inits if c.exit_code or (c.waiting and c.waiting not in ORDINARY_WAITS)),
-        init_restarts=sum(c.restarts for c in inits),
+        inits=tuple(_container(c) for c in status.get("initContainerStatuses") or ()),
     )
 
 

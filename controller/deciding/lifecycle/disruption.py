@@ -2,7 +2,6 @@
 Taints are known by their keys; a plain cordon counts only where the disruption budget would make a drain wait for ever.
 """
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +10,6 @@ from types import MappingProxyType
 from controller.watching.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
-from elastic.api.words import Cause
 
 GRACE_S = 30.0
 """What the cluster gives a pod that must go, where nothing says otherwise."""
@@ -29,15 +27,6 @@ NOTICE_S: Mapping[str, float] = MappingProxyType(
         "ToBeDeletedByClusterAutoscaler": 60.0,
     }
 )
-
-
-DISRUPTED = frozenset(
-    {"Evicted", "Preempting", "Preempted", "NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinity", "OutOfpods"}
-)
-"""Reasons that the kubelet or the node's controllers write into a failed pod's status."""
-OUT_OF_MEMORY = "OOMKilled"
-KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
-"""Exit codes of a container whose first process got these signals: nothing within the container can send them to it to such effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +67,3 @@ def to_be_moved(job: Job, snapshot: Snapshot) -> int:
     workers = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.is_active and pod.name not in noticed]
     cordoned = sum((node := snapshot.nodes.get(pod.node)) is not None and node.is_cordoned for pod in workers)
     return min(cordoned, max(0, job.least_workers - (job.workers - cordoned)))
-
-
-def cause_of(pod: Pod, container: str) -> Cause:
-    if pod.disruption or pod.reason in DISRUPTED:
-        return Cause.DISRUPTION
-    if any(c.exit_reason == OUT_OF_MEMORY for c in pod.containers if c.name == container):
-        return Cause.OUT_OF_MEMORY
-    return Cause.USER
-
-
-def was_killed(code: int, reason: str) -> bool:
-    """Whether a container was ended from outside, for another reason than its memory."""
-    return code in KILLED and reason != OUT_OF_MEMORY

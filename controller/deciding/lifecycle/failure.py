@@ -3,15 +3,16 @@ A disruption is never the job's fault: it costs nothing, and the pod is made aga
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, warning
+from controller.deciding.lifecycle import end_reasons
 from controller.deciding.lifecycle.conditions import reason_of
-from controller.deciding.lifecycle.disruption import cause_of, was_killed
 from controller.deciding.lifecycle.restart_accounting import uid_of
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Container, Phase, Pod
@@ -56,7 +57,7 @@ def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
     spec = job.replicas[type]
     container = default_container(spec.template, job.kind).get("name", "")
     code = pod.exit_code(container)
-    cause = cause_of(pod, container)
+    cause = end_reasons.cause_of(pod, container)
     fate = Fate.AGAIN
     is_for_good = spec.restart_policy is RestartPolicy.NEVER or (spec.restart_policy is RestartPolicy.EXIT_CODE and _is_permanent(code))
     if is_for_good and cause is not Cause.DISRUPTION:
@@ -80,7 +81,7 @@ def _is_permanent(code: int | None) -> bool:
     return code is not None and code < FIRST_RETRYABLE_CODE
 
 
-def counted(status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod], *, is_ours: bool = False) -> ElasticStatus:
+def counted(job: Job, status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod], *, is_ours: bool = False) -> ElasticStatus:
     """The ends seen so far by cause, each pod's end once, with the uids of those that may be seen again.
     At our own rendezvous its server counts: it sees ends that cost no pod, and knows which of them another one caused.
     """
@@ -88,9 +89,11 @@ def counted(status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod],
     new = [v for v in verdicts if v.fate is Fate.AGAIN and v.pod.uid not in known.counted]
     there = {pod.uid for pod in pods}
     restarts = dict(known.restarts)
-    for verdict in () if is_ours else new:
-        restarts[verdict.cause.value] = restarts.get(verdict.cause.value, 0) + 1
-    counted = (*known.counted, *(v.pod.uid for v in new))
+    runs = () if is_ours else [run for pod in pods for run in _disrupted_runs(job, pod) if run not in known.counted]
+    causes = [v.cause for v in new] + [Cause.DISRUPTION] * len({uid_of(run) for run in runs})
+    for cause in () if is_ours else causes:
+        restarts[cause.value] = restarts.get(cause.value, 0) + 1
+    counted = (*known.counted, *(v.pod.uid for v in new), *runs)
     gone = [entry for entry in counted if uid_of(entry) not in there]
     forgotten = set(gone[: max(0, len(gone) - REMEMBERED)])
     return replace(known, restarts=restarts, counted=tuple(uid for uid in counted if uid not in forgotten))
@@ -105,19 +108,28 @@ def by_exit_code(job: Job, verdict: Verdict) -> bool:
     return job.replicas[verdict.type].restart_policy is RestartPolicy.EXIT_CODE
 
 
-def spent(job: Job, pods: Sequence[Pod], counted: dict[str, int]) -> int:
+def _disrupted_runs(job: Job, pod: Pod) -> Iterator[str]:
+    """The newest run that ended of a container that the kubelet has started again, where the node ended it and not the program."""
+    name = next((default_container(s.template, job.kind).get("name", "") for t, s in job.replicas.items() if t.lower() == pod.type), "")
+    for container in (*pod.inits, *(c for c in pod.containers if c.name == name)):
+        if container.restarts and end_reasons.of_container(container.last_exit_reason) is end_reasons.Meaning.DISRUPTION:
+            yield f"{pod.uid}/{container.name}/{container.restarts - 1}"
+
+
+def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
     """What counts against backoffLimit: ends that cost a pod, and restarts in pods that still run, of the container that trains and of
     those before it. What runs beside it may come and go as it likes."""
     charged = {cause.value for cause in Cause if cause.is_charged}
-    ended = sum(number for cause, number in counted.items() if cause in charged)
+    ended = sum(number for cause, number in counted.restarts.items() if cause in charged)
     restarting = {type.lower(): spec for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
     names = {type: default_container(spec.template, job.kind).get("name", "") for type, spec in restarting.items()}
     running = [pod for pod in pods if pod.phase is Phase.RUNNING and pod.type in names]
     if job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.ELASTIC.value:
         # The rendezvous server has counted them too, but for ends of workers that never came so far as to join.
-        own = [pod for pod in running if not any(was_killed(*_newest_end(c)) for c in pod.containers)]
+        own = [pod for pod in running if not any(end_reasons.came_from_outside(*_newest_end(c)) for c in pod.containers)]
         return max(ended, sum(pod.restarts_of(names[pod.type]) for pod in own))
-    return ended + sum(pod.restarts_of(names[pod.type]) for pod in running)
+    excused = Counter(uid_of(entry) for entry in counted.counted if entry != uid_of(entry))
+    return ended + sum(max(0, pod.restarts_of(names[pod.type]) - excused[pod.uid]) for pod in running)
 
 
 def _newest_end(container: Container) -> tuple[int, str]:

@@ -62,7 +62,7 @@ def failed(view: JobView) -> Plan | None:
     if fatal:
         return _failed_by(view, fatal)
     elastic = counted(view)
-    if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, view.answerable, elastic.restarts)):
+    if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, view.answerable, elastic)):
         return _noted(view, elastic, NO_MORE_RESTARTS)
     if view.backend is membership.RendezvousBackend.STORE and (reason := c10d_recovery.given_up(job, snapshot)):
         return _noted(view, elastic, reason)

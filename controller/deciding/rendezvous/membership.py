@@ -11,8 +11,8 @@ from enum import Enum
 from msgspec.structs import replace
 
 from controller.deciding.actions import End, JobEvent, Leave, SetExpectation, normal
-from controller.deciding.lifecycle import restart_accounting
-from controller.deciding.lifecycle.disruption import OUT_OF_MEMORY, cause_of, notices, was_killed
+from controller.deciding.lifecycle import end_reasons, restart_accounting
+from controller.deciding.lifecycle.disruption import notices
 from controller.deciding.objects.ownership import owned_metadata
 from controller.watching.snapshot import Phase, Pod, Snapshot, World
 from elastic.api.job import ElasticStatus, Job, Leaving, Object
@@ -235,16 +235,16 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
 def _end_of(job: Job, pod: Pod) -> End | None:
     """The newest end of the worker's container that was its own doing, until the server has confirmed that it took that into account."""
     container = next((c for c in pod.containers if c.name == job.kind.container), None)
-    if container is None or cause_of(pod, container.name) is Cause.DISRUPTION:
+    if container is None or end_reasons.cause_of(pod, container.name) is Cause.DISRUPTION:
         return None
     code, reason, message, run = container.exit_code, container.exit_reason, container.message, container.restarts
     if code is None:
         code, reason, message, run = container.last_exit_code, container.last_exit_reason, container.last_message, container.restarts - 1
     if not code or is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid):
         return None
-    if was_killed(code, reason):
+    if end_reasons.came_from_outside(code, reason):
         return None  # what the server saw of it, a broken connection or a farewell, is all there is to it
-    cause = Cause.OUT_OF_MEMORY if reason == OUT_OF_MEMORY else Cause.USER
+    cause = Cause.OUT_OF_MEMORY if end_reasons.of_container(reason) is end_reasons.Meaning.OUT_OF_MEMORY else Cause.USER
     end = End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED)
     is_counted = job.status.elastic is not None and end.id in job.status.elastic.counted
     return None if is_counted else end

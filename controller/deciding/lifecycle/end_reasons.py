@@ -1,0 +1,150 @@
+"""What each reason means by which a kubelet, a node or a container runtime ends or refuses a pod or a container: one table, and the rules
+that read it. docs/faults.md shows the table. It knows neither restart policies nor budgets.
+"""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from controller.watching.snapshot import Container, Phase, Pod
+from elastic.api.words import Cause
+
+KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
+"""Exit codes of a container whose first process got these signals: nothing within the container can send them to it to such effect."""
+
+
+class Meaning(Enum):
+    DISRUPTION = "disruption"
+    """The cluster took the pod or its container: never charged, the pod is replaced."""
+    REFUSED = "refused"
+    """A node did not take the pod in: never charged, the next try waits longer each time. Where it had run before, a disruption."""
+    OUT_OF_MEMORY = "out of memory"
+    USER = "user"
+    """The program, its image or its template is at fault: charged."""
+    DONE = "done"
+
+
+class Place(Enum):
+    """Where the word stands."""
+
+    CONDITION = "condition DisruptionTarget"
+    POD = "pod status"
+    CONTAINER = "container"
+
+
+@dataclass(frozen=True, slots=True)
+class EndReason:
+    place: Place
+    word: str
+    meaning: Meaning
+    writer: str
+    """Who writes it, and when."""
+
+
+INSUFFICIENT = "OutOf"
+"""The kubelet's prefix before the resource that its node lacks."""
+
+TABLE = (
+    EndReason(Place.CONDITION, "PreemptionByScheduler", Meaning.DISRUPTION, "scheduler: a pod of higher priority needs the room"),
+    EndReason(Place.CONDITION, "DeletionByTaintManager", Meaning.DISRUPTION, "taint eviction controller: a NoExecute taint of the node"),
+    EndReason(Place.CONDITION, "EvictionByEvictionAPI", Meaning.DISRUPTION, "eviction API: kubectl drain, autoscalers"),
+    EndReason(Place.CONDITION, "DeletionByPodGC", Meaning.DISRUPTION, "pod garbage collector: the node is gone"),
+    EndReason(Place.CONDITION, "TerminationByKubelet", Meaning.DISRUPTION, "kubelet: pressure, shutdown, or a critical pod"),
+    EndReason(Place.POD, "Terminated", Meaning.DISRUPTION, "kubelet: graceful shutdown of the node"),
+    EndReason(Place.POD, "Shutdown", Meaning.DISRUPTION, "kubelet before 1.22: graceful shutdown of the node"),
+    EndReason(Place.POD, "NodeLost", Meaning.DISRUPTION, "node controller: the node is silent"),
+    EndReason(Place.POD, "Preempting", Meaning.DISRUPTION, "kubelet: a critical pod needs the room"),
+    EndReason(Place.POD, "Preempted", Meaning.DISRUPTION, "schedulers other than the default one"),
+    EndReason(Place.POD, "Evicted", Meaning.REFUSED, "kubelet: the node is short of memory, disk or process ids"),
+    EndReason(Place.POD, "NodeShutdown", Meaning.REFUSED, "kubelet: the node is shutting down"),
+    EndReason(Place.POD, INSUFFICIENT, Meaning.REFUSED, "kubelet: `OutOfcpu`, `OutOfmemory`, `OutOfpods`, `OutOfnvidia.com/gpu` ..."),
+    EndReason(Place.POD, "UnexpectedAdmissionError", Meaning.REFUSED, "kubelet: a device plugin could not allocate"),
+    EndReason(Place.POD, "TopologyAffinityError", Meaning.REFUSED, "kubelet: no NUMA node has all that the pod needs"),
+    EndReason(Place.POD, "SMTAlignmentError", Meaning.REFUSED, "kubelet: the CPUs are not whole cores"),
+    EndReason(Place.POD, "NodeAffinity", Meaning.REFUSED, "kubelet: the node's labels do not fit"),
+    EndReason(Place.POD, "NodeName", Meaning.REFUSED, "kubelet: the pod names another node"),
+    EndReason(Place.POD, "NodePorts", Meaning.REFUSED, "kubelet: a host port is taken"),
+    EndReason(Place.POD, "TaintToleration", Meaning.REFUSED, "kubelet: a NoExecute taint that the pod does not tolerate"),
+    EndReason(Place.POD, "VolumeAttachmentLimitExceeded", Meaning.REFUSED, "kubelet: the node can attach no more volumes"),
+    EndReason(Place.POD, "InvalidNodeInfo", Meaning.REFUSED, "kubelet: it does not know its own node yet"),
+    EndReason(Place.POD, "AppArmor", Meaning.REFUSED, "kubelet: the node cannot apply the profile"),
+    EndReason(Place.POD, "SysctlForbidden", Meaning.REFUSED, "kubelet: a sysctl that the node does not allow"),
+    EndReason(Place.POD, "PodOSNotSupported", Meaning.REFUSED, "kubelet: the node has another operating system"),
+    EndReason(Place.POD, "PodOSSelectorNodeLabelDoesNotMatch", Meaning.REFUSED, "kubelet: the node has another operating system"),
+    EndReason(Place.POD, "SupplementalGroupsPolicyNotSupported", Meaning.REFUSED, "kubelet: the runtime lacks it"),
+    EndReason(Place.POD, "InitContainerRestartPolicyForbidden", Meaning.REFUSED, "kubelet: it is too old for sidecar containers"),
+    EndReason(Place.POD, "PodLevelResourcesNotSupported", Meaning.REFUSED, "kubelet: it lacks resources of whole pods"),
+    EndReason(Place.POD, "PodFeatureUnsupported", Meaning.REFUSED, "kubelet: it is too old for a field of the pod"),
+    EndReason(Place.POD, "UnexpectedPredicateFailureType", Meaning.REFUSED, "kubelet: a check failed in a way that it does not know"),
+    EndReason(Place.POD, "UnknownReason", Meaning.REFUSED, "kubelet: a check failed in a way that it does not know"),
+    EndReason(Place.POD, "DeadlineExceeded", Meaning.USER, "kubelet: activeDeadlineSeconds of the template"),
+    EndReason(Place.CONTAINER, "Unknown", Meaning.DISRUPTION, "runtime: the node was restarted, exit code 255"),
+    EndReason(Place.CONTAINER, "ContainerStatusUnknown", Meaning.DISRUPTION, "kubelet: the container is not there any more, exit code 137"),
+    EndReason(Place.CONTAINER, "OOMKilled", Meaning.OUT_OF_MEMORY, "runtime: the kernel killed it at its memory limit"),
+    EndReason(Place.CONTAINER, "Error", Meaning.USER, "runtime: any exit code but 0"),
+    EndReason(Place.CONTAINER, "StartError", Meaning.USER, "runtime: the command could not be started"),
+    EndReason(Place.CONTAINER, "ContainerCannotRun", Meaning.USER, "runtime: the command could not be started"),
+    EndReason(Place.CONTAINER, "Completed", Meaning.DONE, "runtime: exit code 0"),
+)
+_MEANINGS = {(row.place, row.word): row.meaning for row in TABLE}
+
+
+def of_pod(pod: Pod, container: str) -> Meaning:
+    """What the end of a failed pod means. `container` is the one that trains: its word counts before that of its neighbours."""
+    if pod.disruption:
+        return Meaning.DISRUPTION  # whatever its reason: the condition says no more than that the cluster ended the pod
+    if is_refused(pod):
+        return Meaning.REFUSED
+    stated = _of_pod_reason(pod.reason)
+    if stated is not None:
+        return Meaning.DISRUPTION if stated is Meaning.REFUSED else stated
+    ends = list(_failures(pod, container))
+    return next((end for end in ends if end is not Meaning.DISRUPTION), Meaning.DISRUPTION if ends else Meaning.USER)
+
+
+def cause_of(pod: Pod, container: str) -> Cause:
+    """Under which cause the end of a failed pod is counted."""
+    match of_pod(pod, container):
+        case Meaning.DISRUPTION | Meaning.REFUSED:
+            return Cause.DISRUPTION
+        case Meaning.OUT_OF_MEMORY:
+            return Cause.OUT_OF_MEMORY
+        case Meaning.USER | Meaning.DONE:
+            return Cause.USER
+
+
+def came_from_outside(code: int, reason: str) -> bool:
+    """Whether a container's run was ended by its node or by a signal, and not by its program or its memory."""
+    meaning = of_container(reason)
+    return meaning is Meaning.DISRUPTION or (code in KILLED and meaning is not Meaning.OUT_OF_MEMORY)
+
+
+def is_refused(pod: Pod) -> bool:
+    """A node did not take the pod in: it failed, the kubelet says why, and none of its containers ever began."""
+    if pod.phase is not Phase.FAILED or not pod.reason or pod.disruption or any(map(_has_begun, (*pod.containers, *pod.inits))):
+        return False
+    return _of_pod_reason(pod.reason) in (Meaning.REFUSED, None)
+
+
+def of_container(reason: str) -> Meaning | None:
+    """What a runtime's or kubelet's reason for the end of one run means; None for a word of another runtime."""
+    return _MEANINGS.get((Place.CONTAINER, reason))
+
+
+def _of_pod_reason(reason: str) -> Meaning | None:
+    word = INSUFFICIENT if reason.startswith(INSUFFICIENT) else reason
+    return _MEANINGS.get((Place.POD, word))
+
+
+def _failures(pod: Pod, container: str) -> Iterator[Meaning]:
+    """How the containers ended that did not end well: the one that trains alone where it is among them."""
+    failed = [c for c in (*pod.containers, *pod.inits) if c.exit_code]
+    own = [c for c in failed if c.name == container]
+    for each in own or failed:
+        meaning = of_container(each.exit_reason)
+        yield Meaning.USER if meaning in (None, Meaning.DONE) else meaning
+
+
+def _has_begun(container: Container) -> bool:
+    return container.exit_code is not None or container.last_exit_code is not None or container.restarts > 0 or not container.waiting
