@@ -1,0 +1,92 @@
+"""A rolling update of the control plane while a job trains, from the release before to this one and back: nothing restarts, and nothing is
+charged. Pods keep the library they were born with, so members of both releases share a world.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from control_plane import install_crds
+from elastic_runs import ElasticRun, elastic_run
+from release_before import ROOT, ControlPlane, Release, release_before
+
+from elastic.local import LocalCluster
+from elastic.local.installation import ensure_installation
+
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
+    return {"before": Release("before", release_before(tmp_path_factory.mktemp("before"))), "now": Release("now", ROOT)}
+
+
+@pytest.fixture(scope="module")
+def cluster(releases: dict[str, Release], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Nodes and an API server without a control plane, whose pods reach the host's loopback."""
+    folder = tmp_path_factory.mktemp("images")
+    images = {release.image: release.stand_in(folder) for release in releases.values()}
+    with LocalCluster(sandbox="loopback", control_plane=False, images=images) as running:
+        yield running
+
+
+@pytest.fixture
+async def plane(cluster: LocalCluster, tmp_path: Path) -> Iterator[ControlPlane]:
+    await install_crds(cluster.kubeconfig, kinds="pytorchjobs")
+    ensure_installation(tmp_path / "installation", addresses=())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = ControlPlane(tmp_path, cluster.kubeconfig, tmp_path / "installation", port)
+    try:
+        yield started
+    finally:
+        started.stop()
+        print(started.log())
+
+
+async def undisturbed(run: ElasticRun, *, generation: int, pods: dict[str, tuple[str, int]]) -> None:
+    """The same world trains on in the same containers."""
+    await run.more_steps(20)
+    assert (await run.elastic())["generation"] == generation
+    assert await run.pods() == pods
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "first"),
+    [
+        pytest.param("before", "now", "server", id="update, server first"),
+        pytest.param("before", "now", "controller", id="update, controller first", marks=pytest.mark.full),
+        pytest.param("now", "before", "server", id="rollback, server first", marks=pytest.mark.full),
+        pytest.param("now", "before", "controller", id="rollback, controller first"),
+    ],
+)
+async def test_a_job_trains_on_through_a_rolling_update(
+    cluster: LocalCluster, plane: ControlPlane, releases: dict[str, Release], old: str, new: str, first: str
+) -> None:
+    plane.serve(releases[old])
+    plane.control(releases[old])
+    async with elastic_run(cluster, f"{old}-{first}", workers=2, steps=5000) as run:
+        await run.step(5, world=2)
+        generation, pods = (await run.elastic())["generation"], await run.pods()
+
+        steps = [plane.serve, plane.control] if first == "server" else [plane.control, plane.serve]
+        for replace in steps:
+            replace(releases[new])
+            await undisturbed(run, generation=generation, pods=pods)
+
+        await run.scale(3)
+        await run.world(3)
+        await run.more_steps(10)
+        after = await run.pods()
+        assert pods.items() <= after.items(), "a worker of the new release joins those of the old one"
+        assert await run.restarts() == {}
+        assert run.training.repeated == 0
+
+        worlds = run.training.worlds
+        await run.evict(run.pod_name(0))
+        await run.new_world(3, after=worlds)
+        assert not set(await run.restarts()) - {"disruption", "plan"}, "an eviction is charged to nobody"
