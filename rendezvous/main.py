@@ -23,6 +23,7 @@ from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
 from elastic.logs import log_to
 from elastic.membership.tokens import BadKey
+from elastic.runtime.listener import Bounds, Listener
 from rendezvous.server.access import Gate, KubeReviewer
 from rendezvous.server.credentials import Credentials, follow
 from rendezvous.server.http import Face
@@ -32,6 +33,7 @@ from rendezvous.server.metrics import metrics_of
 log = logging.getLogger(__name__)
 
 BACKLOG = 4096
+MOST_CONNECTIONS, MOST_STRANGERS = 32_768, 512
 TLS_BUFFER = 16 * 1024
 STOP_S = 3.0
 DEFAULT_ACCOUNTS = (
@@ -104,10 +106,13 @@ def _api_server(kubeconfig: Path | None) -> Kube:
 async def _serve(sockets: list[socket.socket], *, tls: ssl.SSLContext, gate: Gate, tell_ready: Callable[[str], None]) -> None:
     hub = Hub(instance=secrets.token_hex(4), clock=time.monotonic)
     face = Face(hub=hub, gate=gate, clock=time.monotonic, metrics=metrics_of(hub.jobs))
-    runner = web.AppRunner(face.application(), access_log=None, shutdown_timeout=STOP_S)
+    application = face.application()
+    listener = Listener(Bounds.of_this_process(most=MOST_CONNECTIONS, strangers=MOST_STRANGERS))
+    application.middlewares.append(listener.middleware)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_S)
     await runner.setup()
-    for opened in sockets:
-        await web.SockSite(runner, opened, ssl_context=tls, backlog=BACKLOG).start()
+    assert runner.server is not None
+    listener.open(sockets, runner.server, tls=tls, backlog=BACKLOG)
     addresses = ["{}:{}".format(*opened.getsockname()[:2]) for opened in sockets]
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -116,6 +121,7 @@ async def _serve(sockets: list[socket.socket], *, tls: ssl.SSLContext, gate: Gat
     tell_ready(json.dumps({"listen": addresses}))
     await stop.wait()
     log.info("stopping")
+    await listener.close()
     await face.close()
     await runner.cleanup()
 

@@ -38,9 +38,9 @@ def gone(store: Store, name: str) -> None:
     store.remove("configmaps", "default", name, obj=entry.load(), expected=entry)
 
 
-def watcher(store: Store, aborted: list[bool] | None = None, **query: str) -> Watcher:
+def watcher(store: Store, aborted: list[bool] | None = None, shared: Shared | None = None, **query: str) -> Watcher:
     call = Call("watch", KIND, "default", "", "", query, User("somebody"))
-    return Watcher(store, call, encode=None, shared=Shared(), abort=lambda: aborted.append(True) if aborted is not None else None)
+    return Watcher(store, call, encode=None, shared=shared or Shared(), abort=lambda: aborted.append(True) if aborted is not None else None)
 
 
 async def seen(w: Watcher) -> list[tuple[str, str]]:
@@ -105,6 +105,48 @@ async def test_a_watcher_that_does_not_read_is_cut_off(store: Store, monkeypatch
         await w.next(0.01)
 
 
+def put_large(store: Store, name: str, size: int = 100_000) -> None:
+    obj = {"metadata": {"name": name, "namespace": "default"}, "data": {"x": "x" * size}}
+    store.put("configmaps", "default", name, obj=obj, expected=store.get("configmaps", "default", name))
+
+
+async def test_what_many_wait_for_counts_once_and_those_most_behind_are_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "ALL_QUEUES_BYTES", 1_000_000)
+    shared, aborted = Shared(), list[list[bool]]()
+    watchers = []
+    for _ in range(50):
+        aborted.append([])
+        watchers.append(watcher(store, aborted[-1], shared))
+    for i in range(8):
+        put_large(store, f"a{i}")
+    assert not any(aborted), "800 kB are in memory, however many wait for them"
+    assert 800_000 < shared.waiting < 900_000
+    reading = watchers[7]
+    while await reading.next(0.01):
+        pass
+    for i in range(8, 20):
+        put_large(store, f"a{i}")
+        while await reading.next(0.01):
+            pass
+    assert [bool(cut) for cut in aborted] == [w is not reading for w in watchers]
+    assert shared.waiting == 0
+
+
+async def test_a_long_list_is_not_copied_for_those_who_do_not_read(store: Store) -> None:
+    for i in range(50):
+        put_large(store, f"a{i}", 10_000)
+    shared = Shared()
+    w = watcher(store, shared=shared)
+    first = await w.next(0.01)
+    assert watch.SENT_AT_ONCE <= len(first) < watch.SENT_AT_ONCE + 11_000
+    put_large(store, "later", 10)
+    assert shared.waiting < 1000
+    names: list[str] = [orjson.loads(line)["object"]["metadata"]["name"] for line in first.splitlines()]
+    while text := await w.next(0.01):
+        names += [orjson.loads(line)["object"]["metadata"]["name"] for line in text.splitlines()]
+    assert names == [*sorted(f"a{i}" for i in range(50)), "later"]
+
+
 async def test_a_closed_watcher_hears_nothing_more(store: Store) -> None:
     w = watcher(store)
     w.close()
@@ -146,6 +188,11 @@ async def test_what_a_slow_client_does_not_take_waits_in_order(store: Store) -> 
     assert sent == []
     assert await seen(w) == [("ADDED", "a"), ("ADDED", "b")]
     put(store, "c")
+    await asyncio.sleep(0)
+    assert sent == [], "the stream is still at what it was given, and nothing may come in between"
+    assert await seen(w) == [("ADDED", "c")]
+    assert await seen(w) == []
+    put(store, "d")
     await asyncio.sleep(0)
     assert len(sent) == 1
 

@@ -10,7 +10,7 @@ import orjson
 import yaml
 from aiohttp import web
 
-from elastic.local.apiserver import discovery, lists, negotiation, paths, tables
+from elastic.local.apiserver import discovery, lists, negotiation, paths, streams, tables
 from elastic.local.apiserver.answers import json_response, not_served, raw_response
 from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.auth import Tokens
@@ -37,7 +37,7 @@ from elastic.local.apiserver.resources import Registry, ResourceType
 from elastic.local.apiserver.reviews import Reviews
 from elastic.local.apiserver.store import Entry, Store, Unwritable
 from elastic.local.apiserver.subresources import Subresources
-from elastic.local.apiserver.watch import BOOKMARK_EVERY_S, Ended, Shared, Watcher, duration_s, error_line
+from elastic.local.apiserver.watch import Shared, Watcher, duration_s, error_line
 from elastic.local.apiserver.writes import Writes
 
 log = logging.getLogger("elastic.local.apiserver")
@@ -54,7 +54,6 @@ VERSION = {
     "platform": "linux/amd64",
 }
 MAX_BODY = 3 << 20
-MOST_UNREAD = 64 << 10
 
 
 class Edge:
@@ -341,39 +340,11 @@ class Edge:
         watched = (call.kind.stored_in, watcher)
         self._watchers.add(watched)
         try:
-            await response.prepare(request)
-            watcher.send_at_once(lambda text: _sent(request.transport, text))
-            await self._stream(response, watcher, until=time.monotonic() + lasting)
-            await response.write_eof()
-        except ConnectionError:
-            pass
+            await streams.send(request, response, watcher, until=time.monotonic() + lasting)
         finally:
             self._watchers.discard(watched)
             watcher.close()
         return response
-
-    @staticmethod
-    async def _stream(response: web.StreamResponse, watcher: Watcher, *, until: float) -> None:
-        bookmark_at = time.monotonic() + BOOKMARK_EVERY_S
-        while (left := until - time.monotonic()) > 0:
-            try:
-                text = await watcher.next(min(left, max(bookmark_at - time.monotonic(), 0.0)))
-            except Ended:
-                return
-            if text:
-                await response.write(text)
-            elif time.monotonic() >= bookmark_at:
-                bookmark_at = time.monotonic() + BOOKMARK_EVERY_S
-                if watcher.bookmarks and not watcher.is_behind:
-                    await response.write(watcher.bookmark())
-
-
-def _sent(transport: asyncio.WriteTransport | None, text: bytes) -> bool:
-    """Writes one chunk past the response's own queue, unless the client reads slowly: a task would only wake up for it later."""
-    if transport is None or transport.is_closing() or transport.get_write_buffer_size() > MOST_UNREAD:
-        return False
-    transport.write(b"%x\r\n%b\r\n" % (len(text), text))
-    return True
 
 
 def form_of(request: web.Request) -> Form:

@@ -33,8 +33,10 @@ from elastic.local.apiserver.store import Store
 from elastic.local.apiserver.subresources import Subresources
 from elastic.local.apiserver.webhooks import Webhooks
 from elastic.local.apiserver.writes import Writes
+from elastic.runtime.listener import Bounds, Listener
 
 log = logging.getLogger("elastic.local.apiserver")
+MOST_CONNECTIONS, MOST_STRANGERS = 8192, 512
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease", "elastic-system")
 
 
@@ -68,6 +70,7 @@ class ApiServer:
         )
         self._definitions = Definitions(self.store, self.registry, self._edge.end_watches)
         self._runner: web.AppRunner | None = None
+        self._listener: Listener | None = None
         self._beside: list[asyncio.Task[None]] = []
 
     def _fields(self, resource: str, obj: Json) -> dict[str, str]:
@@ -123,12 +126,13 @@ class ApiServer:
         self._ensure("services", "default", "kubernetes", labels=labels, spec=spec, status={"loadBalancer": {}})
 
     async def start(self, sockets: list[socket.socket]) -> None:
-        runner = web.AppRunner(self._edge.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-        await runner.setup()
-        context = self._data.server_context()
-        for s in sockets:
-            await web.SockSite(runner, s, ssl_context=context, backlog=1024).start()
-        self._runner = runner
+        application = self._edge.application()
+        self._listener = Listener(Bounds.of_this_process(most=MOST_CONNECTIONS, strangers=MOST_STRANGERS))
+        application.middlewares.append(self._listener.middleware)
+        self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self._listener.open(sockets, self._runner.server, tls=self._data.server_context(), backlog=1024)
         self._beside = [asyncio.create_task(self._move_journal()), asyncio.create_task(EventLife(self.store).run())]
 
     async def _move_journal(self) -> None:
@@ -145,6 +149,8 @@ class ApiServer:
 
     async def stop(self) -> None:
         self._edge.end_watches()
+        if self._listener is not None:
+            await self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
         for task in self._beside:

@@ -1,11 +1,11 @@
-"""Watches: a stream of changes from a version on, with selectors, bookmarks and a bounded queue per watcher."""
+"""Watches: a stream of changes from a version on, with selectors and bookmarks, and bounds on what waits for those who read slowly."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import orjson
 
@@ -18,7 +18,10 @@ from elastic.local.apiserver.store import Change, Entry, Store
 Encode = Callable[[Entry], bytes]
 QUEUE_BYTES = 16 << 20
 """what may wait for a watcher that reads slowly; beyond it the connection is cut"""
-BOOKMARK_EVERY_S = 60.0
+ALL_QUEUES_BYTES = 64 << 20
+"""the same for all watchers together, where the one for whom most waits is cut"""
+SENT_AT_ONCE = 64 << 10
+"""about what is made ready to be sent to one watcher at a time"""
 
 
 class Ended(Exception):
@@ -34,11 +37,15 @@ def error_line(error: StatusError) -> bytes:
 
 
 class Shared:
-    """The line of the latest change, made once for all who watch the same kind in its own form."""
+    """What watchers have in common: the line of the latest change, made once for all watches of a kind in its own form, and the sum of what
+    waits for them. A line that several watchers wait for is in memory once, and counts once."""
 
     def __init__(self) -> None:
         self._entry: Entry | None = None
         self._lines: dict[tuple[bytes, str, str], bytes] = {}
+        self._waited_for: dict[int, int] = {}
+        self._behind: dict[Watcher, None] = {}
+        self.waiting = 0
 
     def line(self, word: bytes, entry: Entry, kind: ResourceType) -> bytes:
         if entry is not self._entry:
@@ -48,6 +55,23 @@ class Shared:
             self._lines[key] = line(word, encode_one(entry, kind))
         return self._lines[key]
 
+    def waits(self, watcher: Watcher, text: bytes) -> None:
+        self._behind[watcher] = None
+        watchers = self._waited_for.get(id(text), 0)
+        self._waited_for[id(text)] = watchers + 1
+        self.waiting += 0 if watchers else len(text)
+        while self.waiting > ALL_QUEUES_BYTES:
+            max(self._behind, key=lambda w: w.waiting).cut()
+
+    def waits_no_more(self, watcher: Watcher, text: bytes) -> None:
+        watchers = self._waited_for.pop(id(text))
+        if watchers > 1:
+            self._waited_for[id(text)] = watchers - 1
+        else:
+            self.waiting -= len(text)
+        if not watcher.waiting:
+            self._behind.pop(watcher, None)
+
 
 class Watcher:
     """One watch. Changes are put into its queue as finished lines the moment they are stored."""
@@ -55,38 +79,40 @@ class Watcher:
     def __init__(self, store: Store, call: Call, *, encode: Encode | None, shared: Shared, abort: Callable[[], None]) -> None:
         """`encode` makes another form of objects than their own."""
         self._store, self._call, self._encode, self._shared, self._abort = store, call, encode, shared, abort
-        self._waiting = 0
+        self.waiting = 0
+        """bytes that are queued"""
         self._match: Match | None = matcher(call)
         self._lines: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._send: Callable[[bytes], bool] | None = None
         self._flushing = False
-        self._ending = False
+        self._sending = False
+        self._ending = self._is_cut = False
         self.bookmarks = call.flag("allowWatchBookmarks")
         self.revision = store.revision
-        self._opening = True
-        self._unsubscribe = self._begin()
-        self._opening = False
+        self._opening: Iterator[bytes] | None = self._begin()
+        self._unsubscribe = store.subscribe(call.kind.stored_in, self._take)
 
-    def _begin(self) -> Callable[[], None]:
+    def _begin(self) -> Iterator[bytes] | None:
+        """What comes before all that happens from now on. Its lines are made as they are sent: a list may be long, and its reader slow."""
         version = self._call.query.get("resourceVersion", "")
         streaming = self._call.flag("sendInitialEvents")
-        initial = streaming or (version in ("", "0") and "sendInitialEvents" not in self._call.query)
-        if initial:
-            for entry in self._store.entries(self._call.kind.stored_in, self._call.namespace):
-                if self._match is None or self._match(entry):
-                    self._lines.append(self._line(b"ADDED", entry))
-            if streaming and self.bookmarks:
-                self._lines.append(self.bookmark(initial_end=True))
-        elif version not in ("", "0"):
-            past = self._store.since(self._call.kind.stored_in, int(version))
-            if past is None:
-                raise expired(f"too old resource version: {version} ({self._store.oldest})")
-            for change in past:
-                self._take(change)
-        if self._lines:
-            self._wake.set()
-        return self._store.subscribe(self._call.kind.stored_in, self._take)
+        if streaming or (version in ("", "0") and "sendInitialEvents" not in self._call.query):
+            entries = self._store.entries(self._call.kind.stored_in, self._call.namespace)
+            return self._present(entries, self.bookmark(initial_end=True) if streaming and self.bookmarks else b"")
+        if version in ("", "0"):
+            return None
+        past = self._store.since(self._call.kind.stored_in, int(version))
+        if past is None:
+            raise expired(f"too old resource version: {version} ({self._store.oldest})")
+        return filter(None, map(self._text, past)) if past else None
+
+    def _present(self, entries: list[Entry], last: bytes) -> Iterator[bytes]:
+        for entry in entries:
+            if self._match is None or self._match(entry):
+                yield self._line(b"ADDED", entry)
+        if last:
+            yield last
 
     def send_at_once(self, send: Callable[[bytes], bool]) -> None:
         """From now on what comes is handed to `send` in the same turn of the loop; what it does not take waits for next()."""
@@ -97,31 +123,49 @@ class Watcher:
         self._ending = True
         self._wake.set()
 
+    def cut(self) -> None:
+        """Drops what waits, and the connection; the client lists anew."""
+        self._is_cut = True
+        self._forget()
+        self.end()
+        self._abort()
+
     def close(self) -> None:
         self._unsubscribe()
-        self._lines.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._opening = None
+        while self._lines:
+            self._next_line()
 
     def _take(self, change: Change) -> None:
         self.revision = change.revision
+        text = self._text(change)
+        if text and not self._is_cut:
+            self._push(text)
+
+    def _text(self, change: Change) -> bytes:
+        """The line about a change; nothing where the watcher does not see it."""
         if self._call.namespace and change.after.namespace != self._call.namespace:
-            return
+            return b""
         before = change.before is not None and (self._match is None or self._match(change.before))
         after = not change.gone and (self._match is None or self._match(change.after))
         if after:
-            self._push(self._line(b"MODIFIED" if before else b"ADDED", change.after))
-        elif before and change.before is not None:
-            self._push(self._line(b"DELETED", change.after if change.gone else _restamped(change.before, change.revision)))
+            return self._line(b"MODIFIED" if before else b"ADDED", change.after)
+        if before and change.before is not None:
+            return self._line(b"DELETED", change.after if change.gone else _restamped(change.before, change.revision))
+        return b""
 
     def _line(self, word: bytes, entry: Entry) -> bytes:
         return self._shared.line(word, entry, self._call.kind) if self._encode is None else line(word, self._encode(entry))
 
     def _push(self, text: bytes) -> None:
         self._lines.append(text)
-        self._waiting += len(text)
-        if self._waiting > QUEUE_BYTES and not self._opening:
-            self._lines.clear()
-            self.end()
-            self._abort()
+        self.waiting += len(text)
+        self._shared.waits(self, text)
+        if self.waiting > QUEUE_BYTES:
+            self.cut()
         if self._send is None:
             self._wake.set()
         elif not self._flushing:
@@ -131,31 +175,47 @@ class Watcher:
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._send is not None and self._lines and not self._wake.is_set() and self._send(b"".join(self._lines)):
-            self._lines.clear()
-            self._waiting = 0
+        is_idle = self._opening is None and not self._sending and not self._wake.is_set()
+        if is_idle and self._lines and self._send is not None and self.waiting <= SENT_AT_ONCE and self._send(b"".join(self._lines)):
+            self._forget()
         elif self._lines:
             self._wake.set()
 
     @property
     def is_behind(self) -> bool:
-        return bool(self._lines)
+        return bool(self._lines) or self._opening is not None
 
     async def next(self, timeout_s: float) -> bytes:
-        """Everything that waits to be sent, joined; empty when nothing came in time."""
-        if not self._lines and not self._ending:
+        """What is to be sent next, about as much as goes at once; empty when nothing came in time. Until this is asked again, nothing is
+        sent past it."""
+        self._sending = False
+        if not self._lines and self._opening is None and not self._ending:
             self._wake.clear()
             try:
                 await asyncio.wait_for(self._wake.wait(), timeout_s)
             except TimeoutError:
                 return b""
-        if self._ending and not self._lines:
+        found, size = [], 0
+        while size < SENT_AT_ONCE and (text := self._next_line()):
+            found.append(text)
+            size += len(text)
+        if self._ending and not found:
             raise Ended
-        sent = b"".join(self._lines)
-        self._lines.clear()
-        self._waiting = 0
         self._wake.clear()
-        return sent
+        self._sending = bool(found)
+        return b"".join(found)
+
+    def _next_line(self) -> bytes:
+        if self._opening is not None:
+            if text := next(self._opening, b""):
+                return text
+            self._opening = None
+        if not self._lines:
+            return b""
+        text = self._lines.popleft()
+        self.waiting -= len(text)
+        self._shared.waits_no_more(self, text)
+        return text
 
     def bookmark(self, *, initial_end: bool = False) -> bytes:
         meta: Json = {"resourceVersion": str(self._store.revision), "creationTimestamp": None}

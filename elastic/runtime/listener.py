@@ -1,0 +1,315 @@
+"""Accepts connections for an aiohttp application, and bounds how many there are and how long one may be silent.
+
+A connection costs memory and a file descriptor. A stranger, a connection without a request so far, has a short time for TLS handshake and
+first request; a pause between two requests has a limit as well. Where all places are taken, new connections wait in the kernel's
+queue and silent ones are closed: strangers after a moment, from the address with most of them first, then the longest pauses.
+A request is never cut while its handler runs; the handler decides who is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import resource
+import socket
+import ssl
+import termios
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Self, cast
+
+from aiohttp import web
+
+log = logging.getLogger(__name__)
+
+MOMENT_S = 2.0
+"""What a stranger has to speak also where others wait for its place."""
+LOOK_EVERY_S = 0.25
+GOODBYE_S = 5.0
+TELL_EVERY_S = 60.0
+KEPT_FREE = 256
+"""file descriptors of a process that are not for those who connect to it"""
+FEWEST = 16
+_BYTES_ACKED = slice(120, 128)
+"""where Linux's struct tcp_info has them"""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    most: int
+    """connections at a time"""
+    strangers: int
+    """of them those that have sent no request yet"""
+    of_one_address: int
+    first_request_s: float = 15.0
+    """from the connection to the head of its first request"""
+    pause_s: float = 75.0
+    """from an answer to the head of the next request; also for a peer that takes nothing more of the answer"""
+    body_s: float = 60.0
+    """from the head of a request to the end of its body"""
+
+    @classmethod
+    def of_this_process(cls, *, most: int, strangers: int) -> Self:
+        """What is wanted, or as much as the process may have open, which is raised as far as it can be."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = most + KEPT_FREE
+        if soft < wanted:
+            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        most = min(most, max(soft - KEPT_FREE, soft // 2, FEWEST))
+        return cls(most=most, strangers=min(strangers, most // 2), of_one_address=most * 3 // 4)
+
+
+class Listener:
+    """`middleware` goes into the application; `open` accepts for its server until `close`."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._by_handler: dict[asyncio.BaseProtocol, _Connection] = {}
+        self._of_address: dict[str, int] = {}
+        self._strangers: dict[str, dict[_Connection, None]] = {}
+        self._pausing: dict[_Connection, None] = {}
+        self._receiving: dict[_Connection, None] = {}
+        self._connections = self._strange = 0
+        self._freed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told_at = float("-inf")
+
+    def open(self, sockets: Iterable[socket.socket], server: web.Server, *, tls: ssl.SSLContext, backlog: int) -> None:
+        for listening in sockets:
+            listening.setblocking(False)
+            listening.listen(backlog)
+            self._begin(self._accept(listening, server, tls))
+        self._begin(self._look())
+
+    async def close(self) -> None:
+        """Ends accepting and the handshakes under way. The server closes what it serves."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Around every request, so that it is known which connections are silent."""
+        connection = self._by_handler.get(request.protocol)
+        if connection is None:
+            return await handler(request)
+        self._speaks(connection, request)
+        try:
+            return await handler(request)
+        finally:
+            self._pauses(connection)
+
+    # --- connections that begin and end ---
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _accept(self, listening: socket.socket, server: web.Server, tls: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._room()
+            try:
+                accepted, peer = await loop.sock_accept(listening)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:  # no file descriptor or no memory is left
+                self._tell(f"no connection can be accepted: {error.strerror}")
+                self._give_up_one()
+                await asyncio.sleep(LOOK_EVERY_S)
+                continue
+            address = str(peer[0])
+            if self._of_address.get(address, 0) >= self._bounds.of_one_address:
+                self._tell(f"{address} has {self._bounds.of_one_address} connections, the most that one address may have")
+                accepted.close()
+                continue
+            connection = _Connection(accepted, address, server(), gone=self._gone, now=loop.time())
+            self._add(connection)
+            connection.handshake = self._begin(self._shake_hands(connection, accepted, tls))
+            await asyncio.sleep(0)
+
+    async def _shake_hands(self, connection: _Connection, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=self._bounds.first_request_s,
+                ssl_shutdown_timeout=GOODBYE_S,
+            )
+        except OSError:  # ssl.SSLError, TimeoutError, a broken connection
+            self._gone(connection)
+        except asyncio.CancelledError:
+            self._gone(connection)
+            raise
+
+    def _add(self, connection: _Connection) -> None:
+        self._connections += 1
+        self._strange += 1
+        self._of_address[connection.address] = self._of_address.get(connection.address, 0) + 1
+        self._strangers.setdefault(connection.address, {})[connection] = None
+        self._by_handler[connection.handler] = connection
+
+    def _gone(self, connection: _Connection) -> None:
+        if self._by_handler.pop(connection.handler, None) is None:
+            return
+        self._no_stranger(connection)
+        self._pausing.pop(connection, None)
+        self._receiving.pop(connection, None)
+        self._connections -= 1
+        self._of_address[connection.address] -= 1
+        if not self._of_address[connection.address]:
+            del self._of_address[connection.address]
+        self._freed.set()
+
+    def _no_stranger(self, connection: _Connection) -> None:
+        strangers = self._strangers.get(connection.address, {})
+        if connection in strangers:
+            del strangers[connection]
+            self._strange -= 1
+            self._freed.set()
+            if not strangers:
+                del self._strangers[connection.address]
+
+    # --- connections that speak and pause ---
+
+    def _speaks(self, connection: _Connection, request: web.Request) -> None:
+        self._no_stranger(connection)
+        self._pausing.pop(connection, None)
+        connection.request, connection.since = request, asyncio.get_running_loop().time()
+        if not request.content.is_eof():
+            self._receiving[connection] = None
+
+    def _pauses(self, connection: _Connection) -> None:
+        self._receiving.pop(connection, None)
+        connection.request, connection.since = None, asyncio.get_running_loop().time()
+        if connection.is_over():  # a handler may have given the transport another protocol, so that its end is not told here
+            self._gone(connection)
+        elif connection.handler in self._by_handler:
+            self._pausing[connection] = None
+            self._freed.set()
+
+    async def _look(self) -> None:
+        """Closes what has been silent for too long."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            now, bounds = asyncio.get_running_loop().time(), self._bounds
+            for strangers in list(self._strangers.values()):
+                self._cut_those_before(now - bounds.first_request_s, strangers)
+            for connection in [c for c in self._receiving if c.request is None or c.request.content.is_eof()]:
+                del self._receiving[connection]
+            self._cut_those_before(now - bounds.body_s, self._receiving)
+            for connection in _before(now - bounds.pause_s, self._pausing):
+                if connection.takes_more():
+                    del self._pausing[connection]
+                    connection.since = now
+                    self._pausing[connection] = None
+            self._cut_those_before(now - bounds.pause_s, self._pausing)
+
+    def _cut_those_before(self, then: float, silent: dict[_Connection, None]) -> None:
+        for connection in _before(then, silent):
+            self._cut(connection)
+
+    def _cut(self, connection: _Connection) -> None:
+        connection.cut()
+        self._gone(connection)
+
+    async def _room(self) -> None:
+        """Returns when a place is free; closes a silent connection for it where one may be closed."""
+        while self._strange >= self._bounds.strangers or self._connections >= self._bounds.most:
+            self._tell(f"all places for connections are taken ({self._connections}, {self._strange} of them have sent no request)")
+            if not self._give_up_one():
+                self._freed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._freed.wait(), LOOK_EVERY_S)
+
+    def _give_up_one(self) -> bool:
+        then = asyncio.get_running_loop().time() - MOMENT_S
+        if self._strangers:
+            crowd = max(self._strangers, key=lambda address: len(self._strangers[address]))
+            stranger = next(iter(self._strangers[crowd]))
+            if stranger.since <= then:
+                self._cut(stranger)
+                return True
+        if self._connections >= self._bounds.most and (longest := next(iter(self._pausing), None)) and longest.since <= then:
+            self._cut(longest)
+            return True
+        return False
+
+    def _tell(self, what: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._told_at + TELL_EVERY_S:
+            self._told_at = now
+            log.warning("%s", what)
+
+
+class _Connection(asyncio.Protocol):
+    """Stands between a transport and its handler, to hear of the connection's end."""
+
+    def __init__(
+        self, accepted: socket.socket, address: str, handler: asyncio.Protocol, *, gone: Callable[[_Connection], None], now: float
+    ) -> None:
+        self.address, self.handler, self.since = address, handler, now
+        self.request: web.Request | None = None
+        self.handshake: asyncio.Task[None] | None = None
+        self._gone = gone
+        self._transport: asyncio.Transport | None = None
+        self._socket = accepted
+        self._taken = b""
+
+    def cut(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
+
+    def is_over(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def takes_more(self) -> bool:
+        """Whether an answer still waits for the peer, which has taken something of it since this was last asked."""
+        try:
+            waiting = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))
+            taken = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.stop)[_BYTES_ACKED]
+        except OSError:
+            return False
+        before, self._taken = self._taken, taken
+        return any(waiting) and taken != before
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self.handler.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone(self)
+        self.handler.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.handler.resume_writing()
+
+
+def _before(then: float, silent: dict[_Connection, None]) -> list[_Connection]:
+    """Those that have been silent since before that time; the dictionary has them in this order."""
+    found = []
+    for connection in silent:
+        if connection.since > then:
+            break
+        found.append(connection)
+    return found

@@ -1,0 +1,250 @@
+"""Who may keep a connection to our servers, and for how long, with short times; and both servers under a crowd that says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from api_process import CONFIG_MAPS, config_map, running
+from rendezvous_members import expecting, members
+from torch_agents import serving, wait_until
+
+from elastic import certificates
+from elastic.runtime import listener
+from elastic.runtime.listener import Bounds, Listener
+
+pytestmark = pytest.mark.integration
+
+WIDE = Bounds(most=50, strangers=20, of_one_address=50, first_request_s=30, pause_s=30, body_s=30)
+ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LONG = b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n"
+SOON_S = 10.0
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Server:
+    """An application behind a listener; /long is answered when it is let."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = certificates.make_ca("test")
+        pair = certificates.issue(authority, "server", names=("127.0.0.1",))
+        for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key), ("ca.crt", authority.certificate)):
+            (folder / name).write_bytes(content)
+        self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+        self._trust = ssl.create_default_context(cafile=folder / "ca.crt")
+        self.let = asyncio.Event()
+        self.address = ("127.0.0.1", 0)
+        self._stack = contextlib.AsyncExitStack()
+
+    async def serve(self, bounds: Bounds) -> None:
+        made = Listener(bounds)
+        application = web.Application(middlewares=[made.middleware])
+        application.router.add_route("*", "/{tail:.*}", self._answer)
+        runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        assert runner.server is not None
+        opened = socket.create_server(("127.0.0.1", 0))
+        self._stack.callback(opened.close)
+        self.address = opened.getsockname()
+        made.open([opened], runner.server, tls=self._tls, backlog=100)
+        self._stack.push_async_callback(made.close)
+
+    async def close(self) -> None:
+        self.let.set()
+        await self._stack.aclose()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        await request.read()
+        if request.path == "/long":
+            await self.let.wait()
+        if request.path == "/big":
+            return web.Response(body=bytes(20 << 20))
+        return web.Response(text="done")
+
+    async def connect(self, source: str = "127.0.0.1") -> Streams:
+        made = await asyncio.open_connection(*self.address, ssl=self._trust, local_addr=(source, 0))
+        self._stack.callback(made[1].close)
+        return made
+
+    async def silent(self, source: str = "127.0.0.1") -> Streams:
+        """Connects, and does not even begin a handshake."""
+        made = await asyncio.open_connection(*self.address, local_addr=(source, 0))
+        self._stack.callback(made[1].close)
+        return made
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    made = Server(tmp_path)
+    yield made
+    await made.close()
+
+
+async def asked(streams: Streams, request: bytes = ASK) -> bytes:
+    reader, writer = streams
+    writer.write(request)
+    return await asyncio.wait_for(reader.readuntil(b"done"), SOON_S)
+
+
+async def ended(streams: Streams) -> bool:
+    try:
+        return await asyncio.wait_for(streams[0].read(1), SOON_S) == b""
+    except ConnectionError:
+        return True
+
+
+async def test_a_peer_that_begins_no_handshake_or_no_request_or_no_whole_one_is_left(server: Server) -> None:
+    await server.serve(replace(WIDE, first_request_s=0.3))
+    half = await server.connect()
+    half[1].write(ASK[:-2])
+    for streams in (await server.silent(), await server.connect(), half):
+        assert await ended(streams)
+
+
+async def test_a_request_that_does_not_come_to_its_end_is_left(server: Server) -> None:
+    await server.serve(replace(WIDE, body_s=0.3))
+    streams = await server.connect()
+    streams[1].write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab")
+    assert await ended(streams)
+
+
+async def test_a_pause_between_two_requests_has_its_time_and_a_long_answer_takes_what_it_takes(server: Server) -> None:
+    await server.serve(replace(WIDE, first_request_s=1.0, pause_s=2.0, body_s=1.0))
+    long, streams = await server.connect(), await server.connect()
+    long[1].write(LONG)
+    for _ in range(3):
+        await asked(streams)
+        await asyncio.sleep(0.8)
+    assert await ended(streams)
+    server.let.set()
+    assert b"200 OK" in await asyncio.wait_for(long[0].readuntil(b"done"), SOON_S)
+
+
+async def test_a_peer_that_takes_nothing_of_its_answer_is_left_and_a_slow_one_gets_it_whole(server: Server) -> None:
+    await server.serve(replace(WIDE, pause_s=2.0))
+    deaf, slow = await server.connect(), await server.connect()
+    for streams in (deaf, slow):
+        streams[1].write(ASK.replace(b"/ ", b"/big "))
+    async with asyncio.timeout(60):
+        for _ in range(20):
+            await slow[0].readexactly(1 << 20)
+            await asyncio.sleep(0.25)
+    rest = 0
+    with contextlib.suppress(ConnectionError):
+        while part := await asyncio.wait_for(deaf[0].read(1 << 20), SOON_S):
+            rest += len(part)
+    assert rest < 20 << 20
+
+
+async def test_silent_peers_give_their_places_to_those_who_come_and_those_who_speak_keep_theirs(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "MOMENT_S", 0.2)
+    await server.serve(replace(WIDE, most=12, strangers=6))
+    speaking = [await server.connect() for _ in range(4)]
+    for streams in speaking:
+        streams[1].write(LONG)
+    silent = [await server.silent() for _ in range(30)]
+    newcomer = await asyncio.wait_for(server.connect(), SOON_S)
+    assert b"200 OK" in await asked(newcomer)
+    assert await ended(silent[0])
+    server.let.set()
+    for streams in speaking:
+        assert b"200 OK" in await asyncio.wait_for(streams[0].readuntil(b"done"), SOON_S)
+
+
+async def test_who_pauses_gives_way_only_where_all_places_are_taken(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "MOMENT_S", 0.2)
+    await server.serve(replace(WIDE, most=4, strangers=2))
+    pausing = []
+    for _ in range(4):
+        pausing.append(await server.connect())
+        await asked(pausing[-1])
+    await asked(await server.connect())
+    assert await ended(pausing[0])
+    assert b"200 OK" in await asked(pausing[3])
+
+
+async def test_the_address_with_most_silent_peers_loses_them_first(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "MOMENT_S", 0.2)
+    await server.serve(replace(WIDE, strangers=6))
+    early = await server.connect("127.0.0.2")
+    crowd = [await server.silent("127.0.0.3") for _ in range(20)]
+    await asked(await asyncio.wait_for(server.connect("127.0.0.4"), SOON_S))
+    assert await ended(crowd[0])
+    assert b"200 OK" in await asked(early)
+
+
+async def test_one_address_does_not_get_all_places(server: Server) -> None:
+    await server.serve(replace(WIDE, most=8, of_one_address=4))
+    speaking = [await server.connect("127.0.0.2") for _ in range(4)]
+    for streams in speaking:
+        streams[1].write(LONG)
+    assert await ended(await server.silent("127.0.0.2"))
+    assert b"200 OK" in await asked(await server.connect("127.0.0.3"))
+
+
+async def test_whoever_has_gone_leaves_a_place(server: Server) -> None:
+    await server.serve(replace(WIDE, most=2, strangers=2))
+    for _ in range(10):
+        streams = await asyncio.wait_for(server.connect(), SOON_S)
+        await asked(streams)
+        streams[1].transport.abort()
+
+
+SILENT, OPEN_FILES = 1400, 1024
+
+
+@pytest.fixture
+def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started with this Python may have only so many files open."""
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nulimit -n {OPEN_FILES}\nexec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+
+@contextlib.contextmanager
+def crowd(port: int) -> Iterator[None]:
+    """They connect, and say nothing."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(SILENT):
+            silent = stack.enter_context(socket.socket())
+            silent.setblocking(False)
+            silent.connect_ex(("127.0.0.1", port))
+        yield
+
+
+@pytest.mark.usefixtures("few_files")
+async def test_the_api_server_serves_on_while_a_crowd_says_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with running(folder) as server:
+        async with server.client() as before:
+            await before.make(CONFIG_MAPS, config_map("one"))
+            with crowd(server.port):
+                for i in range(5):
+                    assert (await before.ask("PUT", f"{CONFIG_MAPS}/one", config_map("one", n=str(i))))[0] == 200
+                    async with server.client() as newcomer:
+                        assert (await newcomer.ask("GET", f"{CONFIG_MAPS}/one"))[1]["data"] == {"n": str(i)}
+
+
+@pytest.mark.usefixtures("few_files")
+def test_the_rendezvous_server_serves_on_while_a_crowd_says_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        server.expect("job", expecting(2))
+        with members(server, "job", 2), crowd(server.port):
+            wait_until(lambda: (world := server.world("job")) is not None and len(world.members) == 2, what="both are in the world")
+            for _ in range(5):
+                assert server.call("GET", "/healthz")[0] == 200
