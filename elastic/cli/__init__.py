@@ -12,6 +12,7 @@ COMMANDS = {
     "up": ("elastic.cli.up:up", "Start the laptop cluster and the control plane on it."),
     "down": ("elastic.cli.up:down", "Stop the laptop cluster."),
     "status": ("elastic.cli.up:status", "Show the laptop cluster."),
+    "resume": ("elastic.cli.resume:resume", "Start jobs again that the laptop cluster was stopped with."),
     "run": ("elastic.cli.run:run", "Run a job file to its end on the laptop cluster."),
     "node": ("elastic.cli.node:node", "Add, drain, taint, reclaim or kill a node of the laptop cluster."),
 }

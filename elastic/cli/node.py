@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from elastic.cli.up import DATA_DIR
+from elastic.cli.options import DATA_DIR
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -130,7 +130,8 @@ def _with_cluster(data_dir: Path, act: Callable[[Kube], Awaitable[None]]) -> Non
 
 
 def _running(data_dir: Path) -> ClusterState:
-    state = Layout(data_dir.resolve()).read_state()
-    if state is None or not Path(f"/proc/{state.supervisor}").exists():
+    layout = Layout(data_dir.resolve())
+    state = layout.read_state()
+    if state is None or not layout.is_running():
         raise click.ClickException(f"no cluster runs in {data_dir}; start one with `elastic up`")
     return state

@@ -147,7 +147,7 @@ def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None
         return
     layout = Layout((data_dir or default_data_dir()).resolve())
     state = layout.read_state()
-    if state is not None and Path(f"/proc/{state.supervisor}").exists():
+    if state is not None and layout.is_running():
         if not state.control_plane:
             raise ClusterError(f"the cluster in {layout.root} has no control plane; stop it and start it without --cluster-only")
         _refuse_shape(shape, f"the one in {layout.root}, which runs already,")

@@ -10,16 +10,9 @@ from pathlib import Path
 import click
 
 from elastic.cli.images import image_option
-from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir, stop_detached
-from elastic.local.files import Layout
-
-DATA_DIR = click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=default_data_dir,
-    show_default="~/.elastic",
-    help="Where the cluster lives.",
-)
+from elastic.cli.options import DATA_DIR, command
+from elastic.local.cluster import ClusterError, LocalCluster, stop_detached
+from elastic.local.files import Layout, is_alive
 
 HOW_TO = """The cluster is ready: {nodes} node(s), sandbox {sandbox}, {control_plane}.
 Images are not pulled: a container's command runs as a process, with the Python environment of this `elastic` first on its PATH,
@@ -27,6 +20,17 @@ or with the one that --image names for it.
 
   export KUBECONFIG={kubeconfig}
   kubectl get nodes
+"""
+
+
+STOPPED = """
+Stopped with the cluster, and not started again until asked for:
+  {jobs}
+  {resume}
+"""
+
+ENDED = """These jobs were not over, and stay stopped until asked for (`{up}`, then `{resume}`):
+  {jobs}
 """
 
 
@@ -58,7 +62,10 @@ def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], 
         HOW_TO.format(nodes=state.nodes, sandbox=state.sandbox, control_plane=control_plane, kubeconfig=cluster.kubeconfig), nl=False
     )
     if detach:
-        click.echo("  elastic down" + ("" if data_dir == default_data_dir() else f" --data-dir {data_dir}"))
+        click.echo(f"  {command('down', data_dir)}")
+    if state.control_plane:
+        _tell_of_stopped_jobs(cluster.kubeconfig, data_dir)
+    if detach:
         return
     click.echo("Ctrl-C stops it.")
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
@@ -66,6 +73,7 @@ def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], 
         cluster.wait()
     except KeyboardInterrupt:
         click.echo("stopping")
+        _tell_of_jobs(_under_way(Layout(cluster.data_dir)), data_dir)
     finally:
         cluster.stop()
 
@@ -74,11 +82,35 @@ def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], 
 @DATA_DIR
 def down(data_dir: Path) -> None:
     """Stop the laptop cluster with all its pods. What the API holds stays in the data folder."""
+    jobs = _under_way(Layout(data_dir.resolve()))
     try:
         stopped = stop_detached(data_dir.resolve())
     except ClusterError as error:
         raise click.ClickException(str(error)) from error
     click.echo("stopped" if stopped else f"no cluster runs in {data_dir}")
+    _tell_of_jobs(jobs, data_dir)
+
+
+def _tell_of_stopped_jobs(kubeconfig: Path, data_dir: Path) -> None:
+    from elastic.cli.resume import listed
+
+    if jobs := listed(kubeconfig, lambda job: job.was_stopped):
+        click.echo(STOPPED.format(jobs="\n  ".join(jobs), resume=command("resume", data_dir)), nl=False)
+
+
+def _under_way(layout: Layout) -> list[str]:
+    """The jobs that end with the cluster."""
+    state = layout.read_state()
+    if state is None or not state.control_plane or not layout.is_running():
+        return []
+    from elastic.cli.resume import listed
+
+    return listed(layout.kubeconfig, lambda job: not job.is_suspended)
+
+
+def _tell_of_jobs(jobs: list[str], data_dir: Path) -> None:
+    if jobs:
+        click.echo(ENDED.format(jobs="\n  ".join(jobs), up=command("up", data_dir), resume=command("resume", data_dir)), nl=False)
 
 
 @click.command()
@@ -87,7 +119,7 @@ def status(data_dir: Path) -> None:
     """Show the laptop cluster: where it is, how pods are kept apart, its processes. Exit code 1 where none runs."""
     layout = Layout(data_dir.resolve())
     state = layout.read_state()
-    if state is None or not Path(f"/proc/{state.supervisor}").exists():
+    if state is None or not layout.is_running():
         click.echo(f"no cluster runs in {data_dir}")
         sys.exit(1)
     click.echo(f"server      {state.server}")
@@ -95,5 +127,5 @@ def status(data_dir: Path) -> None:
     click.echo(f"sandbox     {state.sandbox}")
     click.echo(f"nodes       {state.nodes}, with {state.gpus} GPUs each")
     for name, pid in {"supervisor": state.supervisor, **state.processes}.items():
-        running = "running" if Path(f"/proc/{pid}").exists() else "not running"
+        running = "running" if is_alive(pid) else "not running"
         click.echo(f"process     {name:<12} {pid:>8}  {running:<11}  {layout.log(name)}")

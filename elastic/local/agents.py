@@ -41,9 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="a node that is silent for so long is unreachable")
     parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
     parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
-    parser.add_argument(
-        "--after", type=Path, metavar="FILE", help="wait until this file is there; the API server writes one when it serves"
-    )
+    parser.add_argument("--after", type=Path, action="append", default=[], metavar="FILE", help="wait until this file is there; repeatable")
     parser.add_argument("--ready-file", type=Path, help="written when all nodes are in the API")
     return parser.parse_args()
 
@@ -113,8 +111,9 @@ def main() -> None:
         args.images = Images(parse_images(args.image))
     except ImageError as error:
         sys.exit(str(error))
-    if args.after and not _comes(args.after):
-        sys.exit(f"{args.after} is not there after {SERVER_READY_S:.0f} s: the API server does not serve")
+    for file in args.after:
+        if not _comes(file):
+            sys.exit(f"{file} is not there after {SERVER_READY_S:.0f} s: the API server does not serve")
     asyncio.run(run(args, base_environment(dict(os.environ))))
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.roster import NODE_GRACE_S
-from elastic.local.files import ClusterState, FolderError, Layout, take_folder
+from elastic.local.files import ClusterState, FolderError, Layout, is_alive, take_folder
 from elastic.local.sandbox import Record
 from elastic.local.sandbox.channel import ask
 
@@ -179,7 +179,7 @@ def stop_detached(data_dir: Path) -> bool:
         Layout(data_dir).forget_state()
         return False
     deadline = time.monotonic() + STOP_S
-    while Path(f"/proc/{state.supervisor}").exists():
+    while is_alive(state.supervisor):
         if time.monotonic() > deadline:
             raise ClusterError(f"the supervisor (process {state.supervisor}) did not end within {STOP_S:.0f} s")
         time.sleep(0.02)

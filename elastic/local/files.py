@@ -51,6 +51,14 @@ def write_private(path: Path, data: bytes) -> None:
     temporary.rename(path)
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process runs. One that has ended is listed until its parent asks, and a container's first process may never ask."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
+
+
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """What `elastic status`, `elastic down` and tests read of a running cluster; written by its supervisor alone."""
 
@@ -92,6 +100,16 @@ class Layout:
         return self.root / "audit.jsonl"
 
     @property
+    def working_dir(self) -> Path:
+        """Where the cluster was last started, which is where containers start that say nothing else."""
+        return self.root / "working-dir"
+
+    @property
+    def objects(self) -> Path:
+        """What the API stores."""
+        return self.root / "objects.db"
+
+    @property
     def pods(self) -> Path:
         return self.root / "nodes"
 
@@ -107,6 +125,10 @@ class Layout:
             return msgspec.json.decode((self.root / "cluster.json").read_bytes(), type=ClusterState)
         except (OSError, msgspec.DecodeError):
             return None
+
+    def is_running(self) -> bool:
+        state = self.read_state()
+        return state is not None and is_alive(state.supervisor)
 
     def write_state(self, state: ClusterState) -> None:
         write_private(self.root / "cluster.json", msgspec.json.encode(state))

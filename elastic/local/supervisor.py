@@ -27,7 +27,7 @@ from elastic.kube.access import AccessError, from_kubeconfig
 from elastic.kube.errors import KubeError
 from elastic.local.agent.roster import NODE_GRACE_S, node_name
 from elastic.local.children import Child, ChildFailed
-from elastic.local.files import ClusterState, FolderError, Layout, take_folder, write_private
+from elastic.local.files import ClusterState, FolderError, Layout, is_alive, take_folder, write_private
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
 
@@ -59,6 +59,8 @@ class Supervisor:
         self._ports: dict[str, int] = json.loads(layout.ports.read_bytes()) if layout.ports.exists() else {}
         self._state: ClusterState | None = None
         self._gateway = ""
+        self._holds_the_past = layout.objects.exists()
+        """whether what an earlier cluster stored could start by itself"""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until told to stop. When the holder ends, its pods and sockets have gone with it, and the whole cluster starts anew."""
@@ -96,6 +98,7 @@ class Supervisor:
             control_plane=not options.cluster_only,
             processes={child.name: child.pid for child in self._children},
         )
+        layout.ready("stored").unlink(missing_ok=True)
         # The agents, which take as long to load as the server does, are started beside it, and wait for it when they have.
         server, _ = await asyncio.gather(self._start_server(), self._start_agents())
         self._state = msgspec.structs.replace(self._state, server=server)
@@ -121,7 +124,20 @@ class Supervisor:
         arguments = ["--data-dir", str(self._layout.root), "--audit-file", str(self._layout.audit), *names]
         arguments += [] if self._options.faults is None else ["--faults", str(self._options.faults)]
         await self._start("apiserver", "elastic.local.apiserver", arguments, port=self._options.port)
+        await self._stop_the_past()
+        self._layout.ready("stored").touch()
         return f"https://{HOST}:{self._ports['apiserver']}"
+
+    async def _stop_the_past(self) -> None:
+        """Before anybody is there who could start it."""
+        folder = self._layout.working_dir
+        if self._holds_the_past:
+            from elastic.local.stopped import stop_all
+
+            async with connect(self._kubeconfig) as kube:
+                await stop_all(kube, working_dir=folder.read_text() if folder.exists() else "")
+        self._holds_the_past = False
+        write_private(folder, str(self._options.cwd).encode())
 
     async def _start_agents(self) -> None:
         if self._options.nodes or not self._options.join:
@@ -136,7 +152,11 @@ class Supervisor:
         if options.join:
             nodes = [word for index in range(options.nodes) for word in ("--node", node_name(index))]
             return self._child("agents", "elastic.local.agent", [*arguments, *nodes, "--sandbox", RUNNING])
-        arguments += ["--nodes", str(options.nodes), "--after", str(self._layout.ready("apiserver"))]
+        arguments += [
+            "--nodes",
+            str(options.nodes),
+            *(word for name in ("stored", "apiserver") for word in ("--after", str(self._layout.ready(name)))),
+        ]
         return self._child("agents", "elastic.local.agents", arguments)
 
     async def _start_holder(self) -> Mode:
@@ -286,7 +306,7 @@ def _locked(lock: int) -> bool:
 
 def _supervisor_died(layout: Layout) -> bool:
     state = layout.read_state()
-    return state is not None and not Path(f"/proc/{state.supervisor}").exists()
+    return state is not None and not is_alive(state.supervisor)
 
 
 def arguments() -> argparse.Namespace:

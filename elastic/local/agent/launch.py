@@ -21,6 +21,8 @@ from elastic.local.agent.records import PodFolder
 from elastic.local.agent.runs import BackOff
 from elastic.local.sandbox import Input, Launch, Mode, Mount
 
+WORKING_DIR = "elastic-training/working-dir"
+"""Annotation of a pod: where containers of it start that name no folder, instead of where the cluster was started."""
 NO_TOKEN_BEFORE_S = 0.8
 ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where every client looks for the account of its pod, so that no link could lead there for one pod alone."""
@@ -108,7 +110,7 @@ class Preparation:
             pod=pod["metadata"]["uid"],
             argv=command_line(container, env, default=self._settings.images.find(image).command),
             env=env,
-            cwd=container.get("workingDir") or self._settings.cwd,
+            cwd=container.get("workingDir") or (pod["metadata"].get("annotations") or {}).get(WORKING_DIR) or self._settings.cwd,
             log=str(self._folder.log(name, attempt)),
             record=str(self._folder.record(name, attempt)),
             mounts=mounts,

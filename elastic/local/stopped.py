@@ -1,0 +1,150 @@
+"""Jobs that were under way when the laptop cluster ended: they are suspended before anything of them can start, and wait until they are
+asked for. Each keeps the working directory that it was applied with. Other pods that ran have failed, like those of a node shut down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from elastic.api.kinds import KINDS, Kind
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.following import resource_of
+from elastic.kube.resources import PODS, Object
+from elastic.local.agent.launch import WORKING_DIR
+
+log = logging.getLogger(__name__)
+
+STOPPED = "elastic-training/stopped-with-cluster"
+"""Annotation of a job: when that was noticed."""
+OVER = ("Succeeded", "Failed")
+MESSAGE = "The laptop cluster was stopped while this pod ran."
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJob:
+    """A job as the API has it, judged by the little that matters here; it may be wrong in every other way."""
+
+    kind: Kind
+    object: Object
+
+    @property
+    def namespace(self) -> str:
+        return str(self.object["metadata"]["namespace"])
+
+    @property
+    def name(self) -> str:
+        return str(self.object["metadata"]["name"])
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind.name} {self.namespace}/{self.name}"
+
+    @property
+    def is_over(self) -> bool:
+        conditions = (self.object.get("status") or {}).get("conditions") or ()
+        return any(condition.get("type") in OVER and condition.get("status") == "True" for condition in conditions)
+
+    @property
+    def is_suspended(self) -> bool:
+        return bool((self._spec.get("runPolicy") or {}).get("suspend"))
+
+    @property
+    def was_stopped(self) -> bool:
+        return self.is_suspended and STOPPED in (self.object["metadata"].get("annotations") or {})
+
+    @property
+    def working_dirs(self) -> dict[str, str]:
+        """By replica type, where it is known."""
+        found = {}
+        for type, template in self._templates.items():
+            annotations = (template.get("metadata") or {}).get("annotations") or {}
+            if annotations.get(WORKING_DIR):
+                found[type] = str(annotations[WORKING_DIR])
+        return found
+
+    def without_working_dir(self) -> list[str]:
+        """Replica types of which nobody knows in which directory they are to start."""
+        known = self.working_dirs
+        return [type for type, template in self._templates.items() if type not in known and not _all_say_where(template)]
+
+    def patch(self, *, annotations: dict[str, str | None], suspend: bool | None, working_dir: str, types: Iterable[str]) -> Object:
+        """A merge patch; `working_dir` goes into the templates of these types."""
+        placed = {type: {"template": {"metadata": {"annotations": {WORKING_DIR: working_dir}}}} for type in types}
+        spec: Object = {self.kind.replica_key: placed} if placed else {}
+        return {"metadata": {"annotations": annotations}, "spec": {**spec, "runPolicy": {"suspend": suspend}}}
+
+    @property
+    def _spec(self) -> Object:
+        return self.object.get("spec") or {}
+
+    @property
+    def _templates(self) -> dict[str, Object]:
+        replicas = self._spec.get(self.kind.replica_key) or {}
+        return {type: (spec or {}).get("template") or {} for type, spec in replicas.items()}
+
+
+def _all_say_where(template: Object) -> bool:
+    containers = (template.get("spec") or {}).get("containers") or ()
+    return all(container.get("workingDir") for container in containers)
+
+
+async def stored_jobs(kube: Kube) -> list[StoredJob]:
+    """Those that are not over."""
+    lists = await asyncio.gather(*(_list(kube, kind) for kind in KINDS.values()))
+    return [job for found in lists for job in found if not job.is_over]
+
+
+async def _list(kube: Kube, kind: Kind) -> list[StoredJob]:
+    try:
+        return [StoredJob(kind, item) for item in (await kube.list(resource_of(kind))).items]
+    except KubeError as error:
+        if error.code == 404:  # the definition is not there
+            return []
+        raise
+
+
+async def stop_all(kube: Kube, *, working_dir: str) -> None:
+    """What the cluster held when it ended starts nothing. `working_dir`: where it was started then; empty where nobody knows."""
+    await asyncio.gather(*(_suspend(kube, job, working_dir) for job in await stored_jobs(kube)))
+    pods = (await kube.list(PODS)).items
+    await asyncio.gather(*(_end(kube, pod) for pod in pods if (pod.get("status") or {}).get("phase") not in OVER))
+
+
+async def _suspend(kube: Kube, job: StoredJob, working_dir: str) -> None:
+    types = job.without_working_dir() if working_dir else []
+    ran = not job.is_suspended
+    if not ran and not types:
+        return
+    stamp: dict[str, str | None] = {STOPPED: datetime.now(UTC).isoformat(timespec="seconds")} if ran else {}
+    body = job.patch(annotations=stamp, suspend=True, working_dir=working_dir, types=types)
+    try:
+        await kube.patch(resource_of(job.kind), job.name, body, namespace=job.namespace)
+    except KubeError as error:
+        log.warning("%s cannot be suspended and will start again: %s", job.title, error.message)
+
+
+async def _end(kube: Kube, pod: Object) -> None:
+    """A job's pod is made anew when the job is; any other is nobody's to make, and stays as what it has become."""
+    metadata = pod["metadata"]
+    owners = {owner["kind"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")}
+    try:
+        if owners & KINDS.keys() or "deletionTimestamp" in metadata:
+            await kube.delete(PODS, metadata["name"], namespace=metadata["namespace"], grace_s=0, uid=metadata["uid"])
+        elif pod["spec"].get("nodeName"):
+            body = {"status": {"phase": "Failed", "reason": "Terminated", "message": MESSAGE}}
+            await kube.patch(PODS, metadata["name"], body, namespace=metadata["namespace"], subresource="status")
+    except KubeError as error:
+        if error.code != 404:
+            log.warning("pod %s/%s of the time before may start again: %s", metadata["namespace"], metadata["name"], error.message)
+
+
+async def resume(kube: Kube, job: StoredJob, *, working_dir: str = "") -> None:
+    """Lets a stopped job start; `working_dir` replaces the one that it has."""
+    types = list(job.object["spec"][job.kind.replica_key]) if working_dir else []
+    body = job.patch(annotations={STOPPED: None}, suspend=None, working_dir=working_dir, types=types)
+    await kube.patch(resource_of(job.kind), job.name, body, namespace=job.namespace)
