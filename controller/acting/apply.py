@@ -17,7 +17,9 @@ from controller.deciding.actions import Action, Create, Delete, DeleteJob, Forge
 from controller.deciding.objects.differences import OWNED_LABEL
 from controller.watching.keys import JOBS, Key, owner_uid
 from controller.watching.observe import WatchScope
+from controller.watching.snapshot import NotCreated
 from elastic.api.job import JobStatus
+from elastic.api.names import REPLICA_TYPE
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import (
     CONFIG_MAPS,
@@ -41,8 +43,8 @@ TOLD_AS_PODS = frozenset({"PyTorchJob", "PaddleJob", "JAXJob"})
 """Whose end by ttlSecondsAfterFinished upstream tells under the reason that pods have."""
 GOES_INTO_PODS = frozenset({SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS})
 """No pod is made while one of these cannot be: what somebody else has by that name would go into it."""
-REFUSALS = (403, 409, 422)
-"""Answers that do not change by themselves: a name is taken, a quota used up."""
+REFUSALS = (400, 403, 409, 422)
+"""Answers that do not change by themselves: a name is taken, a quota used up, admission says no."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class Outcome:
     """The status that was written, if one was."""
     secrets: list[Object] = field(default_factory=list)
     """As they were written: no watch will show them."""
+    not_created: list[NotCreated] = field(default_factory=list)
+    """Pods that the API server does not take, for another reason than their names, which are free once others have gone."""
     job_is_gone: bool = False
 
     def wrote(self, resource: Resource, item: Object) -> None:
@@ -161,6 +165,8 @@ class Applier:
                 return
             if word is not None or error.code in REFUSALS:
                 outcome.news.append(warning(f"FailedCreate{resource.kind}", f"Error creating: {error.message}", about=error.message))
+            if resource == PODS and error.code in REFUSALS and error.code != 409:
+                outcome.not_created.append(NotCreated(item["metadata"]["labels"].get(REPLICA_TYPE, ""), error.message))
             raise
         outcome.wrote(resource, made)
         if word is not None:

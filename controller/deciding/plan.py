@@ -12,7 +12,7 @@ from controller.deciding.actions import Create, Forget, JobEvent, Plan, normal, 
 from controller.deciding.events import in_words, of_pods, of_remarks, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView, booked, called, counted, derive
 from controller.deciding.lifecycle import cleanup, failure, gang_restart, suspension, termination
-from controller.deciding.lifecycle.conditions import is_over, reason_of, with_condition
+from controller.deciding.lifecycle.conditions import is_over, reason_of, with_condition, with_words_at_end
 from controller.deciding.lifecycle.lost_nodes import with_lost_given_up
 from controller.deciding.lifecycle.success import is_running
 from controller.deciding.objects import pod_group
@@ -23,7 +23,7 @@ from controller.deciding.objects.pods import pod_for
 from controller.deciding.objects.services import services
 from controller.deciding.rendezvous import c10d_recovery, membership
 from controller.deciding.rendezvous.c10d_store import store_deleted, store_objects, unguarded
-from controller.deciding.replicas import pod_revision
+from controller.deciding.replicas import creation_backoff, pod_revision
 from controller.deciding.replicas.replica_plan import plan_replicas
 from controller.deciding.replicas.tally import replica_statuses
 from controller.frameworks import FRAMEWORKS
@@ -52,7 +52,9 @@ def _planned(job: Job, snapshot: Snapshot) -> Plan:
     status, news = suspension.resumed(job, status, snapshot.now)
     if status.start_time is None:
         status = replace(status, start_time=snapshot.now)
-    view = derive(job, snapshot, status, (*news, *of_remarks(snapshot), *of_pods(job, snapshot.pods)))
+    news = (*news, *of_remarks(snapshot), *of_pods(job, snapshot.pods), *creation_backoff.events(job, snapshot))
+    status = creation_backoff.noted(job, snapshot, status)
+    view = derive(job, creation_backoff.with_waiting(snapshot, status), status, news)
     return (
         termination.succeeded(view)
         or termination.finalize_failure(view)
@@ -109,14 +111,15 @@ def _active(view: JobView) -> Plan:
     again = [v for v in view.verdicts if v.fate is failure.Fate.AGAIN]
     restarts = tuple(failure.restart_event(job, v) for v in again if v.pod.uid not in known.counted)
     replicas = plan_replicas(job, snapshot, known.leaving)
+    held_back, now = creation_backoff.held_back(view.status, snapshot.now), snapshot.now
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
     replaced = [v.pod for v in again if v.pod.uid in known.counted]
     actions = [
         *replicas.expectations,
-        *reconciled(snapshot, _objects(job, snapshot), managed=cleanup.ACTIVE_ONLY),
+        *creation_backoff.without_waiting(reconciled(snapshot, _objects(job, snapshot), managed=cleanup.ACTIVE_ONLY), view.status, now),
         *cleanup.deletions([*replaced, *replicas.surplus, *pod_revision.stale_pods(job, snapshot)]),
         *services(job, snapshot, replicas.filled),
-        *(Create(PODS, pod_for(job, type, index, snapshot)) for type, index in replicas.missing),
+        *(Create(PODS, pod_for(job, type, index, snapshot)) for type, index in replicas.missing if type not in held_back),
     ]
     match view.backend:
         case membership.RendezvousBackend.OURS:
@@ -124,14 +127,19 @@ def _active(view: JobView) -> Plan:
         case membership.RendezvousBackend.STORE:
             elastic = c10d_recovery.with_c10d_world(job, snapshot, elastic)
         case membership.RendezvousBackend.NONE if gang_restart.restarts_as_a_whole(job, snapshot):
-            elastic = gang_restart.with_gang_restart(job, snapshot, elastic, next(iter(again), None))
+            elastic = gang_restart.with_gang_restart(job, snapshot, elastic, next((v for v in again if not v.is_refused), None))
             restarts = restarts or tuple(gang_restart.gang_restart_events(job, elastic))
     status = _shown(view, restarting=restarts, is_apart=gang_restart.is_apart(job, snapshot, elastic))
     if elastic != (known if view.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)
     at_first = tuple(_at_first(job, snapshot)) if replicas.missing else ()
     news = (*view.news, *at_first, *restarts, *of_rescale(job, known=known, new=elastic), *of_shortage(job, view.counts))
-    moments = (view.deadline, membership.next_deadline(replicas.leaving, now=snapshot.now), gang_restart.pause_until(job, snapshot))
+    moments = (
+        view.deadline,
+        membership.next_deadline(replicas.leaving, now=snapshot.now),
+        gang_restart.pause_until(job, snapshot),
+        creation_backoff.next_try(view.status, snapshot.now),
+    )
     return Plan(tuple(actions), status, news, min((moment for moment in moments if moment is not None), default=None))
 
 
@@ -160,11 +168,12 @@ def _objects(job: Job, snapshot: Snapshot) -> list[Object]:
 def _shown(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool) -> JobStatus:
     """Counts and the condition that follows from them; a group that falls apart does not run, whoever of it still does."""
     job, now = view.job, view.snapshot.now
+    waiting = creation_backoff.in_words(view.status, now)
     status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
     if not is_apart and is_running(job, view.counts):
-        message = f"{job.kind.name} {called(job)} is running.{shortage(job, view.counts)}{in_words(job, view.snapshot)}"
+        message = f"{job.kind.name} {called(job)} is running.{shortage(job, view.counts)}{in_words(job, view.snapshot)}{waiting}"
         return with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
     if restarting:
-        message = restarting[0].message
+        message = restarting[0].message + waiting
         return with_condition(status, ConditionType.RESTARTING, reason=reason_of(job, "Restarting"), message=message, now=now)
-    return status
+    return with_words_at_end(status, waiting, mark=creation_backoff.WAITS, now=now)

@@ -24,7 +24,7 @@ from controller.running.metrics import Metrics
 from controller.watching.keys import Key
 from controller.watching.observe import Observer, WatchScope
 from controller.watching.secrets import Secrets
-from controller.watching.snapshot import KeyPair, World
+from controller.watching.snapshot import KeyPair, NotCreated, World
 from elastic.api import SpecError, parse, status_of
 from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
@@ -70,6 +70,7 @@ class Reconciler:
         self._metrics = metrics
         self._uids: dict[Key, str] = {}
         self._unseen: dict[Key, tuple[float, dict[WatchScope, str]]] = {}
+        self._not_created: dict[Key, tuple[NotCreated, ...]] = {}
         self._held: dict[Key, status_debounce.PendingStatus] = {}
         self._strangers: set[str] = set()
         self._stranger_came = asyncio.Event()
@@ -145,6 +146,7 @@ class Reconciler:
             self._queue.forget(key)
             self._unseen.pop(key, None)
             self._held.pop(key, None)
+            self._not_created.pop(key, None)
             self._secrets.forget(key)
             return True
         if not await self._is_in_view(key):
@@ -161,6 +163,7 @@ class Reconciler:
         self._secrets.remember(key, outcome.secrets)
         self._count(key, stored, outcome)
         self._report(key, outcome.errors)
+        self._remember_refusals(key, outcome)
         self._unseen[key] = self._clock() + LONGEST_BLINDNESS_S, outcome.written
         await self._is_in_view(key)
         if held is not None:
@@ -169,6 +172,13 @@ class Reconciler:
             self._held.pop(key, None)
         self._come_back(key, planned, held)
         return not outcome.errors
+
+    def _remember_refusals(self, key: Key, outcome: Outcome) -> None:
+        """Until a round has written them down: from then on the plan itself holds such pods back."""
+        if outcome.not_created:
+            self._not_created[key] = tuple(outcome.not_created)
+        elif not outcome.errors:
+            self._not_created.pop(key, None)
 
     def _come_back(self, key: Key, planned: Plan, held: status_debounce.PendingStatus | None) -> None:
         """When time alone would make another round of it."""
@@ -236,7 +246,7 @@ class Reconciler:
         snapshot = self._observer.snapshot(
             key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid), term=self.term
         )
-        snapshot = replace(snapshot, owned=(*snapshot.owned, *self._secrets.of(key, uid)))
+        snapshot = replace(snapshot, owned=(*snapshot.owned, *self._secrets.of(key, uid)), not_created=self._not_created.get(key, ()))
         keys = self._new_keys() if mpi_ssh.lacks_keys(parsed, snapshot) else None
         planned = plan(parsed, replace(snapshot, remarks=tuple(map(str, warnings)), fresh_keys=keys))
         held = status_debounce.held_back(held, parsed, planned, stored=stored, now=self._clock())

@@ -146,6 +146,14 @@ class KeyPair:
 
 
 @dataclass(frozen=True, slots=True)
+class NotCreated:
+    """A pod that the API server refused to create in the last round: its replica type, as its label has it if it has one, and why."""
+
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent look. `pods` are this job's by owner uid, `services` those with its name label; `now` is aware UTC."""
 
@@ -154,6 +162,7 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     left_behind: tuple[Pod, ...] = ()
     """Pods of an earlier job of the same name, which have the names that this job's pods need."""
+    not_created: tuple[NotCreated, ...] = ()
     services: tuple[Service, ...] = ()
     owned: tuple[Owned, ...] = ()
     world: World | None = None

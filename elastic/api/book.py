@@ -1,4 +1,5 @@
-"""The particulars of a job's restarts that its status keeps for a while, so that each is counted once and within the budget's window."""
+"""The particulars of restarts and refused pods that a job's status keeps for a while: so that each restart is counted once and within the
+budget's window, and pods are not made again and again without a pause."""
 
 from __future__ import annotations
 
@@ -31,3 +32,16 @@ class Restart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Its container ended with it, and it is not known how."""
     unsure: bool = False
     """The cause is a guess until then."""
+
+
+class Refusal(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Pods of one replica type that were refused in a row, by nodes or by the API server."""
+
+    type: str
+    node: str = ""
+    """The node that refused the newest; empty: the API server refused to create it."""
+    message: str = ""
+    count: int = 1
+    at: Time
+    """When the newest try was refused, after which the next one waits pauseSeconds."""
+    pause_seconds: int = 0

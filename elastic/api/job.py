@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from elastic.api.book import Charge, Restart, Time
+from elastic.api.book import Charge, Refusal, Restart, Time
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.words import (
     CleanPodPolicy,
@@ -303,8 +303,10 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     closed: str = ""
     """Why the job is about to be failed: its group was let end, or its restarts are used up."""
     counted: tuple[str, ...] = ()
-    """Ended pods, by uid, whose end has been counted, and ends of containers (uid/run) that the rendezvous has taken into account; of
-    pods that exist, and of the last that did."""
+    """Ended pods, by uid, whose end has been counted, and ends of containers that the rendezvous has taken into account (uid/run) or that
+    count as disruptions (uid/container/run); of pods that exist, and of the last that did."""
+    refused: tuple[Refusal, ...] = ()
+    """Pods that nodes or the API server have refused in a row, and how long the next try waits; at most two for each replica type."""
 
 
 class JobStatus(_Wire, frozen=True, kw_only=True):

@@ -48,6 +48,8 @@ class Api:
         self.watchers: list[Callable[[Resource], None]] = []
         self.observers: list[Callable[[Write], None]] = []
         self.uids = 0
+        self.quota: int | None = None
+        """How many pods there may be."""
 
     def get(self, resource: Resource, name: str) -> Object:
         return copied(self._find(resource, name))
@@ -65,6 +67,10 @@ class Api:
         metadata = item["metadata"]
         if (resource, metadata["name"]) in self.objects:
             raise KubeError(code=409, reason="AlreadyExists", message=f"{resource.plural} {metadata['name']} already exists")
+        if resource == PODS and self.quota is not None and len(self.all(PODS)) >= self.quota:
+            used = f"pods={self.quota}"
+            message = f'pods "{metadata["name"]}" is forbidden: exceeded quota: q, requested: pods=1, used: {used}, limited: {used}'
+            raise KubeError(code=403, reason="Forbidden", message=message)
         self.uids += 1
         metadata |= {"uid": f"{self.uids:08d}-uid", "creationTimestamp": stamp(now()), "generation": 1}
         item |= {"apiVersion": resource.api_version, "kind": resource.kind}

@@ -42,6 +42,8 @@ class Cluster:
         self.mishaps: list[str] = []
         self.may_stick = False
         self.is_finishing = False
+        self.refusing: dict[str, float] = {}
+        """Nodes whose kubelet takes no pod in, and until when."""
         self._api, self._server, self._draw = api, server, draw
         self._runs: dict[str, Run] = {}
         self._dead: dict[str, float] = {}
@@ -76,6 +78,10 @@ class Cluster:
             self._loses(pod)
         self._taint(name, SPOT_TAINT)
 
+    def refuse(self, name: str, *, for_s: float) -> None:
+        """The scheduler does not know what the kubelet knows: a device is broken, or somebody has bound pods past the scheduler."""
+        self.refusing[name] = _time() + for_s
+
     def cordon(self, name: str, *, is_cordoned: bool = True, drain: bool = False) -> None:
         self._api.change(NODES, name, lambda node: node["spec"].update({"unschedulable": is_cordoned}))
         if drain:
@@ -92,6 +98,7 @@ class Cluster:
                 self._delete_node(name)
         for name in self.nodes():
             self.cordon(name, is_cordoned=False)
+        self.refusing.clear()
         self.may_stick = False
         for run in self._runs.values():
             run.is_stuck = False
@@ -233,6 +240,9 @@ class Cluster:
             return
         elif is_deleting(pod):
             self._let_go(pod, run)
+        elif status["phase"] == "Pending" and _time() < self.refusing.get(node, 0.0):
+            refused = {"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: Node didn't have enough resource: cpu"}
+            self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update(refused))
         elif status["phase"] == "Pending":
             if self._draw.random() < 0.4:
                 self._begin(pod, run)

@@ -195,6 +195,7 @@ class Storm:
             (1, "a node is cordoned", lambda: cluster.cordon(draw.choice(cluster.nodes()))),
             (1, "a node is drained", lambda: cluster.cordon(draw.choice(cluster.nodes()), drain=True)),
             (1, "a node is uncordoned", lambda: cluster.cordon(draw.choice(cluster.nodes()), is_cordoned=False)),
+            (0.7, "a node refuses pods", lambda: cluster.refuse(draw.choice(cluster.nodes()), for_s=draw.uniform(2, 40))),
             (0.3, "machines are repaired", cluster.heal),
         ]
 

@@ -46,6 +46,15 @@ def with_condition(status: JobStatus, type: ConditionType, *, reason: str, messa
     return replace(status, conditions=(*kept, new))
 
 
+def with_words_at_end(status: JobStatus, words: str, *, mark: str, now: datetime) -> JobStatus:
+    """The status whose newest condition's message ends with these words, which begin with `mark`, and with no older ones of the sort."""
+    if not status.conditions:
+        return status
+    last = status.conditions[-1]
+    message = last.message.partition(mark)[0] + words
+    return status if message == last.message else _in_place(status, replace(last, message=message, last_update_time=now))
+
+
 def _in_place(status: JobStatus, condition: Condition) -> JobStatus:
     return replace(status, conditions=tuple(condition if c.type == condition.type else c for c in status.conditions))
 

@@ -42,6 +42,8 @@ class Verdict:
     cause: Cause
     fate: Fate
     exit_code: int | None
+    is_refused: bool = False
+    """It never began, so nobody misses it."""
 
 
 def judge(job: Job, pods: Sequence[Pod]) -> list[Verdict]:
@@ -62,7 +64,7 @@ def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
     is_for_good = spec.restart_policy is RestartPolicy.NEVER or (spec.restart_policy is RestartPolicy.EXIT_CODE and _is_permanent(code))
     if is_for_good and cause is not Cause.DISRUPTION:
         fate = Fate.STAYS if FRAMEWORKS[job.kind.name].tolerates(job, type) else Fate.FATAL
-    return Verdict(pod, type, cause, fate, code)
+    return Verdict(pod, type, cause, fate, code, end_reasons.is_refused(pod))
 
 
 def _are_all_over(job: Job, pods: Sequence[Pod], verdicts: Sequence[Verdict]) -> bool:

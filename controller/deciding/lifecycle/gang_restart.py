@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.lifecycle.conditions import reason_of
+from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.lifecycle.failure import FIRST_RETRYABLE_CODE, Fate, Verdict
 from controller.frameworks.protocol import total
 from controller.watching.snapshot import Pod, Snapshot
@@ -49,8 +50,11 @@ def pods_of_earlier_starts(job: Job, snapshot: Snapshot) -> list[Pod]:
 
 
 def decisive(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Of ends that were seen together only one matters, for the others may follow from it: a disruption, else what ended first."""
-    return sorted((verdict for verdict in verdicts if verdict.fate is not Fate.STAYS), key=_rank)[:1]
+    """Of ends that were seen together only one matters, for the others may follow from it: a disruption, else what ended first. Pods that
+    a node refused have not ended: each of them is made again by itself."""
+    refused = [verdict for verdict in verdicts if verdict.is_refused]
+    ended = [verdict for verdict in verdicts if verdict.fate is not Fate.STAYS and not verdict.is_refused]
+    return [*sorted(ended, key=_rank)[:1], *refused]
 
 
 def _rank(verdict: Verdict) -> tuple[bool, float, bool]:
@@ -63,7 +67,10 @@ def _rank(verdict: Verdict) -> tuple[bool, float, bool]:
 def with_gang_restart(job: Job, snapshot: Snapshot, known: ElasticStatus, ended: Verdict | None) -> ElasticStatus:
     """The status with the group's size once it is whole, and with the next group's number when one is lost, by an end or without."""
     members = _members(job, snapshot)
-    everybody, working = total(job), [pod for pod in members if not pod.is_deleting and (pod.is_active or pod.is_over)]
+    everybody, working = (
+        total(job),
+        [pod for pod in members if not pod.is_deleting and (pod.is_active or pod.is_over) and not is_refused(pod)],
+    )
     if ended is not None:
         return _next(known, f"{ended.pod.name} ended", cause=ended.cause, size=everybody, now=snapshot.now)
     if not members or known.world_size != everybody:

@@ -1,0 +1,140 @@
+"""Decides how long pods wait that a node or the API server has refused, before they are made again: twice as long after each try.
+A pod that a node refused keeps its place until then, and counts as one that is pending: all else about the job goes on meanwhile.
+What has been refused stands in the status, so that another controller waits as long. The store pod of c10d waits in the same way.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from msgspec import structs
+
+from controller.deciding.actions import Action, Create, Delete, JobEvent, warning
+from controller.deciding.lifecycle.end_reasons import is_refused
+from controller.watching.snapshot import Phase, Pod, Snapshot, pod_from
+from elastic.api.book import Refusal
+from elastic.api.job import ElasticStatus, Job, JobStatus
+from elastic.kube.resources import PODS
+
+FIRST_PAUSE_S = 2
+LONGEST_NODE_PAUSE_S = 300
+"""Each try on a node costs a pod and some Events. It is what the kubelet does with a container that keeps failing."""
+LONGEST_API_PAUSE_S = 60
+"""A refused request costs little, and nothing tells when a quota has room again."""
+LONGEST_MESSAGE = 300
+SKEW = timedelta(seconds=5)
+"""By so much the clocks of two controllers may differ."""
+WAITS = " It waits "
+STORE = "store"
+"""Stands for the type of the store pod, which has none."""
+
+
+def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
+    """The status with each refusal that is new in this look, and without those that have been made up for."""
+    known, types = status.elastic or ElasticStatus(), {"": STORE, **{type.lower(): type for type in job.replicas}}
+    entries = {(entry.type, entry.node != ""): entry for entry in known.refused if not _is_over(job, snapshot, entry)}
+    new = [pod for pod in _refused(snapshot) if pod.type in types and pod.uid not in known.counted]
+    for pod in new:
+        entries[types[pod.type], True] = _counted(
+            entries.get((types[pod.type], True)), type=types[pod.type], node=pod.node, words=_reason(pod), now=snapshot.now
+        )
+    for message, type in ((refusal.message, types[refusal.type]) for refusal in snapshot.not_created if refusal.type in types):
+        entries[type, False] = _counted(entries.get((type, False)), type=type, node="", words=message, now=snapshot.now)
+    refused, counted = tuple(entries.values()), (*known.counted, *(pod.uid for pod in new))
+    if (refused, counted) == (known.refused, known.counted):
+        return status
+    return structs.replace(status, elastic=structs.replace(known, refused=refused, counted=counted))
+
+
+def _refused(snapshot: Snapshot) -> Iterator[Pod]:
+    return (pod for pod in _all_pods(snapshot) if is_refused(pod) and not pod.is_deleting)
+
+
+def _all_pods(snapshot: Snapshot) -> Iterator[Pod]:
+    yield from snapshot.pods
+    yield from (pod_from(owned.raw) for owned in snapshot.owned if owned.kind == "Pod")
+
+
+def _reason(pod: Pod) -> str:
+    return f"{pod.reason}: {pod.message}" if pod.message else pod.reason
+
+
+def _counted(before: Refusal | None, *, type: str, node: str, words: str, now: datetime) -> Refusal:
+    """The entry after one more refusal. All that are refused before its time is up belong to the same try."""
+    message = words[:LONGEST_MESSAGE]
+    if before is None:
+        return Refusal(type=type, node=node, message=message, count=1, at=now, pause_seconds=FIRST_PAUSE_S)
+    if _is_waiting(before, now):
+        return structs.replace(before, node=node, message=message, count=before.count + 1)
+    pause_s = min(2 * _pause_s(before), _longest_s(before))
+    return structs.replace(before, node=node, message=message, count=before.count + 1, at=now, pause_seconds=pause_s)
+
+
+def _is_over(job: Job, snapshot: Snapshot, entry: Refusal) -> bool:
+    """Have as many been made as there should be, and did nodes take in all of them?"""
+    if entry.type not in (STORE, *job.replicas):
+        return True
+    type, count = ("", 1) if entry.type == STORE else (entry.type.lower(), job.replicas[entry.type].replicas)
+    pods = [pod for pod in _all_pods(snapshot) if pod.type == type and not pod.is_deleting]
+    is_full = len(pods) >= count
+    has_begun = not any(is_refused(pod) or pod.phase is Phase.PENDING for pod in pods)
+    return not _is_waiting(entry, snapshot.now) and is_full and (has_begun or not entry.node)
+
+
+def with_waiting(snapshot: Snapshot, status: JobStatus) -> Snapshot:
+    """The same look, in which pods are pending that were refused and are to wait."""
+    types = {entry.type.lower() for entry in _waiting(status, snapshot.now) if entry.node}
+    waiting = {pod.uid for pod in _refused(snapshot) if pod.type in types}
+    pods = tuple(replace(pod, phase=Phase.PENDING) if pod.uid in waiting else pod for pod in snapshot.pods)
+    return replace(snapshot, pods=pods) if waiting else snapshot
+
+
+def held_back(status: JobStatus, now: datetime) -> frozenset[str]:
+    """The types of which the API server takes no pods at the moment."""
+    return frozenset(entry.type for entry in _waiting(status, now) if not entry.node)
+
+
+def without_waiting(actions: Iterator[Action], status: JobStatus, now: datetime) -> Iterator[Action]:
+    """The actions about objects beside the replicas, without those by which a store pod that waits would be made again."""
+    is_waiting = any(entry.type == STORE for entry in _waiting(status, now))
+    return (action for action in actions if not (is_waiting and isinstance(action, Create | Delete) and action.resource == PODS))
+
+
+def next_try(status: JobStatus, now: datetime) -> datetime | None:
+    return min((_end(entry) for entry in _waiting(status, now)), default=None)
+
+
+def in_words(status: JobStatus, now: datetime) -> str:
+    """What the message of a condition goes on with while pods wait. It stays the same for as long as they do."""
+    return "".join(f"{WAITS}{_pause_s(e)} s, until {_end(e):%H:%M:%S} UTC, to create pods again: {_who(e)}" for e in _waiting(status, now))
+
+
+def _who(entry: Refusal) -> str:
+    refuser = f"node {entry.node}" if entry.node else "the API server"
+    return f"{refuser} refused the last {entry.count} ({entry.type}): {entry.message.rstrip('.')}."
+
+
+def events(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
+    for pod in _refused(snapshot):
+        yield warning("PodRefused", f"Error pod {pod.name} was refused by node {pod.node}: {_reason(pod)}", about=pod.uid)
+
+
+def _waiting(status: JobStatus, now: datetime) -> Iterator[Refusal]:
+    return (entry for entry in (status.elastic.refused if status.elastic is not None else ()) if _is_waiting(entry, now))
+
+
+def _is_waiting(entry: Refusal, now: datetime) -> bool:
+    # Further away than it is long: the clock has stepped back, and nobody shall wait until it is there again.
+    return now < _end(entry) <= now + timedelta(seconds=_pause_s(entry)) + SKEW
+
+
+def _end(entry: Refusal) -> datetime:
+    return entry.at + timedelta(seconds=_pause_s(entry))
+
+
+def _pause_s(entry: Refusal) -> int:
+    return max(FIRST_PAUSE_S, min(entry.pause_seconds, _longest_s(entry)))
+
+
+def _longest_s(entry: Refusal) -> int:
+    return LONGEST_NODE_PAUSE_S if entry.node else LONGEST_API_PAUSE_S
