@@ -7,8 +7,8 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Protocol
 
+from controller.webhook.judges import Judges, Verdict, command
 from controller.webhook.keeping import Keeping, Place
-from controller.webhook.review import Answer, Request, answer
 from controller.webhook.server import serving
 from elastic.kube.client import Kube
 
@@ -23,8 +23,7 @@ class Door:
     def __init__(self, kube: Kube, place: Place, opened: socket.socket, *, kinds: Collection[str], namespace: str | None) -> None:
         self._keeping = Keeping(kube, place, clock=lambda: datetime.now(UTC))
         self._opened = opened
-        self._kinds = frozenset(kinds)
-        self._namespace = namespace
+        self._judges = Judges(command(kinds=kinds, namespace=namespace))
         self._is_open = asyncio.Event()
 
     @property
@@ -37,15 +36,17 @@ class Door:
     async def run(self, judged: Judged) -> None:
         """Answers until cancelled; `judged` hears of each answer."""
 
-        def judge(request: Request) -> Answer:
-            given = answer(request, kinds=self._kinds, namespace=self._namespace)
-            judged(request.kind.kind, allowed=given.response.allowed)
-            if given.response.status is not None:
-                who = {"kind": request.kind.kind, "namespace": request.namespace, "job": request.name}
-                log.info("refused at the door", extra={**who, "problems": given.response.status.message})
-            return given
+        async def judge(body: bytes, address: str) -> Verdict:
+            verdict = await self._judges.judge(body, address=address)
+            judged(verdict.subject.kind.kind, allowed=verdict.allowed)
+            if not verdict.allowed:
+                subject = verdict.subject
+                who = {"kind": subject.kind.kind, "namespace": subject.namespace, "job": subject.name}
+                log.info("refused at the door", extra={**who, "problems": verdict.problems})
+            return verdict
 
-        await self._keeping.begin()
-        async with serving(self._opened, tls=self._keeping.tls, judge=judge):
-            self._is_open.set()
-            await self._keeping.run()
+        async with self._judges.running():
+            await self._keeping.begin()
+            async with serving(self._opened, tls=self._keeping.tls, judge=judge):
+                self._is_open.set()
+                await self._keeping.run()

@@ -5,7 +5,7 @@ An update is refused only for what it makes wrong. What was wrong before is no r
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -18,20 +18,28 @@ LONGEST_WARNING = 256
 """An API server cuts what is longer, and drops warnings beyond 4096 characters in all."""
 
 
+Word: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
 class Kind(msgspec.Struct, frozen=True):
-    group: str
-    version: str
-    kind: str
+    group: Word
+    version: Word
+    kind: Word
 
 
-class Request(msgspec.Struct, frozen=True, rename="camel"):
+class Subject(msgspec.Struct, frozen=True):
+    """What a review is about."""
+
+    uid: Word
+    kind: Kind
+    name: Word = ""
+    namespace: Word = ""
+
+
+class Request(Subject, frozen=True, rename="camel", kw_only=True):
     """What the API server is about to store, and what it has stored."""
 
-    uid: str
-    kind: Kind
     operation: str
-    name: str = ""
-    namespace: str = ""
     sub_resource: str = ""
     object: dict[str, Any] | None = None
     old_object: dict[str, Any] | None = None
@@ -84,8 +92,12 @@ def answer(request: Request, *, kinds: Collection[str], namespace: str | None) -
         return Answer(Response(request.uid, True))
     problems, warnings, _ = _found(request.object)
     if brought := _brought(request.old_object, problems):
-        return Answer(Response(request.uid, False, _refusal(request, brought), _in_words(warnings)))
+        return refused(request, brought, warnings)
     return Answer(Response(request.uid, True, warnings=_in_words((*problems, *warnings))))
+
+
+def refused(subject: Subject, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> Answer:
+    return Answer(Response(subject.uid, False, _refusal(subject, problems), _in_words(warnings)))
 
 
 def _is_ours(request: Request, *, kinds: Collection[str], namespace: str | None) -> bool:
@@ -123,11 +135,11 @@ def _found(obj: object) -> tuple[Sequence[Problem], Sequence[Problem], bool]:
         return error.problems, error.warnings, error.is_whole
 
 
-def _refusal(request: Request, problems: Sequence[Problem]) -> Refusal:
+def _refusal(subject: Subject, problems: Sequence[Problem]) -> Refusal:
     more = len(problems) - MOST_TOLD
     words = "; ".join(map(str, problems[:MOST_TOLD])) + (f"; and {more} more problems" if more > 0 else "")
     causes = tuple(Cause(problem.path, problem.message) for problem in problems[:MOST_TOLD])
-    return Refusal(words, Details(request.name, request.kind.group, request.kind.kind, causes))
+    return Refusal(words, Details(subject.name, subject.kind.group, subject.kind.kind, causes))
 
 
 def _in_words(found: Sequence[Problem]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ def imported_by(statement: str) -> set[str]:
         "import elastic",
         "import elastic.api",
         "from elastic.api import parse, KINDS, Job, SpecError",
+        "import controller.webhook.judge",
         "import elastic.api; elastic.api.parse({}) if False else None",
     ],
 )

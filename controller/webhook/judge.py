@@ -1,0 +1,126 @@
+"""A process that judges reviews, one after another, so that no review can hold up the controller, which may end it at any moment.
+
+It hears a length and a body on its standard input and says who asks before it looks at the job, so that a job that cannot be judged in
+time can still be refused in words. It ends with its input, and by itself where a job takes far too long and nobody is left to end it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import BinaryIO
+
+import msgspec
+
+from controller.webhook.review import Answer, Request, Review, Subject, answer, refused
+from elastic.api.errors import Problem
+from elastic.api.pod_schema import METRIC, POD_TEMPLATE, fast_type
+
+LENGTH = struct.Struct(">I")
+LIMIT_S = 2.0
+MOST_MEMORY = 512 * 1024 * 1024
+"""Of address space. A review of the largest size takes a third of it."""
+PR_SET_PDEATHSIG = 1
+ORPHAN_S = 20.0
+"""After which it ends by itself, where the kernel does not end it with the controller."""
+GARBAGE_EVERY = 200_000
+"""Allocations. Looked for as often as usual, it would take three quarters of the time that a large body takes."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """What it needs is loaded."""
+
+
+class Unreadable(msgspec.Struct, frozen=True, tag="unreadable"):
+    """The body is no review."""
+
+    why: str
+
+
+class Asked(msgspec.Struct, frozen=True, tag="asked"):
+    """What the review is about; the next message is Judged."""
+
+    subject: Subject
+
+
+class Judged(msgspec.Struct, frozen=True, tag="judged"):
+    allowed: bool
+    problems: str
+    """In words, where it is not allowed."""
+    body: msgspec.Raw
+    """The AdmissionReview to answer with."""
+
+
+Said = Ready | Unreadable | Asked | Judged
+
+
+class _Heading(msgspec.Struct, frozen=True):
+    request: Subject
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--kinds", required=True)
+    asked.add_argument("--namespace")
+    options = asked.parse_args()
+    confine()
+    for name in (POD_TEMPLATE, METRIC):
+        fast_type(name)
+    serve(partial(answer, kinds=frozenset(options.kinds.split(",")), namespace=options.namespace))
+
+
+def confine() -> None:
+    """Takes little memory, and ends with the controller. A Ctrl-C is for the controller, which answers what was asked before it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    gc.set_threshold(GARBAGE_EVERY)
+
+
+def serve(judge: Callable[[Request], Answer]) -> None:
+    heard, said = sys.stdin.buffer, sys.stdout.buffer
+    with contextlib.suppress(BrokenPipeError):
+        _say(said, Ready())
+        while (body := _next(heard)) is not None:
+            signal.setitimer(signal.ITIMER_REAL, ORPHAN_S)
+            _judge(body, judge, said)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _judge(body: bytes, judge: Callable[[Request], Answer], said: BinaryIO) -> None:
+    try:
+        subject = msgspec.json.decode(body, type=_Heading).request
+    except (msgspec.DecodeError, RecursionError) as error:
+        _say(said, Unreadable(f"expected an AdmissionReview with a request: {error}"))
+        return
+    _say(said, Asked(subject))
+    try:
+        given = judge(msgspec.json.decode(body, type=Review).request)
+    except (msgspec.DecodeError, RecursionError) as error:
+        given = refused(subject, [Problem((), f"this cannot be read: {error}")])
+    response = given.response
+    _say(said, Judged(response.allowed, response.status.message if response.status else "", msgspec.Raw(msgspec.json.encode(given))))
+
+
+def _next(heard: BinaryIO) -> bytes | None:
+    head = heard.read(LENGTH.size)
+    return heard.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
+
+
+def _say(said: BinaryIO, message: Said) -> None:
+    data = msgspec.json.encode(message)
+    said.write(LENGTH.pack(len(data)) + data)
+    said.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""The processes that judge: a few, each with one review at a time. One that takes too long is ended and another started in its place, and
+the review is refused in words. Who asks takes turns by address, so that nobody who asks much keeps the others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from controller.webhook.judge import LENGTH, LIMIT_S, Asked, Judged, Ready, Said, Unreadable
+from controller.webhook.review import Subject, refused
+from elastic.api.errors import Problem
+
+log = logging.getLogger(__name__)
+
+SIZE = 2
+START_S = 30.0
+AGAIN_S = 0.5
+ENDS_WITHIN_S = 1.0
+MOST_START_AGAIN_S = 30.0
+WAIT_S = 0.9
+"""An API server waits three seconds for its answer: of what waits longer than this, the time for judging would be cut."""
+MOST_WAITING = 256
+MOST_SAID = 1024 * 1024
+
+
+class Busy(Exception):
+    """Nobody is free to judge."""
+
+
+class NoReview(Exception):
+    """The body is no AdmissionReview."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    subject: Subject
+    allowed: bool
+    problems: str
+    body: bytes
+    """The AdmissionReview to answer with."""
+
+
+class _Died(Exception):
+    """The process ended, or was ended; of what it was asked, it had read this much."""
+
+    def __init__(self, subject: Subject | None, why: str) -> None:
+        super().__init__(why)
+        self.subject = subject
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    body: bytes
+    begun: asyncio.Event
+    answer: asyncio.Future[Verdict | Exception]
+
+    def settle(self, answer: Verdict | Exception) -> None:
+        if not self.answer.done():  # who asked may have gone
+            self.answer.set_result(answer)
+
+
+class Turns:
+    """Reviews that wait, those of each address in order and the addresses in turns."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: dict[str, deque[_Asking]] = {}
+        self._some = asyncio.Event()
+
+    def add(self, address: str, asking: _Asking) -> None:
+        """Raises Busy where too many wait, of this address or in all."""
+        own = self._waiting.get(address, ())
+        if len(own) >= self._most // 2 or sum(map(len, self._waiting.values())) >= self._most:
+            raise Busy
+        self._waiting.setdefault(address, deque()).append(asking)
+        self._some.set()
+
+    async def next(self) -> _Asking:
+        while True:
+            await self._some.wait()
+            while self._waiting:
+                address = next(iter(self._waiting))
+                asking, left = self._waiting[address].popleft(), self._waiting.pop(address)
+                if left:
+                    self._waiting[address] = left
+                if not asking.answer.done():
+                    return asking
+            self._some.clear()
+
+
+class Judges:
+    """Answers while it is run."""
+
+    def __init__(self, command: Sequence[str], *, size: int = SIZE, limit_s: float = LIMIT_S, wait_s: float = WAIT_S) -> None:
+        self._command = command
+        self._size = size
+        self._limit_s = limit_s
+        self._wait_s = wait_s
+        self._turns = Turns(MOST_WAITING)
+        self._is_ready = asyncio.Event()
+
+    async def wait_ready(self) -> None:
+        """Until the first process can judge; who asks before waits for it as for any that is busy."""
+        await self._is_ready.wait()
+
+    async def judge(self, body: bytes, *, address: str) -> Verdict:
+        """Raises Busy or NoReview."""
+        asking = _Asking(body, asyncio.Event(), asyncio.get_running_loop().create_future())
+        self._turns.add(address, asking)
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await asking.begun.wait()
+            answer = await asking.answer
+        except TimeoutError:
+            raise Busy from None
+        finally:
+            asking.answer.cancel()  # where nobody waits for it any more, nobody needs to begin
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Starts the processes, which may take a while, and ends them with the block."""
+        tasks = [asyncio.create_task(self._work()) for _ in range(self._size)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self) -> None:
+        """One process after another, each until it dies."""
+        again_s, asking = AGAIN_S, None
+        while True:
+            try:
+                async with self._process() as process:
+                    await self._begun(process)
+                    self._is_ready.set()
+                    again_s = AGAIN_S
+                    while True:
+                        asking = asking or await self._turns.next()
+                        if process.returncode is not None:
+                            raise _Died(None, "it ended while nobody asked")  # who asks now is answered by the next one
+                        current, asking = asking, None
+                        await self._answer(current, process)
+            except (_Died, OSError) as error:
+                log.warning("a process that judges jobs has ended, another takes its place", extra={"why": str(error)})
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, MOST_START_AGAIN_S)
+
+    @asynccontextmanager
+    async def _process(self) -> AsyncIterator[Process]:
+        process = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=PIPE)
+        try:
+            yield process
+        finally:
+            assert process.stdout is not None
+            if process.stdout.at_eof():  # it is about to end; a signal now would take its exit status from asyncio
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), ENDS_WITHIN_S)
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    async def _begun(self, process: Process) -> None:
+        try:
+            async with asyncio.timeout(START_S):
+                await _heard(process, None)
+        except TimeoutError:
+            raise _Died(None, f"it did not start within {START_S:.0f} s") from None
+
+    async def _answer(self, asking: _Asking, process: Process) -> None:
+        asking.begun.set()
+        try:
+            asking.settle(await self._verdict(asking.body, process))
+        except NoReview as error:
+            asking.settle(error)
+        except _Died as died:
+            asking.settle(Busy() if died.subject is None else _unjudged(died.subject, str(died)))
+            raise
+
+    async def _verdict(self, body: bytes, process: Process) -> Verdict:
+        subject: Subject | None = None
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await _tell(process, body)
+                match await _heard(process, None):
+                    case Asked(subject):
+                        said = await _heard(process, subject)
+                    case said:
+                        pass
+        except TimeoutError:
+            raise _Died(subject, f"it took more than {self._limit_s:g} s") from None
+        match said:
+            case Judged() if subject is not None:
+                return Verdict(subject, said.allowed, said.problems, bytes(said.body))
+            case Unreadable(why):
+                raise NoReview(why)
+        raise _Died(subject, f"it said {said} where a judgement was expected")
+
+
+def command(*, kinds: Collection[str], namespace: str | None) -> list[str]:
+    """That starts a process which judges those kinds."""
+    options = ["--kinds", ",".join(kinds), *(() if namespace is None else ("--namespace", namespace))]
+    return [sys.executable, "-P", "-m", "controller.webhook.judge", *options]
+
+
+def _unjudged(subject: Subject, why: str) -> Verdict:
+    message = f"the job could not be judged: {why}; make it smaller, or try again if it is small"
+    given = refused(subject, [Problem((), message)])
+    return Verdict(subject, False, message, msgspec.json.encode(given))
+
+
+async def _tell(process: Process, body: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.writelines((LENGTH.pack(len(body)), body))
+    with contextlib.suppress(ConnectionError):  # that it ended is seen where it should have answered
+        await process.stdin.drain()
+
+
+async def _heard(process: Process, subject: Subject | None) -> Ready | Unreadable | Asked | Judged:
+    assert process.stdout is not None
+    try:
+        (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+        if length > MOST_SAID:
+            raise _Died(subject, "it said too much")
+        said: Ready | Unreadable | Asked | Judged = msgspec.json.decode(await process.stdout.readexactly(length), type=Said)
+    except asyncio.IncompleteReadError:
+        raise _Died(subject, "the process that judged it ended") from None
+    return said

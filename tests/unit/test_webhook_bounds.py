@@ -1,0 +1,89 @@
+"""Who makes room for whom at the webhook, and in which order reviews are judged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller.webhook.connections import BEGIN_S, IDLE_S, MOST, MOST_OF_ONE_ADDRESS, Connection, must_go
+from controller.webhook.judges import Busy, Turns, _Asking
+from controller.webhook.server import Room
+
+
+def connections(address: str, count: int, *, since: float = 0.0, answers: bool = False) -> list[Connection]:
+    return [Connection(address, since + i, answers=answers) for i in range(count)]
+
+
+def test_where_there_is_room_nobody_goes():
+    assert must_go(connections("a", MOST_OF_ONE_ADDRESS - 1), "a") is None
+    assert must_go([one for address in "abc" for one in connections(address, 40)], "d") is None
+
+
+def test_of_an_address_that_has_many_the_one_goes_that_waits_longest():
+    there = connections("a", MOST_OF_ONE_ADDRESS, since=5) + connections("b", 3)
+    assert must_go(there, "a") is there[0]
+    assert must_go(there, "b") is None
+
+
+def test_where_there_are_many_the_address_that_has_most_makes_room():
+    few = connections("a", 50)
+    most = connections("b", MOST - 50, since=100)
+    assert must_go(few + most, "c") is most[0]
+
+
+def test_what_is_being_answered_goes_last():
+    there = connections("a", 5, answers=True) + connections("a", MOST_OF_ONE_ADDRESS - 5, since=100)
+    assert must_go(there, "a") is there[5]
+
+
+def test_a_connection_is_overdue_that_asks_nothing_for_long():
+    assert not Connection("a", 0).is_overdue(BEGIN_S)
+    assert Connection("a", 0).is_overdue(BEGIN_S + 1)
+    assert not Connection("a", 0, answers=True).is_overdue(IDLE_S + 1)
+    assert not Connection("a", 0, answered=1).is_overdue(BEGIN_S + 1)
+    assert Connection("a", 0, answered=1).is_overdue(IDLE_S + 1)
+
+
+def test_of_the_room_for_bodies_one_address_has_half():
+    room = Room(100)
+    assert room.take("a", 50)
+    assert not room.take("a", 1)
+    assert room.take("b", 30)
+    assert not room.take("c", 30)
+    room.give_back("a", 50)
+    assert room.take("a", 20)
+    assert room.take("c", 50)
+
+
+def asking(body: bytes) -> _Asking:
+    return _Asking(body, asyncio.Event(), asyncio.get_running_loop().create_future())
+
+
+async def test_addresses_are_judged_in_turns_and_reviews_of_one_in_order():
+    turns = Turns(100)
+    for body in (b"a1", b"a2", b"a3"):
+        turns.add("a", asking(body))
+    turns.add("b", asking(b"b1"))
+    turns.add("c", asking(b"c1"))
+    assert [(await turns.next()).body for _ in range(5)] == [b"a1", b"b1", b"c1", b"a2", b"a3"]
+
+
+async def test_nobody_judges_what_nobody_waits_for():
+    turns = Turns(100)
+    gone = asking(b"gone")
+    turns.add("a", gone)
+    turns.add("a", asking(b"there"))
+    gone.answer.cancel()
+    assert (await turns.next()).body == b"there"
+
+
+async def test_so_many_wait_and_half_of_them_of_one_address():
+    turns = Turns(4)
+    for address in "aab":
+        turns.add(address, asking(b""))
+    with pytest.raises(Busy):
+        turns.add("a", asking(b""))
+    turns.add("c", asking(b""))
+    with pytest.raises(Busy):
+        turns.add("d", asking(b""))
