@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller.deciding.actions import Create, Delete, Plan
+from controller.deciding.actions import Create, Delete, Plan, Update
 from controller.deciding.plan import plan
 from controller.deciding.settings import Rendezvous, Settings
 from controller.watching.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World
@@ -143,6 +143,10 @@ class Cluster:
             case Create(resource, item) if resource == SERVICES and REPLICA_TYPE in item["metadata"]["labels"]:
                 name = item["metadata"]["name"]
                 self.services[name] = Service(name=name, uid=f"service-{name}", owner=self.job.metadata.uid)
+            case Update(resource, name, change) if resource == PODS:
+                # As the kubelet ends a pod that has been active for too long.
+                assert change == {"metadata": {"uid": self.pods[name].uid}, "spec": {"activeDeadlineSeconds": 1}}
+                self.pods[name] = replace(self.pods[name], phase=Phase.FAILED, deadline_s=1, reason="DeadlineExceeded")
             case Create(_, item):
                 kind, name = item["kind"], item["metadata"]["name"]
                 self.made += 1

@@ -180,9 +180,22 @@ async def live(kube: Kube, *, until_done: Callable[[Which], Awaitable[None]]) ->
     await take_names(kube, found)
     await begin(kube, jobs("b"))
     await change(kube, found)
+    await give_up(kube, pytorch("c-given-up", "elastic"))
     await until_done(lambda use: use[0] != "delete" and not is_of_volcano(use))
     await suspend(kube, jobs("a"))
     await until_done(lambda use: not is_of_volcano(use))
+
+
+async def give_up(kube: Kube, wanted: Object) -> None:
+    """A job whose worker runs and whose group is let end."""
+    found = await made(kube, await begin(kube, [wanted]), of={PODS})
+    resource, name = JOBS[wanted["kind"]], wanted["metadata"]["name"]
+    for _, pod in found:
+        if _ == PODS:
+            running = {"status": {"phase": "Running"}}
+            await kube.patch(PODS, pod["metadata"]["name"], running, namespace="default", subresource="status")
+    closed = {"status": {"elastic": {"closed": "all restarts that maxRestarts allows are used up"}}}
+    await kube.patch(resource, name, closed, namespace="default", subresource="status")
 
 
 async def live_in_gangs(kube: Kube, *, until_done: Callable[[Which], Awaitable[None]]) -> None:

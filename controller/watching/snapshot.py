@@ -39,6 +39,8 @@ class Container:
     message: str = ""
     ended_at: datetime | None = None
     """When its newest run ended that has ended."""
+    started_at: datetime | None = None
+    """When its present run began, while it runs."""
     # The run before this one: with a kubelet that restarts containers, the only trace of how it ended.
     last_exit_code: int | None = None
     last_exit_reason: str = ""
@@ -65,6 +67,8 @@ class Pod:
     """The group it was made for; pods of another group cannot work with it."""
     gone_by: datetime | None = None
     """When it is being deleted: the end of its grace."""
+    deadline_s: int | None = None
+    """How long it may run, by its own spec."""
     is_forced: bool = False
     """It is being deleted without any grace; what keeps it is a finalizer."""
 
@@ -202,6 +206,7 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
         containers=tuple(_container(c) for c in status.get("containerStatuses") or ()),
         group=labels.get(GROUP, ""),
         gone_by=_time(metadata.get("deletionTimestamp")),
+        deadline_s=(raw.get("spec") or {}).get("activeDeadlineSeconds"),
         is_forced=metadata.get("deletionGracePeriodSeconds") == 0,
         inits=tuple(_container(c) for c in status.get("initContainerStatuses") or ()),
     )
@@ -241,6 +246,7 @@ def _container(raw: Mapping[str, Any]) -> Container:
         waiting=waiting.get("reason") or "",
         message=ended.get("message") or waiting.get("message") or "",
         ended_at=_time(ended.get("finishedAt") or last.get("finishedAt")),
+        started_at=_time((state.get("running") or {}).get("startedAt")),
         last_exit_code=last.get("exitCode"),
         last_exit_reason=last.get("reason") or "",
         last_message=last.get("message") or "",

@@ -60,7 +60,12 @@ def job_rights(kinds: Iterable[str]) -> list[Right]:
 
 
 REPLICAS = [
-    _right("", "pods", ("get", *SEEN, "create", "delete"), "A job's replicas; where a name is taken, the pod is read to see by whom."),
+    _right(
+        "",
+        "pods",
+        ("get", *SEEN, "create", "patch", "delete"),
+        "A job's replicas; those of a failed job are ended by a deadline, and stay.",
+    ),
     _right("", "services", ("get", *SEEN, "create", "patch", "delete"), "The names of replicas and stores."),
     _right("", "secrets", ("get", "create", "patch"), "A job's token for its world, and the keys of MPI over ssh, each by its name."),
     _right("", "events", ("create",), "What happened is told as Events."),

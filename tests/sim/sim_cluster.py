@@ -246,11 +246,19 @@ class Cluster:
         elif status["phase"] == "Pending":
             if self._draw.random() < 0.4:
                 self._begin(pod, run)
+        elif status["phase"] == "Running" and pod["spec"].get("activeDeadlineSeconds"):
+            self._exceed_deadline(pod)
         elif status["phase"] == "Running" and self.is_finishing and _ends(pod) and self._draw.random() < 0.3:
             if run.agent is not None:
                 run.agent.finish()
             else:
                 self._end(pod, code=0, reason="Completed")
+
+    def _exceed_deadline(self, pod: Object) -> None:
+        """The kubelet ends a pod that has been active for too long, whatever its restart policy."""
+        self._stop(pod, says_so=True)
+        over = {"phase": "Failed", "reason": "DeadlineExceeded", "conditions": [{"type": "Ready", "status": "False"}]}
+        self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update(over))
 
     def _schedule(self, pod: Object) -> None:
         name = pod["metadata"]["name"]

@@ -110,7 +110,7 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {"user": 1}
     assert cluster.job.status.elastic.charged == (Charge(cause="user", at=NOW),)
-    assert cluster.names() == []
+    assert {pod.phase for pod in cluster.pods.values()} == {Phase.FAILED}, "stopped, and kept for their logs"
 
 
 def test_a_closed_world_gives_the_reason_also_where_its_workers_have_failed_for_good() -> None:

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import Action, Delete, DeleteJob, Forget, JobEvent, Plan, normal
-from controller.deciding.lifecycle.conditions import ENDS, reason_of, with_condition
+from controller.deciding.actions import Action, Delete, DeleteJob, Forget, JobEvent, Plan, Update, normal
+from controller.deciding.lifecycle.conditions import ENDS, holds, reason_of, with_condition
 from controller.deciding.objects.differences import reconciled
 from controller.deciding.replicas.tally import Tally, replica_statuses
 from controller.watching.snapshot import Phase, Pod, Service, Snapshot
@@ -37,7 +37,7 @@ def over(job: Job, snapshot: Snapshot) -> Plan:
     """A job that is over: clean up as its policy says, and delete the job when its time has come."""
     policy = job.run_policy
     actions: list[Action] = [Forget()] if job.elastic is not None else []
-    actions += cleaned(job, snapshot)
+    actions += [*cleaned(job, snapshot), *_stopped(job, snapshot)]
     actions += reconciled(snapshot, (), managed=ACTIVE_ONLY)
     told = tuple(of_group(snapshot))
     due = None if policy.suspend else due_at(job.status, policy.ttl_seconds_after_finished)
@@ -83,8 +83,25 @@ def _goes(job: Job, pod: Pod) -> bool:
         case CleanPodPolicy.RUNNING:
             return not pod.is_over
         case CleanPodPolicy.NONE:
-            # There was no room for it while the others trained, and nobody is there any more whom it could join.
-            return job.elastic is not None and pod.phase is Phase.PENDING
+            # Nobody is there any more whom it could join. What runs when a job has failed is stopped instead, and keeps its logs.
+            is_late = pod.phase is Phase.PENDING or (not pod.is_over and _has_met(job) and holds(job.status, ConditionType.SUCCEEDED))
+            return job.elastic is not None and is_late
+
+
+def _has_met(job: Job) -> bool:
+    """Whether its workers meet at a rendezvous, where they would wait for ever once the job is over."""
+    return job.elastic is not None and job.status.elastic is not None and bool(job.status.elastic.backend)
+
+
+def _stopped(job: Job, snapshot: Snapshot) -> Iterator[Action]:
+    """Workers of a group that was given up end without being deleted: a pod that has been active for too long is ended by its kubelet,
+    is not started again, and its logs can still be read.
+    """
+    if not _has_met(job) or job.run_policy.clean_pod_policy is not CleanPodPolicy.NONE or holds(job.status, ConditionType.SUCCEEDED):
+        return
+    for pod in snapshot.pods:
+        if pod.phase in (Phase.RUNNING, Phase.UNKNOWN) and not pod.is_deleting and pod.deadline_s != 1:
+            yield Update(PODS, pod.name, {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
 
 
 def deletions(pods: list[Pod]) -> Iterator[Action]:

@@ -22,7 +22,7 @@ NO_MORE_TIME = "it was active longer than specified deadline"
 
 def succeeded(view: JobView) -> Plan | None:
     job = view.job
-    if not has_succeeded(job, view.snapshot.pods, view.counts, failed=view.failed):
+    if not has_succeeded(job, view.snapshot, view.counts, failed=view.failed):
         return None
     named = called(job)
     words = "successfully completed." if "/" in named else "is successfully completed."
@@ -37,7 +37,9 @@ def finalize_failure(view: JobView) -> Plan | None:
     if view.closed in (NO_MORE_RESTARTS, NO_MORE_TIME):
         return _ended(view, f"Job {view.job.metadata.name} has failed because {view.closed}")
     whose = "its group ended: " if view.backend is membership.RendezvousBackend.OURS else ""
-    return _ended(view, f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}")
+    message = f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}"
+    status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
+    return Plan(status=status, news=(*view.news, normal(reason_of(view.job, "Failed"), message)))
 
 
 def deadline_exceeded(view: JobView) -> Plan | None:
@@ -47,7 +49,7 @@ def deadline_exceeded(view: JobView) -> Plan | None:
 
 
 def _ended(view: JobView, message: str) -> Plan:
-    """The job is stopped from outside: everything it runs goes, and the counts stay as they last were."""
+    """The job is stopped from outside: everything it runs goes, as upstream has it, and the counts stay as they last were."""
     status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
     news = (*view.news, *cleanup.of_group(view.snapshot), normal(reason_of(view.job, "Failed"), message))
     return Plan(tuple(cleanup.everything_deleted(view.snapshot)), status, news, is_final=True)
