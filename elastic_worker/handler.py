@@ -163,6 +163,10 @@ class ElasticHandler(RendezvousHandler):
                 raise RendezvousClosedError(view.closed)
             if view.generation > self._generation:
                 return view
+            if view.finished:
+                # Not by torch's RendezvousGracefulExitError: torchrun 2.13 catches it and then fails for want of a result.
+                log.warning("ending with status 0: %s", view.finished)
+                raise SystemExit(0)
             if presence.denied and presence.away_s > DENIED_S:
                 raise RendezvousConnectionError(presence.denied)
             if presence.away_s > self._away_s:
@@ -173,7 +177,7 @@ class ElasticHandler(RendezvousHandler):
 
     def _has_news(self) -> bool:
         presence = self._presence
-        return bool(presence.refused or presence.view.closed) or presence.view.generation > self._generation
+        return bool(presence.refused or presence.view.closed or presence.view.finished) or presence.view.generation > self._generation
 
     def _connect(self, view: View) -> typing.Optional[Store]:
         """Connect to the store of the world, which its rank 0 hosts; None where it cannot be reached."""

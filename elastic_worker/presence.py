@@ -40,6 +40,7 @@ class View:
         self.store = str(fields.get("store", ""))
         self.reform = str(fields.get("reform", ""))
         self.waiting = str(fields.get("waiting", ""))
+        self.finished = str(fields.get("finished", ""))
         self.leaving = str(fields.get("leaving", ""))
         self.closed = str(fields.get("closed", ""))
         self.done = bool(fields.get("done", False))

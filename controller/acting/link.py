@@ -118,6 +118,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
             wire.Ended(member=end.member, pod_uid=end.pod_uid, run=end.run, cause=end.cause.value, is_last=end.is_last)
             for end in told.ended
         ),
+        finished=told.finished,
         restarts=dict(told.restarts),
         open=tuple(wire.Restart(**msgspec.structs.asdict(entry)) for entry in told.open),
         booked_to=told.booked_to,

@@ -100,6 +100,7 @@ class SetExpectation:
     restarts: tuple[tuple[str, int], ...]
     grace_s: float
     floor: int
+    finished: tuple[str, ...] = ()
     term: int = 0
     open: tuple[Restart, ...] = ()
     booked_to: int = 0

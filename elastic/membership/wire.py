@@ -103,6 +103,7 @@ class Expectation(Wire, frozen=True):
 
     pending: members whose pods cannot be here yet, so that nobody waits for them.
     ended: ends of containers that no World has confirmed yet.
+    finished: members whose pods have ended with 0, which a server that has just started cannot know.
     floor, charged, fruitless, step: what the job's status says of the highest generation, of the restarts within the budget's window,
     of restarts in a row without progress, and of the step reached by then. A server that has just started knows none of it.
     restarts, open, booked_to: the job's restart log (elastic.membership.restart_log).
@@ -115,6 +116,7 @@ class Expectation(Wire, frozen=True):
     pending: Names = ()
     leaving: Annotated[tuple[Leaving, ...], Meta(max_length=MAX_MEMBERS)] = ()
     ended: Annotated[tuple[Ended, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    finished: Names = ()
     min: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
     max: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
     sizes: Annotated[tuple[int, ...], Meta(max_length=MAX_MEMBERS)] = ()
@@ -278,6 +280,7 @@ class View(Wire, frozen=True):
     generation, id, rank, size, store: the world it is in (generation 0: none).
     reform: not empty: stop working and come to the barrier, for this reason.
     waiting: why a member at the barrier is not in a world yet.
+    finished: not empty: the work is done and no further world follows, for this reason: a member at the barrier ends with 0.
     closed: not empty: the job's world is closed for good, for this reason. done: everybody of the world finished or is gone.
     uncounted: of the world it is in, or was in when the group was let end: to be shown to a server that knows nothing.
     """
@@ -289,6 +292,7 @@ class View(Wire, frozen=True):
     store: str = ""
     reform: str = ""
     waiting: str = ""
+    finished: str = ""
     leaving: str = ""
     closed: str = ""
     done: bool = False

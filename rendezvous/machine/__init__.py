@@ -9,7 +9,7 @@ from rendezvous.machine.event_handlers import is_retired, is_stale
 from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
 from rendezvous.machine.state import Cause, Job, Limits, Member, Phase
 from rendezvous.machine.step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step, step_all
-from rendezvous.machine.views import is_done, summary, view
+from rendezvous.machine.views import summary, view
 
 __all__ = [
     "Cause",
@@ -30,7 +30,6 @@ __all__ = [
     "Tick",
     "Wake",
     "begin",
-    "is_done",
     "is_retired",
     "is_stale",
     "leaving",

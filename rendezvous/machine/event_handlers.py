@@ -53,7 +53,7 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
         case Started():
             return _started(job, member, message.generation)
         case Finished():
-            return job.change(name, phase=Phase.FINISHED) if member.generation == message.generation else job
+            return _finished(job, member, message.generation)
         case Beat():
             return job
 
@@ -66,12 +66,13 @@ def is_retired(job: Job, name: str, incarnation: str) -> bool:
 def _join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
     known = job.members.get(name)
     if known is not None and known.incarnation != incarnation:
-        job = _retire(job, known)
+        job = _retire(job, known, by=incarnation)
         known = None
     held = message.held
     if held is not None:
         job = _adopt(job, held)
     if known is None:
+        job = _returned(job, name) if held is None else job
         phase = Phase.READY if message.ready else Phase.BOOTING
         known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, arrived=job.arrivals)
         job = replace(job, arrivals=job.arrivals + 1)
@@ -81,6 +82,13 @@ def _join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
     if held is not None and message.failed:
         job = _failed_before(job.with_member(member), member, held=held, status=message.status)
     return _place(job.with_member(member), member, held=held, barrier=barrier)
+
+
+def _returned(job: Job, name: str) -> Job:
+    """A member has come that holds no world: whoever had its name before works no more."""
+    if not any(loss.may_work and loss.member == name for loss in job.disrupted):
+        return job
+    return replace(job, disrupted=tuple(replace(loss, may_work=loss.may_work and loss.member != name) for loss in job.disrupted))
 
 
 def _failed_before(job: Job, member: Member, *, held: Held, status: int | None) -> Job:
@@ -136,13 +144,17 @@ def _adopt(job: Job, held: Held) -> Job:
         adopted=True,
         ranks=ranks_of(seats),
     )
-    job = replace(job, standing=world, uncounted=held.uncounted, trouble=None, failures=(), disrupted=(), hung="", started=frozenset())
+    job = replace(job, standing=world, uncounted=held.uncounted, trouble=None, failures=(), disrupted=(), hung="")
+    job = replace(job, started=frozenset(), finished=frozenset())
     return replace(job, progress=progress.in_new_world(job))
 
 
-def _retire(job: Job, member: Member) -> Job:
+def _retire(job: Job, member: Member, *, by: str) -> Job:
     """A newer incarnation of a member has come: the old one is gone and may not come back."""
     retired = (*job.retired, (member.name, member.incarnation))[-RETIRED_KEPT:]
+    if member.has_left and pod_of(member) == _pod(by):
+        # Its container ended with 0 and was started again all the same (restartPolicy Always): so will the others be, and the work.
+        job = replace(job, finished=frozenset())
     job = gone(job, member.name, words=f"{member.name} started anew")
     return replace(job, retired=retired).without(member.name)
 
@@ -165,6 +177,8 @@ def _leave(job: Job, member: Member, message: Leave) -> Job:
     if message.by_signal:
         cause = cause or Cause.DISRUPTION.value
     words = f"{member.name} left: {message.reason}" if message.reason else f"{member.name} left"
+    if member.phase is Phase.FINISHED:
+        return job.change(member.name, has_left=True)
     return gone(job, member.name, cause=cause, words=words)
 
 
@@ -176,7 +190,7 @@ def gone(job: Job, name: str, *, cause: str = "", words: str) -> Job:
     if member.phase is Phase.FINISHED:
         return job
     if job.standing is not None and job.standing.ranks.get(name) is not None:
-        loss = Loss(name, pod_of(member), cause or Cause.DISRUPTION.value, words, is_gone=True, unsure=not cause)
+        loss = Loss(name, pod_of(member), cause or Cause.DISRUPTION.value, words, is_gone=True, unsure=not cause, may_work=not cause)
         job = disrupted_by(job, loss)
     return job.without(name)
 
@@ -200,6 +214,16 @@ def _record(job: Job, member: Member, *, status: int | None) -> Job:
     failure = Failure(member.name, pod_of(member), status)
     words = f"a worker of {member.name} ended with status {status}" if status is not None else f"a worker of {member.name} ended"
     return replace(job, failures=(*job.failures, failure), trouble=job.trouble or (words, Cause.USER.value))
+
+
+def _finished(job: Job, member: Member, generation: int) -> Job:
+    if member.generation != generation:
+        return job
+    job = job.change(member.name, phase=Phase.FINISHED)
+    standing = job.standing
+    if standing is None or generation != standing.generation or member.name not in standing.ranks:
+        return job
+    return replace(job, finished=job.finished | {member.name})
 
 
 def _started(job: Job, member: Member, generation: int) -> Job:
@@ -313,4 +337,8 @@ def _by_itself(job: Job, end: Ended, *, words: str) -> Job:
 
 def pod_of(member: Member) -> str:
     """The uid of a member's pod, with which its incarnation begins."""
-    return member.incarnation.partition("/")[0]
+    return _pod(member.incarnation)
+
+
+def _pod(incarnation: str) -> str:
+    return incarnation.partition("/")[0]

@@ -5,7 +5,7 @@ What follows from that is decided by those who charge restarts and form worlds.
 from dataclasses import replace
 
 from elastic.membership.wire import Expectation
-from rendezvous.machine.state import Cause, Job, Phase, Progress
+from rendezvous.machine.state import Cause, Job, Progress
 
 
 def stepped(job: Job, generation: int, step: int) -> Job:
@@ -64,7 +64,7 @@ def stood_still(job: Job) -> Job:
     if began is None or job.now < max(began, known.moved_at) + limit:
         return job
     is_forming = job.round is not None and job.round.draining
-    if is_forming or any(name in job.members and job.members[name].phase is Phase.FINISHED for name in standing.ranks):
+    if is_forming or job.finished:
         return job
     words = f"training reported no further step for {limit:g} s"
     return replace(job, hung=words, trouble=job.trouble or (words, Cause.HANG.value), sign=max(began, known.moved_at))

@@ -12,7 +12,8 @@ from elastic.membership import window
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_UNCOUNTED, Ended, Restart
 from rendezvous.machine import progress
-from rendezvous.machine.state import CHARGED, Cause, Job, Loss, Phase
+from rendezvous.machine.completion import has_finished
+from rendezvous.machine.state import CHARGED, Cause, Job, Loss
 
 KNOWN_KEPT = 256
 """So many restarts are kept in mind although the controller knows them: the next word may be of another leader with an older view."""
@@ -53,7 +54,7 @@ def _ended(job: Job) -> list[Restart]:
     ]
     if job.hung:
         ended.append(Restart(id=id, generation=generation, cause=Cause.HANG.value))
-    cause = Cause.COLLATERAL if job.disrupted or job.hung or _has_finished(job) else Cause.USER
+    cause = Cause.COLLATERAL if job.disrupted or job.hung or has_finished(job) else Cause.USER
     for failure in job.failures:
         ended.append(Restart(id=f"{id}/{failure.pod}", generation=generation, cause=cause.value, pod=failure.pod, lost=failure.is_gone))
         cause = Cause.COLLATERAL
@@ -63,17 +64,11 @@ def _ended(job: Job) -> list[Restart]:
 def _words(job: Job) -> str:
     if job.hung:
         return job.hung
-    if job.failures and not _has_finished(job):
+    if job.failures and not has_finished(job):
         first = job.failures[0]
         status = f"with status {first.status}" if first.status is not None else "by itself"
         return f"a worker of {first.member} ended {status}"
     return job.disrupted[0].words if job.disrupted else "a worker ended after its peers had finished"
-
-
-def _has_finished(job: Job) -> bool:
-    """Whether a member of the current world is done: what others still held open with it breaks then, and is nobody's fault."""
-    seats = job.standing.ranks if job.standing is not None else {}
-    return any(name in job.members and job.members[name].phase is Phase.FINISHED for name in seats)
 
 
 def booked(job: Job, restarts: Iterable[Restart]) -> Job:
@@ -156,8 +151,9 @@ def _lost(job: Job, pod: str) -> Restart | None:
 
 def _explained(loss: Loss, cause: str, words: str) -> Loss:
     if not loss.unsure:
-        return replace(loss, is_gone=False)
-    return replace(loss, cause=cause, words=words if cause != loss.cause else loss.words, is_gone=False, unsure=False)
+        return replace(loss, is_gone=False, may_work=False)
+    words = words if cause != loss.cause else loss.words
+    return replace(loss, cause=cause, words=words, is_gone=False, unsure=False, may_work=False)
 
 
 def _close_if_spent(job: Job, words: str) -> Job:

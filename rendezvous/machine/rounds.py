@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from elastic.membership.wire import MAX_UNCOUNTED, Restart
 from rendezvous.machine.choose import absent, leaving, seats, target, unknown_seats
+from rendezvous.machine.completion import has_finished, noted, works_on
 from rendezvous.machine.event_handlers import apply_exit_reports, gone
 from rendezvous.machine.progress import in_new_world, stood_still
 from rendezvous.machine.restart_budget import booked, charge_restarts, uncounted
@@ -23,7 +24,7 @@ def settle(job: Job, *, let_go: bool) -> Job:
     job = apply_exit_reports(job)
     if job.closed:
         return job
-    job = _turn(job)
+    job = _turn(noted(job))
     if job.round is not None and job.round.draining:
         job = _give_up_late(job)
         job = _close_round(job)
@@ -74,12 +75,15 @@ def is_whole(job: Job) -> bool:
 
 def _turn(job: Job) -> Job:
     """Begin, continue or call off a round."""
+    if has_finished(job):
+        # Who was asked back has stopped its work for that. Nobody else is disturbed: neither by a newcomer nor because a peer is lost.
+        is_draining = job.round is not None and job.round.draining
+        if job.is_done or (works_on(job) and not is_draining):
+            return replace(job, round=None)
     if not is_whole(job):
         return _must_form(job)
     standing = job.standing
     assert standing is not None
-    if any(job.members[name].phase is Phase.FINISHED for name in standing.ranks):
-        return replace(job, round=None)  # the work is done: nobody joins it now
     wanted = target(job)
     if not wanted or unknown_seats(standing) or frozenset(wanted) == standing.ranks.keys():
         # Whoever was told to come has stopped its work for that: a round that drains is carried through, though nothing changes any more.
@@ -114,20 +118,13 @@ def _must_form(job: Job) -> Job:
     reason, cause = job.trouble or ("the first members have come", Cause.START.value)
     if job.trouble is None and job.standing is not None and job.standing.adopted:
         reason, cause = "the rendezvous server restarted while members were missing", Cause.DISRUPTION.value
-    if job.failures and not job.disrupted and _works_on(job):
+    if job.failures and not job.disrupted and works_on(job):
         until = job.now + job.limits.peers_s
         if job.round is None or job.round.until > until:
             return replace(job, round=Round(reason, cause, job.now, False, until))
         if job.now < job.round.until:
             return job
     return _drain(job, reason, cause)
-
-
-def _works_on(job: Job) -> bool:
-    """Whether somebody's workers still run in a world in which another's failed."""
-    seats = job.standing.ranks if job.standing is not None else {}
-    failed = {failure.member for failure in job.failures}
-    return any(job.members[name].phase is Phase.RUNNING for name in seats if name in job.members and name not in failed)
 
 
 def _drain(job: Job, reason: str, cause: str) -> Job:
@@ -225,6 +222,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         progress=in_new_world(job),
         sign=None,
         started=frozenset(),
+        finished=frozenset(),
         phases=phases,
     )
 

@@ -54,6 +54,10 @@ class Limits:
     """after a worker's failure, for its peers to end by themselves: it may be that they were just finishing"""
     drain_s: float = 10.0
     """for a running member to come to the barrier, beyond its grace"""
+    late_s: float = 30.0
+    """after the work is done, for expected members that did not take part in its end, to come, hear of it, and go"""
+    cut_off_s: float = 600.0
+    """after the work is done, for a member of the world whose connection was lost: it may still work"""
     progress_s: float = 300.0
     """of life, after which a world has got somewhere, where training never tells of its steps"""
 
@@ -73,6 +77,8 @@ class Member:
     broken_at: float | None = None
     leave_by: float | None = None
     leave_cause: str = ""
+    has_left: bool = False
+    """it had finished, and its agent has ended in good order"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A member that the current world lost to something other than its worker's failure, not judged yet. is_gone: it left, and perhaps
-    its container ended; unsure: the controller may know a better cause.
+    its container ended; unsure: the controller may know a better cause; may_work: nothing but a connection tells that it is gone.
     """
 
     member: str
@@ -140,6 +146,7 @@ class Loss:
     words: str
     is_gone: bool = False
     unsure: bool = False
+    may_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +223,19 @@ class Job:
     sign: float | None = None
     """when the first sign of the next change was there"""
     started: frozenset[str] = frozenset()
+    finished: frozenset[str] = frozenset()
+    """the members of the current world whose workers have ended with 0, whatever became of their agents since"""
     phases: Phases | None = None
     closed: str = ""
+    done_at: float | None = None
+    """since when the work is done"""
+    is_complete: bool = False
+    """the work is done, and nobody is waited for any more"""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no further world follows because the work is done."""
+        return self.done_at is not None
 
     @property
     def min(self) -> int:

@@ -7,7 +7,7 @@ from elastic.membership.wire import Beat, Join, Ready, View
 from rendezvous.machine import event_handlers, progress, rounds
 from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
 from rendezvous.machine.state import Job, Limits, Phase
-from rendezvous.machine.views import is_done, view
+from rendezvous.machine.views import view
 
 CALM_S = 5.0
 
@@ -113,19 +113,18 @@ def _cuts(before: Job, after: Job) -> list[Effect]:
 def _tells(before: Job, after: Job, *, subjects: set[str], answered: set[str]) -> list[Effect]:
     """Tell whoever sees something new; a member that came to the barrier hears where it stands in any case."""
     shared = all(getattr(before, field) is getattr(after, field) for field in ("standing", "uncounted", "round", "closed", "expectation"))
-    was_over, is_over = is_done(before), is_done(after)
-    names: Iterable[str] = subjects & after.members.keys() if shared and was_over == is_over else after.members
+    names: Iterable[str] = subjects & after.members.keys() if shared and before.is_done == after.is_done else after.members
     effects: list[Effect] = []
     for name in names:
-        sees = view(after, name, is_over=is_over)
-        if name in answered or name not in before.members or view(before, name, is_over=was_over) != sees:
+        sees = view(after, name)
+        if name in answered or name not in before.members or view(before, name) != sees:
             effects.append(SendView(name, sees))
     return effects
 
 
 def _is_news(before: Job, after: Job) -> bool:
     """Whether the controller's picture may have changed."""
-    fields = ("members", "standing", "round", "closed", "restarts", "own", "explained", "phases", "expectation")
+    fields = ("members", "standing", "round", "closed", "restarts", "own", "explained", "phases", "expectation", "done_at", "is_complete")
     if any(getattr(before, field) is not getattr(after, field) for field in fields):
         return True
     return before.progress.fruitless != after.progress.fruitless

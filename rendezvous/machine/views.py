@@ -7,10 +7,11 @@ from rendezvous.machine.restart_budget import uncounted
 from rendezvous.machine.state import Job, Member, Phase
 
 NAMED = 5
+DONE = "the training has ended: its other workers are done, and nobody is taken in any more"
 
 
-def view(job: Job, name: str, *, is_over: bool) -> View:
-    """All that this member needs to know now. `is_over` is what is_done says of the job."""
+def view(job: Job, name: str) -> View:
+    """All that this member needs to know now."""
     member = job.members[name]
     grace_s = job.expectation.grace_s if job.expectation is not None else 30.0
     told = leaving(job, name)
@@ -24,6 +25,7 @@ def view(job: Job, name: str, *, is_over: bool) -> View:
         return View(
             reform=why if astray else "",
             waiting=waiting(job, member),
+            finished=DONE if job.is_done and member.phase is Phase.READY else "",
             leaving=why_leaving,
             grace_s=grace_s,
             done=member.phase is Phase.FINISHED,
@@ -39,17 +41,9 @@ def view(job: Job, name: str, *, is_over: bool) -> View:
         reform=job.round.reason if draining and job.round is not None else "",
         leaving=why_leaving,
         grace_s=grace_s,
-        done=is_over,
+        done=job.is_done,
         uncounted=job.uncounted,
     )
-
-
-def is_done(job: Job) -> bool:
-    """Whether nobody works in the current world any more because everybody finished."""
-    if job.standing is None:
-        return False
-    phases = {job.members[name].phase for name in job.standing.ranks if name in job.members}
-    return phases == {Phase.FINISHED}
 
 
 def waiting(job: Job, member: Member) -> str:
@@ -72,7 +66,8 @@ def summary(job: Job) -> World:
     forming = job.round is not None and job.round.draining
     stands = standing is not None and not forming and not job.closed
     ended = job.expectation.ended if job.expectation is not None else ()
-    seats = tuple(Seat(name=name, rank=rank) for name, rank in standing.ranks.items()) if standing is not None and stands else ()
+    ranks = standing.ranks if standing is not None and stands else {}
+    seats = tuple(Seat(name=name, rank=rank) for name, rank in ranks.items() if not job.is_done or name in job.finished)
     return World(
         job=job.uid,
         generation=job.generation,
@@ -94,10 +89,10 @@ def summary(job: Job) -> World:
 def _phase(job: Job) -> str:
     if job.closed:
         return "closed"
+    if job.is_done:
+        return "finished" if job.is_complete else "finishing"
     if job.standing is None:
         return "forming" if job.members else "empty"
-    if is_done(job):
-        return "finished"
     if job.round is not None and job.round.draining:
         return "re-forming"
     return "running"

@@ -24,7 +24,6 @@ from rendezvous.machine import (
     Tick,
     Wake,
     begin,
-    is_done,
     is_retired,
     is_stale,
     leaving,
@@ -280,7 +279,7 @@ def _answer(job: Job, name: str, now: float) -> Answer:
     member = job.members.get(name)
     if member is None:
         return Answer()
-    seen = view(job, name, is_over=is_done(job))
+    seen = view(job, name)
     told = leaving(job, name)
     left_s = max(0.0, round(told[0] - now, 3)) if told is not None else None
     return Answer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)

@@ -234,8 +234,9 @@ def test_when_members_finish_nobody_joins_any_more_and_nothing_is_charged() -> N
     group.advance(60)
     group.finish("w1")
     world = summary(group.job)
-    assert (world.phase, world.restarts) == ("finished", {})
+    assert (world.phase, world.restarts) == ("finishing", {}), "w2 has yet to go"
     assert group.agents["w1"].view.done
+    assert group.agents["w2"].view.finished
 
 
 def test_a_member_that_does_not_come_to_the_barrier_is_gone_on_without() -> None:

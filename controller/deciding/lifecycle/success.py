@@ -1,12 +1,18 @@
 """Decides whether a job runs and whether it has succeeded: by its head where it has one, by its workers otherwise."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
 
+from controller.deciding.rendezvous.membership import FINISHED, RendezvousBackend, backend_in_use, chosen_by_command
 from controller.deciding.replicas.tally import Tally
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Phase, Pod
+from controller.watching.snapshot import Container, Phase, Pod, Snapshot
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
+from elastic.api.words import RestartPolicy
+
+SKEW = timedelta(seconds=5)
+"""By so much the clocks of two nodes may differ, and Kubernetes cuts times to seconds."""
 
 
 def is_running(job: Job, counts: Mapping[str, Tally]) -> bool:
@@ -14,10 +20,10 @@ def is_running(job: Job, counts: Mapping[str, Tally]) -> bool:
     return decides in counts and counts[decides].active > 0
 
 
-def has_succeeded(job: Job, pods: Sequence[Pod], counts: Mapping[str, Tally], *, failed: Collection[str] = ()) -> bool:
+def has_succeeded(job: Job, snapshot: Snapshot, counts: Mapping[str, Tally], *, failed: Collection[str] = ()) -> bool:
     """`failed` are the uids of pods that have failed for good."""
     framework = FRAMEWORKS[job.kind.name]
-    own = framework.has_succeeded(job, pods, failed)
+    own = framework.has_succeeded(job, snapshot.pods, failed)
     if own is not None:
         return own
     head = framework.leader_type(job)
@@ -26,11 +32,46 @@ def has_succeeded(job: Job, pods: Sequence[Pod], counts: Mapping[str, Tally], *,
         return False
     done = counts[decides].succeeded
     if head is None and job.elastic is not None and job.kind.native_elastic:
-        return done > 0 and _nobody_trains(pods)
+        return (done > 0 or _have_all_gone(job, snapshot)) and not any(_at_work(job, snapshot))
     return 0 < job.replicas[decides].replicas <= done
 
 
-def _nobody_trains(pods: Sequence[Pod]) -> bool:
-    """An elastic job has ended when all that remain have: a worker that never came, or was lost at the end, is not waited for."""
-    workers = [pod for pod in pods if pod.type == WORKER.lower()]
-    return not any(pod.phase in (Phase.RUNNING, Phase.UNKNOWN) for pod in workers)
+def _have_all_gone(job: Job, snapshot: Snapshot) -> bool:
+    """Whether the work is done although no pod shows it any more; what is always started again is never done."""
+    is_done = snapshot.world is not None and snapshot.world.phase == FINISHED
+    return is_done and job.replicas[WORKER].restart_policy is not RestartPolicy.ALWAYS
+
+
+def _at_work(job: Job, snapshot: Snapshot) -> Iterable[Pod]:
+    """An elastic job has ended when all that could do some of its work have: a worker that never came, or was lost at the end, is not
+    waited for, nor one that comes back when nobody is taken in any more.
+    """
+    there = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.phase in (Phase.RUNNING, Phase.UNKNOWN)]
+    world, backend = snapshot.world, backend_in_use(job, snapshot)
+    if backend is RendezvousBackend.OURS:
+        if world is None or world.phase != FINISHED:
+            return there
+        return [pod for pod in there if pod.name in world.members and not _is_down(_own(job, pod))]
+    assert job.elastic is not None
+    if job.elastic.standalone or (backend is RendezvousBackend.NONE and chosen_by_command(job)):
+        return there  # each for itself, or in a way that only the user knows
+    return [pod for pod in there if not _comes_too_late(job, pod, snapshot.pods)]
+
+
+def _comes_too_late(job: Job, pod: Pod, pods: Sequence[Pod]) -> bool:
+    """Torch's own rendezvous is closed for good by the first agent that ends: who begins then, or has to, ends with an error each time."""
+    done = [other for other in pods if other.phase is Phase.SUCCEEDED and not other.is_deleting and other.group == pod.group]
+    ends = [own.ended_at for other in done if (own := _own(job, other)) is not None and own.ended_at is not None]
+    own = _own(job, pod)
+    if not ends or own is None:
+        return False
+    return _is_down(own) or (own.started_at is not None and own.started_at > min(ends) + SKEW)
+
+
+def _own(job: Job, pod: Pod) -> Container | None:
+    return next((container for container in pod.containers if container.name == job.kind.container), None)
+
+
+def _is_down(container: Container | None) -> bool:
+    """Whether it has ended, and waits to be started again."""
+    return container is not None and (container.exit_code is not None or bool(container.waiting))

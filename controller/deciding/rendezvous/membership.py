@@ -130,6 +130,8 @@ def undeliverable(job: Job, pods: Sequence[Pod]) -> str:
 
 FORMED = "running"
 """The phase of a world whose members work; in any other one, who leaves may still be saving its state."""
+FINISHED = "finished"
+"""The phase once the work is done and nobody is waited for who was not there at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
         pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
         leaving=tuple(Leave(entry.member, entry.by or snapshot.now, entry.cause) for entry in leaving),
         ended=tuple(end for pod in (*staying, *failed) if (end := _end_of(job, pod)) is not None),
+        finished=tuple(sorted(pod.name for pod in staying if pod.phase is Phase.SUCCEEDED)),
         least=least,
         most=max(most, len(staying) + len(coming)),
         sizes=sizes,
