@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
 PYTEST ?= $(BIN)/pytest
 
 .DEFAULT_GOAL := help
@@ -11,10 +12,14 @@ PYTEST ?= $(BIN)/pytest
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-setup: $(READY) ## make .venv with everything pinned, and look for the system packages that tests use
+setup: $(READY) $(TOOLS) ## make .venv with everything pinned, and look for the system programs that tests use
 
 $(READY): pyproject.toml constraints.txt scripts/setup
 	PYTHON=$(PYTHON) scripts/setup $(VENV)
+	@touch $@
+
+$(TOOLS): scripts/setup-tests | $(READY)
+	scripts/setup-tests
 	@touch $@
 
 check: $(READY) ## format, lint, types, import contracts, generated files, sizes, Python 3.9 worker, the wheel
@@ -23,15 +28,15 @@ check: $(READY) ## format, lint, types, import contracts, generated files, sizes
 format: $(READY) ## write the format that `make check` wants
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-test: $(READY) ## set up and run the tests
+test: $(READY) $(TOOLS) ## set up and run the tests
 	$(BIN)/python scripts/test.py
 
-test-full: $(READY) ## the tests, those of second environments too, 1,000 simulated lives and the heavy frameworks
+test-full: $(READY) $(TOOLS) ## the tests, those of second environments too, 1,000 simulated lives and the heavy frameworks
 	$(BIN)/python scripts/test.py --full
 	$(MAKE) sim
 	HEAVY_BOX_S=1800 $(BIN)/python scripts/test_heavy.py
 
-test-heavy: $(READY) ## train with the frameworks that are big to install, inside a time box (HEAVY_BOX_S=780)
+test-heavy: $(READY) $(TOOLS) ## train with the frameworks that are big to install, inside a time box (HEAVY_BOX_S=780)
 	$(BIN)/python scripts/test_heavy.py
 
 sim: $(READY) ## simulated lives of jobs under faults: SEEDS=1000 of them, or SEED=17 once more

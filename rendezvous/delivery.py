@@ -44,7 +44,7 @@ python_of_torchrun() {{
 }}
 case "${{1##*/}}" in
   python*) python=$1 ;;
-  torchrun) python=$(python_of_torchrun "$(command -v "$1")") ;;
+  torchrun) found=$(command -v "$1") && python=$(python_of_torchrun "$found") ;;
   *) found=$(command -v torchrun) && python=$(python_of_torchrun "$found") ;;
 esac
 [ -n "$python" ] || python=$(command -v python3) || python=$(command -v python) || give_up 'no Python was found on PATH'

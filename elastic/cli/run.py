@@ -29,6 +29,7 @@ from elastic.kube.following import Condition, Event, Happening, JobKey, Line, Ou
 from elastic.kube.submission import Refused, Submission
 from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
 from elastic.local.files import Layout
+from elastic.local.sandbox import Mode
 
 SUCCEEDED, FAILED, NOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
@@ -158,7 +159,8 @@ def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None
         raise ClusterError(f"no cluster runs in {data_dir}; start it with {start}, or leave --data-dir out for a temporary one")
     printer.say("no cluster runs: starting one for this run")
     with LocalCluster(gpus=gpus, images=images) as cluster:
-        printer.say(f"cluster ready, sandbox {cluster.sandbox}")
+        closed = ", whose pods reach no network outside this machine" if cluster.sandbox == Mode.NETNS.value else ""
+        printer.say(f"cluster ready, sandbox {cluster.sandbox}{closed}")
         yield cluster.kubeconfig
         printer.say("stopping the cluster")
 

@@ -13,15 +13,19 @@ from elastic.cli.images import image_option
 from elastic.cli.options import DATA_DIR, command
 from elastic.local.cluster import ClusterError, LocalCluster, stop_detached
 from elastic.local.files import Layout, is_alive
+from elastic.local.sandbox import Mode
 
 HOW_TO = """The cluster is ready: {nodes} node(s), sandbox {sandbox}, {control_plane}.
 Images are not pulled: a container's command runs as a process, with the Python environment of this `elastic` first on its PATH,
-or with the one that --image names for it.
+or with the one that --image names for it.{outside}
 
   export KUBECONFIG={kubeconfig}
   kubectl get nodes
 """
 
+
+NO_WAY_OUT = """
+Pods reach no network outside this machine: what they pip install or download fails. With --sandbox loopback they have this machine's."""
 
 STOPPED = """
 Stopped with the cluster, and not started again until asked for:
@@ -59,7 +63,14 @@ def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], 
     state = cluster.state
     control_plane = "control plane running" if state.control_plane else "no control plane"
     click.echo(
-        HOW_TO.format(nodes=state.nodes, sandbox=state.sandbox, control_plane=control_plane, kubeconfig=cluster.kubeconfig), nl=False
+        HOW_TO.format(
+            nodes=state.nodes,
+            sandbox=state.sandbox,
+            control_plane=control_plane,
+            kubeconfig=cluster.kubeconfig,
+            outside=NO_WAY_OUT if state.sandbox == Mode.NETNS.value else "",
+        ),
+        nl=False,
     )
     if detach:
         click.echo(f"  {command('down', data_dir)}")

@@ -91,6 +91,24 @@ async def test_two_pods_serve_the_same_port_and_find_each_other_by_the_names_of_
         await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
 
 
+async def test_a_name_that_is_nobodys_is_not_found_at_once_and_an_address_without_a_name_is_no_error(
+    cluster: LocalCluster, kube: Kube, unique: str
+) -> None:
+    if cluster.sandbox == "loopback":
+        pytest.skip("asks the machine's name servers")
+    ask = (
+        "import socket, time\n"
+        "began = time.monotonic()\n"
+        "try: socket.getaddrinfo('pypi.example.test', 443)\n"
+        "except socket.gaierror as error: print(error.errno == socket.EAI_NONAME)\n"
+        "print(socket.getnameinfo(('10.64.99.99', 80), socket.NI_NUMERICSERV)[0], time.monotonic() - began < 5)\n"
+    )
+    name = f"lost-{unique}"
+    await make(kube, pod(name, container("python", "-c", ask)))
+    await phase(kube, name, "Succeeded")
+    assert (await log_of(kube, name)).split() == ["True", "10.64.99.99", "True"]
+
+
 async def test_no_process_outlives_its_pod_whatever_session_it_made_for_itself(cluster: LocalCluster, kube: Kube, unique: str) -> None:
     name = f"tree-{unique}"
     stubborn = "trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 1000 & sleep 1000') & while true; do sleep 1000; done"

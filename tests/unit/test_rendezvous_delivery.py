@@ -197,6 +197,18 @@ def test_the_interpreter_of_torchrun_is_the_one_that_is_asked(image: Image) -> N
     )
 
 
+def test_a_torchrun_that_is_not_there_is_told_by_the_shell_alone(image: Image) -> None:
+    (image.bin / "torchrun").unlink()
+    tools = image.root / "tools"
+    tools.mkdir()
+    for name in ("sh", "cat", "sleep"):
+        (tools / name).symlink_to(f"/bin/{name}")
+    image.install("torch", "2.6.0+cpu")
+    result = image.run("torchrun", "train.py", PATH=f"{image.bin}:{tools}")
+    assert result.returncode == 127
+    assert "cannot open" not in result.stderr
+
+
 def test_no_python_at_all_gives_up_too(image: Image) -> None:
     (image.bin / "torchrun").unlink()
     (image.bin / "python3").unlink()

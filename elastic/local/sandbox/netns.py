@@ -26,8 +26,9 @@ HARDWARE = "02:00:0a:40:00:01"
 one reaches nobody for half a minute."""
 FIRST_POD, LAST_POD = 2, 65_534
 NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
-"""For pods know only the names of their hosts file: whoever asks for another is refused at once, where the machine's own name server,
-which no pod can reach, would keep him waiting."""
+"""Pods know only the names of their hosts file. A program that asks a name server all the same is refused at once; the machine's own, which
+no pod can reach, would keep it waiting."""
+SWITCH = Path("/etc/nsswitch.conf")
 SET_UP_S = 10.0
 POD_SPACES = {"net": linux.CLONE_NEWNET, "uts": linux.CLONE_NEWUTS, "ipc": linux.CLONE_NEWIPC}
 """What the containers of a pod share. Where they had System V's shared memory in common with other pods, MPICH took all for one machine."""
@@ -60,6 +61,8 @@ class Netns:
         self._stage = str(stage)
         self._resolver = stage.with_name("resolv.conf")
         self._resolver.write_text(NO_NAME_SERVER)
+        self._switch = stage.with_name("nsswitch.conf")
+        self._switch.write_text(names_from_files(SWITCH.read_text() if SWITCH.exists() else ""))
         self._pods: dict[str, _Surroundings] = {}
         self._last = FIRST_POD - 1
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -159,6 +162,7 @@ class Netns:
         linux.unshare(linux.CLONE_NEWNS)
         linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
         names = [Mount(source=str(self._resolver), target="/etc/resolv.conf")]
+        names += [Mount(source=str(self._switch), target=str(SWITCH))] if SWITCH.exists() else []
         names += [Mount(source=launch.hosts, target="/etc/hosts")] if launch.hosts else []
         Placement(self._stage).place([*launch.mounts, *names])
         linux.unshare(linux.CLONE_NEWPID)
@@ -187,6 +191,13 @@ class Netns:
 
     def close(self) -> None:
         """The kernel removes the namespaces with their last process."""
+
+
+def names_from_files(switch: str) -> str:
+    """The C library's configuration with hosts looked up in the hosts file alone. A name server that refuses is a temporary failure to it:
+    programs try again, and the name of an address is an error where it should be the address."""
+    rest = [line for line in switch.splitlines() if not line.lstrip().startswith("hosts:")]
+    return "\n".join([*rest, "hosts: files"]) + "\n"
 
 
 def _enter(init_pid: int) -> None:
