@@ -15,16 +15,15 @@ from typing import Any
 import yaml
 
 from elastic.api.errors import Path
+from elastic.nesting import LOADER, TOO_DEEP, line_too_deep
 
 MOST_CHARACTERS = 8_000_000
-MOST_DEPTH = 100
 MOST_DIGITS = 400
 MOST_DOUBLED = 50
 """Keys that are there twice, of one text; each has to be found again to say on which line it is."""
 MOST_NODES = 500_000
 """With aliases written out; a few lines of nested aliases could otherwise fill any memory."""
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
 _TRUE = re.compile(r"(?:true|True|TRUE|yes|Yes|YES|on|On|ON)\Z")
@@ -64,9 +63,10 @@ def documents(text: str) -> Iterator[Document]:
         raise Unreadable(f"the text has {len(text)} characters; the most is {MOST_CHARACTERS}")
     if text.lstrip()[:1] in ("{", "["):
         text = text.replace("\t", " ")  # JSON may be indented by tabs, YAML may not
-    loader = _Loader(text)
+    loader = LOADER(text)
     try:
-        _check_depth(text)
+        if (line := line_too_deep(text)) is not None:
+            raise Unreadable(TOO_DEEP, line)
         while loader.check_node():
             node = loader.get_node()
             build = _Build()
@@ -79,18 +79,6 @@ def documents(text: str) -> Iterator[Document]:
         raise Unreadable(f"this is no YAML: {error}") from None
     finally:
         loader.dispose()
-
-
-def _check_depth(text: str) -> None:
-    """PyYAML composes by recursion, in C without a limit: nesting has to be measured before."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MOST_DEPTH:
-                raise Unreadable(f"this is nested more than {MOST_DEPTH} deep", event.start_mark.line + 1 if event.start_mark else None)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
 
 
 def _unpacked(document: Document) -> Iterator[Document]:

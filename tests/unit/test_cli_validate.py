@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from written_jobs import FIXTURES, job
 
 from elastic.api import KINDS
+from elastic.api.extent import MOST_DEPTH
 from elastic.cli import main
-from elastic.cli.documents import MOST_DEPTH, Unreadable, documents
+from elastic.cli.documents import Unreadable, documents
 
 
 def elastic(*arguments: str | Path, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Result:

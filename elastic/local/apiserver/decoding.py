@@ -13,23 +13,36 @@ from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Json, StatusError, bad, bad_request, invalid
 from elastic.local.apiserver.resources import ResourceType
 from elastic.local.apiserver.typed import Decoder, WrongType, go_name
+from elastic.nesting import LOADER, TOO_DEEP, is_too_deep, line_too_deep
 
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml")
 JSON_TYPES = ("", "application/json")
+MOST_TOLD = 100
+"""Unknown and repeated fields, as a real server tells of no more."""
 SUPPORTED = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
 
 
 def parse(body: bytes, media: str) -> Any:
     """The plain value; raises bad_request for what cannot be read."""
     if media in YAML_TYPES and not body.lstrip().startswith(b"{"):  # JSON is YAML too, and much faster read as what it is
+        value = _yaml(body)
+    else:
         try:
-            return yaml.load(body, yaml.CSafeLoader)
-        except yaml.YAMLError as e:
-            raise bad_request(f"error parsing YAML: error converting YAML to JSON: {e}") from None
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError as e:
+            raise _json_error(body, e) from None
+    if is_too_deep(value):
+        raise bad_request(f"error parsing the body: {TOO_DEEP}")
+    return value
+
+
+def _yaml(body: bytes) -> Any:
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as e:
-        raise _json_error(body, e) from None
+        if (line := line_too_deep(body)) is not None:
+            raise bad_request(f"error parsing YAML: line {line}: {TOO_DEEP}")
+        return yaml.load(body, LOADER)
+    except (yaml.YAMLError, ValueError) as e:  # a date of no month or a number of too many digits is no YAMLError
+        raise bad_request(f"error parsing YAML: error converting YAML to JSON: {e}") from None
 
 
 def _json_error(body: bytes, error: Exception) -> StatusError:
@@ -42,25 +55,28 @@ def _json_error(body: bytes, error: Exception) -> StatusError:
             return bad_request("unexpected end of JSON input")
         found = body.decode(errors="replace")[e.pos]
         return bad_request(f"invalid character '{found}' looking for beginning of value")
+    except RecursionError:
+        return bad_request(f"error parsing the body: {TOO_DEEP}")
     except UnicodeDecodeError:
         pass
     return bad_request(str(error))
 
 
 def repeated_keys(body: bytes) -> list[str]:
-    """Keys that an object of the JSON text names twice, with their paths as far as they are known."""
-    found: list[str] = []
+    """Keys that an object of the JSON text, which was read before, names twice; no more than are told of."""
+    found: dict[str, None] = {}
 
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    def pairs(items: list[tuple[str, Any]]) -> None:
+        if len(dict(items)) == len(items):
+            return
         seen: set[str] = set()
         for key, _ in items:
-            if key in seen and key not in found:
-                found.append(key)
+            if key in seen and len(found) < MOST_TOLD:
+                found[key] = None
             seen.add(key)
-        return dict(items)
 
     json.loads(body, object_pairs_hook=pairs)
-    return found
+    return list(found)
 
 
 def expect_kind(obj: Any, kind: ResourceType, *, body: bytes) -> Json:
@@ -138,8 +154,8 @@ class FieldPolicy:
         self.problems: list[str] = []
 
     def note(self, unknown: list[str], repeated: list[str]) -> None:
-        self.problems += [f'unknown field "{u}"' for u in unknown]
-        self.problems += [f'duplicate field "{r}"' for r in repeated]
+        told = [*(f'unknown field "{u}"' for u in unknown), *(f'duplicate field "{r}"' for r in repeated)]
+        self.problems += told[: MOST_TOLD - len(self.problems)]
 
     def settle(self, what: str) -> list[str]:
         """The warnings to send; raises when strict."""

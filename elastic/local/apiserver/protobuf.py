@@ -18,6 +18,7 @@ import orjson
 
 from elastic.local.apiserver import schemas
 from elastic.local.apiserver.errors import Json, bad_request, unsupported_media
+from elastic.nesting import TOO_DEEP, is_too_deep
 
 MEDIA = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
@@ -151,7 +152,10 @@ def _special(data: bytes, component: str) -> Any:
     inner = _sized(fields.get(1, b""))
     if component.endswith(".Quantity"):
         return inner.decode()
-    return orjson.loads(inner) if inner else None
+    value = orjson.loads(inner) if inner else None
+    if is_too_deep(value):
+        raise ValueError(TOO_DEEP)
+    return value
 
 
 def _moment(fields: dict[int, int | bytes], precision: str) -> str | None:

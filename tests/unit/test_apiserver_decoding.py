@@ -1,0 +1,107 @@
+"""Bodies that nobody should send to the laptop's API server: each is refused in words, at a cost in proportion to its size."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from elastic.api.extent import MOST_DEPTH
+from elastic.local.apiserver import decoding
+from elastic.local.apiserver.errors import StatusError
+
+YAML, JSON = "application/yaml", "application/json"
+
+
+def refusal(body: bytes, media: str) -> str:
+    with pytest.raises(StatusError) as refused:
+        decoding.parse(body, media)
+    assert refused.value.code == 400
+    return refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "media"),
+    [
+        (b"a: " + b"[" * 40_000, YAML),
+        (b"a: " + b"[" * 40_000 + b"]" * 40_000, YAML),
+        (b"".join(b" " * i + b"a:\n" for i in range(300)), YAML),
+        (b"a: &a [*a]", YAML),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, JSON),
+        (b"[" * 100_000, JSON),
+        (b"[" * 900 + b"]" * 900, JSON),
+    ],
+    ids=["open", "closed", "blocks", "itself", "objects", "unfinished", "within orjson's bound"],
+)
+def test_what_is_nested_too_deep_is_refused_in_words(body: bytes, media: str):
+    assert f"this is nested more than {MOST_DEPTH} deep" in refusal(body, media)
+
+
+@pytest.mark.parametrize("media", [YAML, JSON])
+def test_a_body_may_be_as_deep_as_is_said_and_no_deeper(media: str):
+    decoding.parse(b"[" * MOST_DEPTH + b"]" * MOST_DEPTH, media)
+    refusal(b"[" * (MOST_DEPTH + 1) + b"]" * (MOST_DEPTH + 1), media)
+
+
+def test_aliases_of_aliases_are_read_without_being_written_out():
+    lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 60))]
+    assert len(decoding.parse("\n".join(lines).encode(), YAML)) == 60
+
+
+@pytest.mark.parametrize("body", [b"a: 2024-13-41", b"a: " + b"1" * 5000, b"{1: 2", b"? [a]\n: b", b"a: \xff"])
+def test_what_pyyaml_stumbles_over_is_refused_in_words(body: bytes):
+    media = YAML if not body.startswith(b"{") else JSON
+    assert refusal(body, media)
+
+
+def repeating(count: int) -> bytes:
+    keys = [f'"k{i}": 1' for i in range(count)]
+    return ("{" + ", ".join(keys + keys) + "}").encode()
+
+
+def test_repeated_keys_are_told_as_far_as_a_real_server_tells_them():
+    assert decoding.repeated_keys(b'{"a": 1, "b": {"c": 1, "c": 2}, "a": 3}') == ["c", "a"]
+    assert len(decoding.repeated_keys(repeating(1000))) == decoding.MOST_TOLD
+    policy = decoding.FieldPolicy("Warn")
+    policy.note([f"u{i}" for i in range(1000)], ["r"])
+    assert len(policy.settle("")) == decoding.MOST_TOLD
+
+
+def work(body: bytes, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Lines that are run and keys that are compared."""
+    count = 0
+
+    class Key(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal count
+            count += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    def each(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        count += 1
+        return each
+
+    def loads(text: bytes, object_pairs_hook: Any) -> Any:
+        return plain(text, object_pairs_hook=lambda pairs: object_pairs_hook([(Key(key), value) for key, value in pairs]))
+
+    plain, traced = json.loads, sys.gettrace()
+    with monkeypatch.context() as patched:
+        patched.setattr(json, "loads", loads)
+        sys.settrace(each)
+        try:
+            decoding.repeated_keys(body)
+        finally:
+            sys.settrace(traced)
+    return count
+
+
+def test_twice_as_many_repeated_keys_take_at_most_twice_the_work(monkeypatch: pytest.MonkeyPatch):
+    assert work(repeating(800), monkeypatch) <= 2 * work(repeating(400), monkeypatch) + 1000
