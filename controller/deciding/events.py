@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from controller.deciding.actions import JobEvent, normal, warning
 from controller.deciding.replicas.tally import Tally
 from controller.watching.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
+from elastic.api.errors import shown
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
+from elastic.api.names import REPLICA_INDEX
 from elastic.api.template import default_container
 from elastic.api.words import RdzvBackend
 
@@ -18,6 +20,7 @@ def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[JobEvent]:
     # How a worker ended that was told to leave is no news.
     leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
     for pod in pods:
+        yield from _of_label(pod)
         code = pod.exit_code(containers.get(pod.type, ""))
         if code is not None and pod.uid not in leaving:
             message = f"Pod: {job.metadata.namespace}.{pod.name} exited with code {code}"
@@ -26,6 +29,24 @@ def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[JobEvent]:
             yield from _of_trouble(pod, container, is_told=pod.uid in leaving)
         if pod.unscheduled:
             yield warning("Unschedulable", f"Error pod {pod.name} condition message: {pod.unscheduled}", about=pod.uid)
+
+
+def _of_label(pod: Pod) -> Iterator[JobEvent]:
+    """The pod is taken as what it is, but its service and the tools of its user go by the label."""
+    if pod.index_label is not None:
+        says = f"says {shown(pod.index_label)}" if pod.index_label else "is missing"
+        words = f"the label {REPLICA_INDEX} of pod {pod.name} {says}, and the pod is number {pod.index}; set it to {pod.index} again"
+        yield warning("PodLabelChanged", words, about=f"{pod.uid}/{pod.index_label}")
+
+
+def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
+    """Pods under this job's labels and names that nobody controls; nobody deletes them, and no pod of the job can have their name."""
+    for pod in pods:
+        if pod.is_unowned:
+            words = (
+                f"pod {pod.name} has the labels of this job's pods and no owner, so it is not the job's, which cannot have one of that name"
+            )
+            yield warning("PodWithoutOwner", f"{words}; delete the pod, or give it its ownerReference back", about=pod.uid)
 
 
 def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[JobEvent]:

@@ -9,11 +9,13 @@ from enum import StrEnum
 from typing import Any
 
 from controller.deciding.settings import Settings
+from controller.watching.keys import owner_uid
 from elastic.api.job import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.membership.wire import Restart
 
 LAUNCHER_INDEX = 0
+MOST_DIGITS = 9
 ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 GROUP = "elastic-training/group"
 """Label of a pod that can work only with its like: where they meet, or how many they are."""
@@ -53,6 +55,7 @@ class Pod:
     uid: str
     type: str
     index: int
+    """By its name; what its label says may have been changed."""
     phase: Phase = Phase.PENDING
     reason: str = ""
     message: str = ""
@@ -71,6 +74,10 @@ class Pod:
     """How long it may run, by its own spec."""
     is_forced: bool = False
     """It is being deleted without any grace; what keeps it is a finalizer."""
+    index_label: str | None = None
+    """What its label says instead of the index; None where it says the same."""
+    is_unowned: bool = False
+    """Nobody controls it, so that nobody will delete it."""
 
     @property
     def is_active(self) -> bool:
@@ -189,12 +196,14 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
     labels = metadata.get("labels") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or () if isinstance(c, dict)}
     disruption, scheduled = conditions.get("DisruptionTarget", {}), conditions.get("PodScheduled", {})
-    index = labels.get(REPLICA_INDEX, "")
+    index, label = _index(metadata["name"]), labels.get(REPLICA_INDEX, "")
     return Pod(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         type=labels.get(REPLICA_TYPE, ""),
-        index=int(index) if index.isdigit() else LAUNCHER_INDEX,
+        index=LAUNCHER_INDEX if index is None else index,
+        index_label=label if label != ("" if index is None else str(index)) else None,
+        is_unowned=not owner_uid(metadata),
         phase=_phase(status.get("phase")),
         reason=status.get("reason") or "",
         message=status.get("message") or "",
@@ -210,6 +219,12 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
         is_forced=metadata.get("deletionGracePeriodSeconds") == 0,
         inits=tuple(_container(c) for c in status.get("initContainerStatuses") or ()),
     )
+
+
+def _index(name: str) -> int | None:
+    """A launcher has none."""
+    digits = name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() and len(digits) <= MOST_DIGITS else None
 
 
 def service_from(raw: Mapping[str, Any]) -> Service:

@@ -8,25 +8,32 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
+MOST_GENERATION = 2**48
+"""No job has so many groups. A status that says more was written by somebody else; the rendezvous server counts to 2^53, and would have no
+room for those to come."""
+Generation: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_GENERATION, extra_json_schema={"format": "int64"})]
+Times: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000, extra_json_schema={"format": "int32"})]
+CauseWord: TypeAlias = Annotated[str, Meta(max_length=64)]
+PodUid: TypeAlias = Annotated[str, Meta(max_length=253)]
 Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
 
 
 class Charge(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """Restarts of one cause at about one time."""
 
-    cause: str
+    cause: CauseWord
     at: Time
-    count: int = 1
+    count: Times = 1
 
 
 class Restart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """One counted restart that may be told of again."""
 
-    id: str
-    generation: Annotated[int, Meta(extra_json_schema={"format": "int64"})]
+    id: Annotated[str, Meta(min_length=1, max_length=512)]
+    generation: Generation
     """Of the group that it ended."""
-    cause: str
-    pod: str = ""
+    cause: CauseWord
+    pod: PodUid = ""
     """Uid of the pod that failed or was lost."""
     lost: bool = False
     """Its container ended with it, and it is not known how."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from elastic.api.book import Charge, Refusal, Restart, Time
+from elastic.api.book import CauseWord, Charge, Generation, Refusal, Restart, Time, Times
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.words import (
     CleanPodPolicy,
@@ -259,8 +259,8 @@ class ReplicaStatus(_Wire, frozen=True, kw_only=True):
 class Leaving(_Wire, frozen=True, kw_only=True):
     """A worker that was told to go."""
 
-    member: str
-    cause: str
+    member: Annotated[str, Meta(min_length=1, max_length=253)]
+    cause: CauseWord
     by: Time | None = None
     uid: str = ""
     """Uid of its pod: a later pod of the same name is not meant."""
@@ -284,21 +284,21 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
 
     backend: str = ""
     """The rendezvous backend in use."""
-    generation: Annotated[int, Meta(extra_json_schema={"format": "int64"})] = 0
+    generation: Generation = 0
     """Number of the current group; it only grows."""
-    world_size: int = 0
+    world_size: Natural = 0
     """Workers in the current group."""
     leaving: tuple[Leaving, ...] = ()
     last_rescale: Rescale | None = None
-    restarts: dict[str, int] = {}
+    restarts: dict[str, Times] = {}
     """Restarts by cause."""
     open: tuple[Restart, ...] = ()
     """Of these restarts, those that may be told of again or turn out to have another cause; at most a few for each pod that exists."""
     charged: tuple[Charge, ...] = ()
     """Those of the last restartBudget.windowSeconds, where that is set, with dates; near ones share a date."""
-    fruitless: int = 0
+    fruitless: Times = 0
     """Restarts in a row without a step forward, counted where maxRestartsWithoutProgress is set."""
-    step: int | None = None
+    step: Annotated[int, Meta(ge=0, le=2**53, extra_json_schema={"format": "int64"})] | None = None
     """The highest step that training had reported at the last restart."""
     closed: str = ""
     """Why the job is about to be failed: its group was let end, or its restarts are used up."""

@@ -274,7 +274,9 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> Elasti
         status = replace(status, fruitless=world.fruitless, step=world.step)
     last = status.last_rescale
     if world.rescale is not None and last is not None and world.rescale.id == last.id:
-        return replace(status, last_rescale=replace(last, phases=world.rescale.phases))
+        # Nobody but us writes the number of its group; who has lowered it, or written what cannot be read, learns it again.
+        generation = max(status.generation, world.generation) if world.phase == FORMED else status.generation
+        return replace(status, generation=generation, last_rescale=replace(last, phases=world.rescale.phases))
     if world.phase != FORMED or world.generation <= status.generation:
         return status
     size = len(world.members)

@@ -1,0 +1,117 @@
+"""What somebody has edited in a job's pods and status never stops the job, and is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from job_builders import NOW, OURS, Cluster, created, elastic_job, job, pod, replica, snapshot
+
+from controller.acting.link import expectation as on_the_wire
+from controller.deciding.actions import SetExpectation
+from controller.deciding.plan import plan
+from controller.watching.snapshot import World, pod_from
+from elastic.api import parse
+from elastic.api.book import MOST_GENERATION
+from elastic.api.job import ElasticStatus, Rescale, to_object
+from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.membership.wire import Expectation
+
+INDEXES = ["99999999999999", "7", "-1", "0", "", "x", "01"]
+
+
+def raw_pod(label: str | None, *, name: str = "train-worker-1", owner: str = "job-uid") -> dict[str, Any]:
+    labels = {REPLICA_TYPE: "worker"} | ({} if label is None else {REPLICA_INDEX: label})
+    owners = [{"controller": True, "uid": owner}] if owner else []
+    return {
+        "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels, "ownerReferences": owners},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+@pytest.mark.parametrize("label", INDEXES)
+def test_a_pod_is_known_by_its_name_and_a_label_that_says_otherwise_is_told(label: str):
+    found = pod_from(raw_pod(label))
+    assert found.index == 1
+    planned = plan(job(Worker=replica(2)), snapshot(pod(index=0), found))
+    (told,) = [event for event in planned.news if event.reason == "PodLabelChanged"]
+    says = f'says "{label}"' if label else "is missing"
+    assert told.message == f"the label {REPLICA_INDEX} of pod train-worker-1 {says}, and the pod is number 1; set it to 1 again"
+
+
+def test_a_pod_whose_label_is_as_it_was_made_is_not_told_of():
+    for found in (pod_from(raw_pod("1")), pod_from(raw_pod(None, name="train-launcher"))):
+        assert found.index_label is None
+    assert pod_from(raw_pod(None, name="train-launcher")).index == 0
+
+
+@pytest.mark.parametrize("label", INDEXES)
+def test_a_job_grows_by_a_pod_of_a_free_name_whatever_a_label_says(label: str):
+    planned = plan(elastic_job(3), snapshot(pod(index=0), pod_from(raw_pod(label))))
+    assert created(planned) == ["train-worker-2"]
+
+
+def test_a_pod_that_lost_its_owner_is_told_of_once():
+    stray = pod_from(raw_pod("1", owner=""))
+    planned = plan(job(Worker=replica(2)), replace(snapshot(pod(index=0)), left_behind=(stray,)))
+    (told,) = [event for event in planned.news if event.reason == "PodWithoutOwner"]
+    assert "delete the pod, or give it its ownerReference back" in told.message
+    former = pod_from(raw_pod("1", owner="an earlier job"))
+    planned = plan(job(Worker=replica(2)), replace(snapshot(pod(index=0)), left_behind=(former,)))
+    assert "PodWithoutOwner" not in {event.reason for event in planned.news}
+
+
+OUT_OF_BOUNDS: list[dict[str, Any]] = [
+    {"generation": 2**53 + 1},
+    {"generation": 2**63},
+    {"generation": -1},
+    {"fruitless": 10**9},
+    {"step": -5},
+    {"restarts": {"user": -1}},
+    {"restarts": {"user": 10**9}},
+    {"open": [{"id": "", "generation": 1, "cause": "user"}]},
+    {"open": [{"id": "a", "generation": 2**60, "cause": "user"}]},
+    {"leaving": [{"member": "", "cause": "plan"}]},
+    {"charged": [{"cause": "x" * 100, "at": "2026-01-01T00:00:00Z"}]},
+]
+
+
+def with_elastic_status(part: dict[str, Any]) -> dict[str, Any]:
+    return to_object(elastic_job()) | {"status": {"elastic": {"backend": "elastic", "worldSize": 3} | part}}
+
+
+@pytest.mark.parametrize("part", OUT_OF_BOUNDS, ids=str)
+def test_what_no_controller_wrote_into_the_status_is_passed_over_and_told_and_the_server_still_understands_us(part: dict[str, Any]):
+    read, warnings = parse(with_elastic_status(part), stored=True)
+    assert "this part of status is ignored" in str(warnings[-1])
+    assert read.status.elastic is not None
+    assert (read.status.elastic.backend, read.status.elastic.world_size) == ("elastic", 3), "the rest is kept"
+    planned = plan(read, replace(snapshot(pod(), settings=OURS), remarks=tuple(map(str, warnings))))
+    assert "SpecRemark" in {event.reason for event in planned.news}
+    (told,) = [action for action in planned.actions if isinstance(action, SetExpectation)]
+    sent = on_the_wire(told, now=NOW)
+    msgspec.json.decode(msgspec.json.encode(sent), type=Expectation)
+
+
+def test_the_highest_number_of_a_group_that_a_status_may_have_leaves_room_for_more():
+    read, warnings = parse(with_elastic_status({"generation": MOST_GENERATION}), stored=True)
+    assert read.status.elastic is not None
+    assert (read.status.elastic.generation, warnings) == (MOST_GENERATION, [])
+
+
+def test_a_number_that_was_passed_over_is_learnt_again_from_the_world():
+    cluster = Cluster(elastic_job(2), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    rescale = Rescale(id="r5", cause="plan", reason="why", at=NOW, to_size=2)
+    cluster.world = World(generation=5, members=frozenset(cluster.names()), phase="running", rescale=rescale)
+    cluster.settle()
+    known = cluster.job.status.elastic
+    assert known is not None
+    assert known.generation == 5
+    status = msgspec.structs.replace(cluster.job.status, elastic=msgspec.structs.replace(known, generation=ElasticStatus().generation))
+    cluster.job = msgspec.structs.replace(cluster.job, status=status)
+    cluster.settle()
+    assert cluster.job.status.elastic == known
