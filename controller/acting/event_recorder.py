@@ -13,7 +13,7 @@ from controller.watching.keys import Key
 from elastic.api.kinds import API_VERSION, KINDS
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
-from elastic.runtime.fence import Writer
+from elastic.runtime.fence import Writer, is_lapse
 
 log = logging.getLogger(__name__)
 REMEMBERED = 50_000
@@ -46,7 +46,8 @@ class EventRecorder:
                 # News is not worth failing a round for; it is told again when the same round comes again.
                 about = event["involvedObject"]
                 named = Key(about["kind"], about["namespace"], about["name"]).fields(about["uid"])
-                log.warning("an event was not written", extra=named | {"reason": event["reason"], "error": str(error)})
+                level = logging.DEBUG if is_lapse(error) else logging.WARNING
+                log.log(level, "an event was not written", extra=named | {"reason": event["reason"], "error": str(error)})
                 return False
         return True
 

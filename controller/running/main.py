@@ -64,7 +64,11 @@ log = logging.getLogger("controller")
     show_default=True,
     help="Name of the webhook's Service, of the Secret with its certificate and of the configuration that asks it.",
 )
-@click.option("--ready-file", type=click.Path(path_type=Path), help="Written once the controller works.")
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path),
+    help="Written once it sees everything and its webhook is open, whether it holds the Lease or waits for it.",
+)
 @click.option("--leader-elect/--no-leader-elect", default=False, show_default=True, help="Let only the holder of a Lease work.")
 @click.option(
     "--lease-duration",

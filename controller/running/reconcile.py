@@ -30,6 +30,7 @@ from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object
+from elastic.runtime.fence import is_lapse
 from elastic.runtime.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ class Reconciler:
             try:
                 failed = not await self.round(key)
             except Exception:
-                log.exception("a round broke off", extra=self._fields(key))
+                log.exception("reconcile failed", extra=self._fields(key))
             finally:
                 self._end()
                 self._queue.done(key, failed=failed)
@@ -216,10 +217,10 @@ class Reconciler:
 
     def _report(self, key: Key, errors: Iterable[Exception]) -> None:
         for error in errors:
-            # A lost race is ordinary: the next round sees what the other wrote.
+            # A lost race is ordinary: the next reconcile sees what the other wrote.
             is_lost_race = isinstance(error, KubeError) and error.reason == "Conflict"
-            level = logging.DEBUG if is_lost_race else logging.WARNING
-            log.log(level, "something in a round failed", extra=self._fields(key) | {"error": str(error)})
+            level = logging.DEBUG if is_lost_race or is_lapse(error) else logging.WARNING
+            log.log(level, "reconcile failed", extra=self._fields(key) | {"error": str(error)})
 
     def _count(self, key: Key, old: JobStatus, outcome: Outcome) -> None:
         framework = KINDS[key.kind].framework

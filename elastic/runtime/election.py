@@ -1,6 +1,6 @@
-"""Lets one of several controllers work: whoever holds the Lease. It renews in time and gives the Lease back on a clean stop.
+"""Lets one of several processes work: the one that holds the Lease. It renews in time and gives the Lease back on a clean stop.
 How long another's Lease has stood is measured by our own clock since we saw it change, because clocks of two hosts are never compared;
-how long ours will stand, since we began to ask for it, because nobody can have seen that earlier.
+how long ours will stand, since we sent the write that renewed it, because nobody can have seen that earlier.
 """
 
 import asyncio
@@ -17,33 +17,40 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import LEASES, Object
 
 log = logging.getLogger(__name__)
-LEASE_S = 10.0
-"""Long enough for an API server that is slow or being restarted, and short enough that jobs are not left alone for 15 s."""
+LEASE_S = 15.0
+LONGEST_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """`duration_s` without a renewal and the Lease is free. Its holder renews it several times as often and gives up a little earlier;
-    whoever waits for it looks often enough to miss little of a clean stop.
-    """
+    """The times of a Lease. By default those of client-go: it lasts 15 s, is renewed every 2 s, and its holder gives up after 10 s."""
 
     duration_s: float = LEASE_S
 
     @property
     def renew_s(self) -> float:
-        return self.duration_s * 0.2
+        """From one renewal to the next, as they are sent."""
+        return self.duration_s * 2 / 15
+
+    @property
+    def give_up_s(self) -> float:
+        """So long after the last renewal was sent, its holder stops."""
+        return self.duration_s * 10 / 15
+
+    @property
+    def try_s(self) -> float:
+        """The longest that one attempt may take, so that another can follow it on a new connection."""
+        return self.give_up_s / 2
 
     @property
     def retry_s(self) -> float:
+        """Between two attempts of a holder, of which the first failed."""
         return self.duration_s * 0.02
 
     @property
     def poll_s(self) -> float:
-        return self.duration_s * 0.1
-
-    @property
-    def give_up_s(self) -> float:
-        return self.duration_s * 0.7
+        """Between two looks of a standby. A Lease that was given back waits no longer than this and two requests take."""
+        return min(LONGEST_POLL_S, self.duration_s * 0.05)
 
 
 class LeaseLost(RuntimeError):
@@ -60,9 +67,9 @@ class Seen:
     at: float
 
 
-def is_free(seen: Seen | None, *, me: str, now: float) -> bool:
-    """May we take it? It is ours, nobody's, or its holder has been silent for as long as it said."""
-    return seen is None or seen.holder in ("", me) or now - seen.at >= seen.duration_s
+def free_in_s(seen: Seen | None, *, me: str, now: float) -> float:
+    """When we may take it; not above zero where it is ours, nobody's, or its holder has been silent for as long as it said."""
+    return 0.0 if seen is None or seen.holder in ("", me) else seen.at + seen.duration_s - now
 
 
 class Election:
@@ -77,10 +84,16 @@ class Election:
         self._seen: Seen | None = None
         self._lease: Object | None = None
         self._held_since: float | None = None
+        self._unanswered: dict[str, float] = {}
+        self._reports = _Reports(f"{namespace}/{name}", me, slow_s=self._terms.renew_s)
 
     def left_s(self) -> float:
         """How long we may go on without another renewal; nothing may be written once this is not above zero."""
         return -1.0 if self._held_since is None else self._held_since + self._terms.give_up_s - self._clock()
+
+    @property
+    def is_held(self) -> bool:
+        return self.left_s() > 0
 
     async def lead(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Works while the Lease is ours: from when it is won until it is lost, or until cancelled. Gives it back in any case."""
@@ -91,7 +104,7 @@ class Election:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                raise LeaseLost(f"another controller may hold the lease {self._name}; this one stops")
+                raise LeaseLost(f"another process may hold the lease {self._name}; this one stops")
             finally:
                 for task in tasks:
                     task.cancel()
@@ -101,71 +114,86 @@ class Election:
 
     async def win(self) -> None:
         """Returns once the Lease is ours."""
-        while True:
-            if await self._try(self._take, within_s=self._terms.renew_s):
-                break
-            await asyncio.sleep(self._terms.poll_s)
-        log.info("holds the lease", extra={"lease": f"{self._namespace}/{self._name}", "holder": self._me, "term": self.term})
+        while not await self._try(self._take, within_s=self._terms.give_up_s):
+            free_in = free_in_s(self._seen, me=self._me, now=self._clock())
+            if free_in > 0 and self._seen is not None:
+                self._reports.waiting(self._seen.holder)
+            await asyncio.sleep(min(free_in, self._terms.poll_s) if free_in > 0 else self._terms.poll_s)
+        self._reports.won(self.term)
 
     async def hold(self) -> None:
-        """Renews until the Lease is lost, then returns; whoever worked under it must stop at once."""
+        """Renews until the Lease is lost, then returns; what runs under it must stop at once."""
         is_renewed = True
         while (left_s := self.left_s()) > 0:
-            await asyncio.sleep(min(self._terms.renew_s if is_renewed else self._terms.retry_s, left_s))
+            renewed_s = self._terms.give_up_s - left_s
+            await asyncio.sleep(min(left_s, max(0.0, self._terms.renew_s - renewed_s) if is_renewed else self._terms.retry_s))
             # What we wrote last is what is there, unless an attempt failed: then it is looked at first.
             attempt = self._renew if is_renewed else self._take
-            is_renewed = await self._try(attempt, within_s=max(self._terms.renew_s, self.left_s() / 2))
+            is_renewed = await self._try(attempt, within_s=min(self._terms.try_s, max(self.left_s(), 0.0)))
             if not is_renewed and self._seen is not None and self._seen.holder != self._me:
                 break
-        log.error("the lease is lost", extra={"lease": f"{self._namespace}/{self._name}", "holder": self._me})
+        self._reports.lost()
 
     async def give_back(self) -> None:
         """A clean stop: the next one need not wait."""
         self._held_since = None
         if self._lease is not None and self._seen is not None and self._seen.holder == self._me:
-            await self._try(lambda: self._write("", transitions=self.term), within_s=self._terms.renew_s)
+            await self._try(self._release, within_s=self._terms.try_s)
 
     async def _try(self, attempt: Callable[[], Awaitable[bool]], *, within_s: float) -> bool:
+        began = self._clock()
         try:
             async with asyncio.timeout(within_s):
-                return await attempt()
+                is_done = await attempt()
         except (KubeError, aiohttp.ClientError, TimeoutError) as error:
-            # A conflict is a lost race; anything else may pass. Either way the next try looks afresh.
-            log.debug("the lease was not taken", extra={"lease": self._name, "error": str(error)})
+            self._reports.failed(error, left_s=self.left_s())
             return False
+        self._reports.answered(took_s=self._clock() - began, left_s=self.left_s())
+        return is_done
 
     async def _take(self) -> bool:
-        began = self._clock()
-        await self._look()
-        if not is_free(self._seen, me=self._me, now=self._clock()):
+        if await self._look() and self.is_held:
+            return True
+        if free_in_s(self._seen, me=self._me, now=self._clock()) > 0:
             return False
-        spec = (self._lease or {}).get("spec") or {}
-        transitions = int(spec.get("leaseTransitions") or 0)
+        transitions = _transitions(self._lease)
         is_ours = self._seen is not None and self._seen.holder == self._me
         await self._write(self._me, transitions=transitions if is_ours else transitions + 1)
-        self._held_since = began
         return True
 
     async def _renew(self) -> bool:
-        began = self._clock()
         await self._write(self._me, transitions=self.term)
-        self._held_since = began
         return True
 
-    async def _look(self) -> None:
+    async def _release(self) -> bool:
+        if self._unanswered:
+            await self._look()
+        if self._seen is not None and self._seen.holder == self._me:
+            await self._write("", transitions=self.term)
+        return True
+
+    async def _look(self) -> bool:
+        """Reads the Lease; True where it shows a write of ours that we had given up waiting for."""
         try:
             self._lease = await self._kube.get(LEASES, self._name, namespace=self._namespace)
         except KubeError as error:
             if error.code != 404:
                 raise
-            self._lease, self._seen = None, None
-            return
+            self._lease, self._seen, self._held_since = None, None, None
+            return False
         spec = self._lease.get("spec") or {}
         holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
         if self._seen is None or (self._seen.holder, self._seen.renewed) != (holder, renewed):
             self._seen = Seen(holder, renewed, float(spec.get("leaseDurationSeconds") or 1), self._clock())
+        has_arrived = holder == self._me and renewed in self._unanswered
+        if has_arrived:
+            self._held_since, self.term = self._unanswered[renewed], _transitions(self._lease)
+        elif holder != self._me:
+            self._held_since = None
+        self._unanswered.clear()
+        return has_arrived
 
-    async def _write(self, holder: str, *, transitions: int) -> bool:
+    async def _write(self, holder: str, *, transitions: int) -> None:
         renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         duration_s = self._terms.duration_s if holder else 1.0
         spec: Object = {
@@ -176,12 +204,61 @@ class Election:
         }
         metadata: Object = {"name": self._name, "namespace": self._namespace}
         body: Object = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
+        sent = self._unanswered[renewed] = self._clock()
         if self._lease is None:
             self._lease = await self._kube.create(LEASES, body, namespace=self._namespace)
         else:
             # With the version that was seen: of two that find it free at the same moment one gets it.
             metadata["resourceVersion"] = self._lease["metadata"]["resourceVersion"]
             self._lease = await self._kube.replace(LEASES, body, name=self._name, namespace=self._namespace)
+        self._unanswered.clear()
         self.term = transitions
         self._seen = Seen(holder, renewed, duration_s, self._clock())
-        return True
+        self._held_since = sent if holder else None
+
+
+def _transitions(lease: Object | None) -> int:
+    return int(((lease or {}).get("spec") or {}).get("leaseTransitions") or 0)
+
+
+class _Reports:
+    """Logs each change of how it stands with the Lease once, however often it is looked at."""
+
+    def __init__(self, lease: str, me: str, *, slow_s: float) -> None:
+        self._fields = {"lease": lease, "me": me}
+        self._slow_s = slow_s
+        self._holder, self._trouble, self._is_slow, self._leads = "", "", False, False
+
+    def waiting(self, holder: str) -> None:
+        if holder != self._holder:
+            self._holder = holder
+            log.info("waits for the lease", extra=self._fields | {"holder": holder})
+
+    def won(self, term: int) -> None:
+        self._leads, self._is_slow = True, False
+        log.info("holds the lease", extra=self._fields | {"term": term})
+
+    def lost(self) -> None:
+        self._leads = False
+        log.error("the lease is lost", extra=self._fields)
+
+    def failed(self, error: Exception, *, left_s: float) -> None:
+        reason = error.reason if isinstance(error, KubeError) else type(error).__name__
+        # A conflict is a lost race; anything else may pass. Either way the next attempt looks afresh.
+        level = logging.DEBUG if reason in ("Conflict", "AlreadyExists", self._trouble) else logging.WARNING
+        if level == logging.WARNING:
+            self._trouble = reason
+        message = "the lease was not renewed" if self._leads else "the lease was not taken"
+        log.log(level, message, extra=self._fields | {"error": str(error) or reason, "left_s": round(max(left_s, 0.0), 1)})
+
+    def answered(self, *, took_s: float, left_s: float) -> None:
+        if self._trouble:
+            self._trouble = ""
+            log.info("the API server answers about the lease again", extra=self._fields)
+        if took_s > self._slow_s and not self._is_slow:
+            self._is_slow = True
+            message = "renewals of the lease are slow" if self._leads else "the API server is slow to answer about the lease"
+            log.warning(message, extra=self._fields | {"took_s": round(took_s, 1), "left_s": round(max(left_s, 0.0), 1)})
+        elif took_s < self._slow_s / 2 and self._is_slow:
+            self._is_slow = False
+            log.info("the API server is quick to answer about the lease again", extra=self._fields)

@@ -10,12 +10,18 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
 
 T = TypeVar("T")
+LAPSED = "LeaseLapsed"
 Left = Callable[[], float]
 """Seconds for which the Lease is ours for certain."""
 
 
 class Lapsed(ConnectionError):
     """The Lease may be another's by now."""
+
+
+def is_lapse(error: BaseException) -> bool:
+    """Was something not done only because the Lease may be another's? The election says that once; nobody needs to say it again."""
+    return isinstance(error, Lapsed) or (isinstance(error, KubeError) and error.reason == LAPSED)
 
 
 class Writer(Protocol):
@@ -66,11 +72,11 @@ class FencedWriter:
         try:
             return await in_time(self._left, send)
         except Lapsed as error:
-            raise KubeError(code=0, reason="LeaseLapsed", message=str(error)) from None
+            raise KubeError(code=0, reason=LAPSED, message=str(error)) from None
 
 
 async def in_time(left: Left, send: Callable[[], Awaitable[T]]) -> T:
-    """Whoever is still waiting for an answer when the Lease lapses gives up on it."""
+    """A request that has no answer when the Lease lapses is given up."""
     left_s = left()
     if left_s <= 0:
         raise Lapsed("nothing is sent: the lease may be another's")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -33,9 +34,9 @@ NO_LEASE = "(?!.*/leases).*"
 class Candidate:
     """A controller process that works when the Lease is its own."""
 
-    def __init__(self, kubeconfig: Path, folder: Path, name: str) -> None:
+    def __init__(self, kubeconfig: Path, folder: Path, name: str, *, lease_s: str = LEASE_S) -> None:
         ready, self.log = folder / f"{name}.ready", folder / f"{name}.log"
-        flags = ["--leader-elect", "--lease-namespace", NAMESPACE, "--lease-duration", LEASE_S, "--enable-kinds", "PyTorchJob"]
+        flags = ["--leader-elect", "--lease-namespace", NAMESPACE, "--lease-duration", lease_s, "--enable-kinds", "PyTorchJob"]
         command = [sys.executable, "-m", "controller.running.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), *flags]
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)
@@ -43,6 +44,9 @@ class Candidate:
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
+
+    def said(self) -> list[str]:
+        return [json.loads(line)["message"] for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def holds(self, lease: dict | None) -> bool:
         return str((lease or {}).get("spec", {}).get("holderIdentity", "")).endswith(f"_{self.process.pid}")
@@ -133,3 +137,85 @@ async def test_a_leader_that_stood_still_until_another_led_writes_nothing_and_en
         _, rules = await admin.ask("GET", "/faults")
     assert [many - left["times"] for left in rules] == [0], stopped.log.read_text()
     assert other.holds(await get(kube, LEASE, resource=LEASES))
+
+
+@contextlib.asynccontextmanager
+async def slow_path(server: ApiProcess, *, one_way_s: Callable[[], float]) -> AsyncIterator[Path]:
+    """A kubeconfig that leads to the API server by a proxy that keeps every piece for a while, each way."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        kept: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def deliver() -> None:
+            while True:
+                due, piece = await kept.get()
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                if not piece:
+                    return
+                writer.write(piece)
+                await writer.drain()
+
+        delivering = asyncio.create_task(deliver())
+        try:
+            with contextlib.suppress(OSError):
+                while piece := await reader.read(65536):
+                    kept.put_nowait((loop.time() + one_way_s(), piece))
+            kept.put_nowait((loop.time(), b""))
+            with contextlib.suppress(OSError):
+                await delivering
+        finally:
+            delivering.cancel()
+            writer.transport.abort()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", server.port)
+        for each in (carry(reader, back), carry(there, writer)):
+            task = asyncio.create_task(each)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    proxy = await asyncio.start_server(connected, "127.0.0.1", 0)
+    port = proxy.sockets[0].getsockname()[1]
+    kubeconfig = server.folder / "slow.kubeconfig"
+    kubeconfig.write_text(server.kubeconfig.read_text().replace(f"127.0.0.1:{server.port}", f"127.0.0.1:{port}"))
+    try:
+        yield kubeconfig
+    finally:
+        proxy.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.1)
+
+
+async def test_a_leader_whose_requests_take_1_5_s_each_way_keeps_the_lease_and_says_that_renewals_are_slow(
+    server: ApiProcess, kube: Kube
+) -> None:
+    delay_s = 0.6
+    async with slow_path(server, one_way_s=lambda: delay_s) as kubeconfig:
+        # In a thread: it waits for the ready file, and the proxy runs in this loop.
+        slow = await asyncio.to_thread(Candidate, kubeconfig, server.folder, "slow", lease_s="15")
+        try:
+            await leads(kube, slow)
+            delay_s = 1.5
+            standby = await asyncio.to_thread(Candidate, server.kubeconfig, server.folder, "standby", lease_s="15")
+            try:
+                term = (await kube.get(LEASES, LEASE, namespace=NAMESPACE))["spec"]["leaseTransitions"]
+                await asyncio.sleep(30)  # thrice the time after which a leader without a renewal gives up
+                lease = await kube.get(LEASES, LEASE, namespace=NAMESPACE)
+                assert slow.process.poll() is None, slow.log.read_text()
+                assert slow.holds(lease)
+                assert lease["spec"]["leaseTransitions"] == term
+                assert slow.said().count("renewals of the lease are slow") == 1
+                assert standby.said().count("waits for the lease") == 1
+                slow.signal(signal.SIGTERM)
+                await leads(kube, standby)
+            finally:
+                standby.signal(signal.SIGKILL)
+                standby.process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                slow.signal(signal.SIGKILL)
+            await asyncio.to_thread(slow.process.wait)
