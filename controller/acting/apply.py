@@ -3,7 +3,6 @@ What is already so counts as done; what fails is reported, and the next round st
 """
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 
 from controller.acting.event_recorder import EventRecorder
-from controller.acting.fenced_link import Membership
+from controller.acting.outbox import Membership
 from controller.deciding.actions import Action, Create, Delete, DeleteJob, Forget, JobEvent, Plan, SetExpectation, Update, normal, warning
 from controller.deciding.objects.differences import OWNED_LABEL
 from controller.watching.keys import JOBS, Key, owner_uid
@@ -61,6 +60,8 @@ class Outcome:
     not_created: list[NotCreated] = field(default_factory=list)
     """Pods that the API server does not take, for another reason than their names, which are free once others have gone."""
     job_is_gone: bool = False
+    is_waiting: bool = False
+    """Pods that should go are still there: the rendezvous server has not answered yet. The job comes back when it does."""
 
     def wrote(self, resource: Resource, item: Object) -> None:
         if resource == SECRETS:
@@ -73,9 +74,9 @@ class Outcome:
 
 
 class Applier:
-    def __init__(self, kube: Writer, teller: EventRecorder, membership: Membership | None) -> None:
+    def __init__(self, kube: Writer, events: EventRecorder, membership: Membership | None) -> None:
         self._kube = kube
-        self._teller = teller
+        self._events = events
         self._membership = membership
         self._gate = asyncio.Semaphore(AT_ONCE)
 
@@ -83,28 +84,28 @@ class Applier:
         outcome = Outcome()
         if any(map(_parts_with_pod, plan.actions)) and not await self._is_as_seen(key, job, outcome):
             return outcome
-        if not await self._speak(job, plan.actions, outcome):
-            # Untold members must not lose their pods; everything else may go on.
-            plan = _without_departures(plan)
+        if not self._speak(job, plan.actions) and any(map(_parts_with_pod, plan.actions)):
+            # Untold members must not lose their pods: these go in the reconcile after the server's answer. Everything else goes on.
+            plan, outcome.is_waiting = _without_departures(plan), True
         first, pods = _in_order(plan.actions)
         done = await asyncio.gather(*(self._act(key, job, action, outcome) for action in first))
         if all(is_done for action, is_done in zip(first, done, strict=True) if _goes_into_pods(action)):
             await asyncio.gather(*(self._act(key, job, action, outcome) for action in pods))
-        if plan.status is not None and plan.status != old and not (plan.is_final and outcome.errors):
+        if plan.status is not None and plan.status != old and not (plan.is_final and (outcome.errors or outcome.is_waiting)):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
         # What was done is told as it is; what the status must say first waits until it does.
         is_said = plan.status is None or plan.status == old or outcome.status is not None
-        await self._teller.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now, strict=plan.is_strict)
-        if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors:
+        await self._events.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now, strict=plan.is_strict)
+        if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors and not outcome.is_waiting:
             await self._act(key, job, DeleteJob(), outcome)
-            await self._teller.tell(job, outcome.news, now=now, strict=plan.is_strict)
+            await self._events.tell(job, outcome.news, now=now, strict=plan.is_strict)
         return outcome
 
-    async def forget(self, job_uid: str) -> None:
+    def forget(self, job_uid: str) -> None:
         """The job is gone for good; that the server cannot be told now does no harm, for nobody joins any more."""
+        self._events.forget(job_uid)
         if self._membership is not None:
-            with contextlib.suppress(OSError):
-                await self._membership.forget(job_uid)
+            self._membership.forget(job_uid)
 
     async def _is_as_seen(self, key: Key, job: Object, outcome: Outcome) -> bool:
         """Before a pod goes, the API server's own word: no worker is lost to a spec that has been changed since we saw it."""
@@ -119,21 +120,17 @@ class Applier:
             outcome.errors.append(KubeError(code=409, reason="Conflict", message="the job has been changed since it was seen"))
         return not outcome.errors
 
-    async def _speak(self, job: Object, actions: Iterable[Action], outcome: Outcome) -> bool:
-        """Tells the rendezvous server what it must know before pods go; False if it could not be told."""
+    def _speak(self, job: Object, actions: Iterable[Action]) -> bool:
+        """Hands on what the rendezvous server must know before pods go; True once it has acknowledged that."""
         if self._membership is None:
             return True
-        uid = job["metadata"]["uid"]
-        try:
-            for action in actions:
-                if isinstance(action, SetExpectation):
-                    await self._membership.tell(uid, action)
-                elif isinstance(action, Forget):
-                    await self._membership.forget(uid)
-        except (OSError, TimeoutError, KubeError) as error:
-            outcome.errors.append(error)
-            return False
-        return True
+        uid, is_heard = job["metadata"]["uid"], True
+        for action in actions:
+            if isinstance(action, SetExpectation):
+                is_heard = self._membership.tell(uid, action)
+            elif isinstance(action, Forget):
+                self._membership.forget(uid)
+        return is_heard
 
     async def _act(self, key: Key, job: Object, action: Action, outcome: Outcome) -> bool:
         """True if it was done, or was so already."""

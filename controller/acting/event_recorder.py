@@ -16,7 +16,8 @@ from elastic.kube.resources import EVENTS, Object
 from elastic.runtime.fence import Writer, is_lapse
 
 log = logging.getLogger(__name__)
-REMEMBERED = 50_000
+REMEMBERED = 1000
+"""Events of one job."""
 LONGEST_MESSAGE = 1000
 COMPONENT = "elastic-controller"
 
@@ -26,16 +27,20 @@ class EventRecorder:
 
     def __init__(self, kube: Writer) -> None:
         self._kube = kube
-        self._told: OrderedDict[str, None] = OrderedDict()
+        self._told: dict[str, OrderedDict[str, None]] = {}
 
     async def tell(self, job: Object, news: Iterable[JobEvent], *, now: datetime, strict: bool = False) -> None:
         component = KINDS[job["kind"]].operator_name if strict else COMPONENT
         uid = job["metadata"]["uid"]
-        fresh = {digest: item for item in news if (digest := _digest(uid, item)) not in self._told}
+        told = self._told.get(uid, OrderedDict[str, None]())
+        fresh = {digest: item for item in news if (digest := _digest(uid, item)) not in told}
         for digests in [[digest] for digest in fresh] if strict else _sorts(fresh):
             event = event_for(job, _joined([fresh[digest] for digest in digests]), now=now, component=component)
             if await self._is_written(event):
-                self._remember(digests)
+                self._remember(uid, digests)
+
+    def forget(self, job_uid: str) -> None:
+        self._told.pop(job_uid, None)
 
     async def _is_written(self, event: Object) -> bool:
         metadata = event["metadata"]
@@ -51,11 +56,12 @@ class EventRecorder:
                 return False
         return True
 
-    def _remember(self, digests: Iterable[str]) -> None:
+    def _remember(self, uid: str, digests: Iterable[str]) -> None:
+        told = self._told.setdefault(uid, OrderedDict())
         for digest in digests:
-            self._told[digest] = None
-        while len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
+            told[digest] = None
+        while len(told) > REMEMBERED:
+            told.popitem(last=False)
 
 
 def _sorts(news: Mapping[str, JobEvent]) -> list[list[str]]:

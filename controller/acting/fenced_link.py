@@ -1,26 +1,24 @@
 """Says nothing to the rendezvous server once the Lease may be another's."""
 
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable
 
-from controller.deciding.actions import SetExpectation
+from controller.acting.link import Server
+from elastic.membership import wire
 from elastic.runtime.fence import Left, in_time
 
 
-class Membership(Protocol):
-    """The rendezvous server, as far as a plan speaks to it."""
+class FencedServer:
+    """Listens at all times."""
 
-    async def tell(self, job_uid: str, told: SetExpectation) -> None: ...
-
-    async def forget(self, job_uid: str) -> None: ...
-
-
-class FencedMembership:
-    def __init__(self, membership: Membership, left: Left) -> None:
-        self._membership = membership
+    def __init__(self, server: Server, left: Left) -> None:
+        self._server = server
         self._left = left
 
-    async def tell(self, job_uid: str, told: SetExpectation) -> None:
-        await in_time(self._left, lambda: self._membership.tell(job_uid, told))
+    async def expect(self, job_uid: str, expectation: wire.Expectation) -> None:
+        await in_time(self._left, lambda: self._server.expect(job_uid, expectation))
 
     async def forget(self, job_uid: str) -> None:
-        await in_time(self._left, lambda: self._membership.forget(job_uid))
+        await in_time(self._left, lambda: self._server.forget(job_uid))
+
+    def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
+        return self._server.worlds(on_open)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
-from controller.acting.fenced_link import FencedMembership
+from controller.acting.fenced_link import FencedServer
 from controller.acting.link import RendezvousLink
 from controller.deciding.settings import Rendezvous, Settings
 from controller.running.metrics import Metrics
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
-GATHER_S = 0.03
 FINISH_S = 1.0
 """For rounds that have begun when the process is told to end; another one takes over soon after."""
 BLIND_S = 10.0
@@ -63,7 +62,7 @@ class Process:
         """Works until told to stop; raises when a part ends by itself, because without it nothing can be right."""
         options = self._options
         client = self._client()
-        link = RendezvousLink(client, errors=(RendezvousError,)) if client is not None else None
+        link = self._link(client) if client is not None else None
         edge = KopfWatch(self._kube.access, kinds=options.kinds, namespace=options.namespace)
         reconciler = self._reconciler(link)
         async with serving(
@@ -72,7 +71,13 @@ class Process:
             is_ready=self._is_ready.is_set,
             registry=self._metrics.registry,
         ):
-            parts = [self._observer.run(self._changed), edge.run(self._changed), self._reconcile(reconciler), self._say_ready(), _set(stop)]
+            parts = [
+                self._observer.run(reconciler.changed),
+                edge.run(reconciler.changed),
+                self._reconcile(reconciler),
+                self._say_ready(),
+                _set(stop),
+            ]
             if link is not None:
                 parts.append(link.run(reconciler.world_changed))
             if self._door is not None:
@@ -89,8 +94,12 @@ class Process:
     def _applier(self, link: RendezvousLink | None) -> Applier:
         if self._election is None:
             return Applier(self._kube, EventRecorder(self._kube), link)
-        kube, left = FencedWriter(self._kube, self._election.left_s), self._election.left_s
-        return Applier(kube, EventRecorder(kube), FencedMembership(link, left) if link is not None else None)
+        kube = FencedWriter(self._kube, self._election.left_s)
+        return Applier(kube, EventRecorder(kube), link)
+
+    def _link(self, client: RendezvousClient) -> RendezvousLink:
+        server = client if self._election is None else FencedServer(client, self._election.left_s)
+        return RendezvousLink(server, errors=(RendezvousError,))
 
     def _reconciler(self, link: RendezvousLink | None) -> Reconciler:
         return Reconciler(
@@ -142,10 +151,6 @@ class Process:
             kubectl_command=OWN_KUBECTL if options.kubectl_image == OWN else (),
         )
 
-    def _changed(self, key: Key) -> None:
-        """What happens to a job comes in bursts, and one look a moment later sees it all: fewer rounds, fewer status patches."""
-        self._queue.add_at(key, time.monotonic() + GATHER_S)
-
     async def _say_ready(self) -> None:
         while self._observer.lacking():
             with contextlib.suppress(TimeoutError):
@@ -157,7 +162,7 @@ class Process:
                 "grant list and watch",
                 extra={"lacking": self._observer.lacking()},
             )
-        log.info("every view is whole", extra={"jobs": len(self._observer.keys())})
+        log.info("every view is whole", extra={"jobs": len(self._observer.job_keys())})
         if self._door is not None:
             await self._door.wait_open()
         self._is_ready.set()

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -34,11 +34,20 @@ from elastic.runtime.fence import is_lapse
 from elastic.runtime.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
-IN_VIEW_TIMEOUT_S = 10.0
+GATHER_S = 0.03
 LONGEST_BLINDNESS_S = 60.0
 """After so long without a sign of our own writes an old view is better than none."""
 LEAST_PAUSE_S = 0.5
 """Between two looks that only time asks for: a clock that steps back must not make one job's rounds the loop's only work."""
+
+
+@dataclass(slots=True)
+class PendingWrites:
+    """The newest version that was written in each scope, and until when a view that does not show it yet is too old to decide on."""
+
+    versions: dict[WatchScope, str]
+    until: float
+    is_awaited: bool = False
 
 
 class Reconciler:
@@ -70,23 +79,34 @@ class Reconciler:
         self._token_for = token_for
         self._metrics = metrics
         self._uids: dict[Key, str] = {}
-        self._unseen: dict[Key, tuple[float, dict[WatchScope, str]]] = {}
+        self._pending: dict[Key, PendingWrites] = {}
         self._not_created: dict[Key, tuple[NotCreated, ...]] = {}
         self._held: dict[Key, status_debounce.PendingStatus] = {}
-        self._strangers: set[str] = set()
-        self._stranger_came = asyncio.Event()
+        self._is_working = False
         self._under_way, self._is_finishing, self._is_idle = 0, False, asyncio.Event()
         self._is_idle.set()
 
     async def run(self, workers: int) -> None:
         """Works until cancelled; nothing is decided before the whole view is there."""
         await self._observer.wait_synced()
-        async with asyncio.TaskGroup() as tasks:
-            for uid in list(self._worlds):
-                self.world_changed(uid)
-            tasks.create_task(self._forget_strangers())
-            for _ in range(workers):
-                tasks.create_task(self._work())
+        self._is_working = True
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for key in self._observer.job_keys():
+                    self._queue.add(key)
+                for uid in list(self._worlds):
+                    self.world_changed(uid)
+                for _ in range(workers):
+                    tasks.create_task(self._work())
+        finally:
+            self._is_working = False
+
+    def changed(self, key: Key) -> None:
+        """Something happened to a job. It comes in bursts, and one look a moment later sees it all.
+        A standby keeps its view only: all jobs are looked at when it begins to work.
+        """
+        if self._is_working:
+            self._queue.add_at(key, self._clock() + GATHER_S)
 
     async def finish(self, *, within_s: float) -> None:
         """No round begins any more, and those that have begun may come to their end."""
@@ -96,29 +116,25 @@ class Reconciler:
                 await self._is_idle.wait()
 
     def world_changed(self, uid: str) -> None:
-        """A job's world is another; or the rendezvous server knows a job that is gone, perhaps since before this process began."""
+        """A job's world is another, or the server has heard what was to be said before pods go. Or the server knows a job that is
+        gone, perhaps since before this process began: only the one that works forgets it, on a view that is whole.
+        """
+        if not self._is_working:
+            return
         key = self._observer.key_of_uid(uid)
         if key is not None:
             self._queue.add(key)
         elif self._observer.sees_all:
-            self._strangers.add(uid)
-            self._stranger_came.set()
-
-    async def _forget_strangers(self) -> None:
-        """Only who works does this, on a view that is whole: a job that is not in it then has been deleted."""
-        while True:
-            await self._stranger_came.wait()
-            self._stranger_came.clear()
-            strangers, self._strangers = self._strangers, set()
-            for uid in sorted(strangers):
-                if self._observer.key_of_uid(uid) is None:
-                    await self._applier.forget(uid)
+            self._applier.forget(uid)
 
     async def _work(self) -> None:
         while True:
             key, since = await self._queue.take()
             if self._is_finishing:
                 return
+            if not self._is_in_view(key):
+                self._queue.done(key)
+                continue
             began, failed = self._clock(), True
             self._begin()
             try:
@@ -142,16 +158,10 @@ class Reconciler:
     async def round(self, key: Key) -> bool:
         """One look and what follows from it; False if it must be repeated soon."""
         job = self._observer.job(key)
-        await self._let_go(key, job)
+        self._let_go(key, job)
         if job is None:
-            self._queue.forget(key)
-            self._unseen.pop(key, None)
-            self._held.pop(key, None)
-            self._not_created.pop(key, None)
-            self._secrets.forget(key)
+            self._forget(key)
             return True
-        if not await self._is_in_view(key):
-            return False
         now = self._now().replace(microsecond=0)
         stored, planned, held = self._planned(key, job, now)
         try:
@@ -165,8 +175,8 @@ class Reconciler:
         self._count(key, stored, outcome)
         self._report(key, outcome.errors)
         self._remember_refusals(key, outcome)
-        self._unseen[key] = self._clock() + LONGEST_BLINDNESS_S, outcome.written
-        await self._is_in_view(key)
+        if outcome.written:
+            self._pending[key] = PendingWrites(outcome.written, self._clock() + LONGEST_BLINDNESS_S)
         if held is not None:
             self._held[key] = held
         elif not outcome.errors:
@@ -181,6 +191,15 @@ class Reconciler:
         elif not outcome.errors:
             self._not_created.pop(key, None)
 
+    def _forget(self, key: Key) -> None:
+        """Nothing is remembered of a job that is gone."""
+        self._queue.forget(key)
+        self._observer.stop_waiting(key)
+        self._pending.pop(key, None)
+        self._held.pop(key, None)
+        self._not_created.pop(key, None)
+        self._secrets.forget(key)
+
     def _come_back(self, key: Key, planned: Plan, held: status_debounce.PendingStatus | None) -> None:
         """When time alone would make another round of it."""
         if held is not None:
@@ -189,24 +208,31 @@ class Reconciler:
             pause_s = (planned.look_again_at - self._now()).total_seconds()
             self._queue.add_at(key, self._clock() + max(pause_s, LEAST_PAUSE_S))
 
-    async def _is_in_view(self, key: Key) -> bool:
-        """Has the view caught up with what we wrote? A decision on an older one could undo it, or do it twice."""
-        until, unseen = self._unseen.get(key, (0.0, {}))
-        if until <= self._clock():
-            unseen.clear()
-        for seen, version in list(unseen.items()):
-            if not await self._observer.reached(seen, version, timeout_s=IN_VIEW_TIMEOUT_S):
-                return False
-            del unseen[seen]
-        self._unseen.pop(key, None)
-        return True
+    def _is_in_view(self, key: Key) -> bool:
+        """Has the view caught up with what we wrote? A decision on an older one could undo it, or do it twice.
+        Where it has not, the key comes back when it has, or when it has taken too long; no worker waits for it.
+        """
+        pending = self._pending.get(key)
+        if pending is None or self._observer.job(key) is None:
+            return True
+        missing = {scope: version for scope, version in pending.versions.items() if not self._observer.has_reached(scope, version)}
+        if not missing or pending.until <= self._clock():
+            self._observer.stop_waiting(key)
+            del self._pending[key]
+            return True
+        if not pending.is_awaited:
+            pending.is_awaited = True
+            for scope, version in missing.items():
+                self._observer.when_reached(scope, version, key=key, call=lambda: self._queue.add(key))
+            self._queue.add_at(key, pending.until)
+        return False
 
-    async def _let_go(self, key: Key, job: Object | None) -> None:
-        """A job that is gone, or made anew under its name, is nobody's concern at the rendezvous server any more."""
+    def _let_go(self, key: Key, job: Object | None) -> None:
+        """A job that is gone, or made anew under its name: nothing is kept about it here or at the rendezvous server any more."""
         uid = job["metadata"]["uid"] if job is not None else None
         known = self._uids.get(key)
         if known is not None and known != uid:
-            await self._applier.forget(known)
+            self._applier.forget(known)
         if uid is None:
             self._uids.pop(key, None)
         else:

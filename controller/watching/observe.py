@@ -104,8 +104,7 @@ class Observer:
         """What has not been seen yet, by the names of definitions."""
         return [".".join(filter(None, (c.resource.plural, c.resource.group))) for c in self._all if not c.synced]
 
-    def keys(self) -> list[Key]:
-        """Every job there is."""
+    def job_keys(self) -> list[Key]:
         return [Key(kind, *key) for kind, jobs in self._jobs.items() for key in tuple(jobs.keys())]
 
     def job(self, key: Key) -> Object | None:
@@ -122,10 +121,23 @@ class Observer:
         pods = (mine.what for mine in self._pods.by(BY_JOB, str(key)))
         return any(c.waiting == STARVED for pod in pods if isinstance(pod, Pod) for c in pod.containers)
 
-    async def reached(self, seen: WatchScope, version: str, *, timeout_s: float) -> bool:
-        """Waits until a write of ours is in view, so that the next round does not do it again."""
-        cache = self._others.get(seen.resource) if seen.is_beside else self._cache_of(seen.resource)
-        return True if cache is None else await cache.reached(version, timeout_s=timeout_s)
+    def has_reached(self, scope: WatchScope, version: str) -> bool:
+        """Is a write of ours in view, so that the next reconcile does not do it again?"""
+        cache = self._cache_in(scope)
+        return cache is None or cache.has_reached(version)
+
+    def when_reached(self, scope: WatchScope, version: str, *, key: Key, call: Callable[[], None]) -> None:
+        """Calls back once when it is. Of one job and one scope the last version counts."""
+        cache = self._cache_in(scope)
+        if cache is not None:
+            cache.when_reached(version, waiter=key, call=call)
+
+    def stop_waiting(self, key: Key) -> None:
+        for cache in self._all:
+            cache.stop_waiting(key)
+
+    def _cache_in(self, scope: WatchScope) -> Cache[Any] | None:
+        return self._others.get(scope.resource) if scope.is_beside else self._cache_of(scope.resource)
 
     def snapshot(
         self, key: Key, job: Object, *, now: datetime, settings: Settings, world: World | None = None, token: str = "", term: int = 0

@@ -4,7 +4,7 @@ It decides nothing about the objects: a projection says what to keep of each, in
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -65,6 +65,7 @@ class Cache(Generic[T]):
         self._version = ""
         self._synced = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._awaited: dict[Hashable, tuple[int, Callable[[], None]]] = {}
 
     @property
     def synced(self) -> bool:
@@ -74,9 +75,20 @@ class Cache(Generic[T]):
     async def wait_synced(self) -> None:
         await self._synced.wait()
 
+    def has_reached(self, version: str) -> bool:
+        """Is the copy at least as new as this resourceVersion, for instance one that a write of ours returned?"""
+        return not version.isdigit() or _number(self._version) >= int(version)
+
+    def when_reached(self, version: str, *, waiter: Hashable, call: Callable[[], None]) -> None:
+        """Calls back once, when the copy is that new. A waiter waits for one version at a time: the last that it named."""
+        self._awaited[waiter] = (_number(version), call)
+
+    def stop_waiting(self, waiter: Hashable) -> None:
+        self._awaited.pop(waiter, None)
+
     async def reached(self, version: str, *, timeout_s: float) -> bool:
-        """Waits until the copy is at least as new as this resourceVersion, for instance one that a write of ours returned."""
-        if not version.isdigit() or _number(self._version) >= int(version):
+        """Waits until the copy is at least that new."""
+        if self.has_reached(version):
             return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (int(version), future)
@@ -188,6 +200,9 @@ class Cache(Generic[T]):
         for wanted, future in self._waiting:
             if reached >= wanted and not future.done():
                 future.set_result(None)
+        for waiter in [waiter for waiter, (wanted, _) in self._awaited.items() if reached >= wanted]:
+            _, call = self._awaited.pop(waiter)
+            call()
 
     def _file(self, key: Key, value: T) -> None:
         for name, values_of in self._indexers.items():

@@ -29,6 +29,7 @@ class WorkQueue(Generic[K]):
         self._timers: list[tuple[float, int, K]] = []
         self._count = 0
         self._failures: dict[K, int] = {}
+        self._forgotten: set[K] = set()
         self._wakeup = asyncio.Event()
 
     def __len__(self) -> int:
@@ -50,6 +51,7 @@ class WorkQueue(Generic[K]):
             self._due[key] = due
             self._count += 1
             heapq.heappush(self._timers, (due, self._count, key))
+            self._drop_old_timers()
             self._wakeup.set()
 
     async def take(self) -> tuple[K, float]:
@@ -71,7 +73,10 @@ class WorkQueue(Generic[K]):
     def done(self, key: K, *, failed: bool = False) -> None:
         """The work on the key has ended; after a failure it comes back by itself, later each time."""
         self._working.discard(key)
-        self._begun.add(key)
+        is_forgotten = key in self._forgotten and not failed
+        self._forgotten.discard(key)
+        if not is_forgotten:
+            self._begun.add(key)
         if failed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
@@ -80,14 +85,17 @@ class WorkQueue(Generic[K]):
             return
         self._failures.pop(key, None)
         if key in self._dirty:
-            self._ready[key] = self._dirty.pop(key)
+            (self._new if is_forgotten else self._ready)[key] = self._dirty.pop(key)
             self._wakeup.set()
 
     def forget(self, key: K) -> None:
-        """The key's object is gone: drop its timer and its failures. While somebody works on it, `done` comes first."""
+        """The key's object is gone: nothing is remembered of it, also where somebody works on it just now."""
         self._begun.discard(key)
         self._due.pop(key, None)
         self._failures.pop(key, None)
+        if key in self._working:
+            self._forgotten.add(key)
+        self._drop_old_timers()
 
     def _next(self) -> tuple[K, float]:
         is_new = bool(self._new) and (self._is_new_one_s_turn or not self._ready)
@@ -103,3 +111,10 @@ class WorkQueue(Generic[K]):
             if self._due.get(key) == due:
                 del self._due[key]
                 self.add(key)
+        self._drop_old_timers()
+
+    def _drop_old_timers(self) -> None:
+        """A key has one due time; entries of the heap that an earlier one replaced never outnumber those that count."""
+        if len(self._timers) > 2 * len(self._due):
+            self._timers = [timer for timer in self._timers if self._due.get(timer[2]) == timer[0]]
+            heapq.heapify(self._timers)

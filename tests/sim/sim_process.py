@@ -17,7 +17,7 @@ from sim_time import now
 
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
-from controller.acting.fenced_link import FencedMembership
+from controller.acting.fenced_link import FencedServer
 from controller.acting.link import RendezvousLink
 from controller.deciding.settings import Rendezvous, Settings
 from controller.running.metrics import Metrics
@@ -58,9 +58,10 @@ class Controller:
         self.kube = SimKube(api, sky, draw, actor=name, on_call=self._may_end)
         self.queue: WorkQueue[Key] = WorkQueue(clock=loop.time)
         self.observer = Observer(self.kube, kinds=kinds, resources=resources_of(kinds, gang_scheduler=gang_scheduler))  # type: ignore[arg-type]
-        self._link = RendezvousLink(_Reach(server, self.kube.awake, name), errors=(Unreachable,), clock=now)
         self._stood_still_at: float | None = None
         self._election = Election(self.kube, namespace="system", name="lease", me=name, clock=self._time) if elects else None  # type: ignore[arg-type]
+        reach = _Reach(server, self.kube.awake, name)
+        self._link = RendezvousLink(FencedServer(reach, self._left_s) if elects else reach, errors=(Unreachable,), clock=now)
         self._reconciler = Reconciler(
             self.observer,
             self._applier(),
@@ -78,10 +79,13 @@ class Controller:
         self.is_alive = True
 
     def start(self) -> None:
-        for part in (self.observer.run(self.queue.add), self._link.run(self._reconciler.world_changed), self._work()):
+        for part in (self.observer.run(self._reconciler.changed), self._link.run(self._reconciler.world_changed), self._work()):
             task = asyncio.get_running_loop().create_task(part)
             task.add_done_callback(self._ended)
             self._tasks.append(task)
+
+    def look_again(self, key: Key) -> None:
+        self._reconciler.changed(key)
 
     def kill(self) -> None:
         """As by SIGKILL: nothing is given back, and nothing more is sent."""
@@ -119,7 +123,7 @@ class Controller:
         if self._election is None:
             return Applier(self.kube, EventRecorder(self.kube), self._link)
         kube = FencedWriter(self.kube, self._left_s)
-        return Applier(kube, EventRecorder(kube), FencedMembership(self._link, self._left_s))
+        return Applier(kube, EventRecorder(kube), self._link)
 
     def _left_s(self) -> float:
         """By true time: a process that stands still asks nothing, and here its tasks go from one request that fails to the next."""

@@ -16,6 +16,7 @@ from sim_client import CALM, Sky, Weather
 from sim_cluster import Cluster
 from sim_jobs import NAME, random_job, replicas
 from sim_laws import Laws
+from sim_memory import remembered
 from sim_process import Controller
 from sim_rendezvous import SimServer
 from sim_right import wrongs
@@ -292,7 +293,7 @@ class Storm:
             raise AssertionError("\n".join(["status and cluster become right:", *found]))
         before, due = self.laws.writes, self._due()
         for controller in self.controllers:
-            controller.queue.add(Key(self.kind, "team", NAME))
+            controller.look_again(Key(self.kind, "team", NAME))
         await asyncio.sleep(3.0)
         if self.laws.writes > before and not any(at <= now() for at in due):
             raise AssertionError(f"a plan for a right world is empty: {self.laws.newest} was written")
@@ -337,6 +338,8 @@ class Storm:
         self.check()
         left = [f"{resource.plural} {name}" for resource, name in self.api.objects if resource not in (NODES, LEASES, EVENTS)]
         left += [f"the rendezvous server's job {world.job}" for world in self.server.hub.since(0) if not world.forgotten]
+        words = {NAME, *self.laws.lives}
+        left += [f"{controller.name} remembers {place}" for controller in self.controllers for place in remembered(controller, words)]
         if left:
             raise AssertionError(f"nothing is left of a deleted job: {left}")
 

@@ -7,7 +7,8 @@ import pytest
 
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
-from controller.acting.fenced_link import FencedMembership
+from controller.acting.fenced_link import FencedServer
+from controller.acting.link import RendezvousLink
 from controller.deciding.actions import Plan, normal
 from controller.watching.keys import Key
 from elastic.api.job import JobStatus
@@ -39,8 +40,8 @@ class Kube:
     async def delete(self, *_: object, **__: object) -> Object:
         return await self._send("delete")
 
-    async def tell(self, *_: object) -> None:
-        await self._send("tell")
+    async def expect(self, *_: object) -> None:
+        await self._send("expect")
 
     async def forget(self, *_: object) -> None:
         await self._send("forget")
@@ -64,11 +65,11 @@ async def test_nothing_is_written_once_the_lease_has_lapsed_and_reading_goes_on(
 
 async def test_the_rendezvous_server_hears_nothing_either() -> None:
     kube = Kube()
-    membership = FencedMembership(kube, LAPSED)
+    server = FencedServer(kube, LAPSED)  # type: ignore[arg-type]
     with pytest.raises(Lapsed):
-        await membership.tell("uid", None)  # type: ignore[arg-type]
+        await server.expect("uid", None)  # type: ignore[arg-type]
     with pytest.raises(Lapsed):
-        await membership.forget("uid")
+        await server.forget("uid")
     assert kube.sent == []
 
 
@@ -102,7 +103,8 @@ async def test_a_round_that_the_lapse_overtakes_ends_with_an_error_and_tells_not
     writer = FencedWriter(kube, LAPSED)
     job: Object = {"kind": "PyTorchJob", "metadata": {"name": "train", "namespace": "team", "uid": "u", "resourceVersion": "1"}}
     plan = Plan(status=JobStatus(start_time=NOW), news=(normal("PyTorchJobRunning", "it runs"),))
-    applier = Applier(writer, EventRecorder(writer), FencedMembership(kube, LAPSED))
+    link = RendezvousLink(FencedServer(kube, LAPSED), errors=())  # type: ignore[arg-type]
+    applier = Applier(writer, EventRecorder(writer), link)
     outcome = await applier.carry_out(Key("PyTorchJob", "team", "train"), job, plan, old=JobStatus(), now=NOW)
     assert [str(error) for error in outcome.errors]
     assert kube.sent == []

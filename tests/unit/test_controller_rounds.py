@@ -103,6 +103,37 @@ async def test_a_failing_job_to_which_something_happened_is_looked_at_within_a_s
         assert (await queue.take())[0] == "job"
 
 
+async def test_of_jobs_that_are_gone_the_queue_remembers_nothing() -> None:
+    """`forget` was called in the work on the key, and `done` after it remembered the key for ever."""
+    queue: WorkQueue[str] = WorkQueue(clock=Clock())
+    fresh = {name: len(value) for name, value in vars(queue).items() if isinstance(value, dict | set | list)}
+    for number in range(1000):
+        queue.add(f"job-{number}")
+        queue.add_at(f"job-{number}", 1e6)
+        key, _ = await queue.take()
+        queue.forget(key)
+        queue.done(key)
+    assert {name: len(value) for name, value in vars(queue).items() if isinstance(value, dict | set | list)} == fresh
+
+
+async def test_what_happens_to_a_key_that_is_being_forgotten_is_looked_at_all_the_same() -> None:
+    queue: WorkQueue[str] = WorkQueue(clock=Clock())
+    queue.add("job")
+    key, _ = await queue.take()
+    queue.forget(key)
+    queue.add(key)
+    queue.done(key)
+    async with asyncio.timeout(5):
+        assert (await queue.take())[0] == "job"
+
+
+async def test_a_job_that_names_an_earlier_time_at_each_round_has_one_timer() -> None:
+    queue: WorkQueue[str] = WorkQueue(clock=Clock())
+    for number in range(5000):
+        queue.add_at("job", 1e6 - number)
+    assert len(queue._timers) <= 2
+
+
 async def test_a_thousand_new_jobs_keep_a_running_one_waiting_for_one_of_them() -> None:
     queue: WorkQueue[str] = WorkQueue(clock=Clock())
     queue.add("running")

@@ -1,0 +1,165 @@
+"""Brings what the rendezvous server must know of each job to it, without keeping anybody waiting: the newest word of each job, one request
+at a time, again after a failure and after the server was restarted. It says when a word was acknowledged; it decides nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from controller.deciding.actions import SetExpectation
+from elastic.membership import wire
+from elastic.runtime.fence import is_lapse
+
+log = logging.getLogger(__name__)
+AT_ONCE = 32
+"""Requests in flight, so that a server that never answers costs a bounded number of connections."""
+FIRST_BACK_OFF_S = 0.1
+LONGEST_BACK_OFF_S = 10.0
+
+
+class Membership(Protocol):
+    """The rendezvous server, as far as a plan speaks to it."""
+
+    def tell(self, job_uid: str, told: SetExpectation) -> bool: ...
+
+    def forget(self, job_uid: str) -> None: ...
+
+
+class Listener(Protocol):
+    """What is needed of elastic.membership.client.RendezvousClient to send."""
+
+    async def expect(self, job_uid: str, expectation: wire.Expectation) -> None: ...
+
+    async def forget(self, job_uid: str) -> None: ...
+
+
+class Heard(Protocol):
+    """Called when the server has acknowledged a job's newest word that was not acknowledged when it was handed in."""
+
+    def __call__(self, job_uid: str, *, is_forgotten: bool) -> None: ...
+
+
+class Outbox:
+    def __init__(
+        self, server: Listener, *, encode: Callable[[SetExpectation], wire.Expectation], errors: tuple[type[Exception], ...], heard: Heard
+    ) -> None:
+        self._server = server
+        self._encode = encode
+        self._errors: tuple[type[Exception], ...] = (*errors, OSError)
+        self._on_heard = heard
+        self._name, self._sent = secrets.token_hex(4), 0
+        self._newest: dict[str, SetExpectation | None] = {}
+        """None: the job is to be forgotten."""
+        self._heard: dict[str, SetExpectation] = {}
+        self._senders: dict[str, asyncio.Task[None]] = {}
+        self._failing: set[str] = set()
+        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._starts, self._again = 0, asyncio.Event()
+
+    def __contains__(self, job_uid: str) -> bool:
+        return job_uid in self._newest
+
+    def tell(self, job_uid: str, told: SetExpectation) -> bool:
+        """Hands a job's expectation in; True if the server has acknowledged exactly this already."""
+        self._newest[job_uid] = told
+        if self._heard.get(job_uid) == told:
+            return True
+        self._send_soon(job_uid)
+        return False
+
+    def forget(self, job_uid: str) -> None:
+        """The expectation is not said again in any case, and the server is told to forget the job."""
+        self._newest[job_uid] = None
+        self._heard.pop(job_uid, None)
+        self._send_soon(job_uid)
+
+    def repeat(self) -> None:
+        """The server may be a new one, which has heard nothing."""
+        self._heard.clear()
+        self._starts += 1
+        again, self._again = self._again, asyncio.Event()
+        again.set()
+        for job_uid in self._newest:
+            self._send_soon(job_uid)
+
+    async def close(self) -> None:
+        senders = list(self._senders.values())
+        for sender in senders:
+            sender.cancel()
+        await asyncio.gather(*senders, return_exceptions=True)
+
+    def _send_soon(self, job_uid: str) -> None:
+        if job_uid not in self._senders:
+            self._senders[job_uid] = sender = asyncio.create_task(self._send(job_uid))
+            sender.add_done_callback(_log_what_broke)
+
+    async def _send(self, job_uid: str) -> None:
+        """Until the newest word has arrived: an older one that arrives later would undo it."""
+        back_off_s = FIRST_BACK_OFF_S
+        try:
+            while not self._is_done(job_uid):
+                if await self._bring(job_uid):
+                    back_off_s = FIRST_BACK_OFF_S
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(back_off_s):
+                        await self._again.wait()
+                back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
+        finally:
+            del self._senders[job_uid]
+            self._failing.discard(job_uid)
+
+    def _is_done(self, job_uid: str) -> bool:
+        return job_uid not in self._newest or (self._newest[job_uid] is not None and self._heard.get(job_uid) == self._newest[job_uid])
+
+    async def _bring(self, job_uid: str) -> bool:
+        """One request; False if it failed."""
+        async with self._gate:
+            # Whether it arrives is not known until it is answered.
+            self._heard.pop(job_uid, None)
+            told, starts = self._newest[job_uid], self._starts
+            self._sent += 1
+            try:
+                if told is None:
+                    await self._server.forget(job_uid)
+                else:
+                    word = msgspec.structs.replace(self._encode(told), speaker=self._name, number=self._sent)
+                    await self._server.expect(job_uid, word)
+            except self._errors as error:
+                self._report_failure(job_uid, error)
+                return False
+        self._report_success(job_uid)
+        if starts == self._starts:
+            self._take_answer(job_uid, told)
+        return True
+
+    def _take_answer(self, job_uid: str, told: SetExpectation | None) -> None:
+        is_newest = self._newest[job_uid] == told
+        if told is not None:
+            self._heard[job_uid] = told
+        elif is_newest:
+            del self._newest[job_uid]
+        if is_newest:
+            self._on_heard(job_uid, is_forgotten=told is None)
+
+    def _report_failure(self, job_uid: str, error: Exception) -> None:
+        """Once until all is well again: where one job cannot be told of, mostly none can."""
+        level = logging.DEBUG if self._failing or is_lapse(error) else logging.WARNING
+        self._failing.add(job_uid)
+        log.log(level, "the rendezvous server was not told what to expect", extra={"uid": job_uid, "error": str(error)})
+
+    def _report_success(self, job_uid: str) -> None:
+        if job_uid in self._failing:
+            self._failing.discard(job_uid)
+            if not self._failing:
+                log.info("the rendezvous server has been told what to expect", extra={"uid": job_uid})
+
+
+def _log_what_broke(sender: "asyncio.Task[None]") -> None:
+    if not sender.cancelled() and (error := sender.exception()) is not None:
+        log.error("telling the rendezvous server broke", exc_info=error)
