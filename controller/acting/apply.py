@@ -88,9 +88,9 @@ class Applier:
             # Untold members must not lose their pods: these go in the reconcile after the server's answer. Everything else goes on.
             plan, outcome.is_waiting = _without_departures(plan), True
         first, pods = _in_order(plan.actions)
-        done = await asyncio.gather(*(self._act(key, job, action, outcome) for action in first))
+        done = await self._act_all(key, job, first, outcome)
         if all(is_done for action, is_done in zip(first, done, strict=True) if _goes_into_pods(action)):
-            await asyncio.gather(*(self._act(key, job, action, outcome) for action in pods))
+            await self._act_all(key, job, pods, outcome)
         if plan.status is not None and plan.status != old and not (plan.is_final and (outcome.errors or outcome.is_waiting)):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
         # What was done is told as it is; what the status must say first waits until it does.
@@ -131,6 +131,16 @@ class Applier:
             elif isinstance(action, Forget):
                 self._membership.forget(uid)
         return is_heard
+
+    async def _act_all(self, key: Key, job: Object, actions: Iterable[Action], outcome: Outcome) -> list[bool]:
+        """At once; should one of them break, the others end with it, so that nothing is written after the reconcile."""
+        async with asyncio.TaskGroup() as tasks:
+            acting = [tasks.create_task(self._act(key, job, action, outcome)) for action in actions]
+        return [task.result() for task in acting]
+
+    async def warn(self, job: Object, reason: str, error: KubeError, *, now: datetime) -> None:
+        """Says in an Event what keeps a job from going on."""
+        await self._events.tell(job, [warning(reason, error.message, about=error.message)], now=now)
 
     async def _act(self, key: Key, job: Object, action: Action, outcome: Outcome) -> bool:
         """True if it was done, or was so already."""

@@ -169,6 +169,8 @@ class Reconciler:
                 stored, planned, held = self._planned(key, job, now)
         except KubeError as error:
             self._report(key, [error])
+            if error.code in (401, 403):
+                await self._applier.warn(job, "FailedGetSecret", error, now=now)
             return False
         outcome = await self._applier.carry_out(key, job, planned, old=stored, now=now)
         self._secrets.remember(key, outcome.secrets)

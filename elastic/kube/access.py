@@ -8,6 +8,7 @@ import json
 import ssl
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import yaml
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_REREAD_S = 60.0
 TOKEN_MARGIN = timedelta(minutes=1)
+NEVER = datetime.max.replace(tzinfo=UTC)
 COMMAND_TIMEOUT_S = 60.0
 
 
@@ -38,22 +40,33 @@ class Access:
 
 
 class TokenCommand:
-    """A bearer token from the program that the kubeconfig names, as cloud providers have it; asked again a minute before it expires."""
+    """A bearer token from the program that the kubeconfig names, as cloud providers have it; asked again a minute before it expires.
+    A call may take as long as the program does, so an event loop calls it in a thread, and uses what it has meanwhile.
+    """
 
     def __init__(self, spec: dict[str, Any], *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._spec = spec
         self._clock = clock
         self._token = ""
-        self._ask_again = datetime.min.replace(tzinfo=UTC)
+        self._ask_again = self._expires = datetime.min.replace(tzinfo=UTC)
+        self._lock = threading.Lock()
 
     def __call__(self) -> str:
-        now = self._clock()
-        if now >= self._ask_again:
-            status = self._asked()
-            self._token = str(status["token"])
-            expires = status.get("expirationTimestamp")
-            self._ask_again = datetime.fromisoformat(expires) - TOKEN_MARGIN if expires else datetime.max.replace(tzinfo=UTC)
-        return self._token
+        with self._lock:
+            if self.is_due():
+                status = self._asked()
+                self._expires = _moment(status.get("expirationTimestamp"))
+                self._ask_again = self._expires - TOKEN_MARGIN if self._expires < NEVER else NEVER
+                self._token = str(status["token"])
+            return self._token
+
+    def is_due(self) -> bool:
+        """Must the program be asked?"""
+        return self._clock() >= self._ask_again
+
+    def unexpired(self) -> str:
+        """The token as it is, empty where it is of no use any more."""
+        return self._token if self._clock() < self._expires else ""
 
     def _asked(self) -> dict[str, Any]:
         command = [self._spec.get("command") or "", *(self._spec.get("args") or ())]
@@ -92,9 +105,23 @@ class TokenFile:
 
     def __call__(self) -> str:
         if self._clock() - self._read_at >= TOKEN_REREAD_S:
-            self._token = self._path.read_text().strip()
+            try:
+                self._token = self._path.read_text().strip()
+            except OSError as error:
+                if not self._token:
+                    raise AccessError(f"cannot read the token {self._path}: {error.strerror}") from error
             self._read_at = self._clock()
         return self._token
+
+
+def _moment(stamp: object) -> datetime:
+    if not stamp:
+        return NEVER
+    try:
+        moment = datetime.fromisoformat(str(stamp))
+    except ValueError as error:
+        raise AccessError(f"the kubeconfig's credential program gave {stamp!r} as expirationTimestamp, which is no time") from error
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def in_cluster(*, host: str, port: str, folder: Path = SERVICE_ACCOUNT) -> Access:

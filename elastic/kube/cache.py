@@ -22,6 +22,7 @@ T = TypeVar("T")
 GONE = 410
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
+SHORT_WATCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +122,13 @@ class Cache(Generic[T]):
     async def run(self) -> None:
         """Lists and watches until cancelled; any failure is followed by a pause and another try from where it stood."""
         pause = FIRST_PAUSE_S
-        listed = False
+        listed, began = False, 0.0
         while True:
             try:
                 if not listed:
                     await self._relist()
                     listed = True
+                began = asyncio.get_running_loop().time()
                 events = self._kube.watch(
                     self.resource,
                     namespace=self._namespace,
@@ -144,7 +146,10 @@ class Cache(Generic[T]):
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 log.info("a watch ended", extra={"resource": self.resource.plural, "error": repr(error)})
             else:
-                continue
+                if asyncio.get_running_loop().time() - began >= SHORT_WATCH_S:
+                    pause = FIRST_PAUSE_S
+                    continue
+            # Also after a watch that ended in good order as soon as it began: a server that does so would be asked without end.
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
 

@@ -3,6 +3,7 @@ Objects are raw dicts. It retries only what is safe to send twice, and knows not
 """
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -14,11 +15,13 @@ from typing import Any, Self
 import aiohttp
 import orjson
 
-from elastic.kube.access import Access
+from elastic.kube.access import Access, AccessError, TokenCommand
 from elastic.kube.errors import KubeError, error_from_response, error_from_status
 from elastic.kube.resources import Object, Resource
 
+log = logging.getLogger(__name__)
 PAGE = 500
+NO_CREDENTIALS = "NoCredentials"
 REQUEST_TIMEOUT_S = 30.0
 WATCH_TIMEOUT_S = 290
 # A real server sends a bookmark about once a minute, so a longer silence means a dead connection; starting over costs one request.
@@ -69,6 +72,7 @@ class Kube:
         """Requests sent so far by method, watches left out; for whoever counts what a process costs the API server."""
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
+        self._renewing: asyncio.Task[str] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,6 +81,8 @@ class Kube:
         await self.close()
 
     async def close(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -167,7 +173,7 @@ class Kube:
         params |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_s)}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=WATCH_SILENCE_S)
         path = resource.path(namespace=namespace)
-        async with self._open().get(self._url(path), params=params, headers=self._headers(), timeout=timeout) as response:
+        async with self._open().get(self._url(path), params=params, headers=await self._headers(), timeout=timeout) as response:
             if response.status != 200:
                 raise error_from_response(response.status, await response.read())
             async for line in _lines(response.content):
@@ -183,7 +189,7 @@ class Kube:
         params = _without_none(container=container, follow="true" if follow else None, previous="true" if previous else None)
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S)
-        async with self._open().get(self._url(path), params=params, headers=self._headers(), timeout=timeout) as response:
+        async with self._open().get(self._url(path), params=params, headers=await self._headers(), timeout=timeout) as response:
             if response.status == 204:  # the pod has no node yet, and so has said nothing
                 return
             if response.status != 200:
@@ -211,7 +217,7 @@ class Kube:
                 if not busy or attempt == RETRIES - 1:
                     raise
                 pause = _pause_s(error, attempt)
-            except (aiohttp.ClientConnectionError, TimeoutError) as error:
+            except (aiohttp.ClientError, TimeoutError) as error:
                 # Nothing was sent when the connection was never made; otherwise only a read may be sent again.
                 safe = method == "GET" or isinstance(error, aiohttp.ClientConnectorError)
                 if not safe or attempt == RETRIES - 1:
@@ -221,7 +227,7 @@ class Kube:
         raise AssertionError("the last attempt returns or raises")
 
     async def _send(self, method: str, path: str, *, params: Mapping[str, str] | None, data: bytes | None, content_type: str) -> Object:
-        headers = self._headers()
+        headers = await self._headers()
         self.sent[method] += 1
         if data is not None:
             headers["Content-Type"] = content_type
@@ -240,12 +246,25 @@ class Kube:
             return {"text": answer.decode(errors="replace")}
         return parsed if isinstance(parsed, dict) else {"value": parsed}
 
-    def _headers(self) -> dict[str, str]:
+    async def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json"}
-        token = self.access.token()
+        try:
+            token = await self._token()
+        except AccessError as error:
+            raise KubeError(code=0, reason=NO_CREDENTIALS, message=str(error)) from error
         if token:
             headers["Authorization"] = f"Bearer {token}"
         return headers
+
+    async def _token(self) -> str | None:
+        """A credential program runs in a thread, once at a time; until it has answered, the token that it gave before will do."""
+        source = self.access.token
+        if not isinstance(source, TokenCommand) or not source.is_due():
+            return source()
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(asyncio.to_thread(source))
+            self._renewing.add_done_callback(_log_failure)
+        return source.unexpired() or await asyncio.shield(self._renewing)
 
     def _url(self, path: str) -> str:
         return self.access.server + path
@@ -259,6 +278,11 @@ class Kube:
                 headers={"User-Agent": self._user_agent},
             )
         return self._session
+
+
+def _log_failure(renewing: "asyncio.Task[str]") -> None:
+    if not renewing.cancelled() and (error := renewing.exception()) is not None:
+        log.warning("no new credentials", extra={"error": str(error)})
 
 
 def _kind_of_items(page: Object) -> Object:

@@ -1,4 +1,4 @@
-"""Peers that take a connection and never answer: a rendezvous server, and the API server's watch of services. Other jobs go on meanwhile."""
+"""Peers that take a connection and never answer: a rendezvous server, and the API server's watch of services. Other jobs go on."""
 
 from __future__ import annotations
 

@@ -57,6 +57,7 @@ class SimKube:
         self.actor = actor
         self.calls = 0
         self.gets: list[tuple[Resource, str]] = []
+        self.forbidden: Resource | None = None
         self._api = api
         self._sky = sky
         self._draw = draw
@@ -72,6 +73,8 @@ class SimKube:
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, subresource: str | None = None) -> Object:
         self.gets.append((resource, name))
+        if resource == self.forbidden:
+            raise KubeError(code=403, reason="Forbidden", message=f"{resource.plural} {name!r} is forbidden")
         return await self._call(lambda: self._api.get(resource, name), writes=False)
 
     async def list(

@@ -192,3 +192,21 @@ def _spoil(scene: Secretive, damage: str) -> None:
         scene.api.remove(SECRETS, SECRET)
     else:
         scene.api.change(SECRETS, SECRET, lambda secret: secret["data"].update(token="c3BvaWxlZA=="))
+
+
+def test_a_secret_that_may_not_be_read_is_said_once_and_asked_for_ever_less_often() -> None:
+    async def story(scene: Secretive) -> None:
+        await scene.begin()
+        scene.restart()
+        scene.controller.kube.forbidden = SECRETS
+        await asyncio.sleep(600.0)
+        said = [event for event in scene.api.all(EVENTS) if event["reason"] == "FailedGetSecret"]
+        assert len(said) == 1
+        assert SECRET in said[0]["message"]
+        assert len(scene.reads) < 25
+        scene.controller.kube.forbidden = None
+        await asyncio.sleep(120.0)
+        assert scene.reads.count(SECRET) == len(scene.reads)
+        assert scene.token
+
+    played(story)
