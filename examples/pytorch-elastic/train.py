@@ -14,6 +14,7 @@ import tempfile
 import time
 
 import torch
+import torch._dynamo  # before the first DistributedDataParallel, which imports it otherwise and then keeps its process group for ever
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 

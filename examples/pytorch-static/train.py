@@ -10,6 +10,7 @@ import os
 from datetime import timedelta
 
 import torch
+import torch._dynamo  # before the first DistributedDataParallel, which imports it otherwise and then keeps its process group for ever
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

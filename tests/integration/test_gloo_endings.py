@@ -15,14 +15,16 @@ pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(24
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("pytorch-*/train.py"))
 WATCHED = """
-import gc, runpy, sys
+import os, runpy, sys
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 destroy = dist.destroy_process_group
 def watched():
-    held = [one for one in gc.get_objects() if isinstance(one, DistributedDataParallel)]
-    print("held at the end:", len(held), flush=True)
+    print("before:", threads(), flush=True)
     destroy()
+    print("after:", threads(), flush=True)
+def threads():
+    names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+    return [name for name in names if "gloo" in name]
 dist.destroy_process_group = watched
 runpy.run_path(sys.argv[1], run_name="__main__")
 """
@@ -33,7 +35,7 @@ def test_there_are_examples_to_look_at() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.parent.name)
-def test_nothing_of_an_example_holds_the_group_when_it_is_destroyed(example: Path, tmp_path: Path) -> None:
+def test_the_group_of_an_example_is_gone_with_its_threads_once_it_is_destroyed(example: Path, tmp_path: Path) -> None:
     alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1", "STEPS": "3", "STEP_SECONDS": "0"}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
     command = [sys.executable, "-c", WATCHED, str(example)]
@@ -41,7 +43,9 @@ def test_nothing_of_an_example_holds_the_group_when_it_is_destroyed(example: Pat
         command, env=environment | alone | {"CHECKPOINT_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=200, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    assert "held at the end: 0\n" in ended.stdout
+    told = dict(line.split(": ") for line in ended.stdout.splitlines() if line.startswith(("before", "after")))
+    assert "pt_gloo_runloop" in told["before"]
+    assert told["after"] == "[]"
 
 
 def test_ranks_of_the_examples_end_with_0_again_and_again() -> None:
