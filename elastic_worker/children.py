@@ -8,9 +8,11 @@ import os
 import select
 import signal
 import threading
+import time
 import typing
 
 LOOK_S = 0.02
+FINISH_LOOKS = 250
 CALM_S = 0.25
 NO_DESCRIPTOR = -1
 
@@ -49,6 +51,8 @@ class Watch:
         self._before = children_of_this_process()
         self._running = {}  # type: typing.Dict[int, int]
         self._seen = set()  # type: typing.Set[int]
+        self._finished = set()  # type: typing.Set[int]
+        self._ended_well = 0
         self._lock = threading.Lock()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="elastic-children", daemon=True)
@@ -65,6 +69,31 @@ class Watch:
         """The children that have not ended yet."""
         with self._lock:
             return list(self._running)
+
+    @property
+    def ended_well(self) -> int:
+        """How many children have ended with 0."""
+        with self._lock:
+            return self._ended_well
+
+    def finish(self, pid: int) -> bool:
+        """End a child so that it counts as ended with 0, for us and for torch; False where it is no longer ours, or does not go.
+
+        Only the thread that waits for torch's children may call this: subprocess takes a child whose status somebody else has read, as
+        here, for one that ended with 0, and nobody may read it between its end and our reading.
+        """
+        with self._lock:
+            if pid not in self._running or end_of(pid) != (False, None):
+                return False
+            self._finished.add(pid)
+            os.kill(pid, signal.SIGKILL)
+        for _ in range(FINISH_LOOKS):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return True
+            time.sleep(LOOK_S)
+        with self._lock:
+            self._finished.discard(pid)
+        return False
 
     def kill(self, pids: typing.Iterable[int]) -> typing.List[int]:
         """End these children, if they are still the ones that we watch, and their process groups if they lead one."""
@@ -117,6 +146,8 @@ class Watch:
     def _take_end(self, poller: "select.poll", pid: int, status: typing.Optional[int]) -> None:
         with self._lock:
             descriptor = self._running.pop(pid)
+            status = 0 if pid in self._finished else status
+            self._ended_well += status == 0
         if descriptor != NO_DESCRIPTOR:
             poller.unregister(descriptor)
         _close(descriptor)

@@ -93,6 +93,7 @@ class ElasticHandler(RendezvousHandler):
         if work.is_asked_back:
             return 1
         view = self._presence.view
+        work.finish_stuck(view)
         reason = self._presence.refused or view.closed or view.reform
         if not reason and self._store is not None and self._store.broke:
             reason = "the world broke before its workers had started"

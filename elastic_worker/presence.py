@@ -44,6 +44,7 @@ class View:
         self.leaving = str(fields.get("leaving", ""))
         self.closed = str(fields.get("closed", ""))
         self.done = bool(fields.get("done", False))
+        self.peers_finished = bool(fields.get("peers_finished", False))
         self.grace_s = float(fields.get("grace_s", 30.0))
         self.uncounted = fields.get("uncounted", [])
 

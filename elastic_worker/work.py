@@ -3,10 +3,12 @@
 import logging
 import signal
 import threading
+import time
 import typing
 
 from elastic_worker import children
-from elastic_worker.presence import Presence
+from elastic_worker.ending import Ending
+from elastic_worker.presence import Presence, View
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ class Work:
         self._is_over = False
         self._ender = None  # type: typing.Optional[threading.Timer]
         self._watch = children.Watch(on_start=self._on_start, on_end=self._on_end)
+        self._ending = Ending()
 
     def begin(self) -> None:
         self._watch.begin()
@@ -40,6 +43,20 @@ class Work:
         self._ender = threading.Timer(grace_s, self._end, (pids, grace_s))
         self._ender.daemon = True
         self._ender.start()
+
+    def finish_stuck(self, view: View) -> None:
+        """End workers that will never end by themselves, where all other ranks of the world have ended with 0, so that they count as ended
+        with 0 as well. For the thread in which torch looks after its workers, as `Watch.finish` says.
+        """
+        pids = self._watch.running()
+        if view.generation != self.generation or not pids or not self._is_own_end():
+            return
+        if not (view.peers_finished if view.size > 1 else self._watch.ended_well):
+            return
+        for pid, wait in self._ending.stuck(pids, now=time.monotonic()).items():
+            is_ended = self._watch.finish(pid)
+            outcome = "ended it; it counts as ended with 0" if is_ended else "could not end it"
+            log.error("worker process %s hangs in torch's known deadlock at the end of a gloo job, and we %s: %s", pid, outcome, wait)
 
     def close(self) -> None:
         """torch came back to the barrier. If nobody asked it to, a worker failed: see to it that the server knows."""

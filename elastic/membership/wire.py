@@ -282,6 +282,7 @@ class View(Wire, frozen=True):
     waiting: why a member at the barrier is not in a world yet.
     finished: not empty: the work is done and no further world follows, for this reason: a member at the barrier ends with 0.
     closed: not empty: the job's world is closed for good, for this reason. done: everybody of the world finished or is gone.
+    peers_finished: it is the only one of the world whose workers have not all ended with 0.
     uncounted: of the world it is in, or was in when the group was let end: to be shown to a server that knows nothing.
     """
 
@@ -296,6 +297,7 @@ class View(Wire, frozen=True):
     leaving: str = ""
     closed: str = ""
     done: bool = False
+    peers_finished: bool = False
     grace_s: float = 30.0
     uncounted: tuple[Restart, ...] = ()
 

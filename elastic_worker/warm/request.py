@@ -62,8 +62,13 @@ class Request:
             lines = dict(line.split(":", 1) for line in file)
         return int(lines["SigBlk"], 16), int(lines["SigIgn"], 16)
 
+    def tell_started(self, pid: int) -> None:
+        """Say that the worker runs, and which process it is."""
+        with contextlib.suppress(OSError):
+            self.connection.sendall(b"started" + struct.pack("!i", pid))
+
     def answer(self, text: str) -> None:
-        """Say `started`, or why not; a stub that has gone needs no answer."""
+        """Say why no worker is started; a stub that has gone needs no answer."""
         with contextlib.suppress(OSError):
             self.connection.sendall(text.encode("utf-8", "replace")[:4096])
 

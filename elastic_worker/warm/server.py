@@ -17,10 +17,11 @@ import struct
 import sys
 import typing
 
-from elastic_worker.warm import fresh, likeness
+from elastic_worker.warm import fresh, last, likeness
 from elastic_worker.warm import program as programs
 from elastic_worker.warm.launch import server_command
 from elastic_worker.warm.request import Malformed, Request, close_all
+from elastic_worker.warm.stub import ABORTED_AFTER_ITS_END
 
 IMPORTS = ("torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data", "torch._dynamo")
 """What training workers import; the last comes in with the first optimizer step and takes as long as all the rest."""
@@ -52,6 +53,7 @@ class ForkServer:
 
     def __init__(self, listener: socket.socket, *, agent: int, environment: typing.Dict[str, str]) -> None:
         self._listener = listener
+        self._agent = agent
         self._agent_end = os.pidfd_open(agent)
         self._before = environment
         self._after = environment
@@ -118,7 +120,8 @@ class ForkServer:
         pid = os.fork()
         if pid == 0:
             fresh.die_with_parent(self._library, server)
-            request.answer("started")  # by the worker itself: whoever sees a sign of it can be sure that the stub forwards signals
+            fresh.let_look(self._library, self._agent)
+            request.tell_started(os.getpid())  # by the worker itself: whoever sees a sign of it can be sure that the stub forwards signals
             return request, program, signals
         close_all(request.descriptors)
         self._watch(Worker(pid, connection))
@@ -144,7 +147,10 @@ class ForkServer:
         self._poller.register(worker.connection, select.POLLIN)
 
     def _tell_end(self, worker: Worker) -> None:
+        had_ended = last.had_ended(worker.pid)
         _, status = os.waitpid(worker.pid, 0)
+        if had_ended and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT:
+            status = ABORTED_AFTER_ITS_END
         with contextlib.suppress(OSError):  # the stub was killed, and its parent knows
             worker.connection.sendall(struct.pack("!i", status))
         self._forget(worker)
@@ -221,4 +227,10 @@ def _become_worker(server: ForkServer, request: Request, program: programs.Progr
     except OSError as error:
         print("elastic_worker: this worker starts plainly: {}".format(error), file=sys.stderr)
         os.execve(sys.executable, [sys.executable, *arguments], request.environment)
-    fresh.run(program, arguments=arguments)
+    end = last.Last()
+    try:
+        fresh.run(program, arguments=arguments)
+    except SystemExit as error:
+        end.is_good = error.code in (None, 0)
+        raise
+    end.is_good = True

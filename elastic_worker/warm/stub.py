@@ -22,6 +22,9 @@ OURS = ("PYTHON_EXEC", "ELASTIC_WARM")
 PATIENCE_S = 120.0
 """How long to wait for a server that is still importing. It began before us, so a plain start would hardly be sooner."""
 STARTED = b"started"
+PID = struct.Struct("!i")
+ABORTED_AFTER_ITS_END = 1 << 16
+"""In place of a wait status: the program had ended with 0, and then torch aborted the interpreter on its way out."""
 NOT_FORWARDED = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGXFSZ)
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGSYS)
 
@@ -93,11 +96,21 @@ def ask(folder: str, environment: typing.Dict[str, str], wake: socket.socket) ->
     os.close(here)
     wait_for_answer(connection, wake)
     answer = connection.recv(len(STARTED))  # and no more: the worker's status may follow at once
-    if answer != STARTED:
+    if answer == STARTED:
+        name_after(connection)
+    else:
         answer += connection.recv(4096) if answer else b""
         raise Odd(answer.decode("utf-8", "replace") or "the fork server ended")
     connection.settimeout(None)
     return connection
+
+
+def name_after(connection: socket.socket) -> None:
+    """Be called after the worker, `for PID`: the agent, whose child we are, finds it by that."""
+    pid = connection.recv(PID.size)
+    if len(pid) == PID.size:
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+            file.write("for {}".format(*PID.unpack(pid)))
 
 
 def wait_for_answer(connection: socket.socket, wake: socket.socket) -> None:
@@ -129,6 +142,13 @@ def stand_in(connection: socket.socket, wake: socket.socket) -> int:
 
 def end_as(status: int) -> None:
     """End as the worker did, but leave no second core file."""
+    if status == ABORTED_AFTER_ITS_END:
+        with contextlib.suppress(OSError):
+            os.write(
+                2,
+                b"elastic_worker: aborted (SIGABRT) after the program had ended with 0; this counts as ended with 0\n",
+            )
+        os._exit(0)
     if os.WIFEXITED(status):
         os._exit(os.WEXITSTATUS(status))
     number = os.WTERMSIG(status)

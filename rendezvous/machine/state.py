@@ -238,6 +238,14 @@ class Job:
         return self.done_at is not None
 
     @property
+    def last_at_work(self) -> str:
+        """The one member of the current world whose workers have not ended with 0, where those of all others have."""
+        world = self.standing
+        if world is None or world.size == 1 or len(self.finished) != world.size - 1:
+            return ""
+        return next((name for name in world.ranks if name not in self.finished), "")
+
+    @property
     def min(self) -> int:
         return self.expectation.min if self.expectation is not None else 1
 

@@ -113,7 +113,8 @@ def _cuts(before: Job, after: Job) -> list[Effect]:
 def _tells(before: Job, after: Job, *, subjects: set[str], answered: set[str]) -> list[Effect]:
     """Tell whoever sees something new; a member that came to the barrier hears where it stands in any case."""
     shared = all(getattr(before, field) is getattr(after, field) for field in ("standing", "uncounted", "round", "closed", "expectation"))
-    names: Iterable[str] = subjects & after.members.keys() if shared and before.is_done == after.is_done else after.members
+    concerned = subjects | {before.last_at_work, after.last_at_work}
+    names: Iterable[str] = concerned & after.members.keys() if shared and before.is_done == after.is_done else after.members
     effects: list[Effect] = []
     for name in names:
         sees = view(after, name)

@@ -42,6 +42,7 @@ def view(job: Job, name: str) -> View:
         leaving=why_leaving,
         grace_s=grace_s,
         done=job.is_done,
+        peers_finished=name == job.last_at_work,
         uncounted=job.uncounted,
     )
 

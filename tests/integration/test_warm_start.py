@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from warm_server import End, Warm, end_of, is_alive, until, write
 
+from elastic_worker.procfs import worker_of
+
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parent.parent.parent
 
@@ -184,3 +186,40 @@ def test_torchruns_workers_are_warm_through_every_change_and_none_of_them_loses_
     assert [one["scenario"] for one in measured] == ["start", "crash", "add", "sigterm", "add", "sigkill", "add", "host"], ended.stdout
     assert [one["note"] for one in measured] == [""] * 8, ended.stdout
     assert all(one["seconds"] is not None for one in measured), ended.stdout
+
+
+ABORTS = """
+import atexit, os, sys
+class Aborts:
+    def __del__(self):
+        os.abort()
+kept = Aborts()
+print('trained', flush=True)
+{}
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "sys.exit(0)", "sys.exit()"])
+def test_an_abort_after_the_program_has_ended_with_0_counts_as_ended_with_0(warm: Warm, end: str) -> None:
+    """A thread of torch that wants the interpreter's lock while the interpreter goes down aborts it now and then."""
+    ended = end_of(warm.start(write(warm.folder, "aborts.py", ABORTS.format(end))))
+    assert (ended.status, ended.out) == (0, "trained\n")
+    assert "aborted (SIGABRT) after the program had ended with 0" in ended.error
+
+
+@pytest.mark.parametrize("end", ["os.abort()", "sys.exit(3)", "atexit.register(os.abort)", "raise ValueError('no')"])
+def test_an_abort_before_the_program_has_ended_with_0_stays_one(warm: Warm, end: str) -> None:
+    ended = end_of(warm.start(write(warm.folder, "aborts.py", ABORTS.format(end))))
+    assert ended.status == -signal.SIGABRT
+    assert "had ended with 0" not in ended.error
+
+
+def test_a_stand_in_names_its_worker(warm: Warm) -> None:
+    process = warm.start(write(warm.folder, "sleeper.py", "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"))
+    try:
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        until(lambda: worker_of(process.pid) == worker, "the stub names the worker")
+    finally:
+        process.kill()
+        process.communicate()

@@ -93,3 +93,23 @@ def test_an_end_that_somebody_else_has_read_is_known_but_not_how() -> None:
     process = child("pass")
     process.wait()
     assert children.end_of(process.pid) == (True, None)
+
+
+def test_a_child_that_we_finish_counts_as_ended_with_0_for_us_and_for_whoever_started_it() -> None:
+    """subprocess, and so torch, takes a child whose status somebody else has read for one that ended with 0."""
+    seen = Seen()
+    seen.watch.begin()
+    stuck, fine = child("import time; time.sleep(60)"), child("pass")
+    try:
+        wait_until(lambda: stuck.pid in seen.watch.running() and fine.pid in seen.ends)
+        assert seen.watch.finish(stuck.pid)
+        assert stuck.poll() == 0
+        wait_until(lambda: len(seen.ends) == 2)
+        assert seen.ends == {stuck.pid: 0, fine.pid: 0}
+        assert seen.watch.ended_well == 2
+        assert not seen.watch.finish(stuck.pid)
+    finally:
+        seen.watch.end()
+        for process in (stuck, fine):
+            process.kill()
+            process.wait()

@@ -15,6 +15,7 @@ import elastic_worker
 
 STUB = Path(elastic_worker.__file__).parent / "warm" / "stub.py"
 PATIENCE_S = 60.0
+STARTED = b"started" + struct.pack("!i", 12345)
 EXITED_WITH_7 = struct.pack("!i", 7 << 8)
 
 
@@ -65,13 +66,13 @@ def played(tmp_path: Path) -> Iterator[Played]:
 
 def test_a_worker_that_ends_before_its_stub_has_read_the_answer_is_not_run_again(played: Played) -> None:
     """Both in one piece, as on a busy machine: the stub took that for a refusal and started the program a second time, plainly."""
-    played.connection.sendall(b"started" + EXITED_WITH_7)
+    played.connection.sendall(STARTED + EXITED_WITH_7)
     assert played.end() == (7, "", "")
 
 
 def test_a_signal_from_the_moment_of_the_answer_on_is_the_workers(played: Played) -> None:
     """A stub that was still to install its handlers died of the signal, and its worker with it."""
-    played.connection.sendall(b"started")
+    played.connection.sendall(STARTED)
     played.stub.send_signal(signal.SIGUSR1)
     assert played.connection.recv(1) == bytes([signal.SIGUSR1])
     played.connection.sendall(EXITED_WITH_7)

@@ -223,6 +223,20 @@ def test_an_unexpected_member_is_not_taken_in() -> None:
     assert group.agents["stranger"].view.waiting == "not expected by the controller (yet)"
 
 
+def test_the_last_member_whose_workers_have_not_ended_hears_that_all_others_have() -> None:
+    group = group_of(3)
+    group.finish("w0")
+    assert not any(agent.view.peers_finished for agent in group.agents.values())
+    group.finish("w1")
+    assert {name for name, agent in group.agents.items() if agent.view.peers_finished} == {"w2"}
+    group.finish("w2")
+    assert not any(agent.view.peers_finished for agent in group.agents.values())
+
+
+def test_a_member_that_is_alone_in_its_world_has_no_peers_that_could_have_finished() -> None:
+    assert not group_of(1).agents["w0"].view.peers_finished
+
+
 def test_when_members_finish_nobody_joins_any_more_and_nothing_is_charged() -> None:
     group = group_of(2)
     group.finish("w0")

@@ -1,0 +1,138 @@
+"""A rank that hangs in torch's deadlock at its end is ended once all others have ended with 0; one that still works is left alone.
+
+The deadlock is torch's own, made certain: rank 0 lets go of its group, which its DistributedDataParallel held last, while a collective is
+under way in it; rank 1 takes part in that a moment later.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch_agents import Agents, Server, serving, wait_until
+
+from elastic.membership.wire import Budget, Expectation
+from elastic_worker import procfs
+from elastic_worker.ending import Ending
+
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(400)]
+
+DEADLOCK = """
+import os, sys, time
+import torch
+import torch._dynamo
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def main():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    parallel = DistributedDataParallel(torch.nn.Linear(4, 1))
+    loss = parallel(torch.ones(2, 4)).sum()
+    loss.backward()
+    value = torch.ones(4)
+    dist.barrier()
+    if rank == 0:
+        work = dist.all_reduce(value, async_op=True)
+        del work, value
+        dist.destroy_process_group()
+        print("hangs", os.getpid(), flush=True)
+    else:
+        time.sleep(3)
+        dist.all_reduce(value)
+        del parallel, loss
+        dist.destroy_process_group()
+
+main()
+print("went on", flush=True)
+"""
+ALIVE = {
+    "uploads": "while True: far.send(b'x'); time.sleep(0.5)",
+    "waits for a slow peer": "near.recv(1)",
+    "writes to a disk": "out = os.open('out', os.O_WRONLY | os.O_CREAT)\nwhile True: os.write(out, b'x'); os.fsync(out)",
+    "waits for a file that another process has locked": "fcntl.flock(os.open('lock', os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)",
+    "waits for a lock in shared memory": "lock = multiprocessing.get_context('fork').Lock(); lock.acquire(); lock.acquire()",
+    "sleeps": "time.sleep(600)",
+    "joins a thread of its own": "thread = threading.Thread(target=time.sleep, args=(600,)); thread.start(); thread.join()",
+    "computes": "while True: pass",
+}
+LOOKS = 5
+
+
+def names(count: int) -> tuple[str, ...]:
+    return tuple(f"train-worker-{index}" for index in range(count))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path) as running:
+        yield running
+
+
+@pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "plain"])
+def test_a_rank_that_hangs_at_its_end_is_ended_and_the_job_has_succeeded(server: Server, tmp_path: Path, is_warm: bool) -> None:
+    agents = Agents(tmp_path / "job", server, job="0d9f5b1e-job", script=DEADLOCK, library=tmp_path / "library" if is_warm else None)
+    try:
+        server.expect(agents.job, Expectation(members=names(2), min=2, max=2, budget=Budget(max_restarts=0)))
+        for name in names(2):
+            agents.start(name)
+        wait_until(
+            lambda: all(process.poll() is not None for process in agents.processes.values()),
+            what=lambda: f"both agents end\n{agents.describe()}",
+            patience_s=200,
+        )
+        assert [process.returncode for process in agents.processes.values()] == [0, 0], agents.describe()
+        text = "".join(agents.output(name) for name in names(2))
+        assert "torch's known deadlock" in text, agents.describe()
+        assert "(pt_gloo_runloop), which waits for that lock" in text
+        assert text.count("went on") == 1
+        world = server.world(agents.job)
+        assert world is not None
+        assert (world.phase, world.restarts) == ("finished", {})
+    finally:
+        agents.stop()
+
+
+@pytest.mark.parametrize("what", ALIVE)
+def test_a_process_that_may_still_work_is_left_alone_however_long_that_takes(what: str, tmp_path: Path) -> None:
+    """Its agent looks as often as it does in some minutes."""
+    preface = "import fcntl, multiprocessing, os, socket, threading, time\nnear, far = socket.socketpair()\nprint('ready', flush=True)\n"
+    locker = None
+    if "locked" in what:
+        lock = "import fcntl, os, time\nfcntl.flock(os.open('lock', os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)"
+        hold = f"{lock}\nprint('locked', flush=True)\ntime.sleep(600)"
+        locker = subprocess.Popen([sys.executable, "-c", hold], cwd=tmp_path, stdout=subprocess.PIPE)
+        assert locker.stdout is not None
+        locker.stdout.readline()
+    process = subprocess.Popen([sys.executable, "-c", preface + ALIVE[what]], cwd=tmp_path, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.3)
+        ending = Ending()
+        for look in range(LOOKS):
+            assert not ending.stuck([process.pid], now=60.0 * look)
+            time.sleep(0.2)
+        assert process.poll() is None
+    finally:
+        for one in (process, locker):
+            if one is not None:
+                os.kill(one.pid, signal.SIGKILL)
+                one.communicate()
+
+
+def test_a_stand_in_that_names_no_worker_of_ours_is_not_believed(tmp_path: Path) -> None:
+    code = "open('/proc/self/comm', 'w').write('for 1')\nprint('ready', flush=True)\nimport time\ntime.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(procfs.Unreadable):
+            procfs.worker_of(process.pid)
+    finally:
+        process.kill()
+        process.communicate()
