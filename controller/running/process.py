@@ -52,10 +52,10 @@ class Process:
         self._queue: WorkQueue[Key] = WorkQueue(clock=time.monotonic)
         resources = resources_of(options.kinds, gang_scheduler=options.gang_scheduler)
         self._observer = Observer(kube, kinds=options.kinds, resources=resources, namespace=options.namespace)
-        self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent)
         self._is_ready = asyncio.Event()
         self._door = _door(kube, options)
         self._election = _election(kube, options) if options.leader_elect else None
+        self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent)
         self._key, self._ca = _installation(options.installation) if options.installation else (b"", "")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -63,7 +63,7 @@ class Process:
         options = self._options
         client = self._client()
         link = self._link(client) if client is not None else None
-        edge = KopfWatch(self._kube.access, kinds=options.kinds, namespace=options.namespace)
+        jobs = KopfWatch(self._kube, self._observer.jobs, namespace=options.namespace)
         reconciler = self._reconciler(link)
         async with serving(
             health_port=options.health_port,
@@ -73,7 +73,7 @@ class Process:
         ):
             parts = [
                 self._observer.run(reconciler.changed),
-                edge.run(reconciler.changed),
+                jobs.run(),
                 self._reconcile(reconciler),
                 self._say_ready(),
                 _set(stop),

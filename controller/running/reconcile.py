@@ -217,7 +217,7 @@ class Reconciler:
         pending = self._pending.get(key)
         if pending is None or self._observer.job(key) is None:
             return True
-        missing = {scope: version for scope, version in pending.versions.items() if not self._observer.has_reached(scope, version)}
+        missing = {scope: version for scope, version in pending.versions.items() if not self._observer.has_reached(scope, version, key=key)}
         if not missing or pending.until <= self._clock():
             self._observer.stop_waiting(key)
             del self._pending[key]

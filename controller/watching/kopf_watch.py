@@ -1,57 +1,128 @@
-"""The edge where kopf watches the jobs. Its handlers enqueue keys and do nothing else: no patches, no annotations, no finalizers,
-because what kopf writes for handlers that keep state doubles every job in etcd. Decisions read our own caches.
+"""Watches the jobs by kopf, the only source of their events and objects: it lists, watches, resumes and reconnects, and what it hears goes
+into the view. Its handlers do nothing else: no patches, no annotations, no finalizers, because what kopf writes for handlers that keep
+state doubles every job in etcd.
 """
 
 import asyncio
 import contextlib
+import logging
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 import aiohttp
 import kopf
 
-from controller.watching.keys import JOBS, Key
+from controller.watching.keys import JOBS
 from elastic.kube.access import Access
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import Object
 
+log = logging.getLogger(__name__)
 IDENTITY: Any = "elastic-controller"
+AGENT = "elastic-controller/kopf"
+LOOK_AGAIN_S = 10.0
+"""For a kind that is not served yet, or may not be listed."""
+FIRST_BACK_OFF_S = 1.0
+LONGEST_BACK_OFF_S = 30.0
+WATCH_S = 290
+SILENCE_S = 100.0
+"""A server sends a bookmark about once a minute, so a longer silence means a dead connection."""
+REQUEST_S = 30.0
+
+
+class Feed(Protocol):
+    """Where the jobs of one kind go."""
+
+    def take(self, type: str | None, item: Object) -> None: ...
+
+    def listed(self) -> None: ...
 
 
 class KopfWatch:
-    """kopf in a thread and loop of its own: it takes over signals, cancels tasks it did not start and is slow to stop."""
+    """kopf in a thread and loop of its own: in ours it would take over signals, and cancel tasks that it did not start."""
 
-    def __init__(self, access: Access, *, kinds: Iterable[str], namespace: str | None) -> None:
+    def __init__(self, kube: Kube, feeds: Mapping[str, Feed], *, namespace: str | None) -> None:
+        self._kube = kube
+        self._feeds = feeds
+        self._namespace = namespace
+
+    async def run(self) -> None:
+        """Feeds until cancelled. A kind that cannot be listed keeps no other from being watched: it is added when it can be."""
+        back_off_s = FIRST_BACK_OFF_S
+        while True:
+            kinds = [kind for kind in self._feeds if await self._can_be_listed(kind)]
+            began = asyncio.get_running_loop().time()
+            async with _Kopf(self._kube.access, {kind: self._feeds[kind] for kind in kinds}, namespace=self._namespace) as running:
+                more = asyncio.create_task(self._one_more(set(self._feeds) - set(kinds)))
+                await asyncio.wait([running, more], return_when=asyncio.FIRST_COMPLETED)
+                more.cancel()
+            if running.done() and kinds:
+                log.warning("kopf stopped watching the jobs and is started again", extra={"error": str(running.exception())})
+                if asyncio.get_running_loop().time() - began > LONGEST_BACK_OFF_S:
+                    back_off_s = FIRST_BACK_OFF_S
+                await asyncio.sleep(back_off_s)
+                back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
+
+    async def _one_more(self, missing: Iterable[str]) -> None:
+        """Returns when one of these kinds can be listed after all."""
+        while not missing:
+            await asyncio.Event().wait()
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            for kind in missing:
+                if await self._can_be_listed(kind):
+                    return
+
+    async def _can_be_listed(self, kind: str) -> bool:
+        try:
+            await self._kube.request("GET", JOBS[kind].path(namespace=self._namespace), params={"limit": "1"})
+        except KubeError as error:
+            log.debug("a kind cannot be watched", extra={"kind": kind, "error": str(error)})
+            return False
+        return True
+
+
+class _Kopf:
+    """One start of kopf, for the length of a block; its value ends when kopf does."""
+
+    def __init__(self, access: Access, feeds: Mapping[str, Feed], *, namespace: str | None) -> None:
         self._access = access
-        self._kinds = tuple(kinds)
+        self._feeds = feeds
         self._namespace = namespace
         self._stop = threading.Event()
 
-    async def run(self, changed: Callable[[Key], None]) -> None:
-        """Calls `changed` in the caller's loop for every event of every job; ends when kopf does, or when cancelled."""
+    async def __aenter__(self) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
-        ended = loop.create_future()
+        ended: asyncio.Future[None] = loop.create_future()
+        if not self._feeds:
+            return ended
 
         def watch() -> None:
             error: Exception | None = None
             try:
-                asyncio.run(self._watch(lambda key: loop.call_soon_threadsafe(changed, key)))
+                asyncio.run(self._watch(loop.call_soon_threadsafe))
             except Exception as raised:
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_settle, ended, error)
 
         threading.Thread(target=watch, name="kopf", daemon=True).start()
-        try:
-            await ended
-        finally:
-            self._stop.set()
+        return ended
 
-    async def _watch(self, changed: Callable[[Key], object]) -> None:
+    async def __aexit__(self, *_: object) -> None:
+        self._stop.set()
+
+    async def _watch(self, call: Callable[..., object]) -> None:
         registry = kopf.OperatorRegistry()
-        for kind in self._kinds:
+        for kind, feed in self._feeds.items():
             resource = JOBS[kind]
-            kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, param=kind)(_enqueuing(changed))
-        kopf.on.login(registry=registry)(_login(self._access))
+            kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=kind)(_passing(call, feed))
+        kopf.on.login(registry=registry)(self._login(call))
+        # It cannot take signals over here, which is what we want, and says so at each start.
+        logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
         await kopf.operator(
             registry=registry,
             settings=_settings(),
@@ -59,33 +130,45 @@ class KopfWatch:
             # Left to itself it asks who runs it, and nobody has a name for the user that an image runs as.
             identity=IDENTITY,
             clusterwide=self._namespace is None,
-            namespace=self._namespace,
+            namespaces=[self._namespace] if self._namespace is not None else [],
             stop_flag=self._stop,
         )
+
+    def _login(self, call: Callable[..., object]) -> Callable[..., Any]:
+        """kopf closes the session that it is given when it stops, so it gets one of its own. By it we also see when kopf has listed,
+        of which its handlers hear nothing where the list is empty.
+        """
+        access = self._access
+        paths = {JOBS[kind].path(namespace=self._namespace): feed for kind, feed in self._feeds.items()}
+
+        async def was_answered(_: aiohttp.ClientSession, __: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
+            feed = paths.get(params.url.path)
+            if feed is not None and params.method == "GET" and "watch" not in params.url.query and params.response.status == 200:
+                call(feed.listed)
+
+        async def login(**_: Any) -> kopf.AiohttpSession:
+            token = access.token()
+            headers = {"User-Agent": AGENT} | ({"Authorization": f"Bearer {token}"} if token else {})
+            connector = aiohttp.TCPConnector(ssl=access.tls if access.tls is not None else True, limit=0)
+            trace = aiohttp.TraceConfig()
+            trace.on_request_end.append(was_answered)
+            session = aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[trace])
+            return kopf.AiohttpSession(server=access.server, aiohttp_session=session, default_namespace=access.namespace)
+
+        return login
 
 
 def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
     if not future.done():
-        future.set_exception(error or RuntimeError("kopf stopped watching the jobs"))
+        future.set_exception(error or RuntimeError("it ended by itself"))
+        future.exception()  # asked for here, so that nobody has to
 
 
-def _enqueuing(changed: Callable[[Key], object]) -> Callable[..., Any]:
-    async def enqueue(param: str, namespace: str | None, name: str | None, **_: Any) -> None:
-        changed(Key(param, namespace or "", name or ""))
+def _passing(call: Callable[..., object], feed: Feed) -> Callable[..., Any]:
+    async def hand_on(event: Any, **_: Any) -> None:
+        call(feed.take, event["type"], event["object"])
 
-    return enqueue
-
-
-def _login(access: Access) -> Callable[..., Any]:
-    async def login(**_: Any) -> kopf.AiohttpSession:
-        # kopf closes the session that it is given when it stops, so it gets one of its own.
-        token = access.token()
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        connector = aiohttp.TCPConnector(ssl=access.tls if access.tls is not None else True, limit=0)
-        session = aiohttp.ClientSession(connector=connector, headers=headers)
-        return kopf.AiohttpSession(server=access.server, aiohttp_session=session, default_namespace=access.namespace)
-
-    return login
+    return hand_on
 
 
 def _settings() -> kopf.OperatorSettings:
@@ -93,6 +176,10 @@ def _settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.watching.chunk_size = 500
+    settings.watching.server_timeout = WATCH_S
+    settings.watching.inactivity_timeout = SILENCE_S
+    settings.networking.connect_timeout = REQUEST_S
+    settings.networking.request_timeout = REQUEST_S
     settings.queueing.idle_timeout = 0.1
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.persistence.progress_storage = kopf.StatusProgressStorage()

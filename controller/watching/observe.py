@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from controller.deciding.objects.differences import OWNED_LABEL, RESOURCES, UNMARKED
 from controller.deciding.settings import Settings
+from controller.watching.fed_view import FedView
 from controller.watching.keys import JOBS, Key, key_of_labels, key_of_owner, owner_uid
 from controller.watching.snapshot import Node, Owned, Pod, Service, Snapshot, World, node_from, pod_from, service_from
 from elastic.api.names import OPERATOR_NAME
@@ -53,8 +54,8 @@ class WatchScope(NamedTuple):
 
 class Observer:
     def __init__(self, kube: Kube, *, kinds: Iterable[str], resources: Iterable[Resource], namespace: str | None = None) -> None:
-        self._jobs: dict[str, Cache[Object]] = {
-            kind: Cache(kube, JOBS[kind], project=_without_bulk, namespace=namespace, indexes={BY_UID: _uid}) for kind in kinds
+        self.jobs: dict[str, FedView] = {
+            kind: FedView(kube, JOBS[kind], project=_without_bulk, namespace=namespace, indexes={BY_UID: _uid}) for kind in kinds
         }
         self._pods = _cache(kube, PODS, _pod, namespace=namespace, labels=OPERATOR_NAME)
         # Nodes belong to no namespace: a controller that may see one namespace only does without their warnings.
@@ -72,13 +73,13 @@ class Observer:
         return [self._pods, self._services, *self._others.values()]
 
     @property
-    def _all(self) -> list[Cache[Any]]:
+    def _all(self) -> list[Cache[Any] | FedView]:
         nodes = [self._nodes] if self._nodes is not None else []
-        return [*self._jobs.values(), *self._mine, *nodes]
+        return [*self.jobs.values(), *self._mine, *nodes]
 
     async def run(self, changed: Callable[[Key], None]) -> None:
         """Keeps the caches until cancelled; `changed` hears of every job that something happened to."""
-        for kind, jobs in self._jobs.items():
+        for kind, jobs in self.jobs.items():
             jobs.subscribe(_telling(kind, changed))
         for cache in self._mine:
             cache.subscribe(lambda change: _tell(change, changed))
@@ -105,13 +106,13 @@ class Observer:
         return [".".join(filter(None, (c.resource.plural, c.resource.group))) for c in self._all if not c.synced]
 
     def job_keys(self) -> list[Key]:
-        return [Key(kind, *key) for kind, jobs in self._jobs.items() for key in tuple(jobs.keys())]
+        return [Key(kind, *key) for kind, jobs in self.jobs.items() for key in tuple(jobs.keys())]
 
     def job(self, key: Key) -> Object | None:
-        return self._jobs[key.kind].get(key.namespace, key.name)
+        return self.jobs[key.kind].get(key.namespace, key.name)
 
     def key_of_uid(self, uid: str) -> Key | None:
-        for kind, jobs in self._jobs.items():
+        for kind, jobs in self.jobs.items():
             for job in jobs.by(BY_UID, uid):
                 return Key(kind, job["metadata"].get("namespace", ""), job["metadata"]["name"])
         return None
@@ -121,13 +122,15 @@ class Observer:
         pods = (mine.what for mine in self._pods.by(BY_JOB, str(key)))
         return any(c.waiting == STARVED for pod in pods if isinstance(pod, Pod) for c in pod.containers)
 
-    def has_reached(self, scope: WatchScope, version: str) -> bool:
+    def has_reached(self, scope: WatchScope, version: str, *, key: Key) -> bool:
         """Is a write of ours in view, so that the next reconcile does not do it again?"""
+        if scope.resource == JOBS[key.kind]:
+            return self.jobs[key.kind].shows((key.namespace, key.name), version)
         cache = self._cache_in(scope)
         return cache is None or cache.has_reached(version)
 
     def when_reached(self, scope: WatchScope, version: str, *, key: Key, call: Callable[[], None]) -> None:
-        """Calls back once when it is. Of one job and one scope the last version counts."""
+        """Calls back once when it is. Of one job and one scope the last version counts. Of the job itself each change is told anyway."""
         cache = self._cache_in(scope)
         if cache is not None:
             cache.when_reached(version, waiter=key, call=call)
@@ -136,7 +139,7 @@ class Observer:
         for cache in self._all:
             cache.stop_waiting(key)
 
-    def _cache_in(self, scope: WatchScope) -> Cache[Any] | None:
+    def _cache_in(self, scope: WatchScope) -> Cache[_Mine] | None:
         return self._others.get(scope.resource) if scope.is_beside else self._cache_of(scope.resource)
 
     def snapshot(
@@ -178,8 +181,8 @@ class Observer:
         name = _node_name(what)
         return self._nodes.get("", name) if self._nodes is not None and name else None
 
-    def _cache_of(self, resource: Resource) -> Cache[Any] | None:
-        return next((cache for cache in self._all if cache.resource == resource), None)
+    def _cache_of(self, resource: Resource) -> Cache[_Mine] | None:
+        return next((cache for cache in (self._pods, self._services, *self._others.values()) if cache.resource == resource), None)
 
 
 def _cache(

@@ -5,13 +5,15 @@ It can be killed, stopped in good order, or made to stand still for a while, aft
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from sim_api import Api
 from sim_client import SimKube, Sky
+from sim_kopf import SimKopf
 from sim_rendezvous import SimServer, Unreachable
 from sim_time import now
 
@@ -75,14 +77,23 @@ class Controller:
             clock=loop.time,
             now=lambda: now() + self.skew,
         )
+        self._kopf = [SimKopf(self.kube, feed, feed.resource, draw) for feed in self.observer.jobs.values()]
         self._tasks: list[asyncio.Task[None]] = []
         self.is_alive = True
 
     def start(self) -> None:
-        for part in (self.observer.run(self._reconciler.changed), self._link.run(self._reconciler.world_changed), self._work()):
+        for part in (
+            self.observer.run(self._reconciler.changed),
+            self._link.run(self._reconciler.world_changed),
+            self._work(),
+            *self._watches(),
+        ):
             task = asyncio.get_running_loop().create_task(part)
             task.add_done_callback(self._ended)
             self._tasks.append(task)
+
+    def _watches(self) -> list[Coroutine[Any, Any, None]]:
+        return [kopf.run() for kopf in self._kopf]
 
     def look_again(self, key: Key) -> None:
         self._reconciler.changed(key)

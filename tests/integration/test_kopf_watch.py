@@ -1,0 +1,91 @@
+"""kopf's watch of the jobs on a real API server: it is the only one, it misses no deletion, and it begins when a kind is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_process import ApiProcess, running
+from control_plane import controller, install_crds
+from laptop import NAMESPACE, get, until
+
+from controller.watching.fed_view import FedView
+from controller.watching.keys import JOBS
+from controller.watching.kopf_watch import KopfWatch
+from elastic.kube import connect
+from elastic.kube.client import Kube
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+KIND = "PyTorchJob"
+MANY = 1000
+WATCH = {"method": "GET", "path": ".*/pytorchjobs", "agent": "^elastic-controller/kopf"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiProcess]:
+    with running(tmp_path, "--faults", "1") as started:
+        yield started
+
+
+def job(name: str) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "pytorch", "image": "any"}]}}
+    spec = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": KIND, "metadata": {"name": name}, "spec": spec}
+
+
+@contextlib.asynccontextmanager
+async def watched(kube: Kube) -> AsyncIterator[FedView]:
+    view = FedView(kube, JOBS[KIND], project=lambda raw: raw, namespace=None, indexes={})
+    tasks = [asyncio.create_task(view.run()), asyncio.create_task(KopfWatch(kube, {KIND: view}, namespace=None).run())]
+    try:
+        yield view
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(1.0)  # kopf's thread closes its sessions
+
+
+def names(view: FedView) -> list[str]:
+    return sorted(name for _, name in list(view.keys()))
+
+
+async def test_the_last_job_that_is_deleted_in_a_gap_of_the_watch_goes_from_the_view(server: ApiProcess) -> None:
+    """Of an empty list kopf's handlers hear nothing, and of a deletion that the watch missed neither."""
+    await install_crds(server.kubeconfig, kinds="pytorchjobs")
+    async with connect(server.kubeconfig) as kube, server.client() as admin:
+        await admin.ask("PUT", "/faults", [WATCH | {"end_watch_after_s": 0.3}])
+        async with watched(kube) as view:
+            await view.wait_synced()
+            await kube.create(JOBS[KIND], job("one"), namespace=NAMESPACE)
+            await until(lambda: names(view) == ["one"], "the job is in view")
+            await admin.ask("PUT", "/faults", [WATCH | {"drop": True, "times": MANY}])
+
+            async def is_cut_off() -> bool:
+                return (await admin.ask("GET", "/faults"))[1][0]["times"] < MANY
+
+            await until(is_cut_off, "kopf's watch is cut off")
+            await kube.delete(JOBS[KIND], "one", namespace=NAMESPACE)
+            assert names(view) == ["one"]
+            await admin.ask("PUT", "/faults", [WATCH | {"gone": True, "times": 1}])
+            await until(lambda: names(view) == [], "what was deleted in the gap is gone from the view")
+
+
+async def test_a_kind_that_is_installed_later_is_watched_and_kopf_says_nothing_of_signals(server: ApiProcess, tmp_path: Path) -> None:
+    process = controller(server.kubeconfig, "--enable-kinds", KIND, folder=tmp_path)
+    starting = asyncio.create_task(asyncio.to_thread(process.__enter__))
+    await asyncio.sleep(3.0)
+    assert not starting.done(), "it cannot be ready without its kind"
+    await install_crds(server.kubeconfig, kinds="pytorchjobs")
+    log = await starting
+    try:
+        async with connect(server.kubeconfig) as kube:
+            await kube.create(JOBS[KIND], job("late"), namespace=NAMESPACE)
+            await until(lambda: get(kube, "late-master-0"), "the job has its pod")
+    finally:
+        await asyncio.to_thread(process.__exit__, None, None, None)
+    assert "OS signals" not in log.read_text()
