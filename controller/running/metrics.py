@@ -12,21 +12,30 @@ from elastic.api.kinds import KINDS
 from elastic.api.words import Cause, ConditionType
 
 LABELS = ("job_namespace", "framework")
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 UPSTREAM = "training_operator_jobs"
+COUNTED = {
+    "created": "Jobs that were accepted.",
+    "deleted": "Jobs that were deleted because their time after the end was over.",
+    "successful": "Jobs that succeeded.",
+    "failed": "Jobs that failed, for whatever reason.",
+    "restarted": "Pods that were made again because they ended early.",
+}
 OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 
 
 class Metrics:
-    def __init__(self, registry: CollectorRegistry, *, waiting: Callable[[], int], sent: Mapping[str, int]) -> None:
-        def jobs(word: str, help: str) -> Counter:
-            return Counter(f"{UPSTREAM}_{word}", help, LABELS, registry=registry)
-
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        waiting: Callable[[], int],
+        sent: Mapping[str, int],
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.registry = registry
-        self._created = jobs("created", "Jobs that were accepted.")
-        self._deleted = jobs("deleted", "Jobs that were deleted because their time after the end was over.")
-        self._successful = jobs("successful", "Jobs that succeeded.")
-        self._failed = jobs("failed", "Jobs that failed, for whatever reason.")
-        self._restarted = jobs("restarted", "Pods that were made again because they ended early.")
+        self._jobs = _JobCounts()
+        registry.register(self._jobs)
         self._seconds = Histogram("elastic_controller_round_seconds", "Time from taking a job up to having it done.", registry=registry)
         self._errors = Counter("elastic_controller_round_errors", "Rounds that must be repeated.", registry=registry)
         self._late = Histogram(
@@ -36,7 +45,13 @@ class Metrics:
             buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
         )
         self._judged = Counter("elastic_controller_admissions", "Jobs that asked to come in.", ("framework", "allowed"), registry=registry)
+        for kind in KINDS.values():
+            for allowed in ("true", "false"):
+                self._judged.labels(kind.framework, allowed)
         registry.register(_Requests(sent))
+        Gauge("elastic_controller_leads", "1 where this controller is the one that works.", registry=registry).set_function(
+            lambda: float(leads())
+        )
         Gauge("elastic_controller_waiting", "Jobs that wait for their round.", registry=registry).set_function(waiting)
 
     def round(self, *, seconds: float, waited: float, failed: bool) -> None:
@@ -47,16 +62,10 @@ class Metrics:
 
     def changed(self, *, namespace: str, framework: str, old: JobStatus, new: JobStatus) -> None:
         """Counts what became true between two statuses that were written one after the other."""
-        for type, counter in (
-            (ConditionType.CREATED, self._created),
-            (ConditionType.SUCCEEDED, self._successful),
-            (ConditionType.FAILED, self._failed),
-        ):
+        for type, word in ((ConditionType.CREATED, "created"), (ConditionType.SUCCEEDED, "successful"), (ConditionType.FAILED, "failed")):
             if holds(new, type) and not holds(old, type):
-                counter.labels(namespace, framework).inc()
-        more = _restarts(new) - _restarts(old)
-        if more > 0:
-            self._restarted.labels(namespace, framework).inc(more)
+                self._jobs.count(word, namespace, framework)
+        self._jobs.count("restarted", namespace, framework, more=max(0, _restarts(new) - _restarts(old)))
 
     def judged(self, kind: str, *, allowed: bool) -> None:
         """By the webhook, which may be asked about kinds of somebody else's."""
@@ -64,7 +73,28 @@ class Metrics:
             self._judged.labels(KINDS[kind].framework, str(allowed).lower()).inc()
 
     def deleted(self, *, namespace: str, framework: str) -> None:
-        self._deleted.labels(namespace, framework).inc()
+        self._jobs.count("deleted", namespace, framework)
+
+
+class _JobCounts(Collector):
+    """Upstream's counters. Of a namespace and framework all are shown once anything is, each as 0 the first time that it is scraped:
+    Prometheus' increase() does not see what a series begins with.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], dict[str, int]] = {}
+        self._shown: set[tuple[str, str]] = set()
+
+    def count(self, word: str, namespace: str, framework: str, *, more: int = 1) -> None:
+        self._counts.setdefault((namespace, framework), dict.fromkeys(COUNTED, 0))[word] += more
+
+    def collect(self) -> Iterator[Metric]:
+        for word, help in COUNTED.items():
+            family = CounterMetricFamily(f"{UPSTREAM}_{word}", help, labels=LABELS)
+            for labels, counts in self._counts.items():
+                family.add_metric(labels, counts[word] if labels in self._shown else 0)
+            yield family
+        self._shown.update(self._counts)
 
 
 class _Requests(Collector):
@@ -75,7 +105,7 @@ class _Requests(Collector):
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily("elastic_controller_api_requests", "Requests to the API server, without watches.", labels=["method"])
-        for method, number in sorted(self._sent.items()):
+        for method, number in sorted({**dict.fromkeys(METHODS, 0), **self._sent}.items()):
             family.add_metric([method], number)
         yield family
 

@@ -55,7 +55,7 @@ class Process:
         self._is_ready = asyncio.Event()
         self._door = _door(kube, options)
         self._election = _election(kube, options) if options.leader_elect else None
-        self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent)
+        self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent, leads=self._leads)
         self._key, self._ca = _installation(options.installation) if options.installation else (b"", "")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -125,6 +125,9 @@ class Process:
             await reconciler.run(self._options.workers)
 
         await election.lead(work)
+
+    def _leads(self) -> bool:
+        return self._election is None or self._election.is_held
 
     def _client(self) -> RendezvousClient | None:
         if not self._options.rendezvous_url:
