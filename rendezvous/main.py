@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import secrets
-import signal
 import socket
 import ssl
 import sys
@@ -24,6 +23,7 @@ from elastic.kube.client import Kube
 from elastic.logs import log_to
 from elastic.membership.tokens import BadKey
 from elastic.runtime.listener import Bounds, Listener
+from elastic.runtime.process import stop_on_signals, write_ready
 from rendezvous.server.access import Gate, KubeReviewer
 from rendezvous.server.credentials import Credentials, follow
 from rendezvous.server.http import Face
@@ -114,9 +114,7 @@ async def _serve(sockets: list[socket.socket], *, tls: ssl.SSLContext, gate: Gat
     assert runner.server is not None
     listener.open(sockets, runner.server, tls=tls, backlog=BACKLOG)
     addresses = ["{}:{}".format(*opened.getsockname()[:2]) for opened in sockets]
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     log.info("serving", extra={"addresses": addresses})
     tell_ready(json.dumps({"listen": addresses}))
     await stop.wait()
@@ -136,9 +134,7 @@ def _open(address: str) -> socket.socket:
 
 def _tell_ready(text: str, ready_file: Path | None, ready_fd: int | None) -> None:
     if ready_file is not None:
-        draft = ready_file.with_name(ready_file.name + ".tmp")
-        draft.write_text(text)
-        draft.replace(ready_file)
+        write_ready(ready_file, text)
     if ready_fd is not None:
         with contextlib.suppress(BrokenPipeError):
             os.write(ready_fd, text.encode() + b"\n")

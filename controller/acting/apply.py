@@ -1,5 +1,5 @@
 """Carries out a plan: words to the rendezvous server first, then objects, then one status patch, then Events.
-What is already so counts as done; what fails is reported, and the next round starts from what is really there.
+What is already so counts as done; what fails is reported, and the next reconcile starts from what is really there.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ REFUSALS = (400, 403, 409, 422)
 
 @dataclass(slots=True)
 class Outcome:
-    """What a round did: the newest version written per kind, what to tell, and what failed."""
+    """What a reconcile did: the newest version written per kind, what to tell, and what failed."""
 
     written: dict[WatchScope, str] = field(default_factory=dict)
     news: list[JobEvent] = field(default_factory=list)

@@ -1,5 +1,5 @@
 """Writes Events about a job, each piece of news once: its name follows from what it says, so that a second telling is refused.
-News of one sort from one round shares an Event; after a restart some of it may be told once more in other company.
+News of one sort from one reconcile shares an Event; after a restart some of it may be told once more in other company.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class EventRecorder:
             await self._kube.create(EVENTS, event, namespace=metadata["namespace"])
         except KubeError as error:
             if error.reason != "AlreadyExists":
-                # News is not worth failing a round for; it is told again when the same round comes again.
+                # News is not worth failing a reconcile for; it is told again when the same one comes again.
                 about = event["involvedObject"]
                 named = Key(about["kind"], about["namespace"], about["name"]).fields(about["uid"])
                 level = logging.DEBUG if is_lapse(error) else logging.WARNING

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 from dataclasses import replace
@@ -99,6 +98,7 @@ async def _run(options: Options) -> int:
     from elastic.kube.access import AccessError
     from elastic.membership.tokens import BadKey
     from elastic.runtime.election import LeaseLost
+    from elastic.runtime.process import stop_on_signals
     from elastic.runtime.web import PortTaken
 
     try:
@@ -111,10 +111,7 @@ async def _run(options: Options) -> int:
     except AccessError as error:
         log.error("no way to the API server", extra={"error": str(error)})
         return 2
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     async with kube:
         options = replace(options, lease_namespace=options.lease_namespace or kube.access.namespace)
         try:

@@ -37,10 +37,10 @@ class Metrics:
         self._jobs = _JobCounts()
         registry.register(self._jobs)
         self._seconds = Histogram("elastic_controller_round_seconds", "Time from taking a job up to having it done.", registry=registry)
-        self._errors = Counter("elastic_controller_round_errors", "Rounds that must be repeated.", registry=registry)
+        self._errors = Counter("elastic_controller_round_errors", "Reconciles that must be repeated.", registry=registry)
         self._late = Histogram(
             "elastic_controller_wait_seconds",
-            "Time a job waited for its round.",
+            "Time a job waited for its reconcile.",
             registry=registry,
             buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
         )
@@ -52,9 +52,9 @@ class Metrics:
         Gauge("elastic_controller_leads", "1 where this controller is the one that works.", registry=registry).set_function(
             lambda: float(leads())
         )
-        Gauge("elastic_controller_waiting", "Jobs that wait for their round.", registry=registry).set_function(waiting)
+        Gauge("elastic_controller_waiting", "Jobs that wait for their reconcile.", registry=registry).set_function(waiting)
 
-    def round(self, *, seconds: float, waited: float, failed: bool) -> None:
+    def reconciled(self, *, seconds: float, waited: float, failed: bool) -> None:
         self._seconds.observe(seconds)
         self._late.observe(waited)
         if failed:

@@ -29,6 +29,7 @@ from elastic.membership.client import RendezvousClient, RendezvousError
 from elastic.membership.tokens import BadKey, control_token, job_token, load_keys
 from elastic.runtime.election import Election, Terms
 from elastic.runtime.fence import FencedWriter
+from elastic.runtime.process import Parts, write_ready
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
 from elastic.runtime.workqueue import WorkQueue
 
@@ -76,18 +77,16 @@ class Process:
                 jobs.run(),
                 self._reconcile(reconciler),
                 self._say_ready(),
-                _set(stop),
             ]
             if link is not None:
                 parts.append(link.run(reconciler.world_changed))
             if self._door is not None:
                 parts.append(self._door.run(self._metrics.judged))
-            tasks = [asyncio.create_task(part) for part in parts]
             try:
-                await _first_end(tasks)
-                await reconciler.finish(within_s=FINISH_S)
+                async with Parts(parts) as running:
+                    await running.wait_for_end(stop)
+                    await reconciler.finish(within_s=FINISH_S)
             finally:
-                await _cancelled(tasks)
                 if client is not None:
                     await client.close()
 
@@ -170,7 +169,7 @@ class Process:
             await self._door.wait_open()
         self._is_ready.set()
         if self._options.ready_file is not None:
-            _write_whole(self._options.ready_file)
+            write_ready(self._options.ready_file)
         await asyncio.Event().wait()
 
 
@@ -186,7 +185,7 @@ def _door(kube: Kube, options: Options) -> "Door | None":
     if options.webhook_fd is None and not options.webhook_port:
         return None
     from controller.webhook.door import Door
-    from controller.webhook.keeping import Place
+    from elastic.runtime.cert_rotation import Place
 
     if options.webhook_fd is not None:
         opened = socket.socket(fileno=options.webhook_fd)
@@ -208,26 +207,3 @@ def _installation(folder: Path) -> tuple[bytes, str]:
     except (OSError, ValueError) as error:
         raise BadKey(f"{path} is no certificate that can be read ({error}); point --installation at the installation's folder") from error
     return key, ca
-
-
-async def _first_end(tasks: list[asyncio.Task[None]]) -> None:
-    """Returns when one task ends; an error of it goes on up, because the process cannot work with a part missing."""
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
-
-
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _write_whole(path: Path) -> None:
-    new = path.with_name(path.name + ".new")
-    new.write_text("ready\n")
-    new.replace(path)
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()

@@ -1,5 +1,5 @@
 """The loop: takes a key from the queue, looks, plans, carries out, and comes back when the plan says so.
-A job that makes trouble costs its own rounds and nobody else's.
+A job that makes trouble costs its own reconciles and nobody else's.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ class Reconciler:
             self._queue.add_at(key, self._clock() + GATHER_S)
 
     async def finish(self, *, within_s: float) -> None:
-        """No round begins any more, and those that have begun may come to their end."""
+        """No reconcile begins any more, and those that have begun may come to their end."""
         self._is_finishing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -138,13 +138,13 @@ class Reconciler:
             began, failed = self._clock(), True
             self._begin()
             try:
-                failed = not await self.round(key)
+                failed = not await self.reconcile(key)
             except Exception:
                 log.exception("reconcile failed", extra=self._fields(key))
             finally:
                 self._end()
                 self._queue.done(key, failed=failed)
-                self._metrics.round(seconds=self._clock() - began, waited=began - since, failed=failed)
+                self._metrics.reconciled(seconds=self._clock() - began, waited=began - since, failed=failed)
 
     def _begin(self) -> None:
         self._under_way += 1
@@ -155,7 +155,7 @@ class Reconciler:
         if self._under_way == 0:
             self._is_idle.set()
 
-    async def round(self, key: Key) -> bool:
+    async def reconcile(self, key: Key) -> bool:
         """One look and what follows from it; False if it must be repeated soon."""
         job = self._observer.job(key)
         self._let_go(key, job)
@@ -187,7 +187,7 @@ class Reconciler:
         return not outcome.errors
 
     def _remember_refusals(self, key: Key, outcome: Outcome) -> None:
-        """Until a round has written them down: from then on the plan itself holds such pods back."""
+        """Until a reconcile has written them down: from then on the plan itself holds such pods back."""
         if outcome.not_created:
             self._not_created[key] = tuple(outcome.not_created)
         elif not outcome.errors:
@@ -203,7 +203,7 @@ class Reconciler:
         self._secrets.forget(key)
 
     def _come_back(self, key: Key, planned: Plan, held: status_debounce.PendingStatus | None) -> None:
-        """When time alone would make another round of it."""
+        """When time alone asks for another reconcile."""
         if held is not None:
             self._queue.add_at(key, held.until)
         if planned.look_again_at is not None:

@@ -1,4 +1,4 @@
-"""What a round is about: one job, by kind, namespace and name; and which job a pod or service says it belongs to."""
+"""What a reconcile is about: one job, by kind, namespace and name; and which job a pod or service says it belongs to."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Sees the cluster through one cache per kind of object, and puts together what a round needs to know about one job.
+"""Sees the cluster through one cache per kind of object, and puts together what a reconcile needs to know about one job.
 It refuses to show anything before every cache is whole, and calls back with the key of each job that something happened to.
 """
 

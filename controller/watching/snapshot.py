@@ -1,4 +1,4 @@
-"""What one round of planning gets to see: a job's pods, services and other objects, reduced to what decisions need.
+"""What one reconcile gets to see: a job's pods, services and other objects, reduced to what decisions need.
 The reductions are pure; nothing here knows where the objects came from or what will be done about them.
 """
 

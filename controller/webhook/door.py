@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from controller.webhook.judges import Judges, Verdict, command
-from controller.webhook.keeping import Keeping, Place
 from controller.webhook.server import serving
 from elastic.kube.client import Kube
+from elastic.runtime.cert_rotation import Keeping, Place
 
 log = logging.getLogger(__name__)
 

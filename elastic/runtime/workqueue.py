@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 FIRST_BACK_OFF_S = 0.05
 LONGEST_BACK_OFF_S = 60.0
 HEARD_BACK_OFF_S = 1.0
-"""The longest pause for a key that something happened to while its round failed."""
+"""The longest pause for a key that something happened to while work on it failed."""
 MOST_DOUBLINGS = 16
 
 

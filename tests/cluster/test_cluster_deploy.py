@@ -22,7 +22,6 @@ from control_plane import ROOT, SYSTEM, running
 from written_jobs import job, merged
 
 from controller.watching.keys import JOBS
-from controller.webhook.certificate import LIFE
 from elastic.api import webhook
 from elastic.certificates import Pair, issue
 from elastic.kube import connect
@@ -40,6 +39,7 @@ from elastic.kube.resources import (
     Object,
     Resource,
 )
+from elastic.runtime.certificate import LIFE
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -23,7 +23,6 @@ from controller.running.main import main as controller_main
 from controller.running.metrics import Metrics
 from controller.watching.keys import JOBS
 from controller.watching.observe import resources_of
-from controller.webhook.keeping import Place
 from elastic import certificates
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
@@ -31,6 +30,7 @@ from elastic.api.rights import MPI, SYSTEM, as_objects, roles
 from elastic.kube.resources import NODES
 from elastic.local.installation import SERVICE
 from elastic.membership.tokens import load_keys
+from elastic.runtime.cert_rotation import Place
 from rendezvous.main import main as rendezvous_main
 from rendezvous.server.metrics import metrics_of
 

@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_kube_client import refusal, served
 
-from controller.webhook.certificate import AUTHORITY_RENEWED_BEFORE_END, LIFE, Credentials, Due, due, renewed
 from controller.webhook.door import Door
-from controller.webhook.keeping import Keeping, Place, load
 from elastic.api.webhook import PATH
 from elastic.certificates import TEN_YEARS, Pair, issue, make_ca
 from elastic.kube.client import Kube
+from elastic.runtime.cert_rotation import Keeping, Place, load
+from elastic.runtime.certificate import AUTHORITY_RENEWED_BEFORE_END, LIFE, Credentials, Due, due, renewed
 
 NAMES = ("elastic-webhook.n.svc", "localhost", "127.0.0.1")
 PLACE = Place(namespace="n", name="elastic-webhook")

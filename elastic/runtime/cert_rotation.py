@@ -15,11 +15,11 @@ from datetime import datetime
 
 import aiohttp
 
-from controller.webhook.certificate import Credentials, Due, due, renewed
 from elastic.certificates import Pair
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
+from elastic.runtime.certificate import Credentials, Due, due, renewed
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,50 @@
+"""What the main of a process of the control plane does beside its work: it is told to end by signals, runs parts of which each is needed,
+and says by a file that it is ready.
+"""
+
+import asyncio
+import signal
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Set once the process is told to end; call it in the loop that is to hear of it."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+class Parts:
+    """Runs parts for the length of a block; they are cancelled at its end."""
+
+    def __init__(self, parts: Iterable[Coroutine[None, None, object]]) -> None:
+        self._parts = list(parts)
+        self._tasks: list[asyncio.Task[object]] = []
+
+    async def __aenter__(self) -> "Parts":
+        self._tasks = [asyncio.create_task(part) for part in self._parts]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def wait_for_end(self, stop: asyncio.Event) -> None:
+        """Returns when told to stop or when a part ends; an error of it goes on up, for the process cannot work with a part missing."""
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait([*self._tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            stopping.cancel()
+
+
+def write_ready(path: Path, text: str = "ready\n") -> None:
+    """Nobody ever sees half of it."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    new.replace(path)
