@@ -24,6 +24,8 @@ from elastic.kube.resources import (
     CONFIG_MAPS,
     PLUGIN_POD_GROUPS,
     PODS,
+    ROLE_BINDINGS,
+    ROLES,
     SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
@@ -40,8 +42,10 @@ GROUPS = {VOLCANO_POD_GROUPS: "PodGroup", PLUGIN_POD_GROUPS: "PodGroup"}
 """Upstream tells of the end of these, and not of their beginning."""
 TOLD_AS_PODS = frozenset({"PyTorchJob", "PaddleJob", "JAXJob"})
 """Whose end by ttlSecondsAfterFinished upstream tells under the reason that pods have."""
-GOES_INTO_PODS = frozenset({SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS})
-"""No pod is made while one of these cannot be: what somebody else has by that name would go into it."""
+NEEDED_BY_PODS = frozenset({SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS})
+"""No pod is made while one of these cannot be: what somebody else has by that name would go into it, or give it rights."""
+STAGES = (ROLE_BINDINGS, PODS)
+"""What is made after everything else, in this order: a binding is refused as long as its role is not there, and pods need both."""
 REFUSALS = (400, 403, 409, 422)
 """Answers that do not change by themselves: a name is taken, a quota used up, admission says no."""
 
@@ -87,10 +91,10 @@ class Applier:
         if not self._speak(job, plan.actions) and any(map(_parts_with_pod, plan.actions)):
             # Untold members must not lose their pods: these go in the reconcile after the server's answer. Everything else goes on.
             plan, outcome.is_waiting = _without_departures(plan), True
-        first, pods = _in_order(plan.actions)
-        done = await self._act_all(key, job, first, outcome)
-        if all(is_done for action, is_done in zip(first, done, strict=True) if _goes_into_pods(action)):
-            await self._act_all(key, job, pods, outcome)
+        for stage in _stages(plan.actions):
+            done = await self._act_all(key, job, stage, outcome)
+            if not all(is_done for action, is_done in zip(stage, done, strict=True) if _is_needed_by_pods(action)):
+                break
         if plan.status is not None and plan.status != old and not (plan.is_final and (outcome.errors or outcome.is_waiting)):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
         # What was done is told as it is; what the status must say first waits until it does.
@@ -168,8 +172,11 @@ class Applier:
         try:
             made = await self._kube.create(resource, item, namespace=key.namespace)
         except KubeError as error:
-            if error.reason == "AlreadyExists" and await self._is_ours(key, job, resource, name):
-                return
+            if error.reason == "AlreadyExists":
+                there = await self._kube.get(resource, name, namespace=key.namespace)
+                if owner_uid(there["metadata"]) == str(job["metadata"]["uid"]):
+                    return  # ours, and our view is old
+                outcome.not_created.append(NotCreated(resource.kind, f"{error.message}; {_owner_in_words(key, there)}", is_taken=True))
             if word is not None or error.code in REFUSALS:
                 outcome.news.append(warning(f"FailedCreate{resource.kind}", f"Error creating: {error.message}", about=error.message))
             if resource == PODS and error.code in REFUSALS and error.code != 409:
@@ -178,11 +185,6 @@ class Applier:
         outcome.wrote(resource, made)
         if word is not None:
             outcome.news.append(normal(f"SuccessfulCreate{word}", f"Created {word.lower()}: {name}", about=made["metadata"]["uid"]))
-
-    async def _is_ours(self, key: Key, job: Object, resource: Resource, name: str) -> bool:
-        """Something of that name is there: ours, and our view is old, or a stranger's, and we must wait until it goes."""
-        there = await self._kube.get(resource, name, namespace=key.namespace)
-        return owner_uid(there["metadata"]) == str(job["metadata"]["uid"])
 
     async def _delete(self, key: Key, action: Delete, outcome: Outcome) -> None:
         word = NAMED.get(action.resource) or GROUPS.get(action.resource)
@@ -233,6 +235,16 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
     return change
 
 
+def _owner_in_words(key: Key, there: Object) -> str:
+    """Whose an object is that has a name which we need."""
+    owner = next((r for r in there["metadata"].get("ownerReferences") or () if r.get("controller")), None)
+    if owner is None:
+        return "it belongs to no job: delete or rename it"
+    if (owner.get("kind"), owner.get("name")) == (key.kind, key.name):
+        return f"it belongs to an earlier {key.kind} {key.name} and goes with it"
+    return f"it belongs to {owner.get('kind')} {owner.get('name')}: give one of the two another name"
+
+
 def _without_departures(plan: Plan) -> Plan:
     return replace(plan, actions=tuple(a for a in plan.actions if not _parts_with_pod(a)))
 
@@ -241,15 +253,16 @@ def _parts_with_pod(action: Action) -> bool:
     return isinstance(action, Delete) and action.resource == PODS
 
 
-def _goes_into_pods(action: Action) -> bool:
-    return isinstance(action, Create) and action.resource in GOES_INTO_PODS
+def _is_needed_by_pods(action: Action) -> bool:
+    return isinstance(action, Create) and action.resource in NEEDED_BY_PODS
 
 
-def _in_order(actions: Iterable[Action]) -> tuple[list[Action], list[Action]]:
-    """What pods need comes before the pods that are made."""
-    first: list[Action] = []
-    pods: list[Action] = []
+def _stages(actions: Iterable[Action]) -> list[list[Action]]:
+    """Each stage begins when the one before it is done."""
+    stages: list[list[Action]] = [[] for _ in (None, *STAGES)]
     for action in actions:
-        if not isinstance(action, DeleteJob):
-            (pods if isinstance(action, Create) and action.resource == PODS else first).append(action)
-    return first, pods
+        if isinstance(action, Create) and action.resource in STAGES:
+            stages[1 + STAGES.index(action.resource)].append(action)
+        elif not isinstance(action, DeleteJob):
+            stages[0].append(action)
+    return stages

@@ -169,7 +169,7 @@ def _objects(job: Job, snapshot: Snapshot) -> list[Object]:
 def _shown(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool) -> JobStatus:
     """Counts and the condition that follows from them; a group that falls apart does not run, whoever of it still does."""
     job, now = view.job, view.snapshot.now
-    waiting = creation_backoff.in_words(view.status, now)
+    waiting = creation_backoff.in_words(view.status, view.snapshot)
     status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
     if not is_apart and is_running(job, view.counts):
         message = f"{job.kind.name} {called(job)} is running.{shortage(job, view.counts)}{in_words(job, view.snapshot)}{waiting}"

@@ -8,7 +8,7 @@ from controller.deciding.replicas.tally import Tally
 from controller.frameworks import mpi_exec, mpi_ssh
 from controller.frameworks.mpi_hosts import LAUNCHER
 from controller.frameworks.protocol import Framework, Replica
-from controller.watching.snapshot import Pod, Snapshot
+from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.words import LauncherCreation
@@ -36,10 +36,13 @@ class Mpi(Framework):
     def objects(self, job: Job, snapshot: Snapshot) -> Sequence[Object]:
         return tuple(mpi_ssh.objects(job, snapshot) if mpi_ssh.is_chosen(job) else mpi_exec.objects(job, snapshot))
 
-    def can_create(self, job: Job, type: str, pods: Sequence[Pod]) -> bool:
-        """Over ssh nothing else holds the launcher back until somebody listens; by exec its init container waits."""
+    def can_create(self, job: Job, type: str, snapshot: Snapshot) -> bool:
+        """Over ssh nothing else holds the launcher back until somebody listens; by exec its init container waits, and it has rights to
+        workers that are there."""
+        if type == LAUNCHER and not mpi_ssh.is_chosen(job) and not mpi_exec.has_rights(job, snapshot):
+            return False
         by_default = LauncherCreation.WAIT_FOR_WORKERS if mpi_ssh.is_chosen(job) else LauncherCreation.AT_STARTUP
         policy = job.options.launcher_creation_policy or by_default
         if type != LAUNCHER or policy is LauncherCreation.AT_STARTUP:
             return True
-        return sum(pod.type == WORKER.lower() and pod.is_active and pod.is_ready for pod in pods) >= job.least_workers
+        return sum(pod.type == WORKER.lower() and pod.is_active and pod.is_ready for pod in snapshot.pods) >= job.least_workers

@@ -12,6 +12,7 @@ from controller.frameworks.mpi_hosts import (
     config_map,
     launcher_name,
     metadata,
+    owned_workers,
     running_workers,
     with_config,
     with_volume,
@@ -116,16 +117,21 @@ def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     # A WebSocket begins with a GET, and our own client in the launcher, as any of today, knows nothing older.
     settings = snapshot.settings
     exec_verbs = ["create"] if settings.strict and not settings.kubectl_command else ["create", "get"]
+    owned = owned_workers(snapshot)
+    in_workers = {"verbs": exec_verbs, "apiGroups": [""], "resources": ["pods/exec"], "resourceNames": owned}
     if not account:
         yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(job, launcher_name(job))}
     yield config_map(job, _files(job, snapshot))
+    if not has_rights(job, snapshot):
+        return
     yield {
         "apiVersion": f"{rbac}/v1",
         "kind": "Role",
         "metadata": metadata(job, launcher_name(job)),
         "rules": [
             {"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods"]},
-            {"verbs": exec_verbs, "apiGroups": [""], "resources": ["pods/exec"], "resourceNames": workers(job, snapshot)},
+            # Without any name the rule would hold for all pods there are.
+            *([in_workers] if owned else ()),
         ],
     }
     yield {
@@ -135,6 +141,11 @@ def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
         "subjects": [{"kind": "ServiceAccount", "name": account or launcher_name(job), "namespace": job.metadata.namespace}],
         "roleRef": {"apiGroup": rbac, "kind": "Role", "name": launcher_name(job)},
     }
+
+
+def has_rights(job: Job, snapshot: Snapshot) -> bool:
+    """Is it time for the launcher and its rights? Its Role names pods that are there, so the first of them come before it."""
+    return snapshot.find("Role", launcher_name(job)) is not None or bool(owned_workers(snapshot)) or not workers(job, snapshot)
 
 
 def _files(job: Job, snapshot: Snapshot) -> dict[str, str]:

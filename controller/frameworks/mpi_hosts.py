@@ -27,6 +27,11 @@ def running_workers(job: Job, snapshot: Snapshot) -> list[str]:
     return sorted(pod.name for pod in snapshot.pods if pod.is_active and pod.name in wanted)
 
 
+def owned_workers(snapshot: Snapshot) -> list[str]:
+    """The workers' pods that are there and belong to this very job: the name alone may be that of another job's pod."""
+    return [pod.name for pod in sorted(snapshot.pods, key=lambda pod: pod.index) if pod.type == WORKER.lower()]
+
+
 def metadata(job: Job, name: str) -> Object:
     return owned_metadata(job, name, labels={"app": job.metadata.name})
 

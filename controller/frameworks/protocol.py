@@ -37,7 +37,7 @@ class Framework:
         failed for good."""
         return None
 
-    def can_create(self, job: Job, type: str, pods: Sequence[Pod]) -> bool:
+    def can_create(self, job: Job, type: str, snapshot: Snapshot) -> bool:
         """May replicas of this type be made now? False: they wait for others."""
         return True
 

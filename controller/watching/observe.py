@@ -79,6 +79,7 @@ class Observer:
 
     async def run(self, changed: Callable[[Key], None]) -> None:
         """Keeps the caches until cancelled; `changed` hears of every job that something happened to."""
+        changed = self._of_own_kinds(changed)
         for kind, jobs in self.jobs.items():
             jobs.subscribe(_telling(kind, changed))
         for cache in self._mine:
@@ -88,6 +89,15 @@ class Observer:
         async with asyncio.TaskGroup() as tasks:
             for each in self._all:
                 tasks.create_task(each.run())
+
+    def _of_own_kinds(self, changed: Callable[[Key], None]) -> Callable[[Key], None]:
+        """Labels and owners also name jobs of kinds that are left to another operator."""
+
+        def tell(key: Key) -> None:
+            if key.kind in self.jobs:
+                changed(key)
+
+        return tell
 
     def _tell_of_node(self, change: Change[Node], changed: Callable[[Key], None]) -> None:
         """Heartbeats change a node all the time; only what decides about its pods is passed on."""

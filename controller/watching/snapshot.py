@@ -158,10 +158,12 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class NotCreated:
-    """A pod that the API server refused to create in the last round: its replica type, as its label has it if it has one, and why."""
+    """What could not be created in the last round, and why: a pod that the API server refused, by its replica type as its label has it if
+    it has one; or an object of any kind whose name somebody else's has."""
 
     type: str
     message: str
+    is_taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)

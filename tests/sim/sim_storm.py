@@ -353,7 +353,7 @@ def play(seed: int, options: Options | None = None, manifest: Object | None = No
         await storms[0].play()
 
     try:
-        with _no_errors_logged():
+        with no_errors_logged():
             sim_time.run(life())
     except (AssertionError, KubeError, KeyError) as error:
         story = "\n".join(storms[0].history) if storms else ""
@@ -362,7 +362,7 @@ def play(seed: int, options: Options | None = None, manifest: Object | None = No
 
 
 @contextmanager
-def _no_errors_logged() -> Iterator[None]:
+def no_errors_logged() -> Iterator[None]:
     """A round that breaks off is survived and logged by the controller; here it is a defect."""
     found: list[str] = []
 

@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from job_builders import PLAIN, Cluster, job, replica
+from job_builders import PLAIN, Cluster, created, job, replica
 
+from controller.deciding.actions import Create, Update
 from controller.deciding.objects.pods import pod_for
 from controller.deciding.settings import Settings
+from elastic.kube.resources import ROLES
 
 UPSTREAMS = [
     ("OMPI_MCA_plm_rsh_agent", "/etc/mpi/kubexec.sh"),
@@ -50,6 +52,39 @@ def files(one: Any, settings: Settings = PLAIN) -> dict[str, str]:
     cluster.settle()
     data: dict[str, str] = cluster.owned["ConfigMap", "train-config"].raw["data"]
     return data
+
+
+def rules(cluster: Cluster) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cluster.owned["Role", "train-launcher"].raw["rules"]
+    return found
+
+
+def test_the_launcher_comes_once_its_rights_name_workers_that_are_there() -> None:
+    cluster = Cluster(by_exec())
+    assert created(cluster.round()) == ["train-worker-0", "train-worker-1"]
+    assert ("Role", "train-launcher") not in cluster.owned
+    planned = cluster.round()
+    kinds = [action.resource.kind for action in planned.actions if isinstance(action, Create)]
+    assert kinds == ["Role", "RoleBinding", "Pod"]
+    assert rules(cluster)[1]["resourceNames"] == ["train-worker-0", "train-worker-1"]
+
+
+def test_a_pod_of_another_job_that_has_a_workers_name_is_in_no_role() -> None:
+    """A PyTorchJob of that name had the pod, and the launcher of the MPIJob could exec into it."""
+    cluster = Cluster(by_exec())
+    cluster.settle()
+    del cluster.pods["train-worker-1"]
+    role = next(action for action in cluster.round().actions if isinstance(action, Update) and action.resource == ROLES)
+    assert role.change["rules"][1]["resourceNames"] == ["train-worker-0"]
+    cluster.pods.clear()
+    role = next(action for action in cluster.round().actions if isinstance(action, Update) and action.resource == ROLES)
+    assert [rule["resources"] for rule in role.change["rules"]] == [["pods"]], "a rule without names would hold for every pod"
+
+
+def test_a_launcher_without_workers_has_no_right_to_exec() -> None:
+    cluster = Cluster(job("MPIJob", Launcher=replica(kind="MPIJob"), Worker=replica(0, kind="MPIJob")))
+    assert created(cluster.round()) == ["train-launcher"]
+    assert [rule["resources"] for rule in rules(cluster)] == [["pods"]]
 
 
 def test_every_mpi_is_told_of_hosts_and_remote_shell_after_upstreams_own_words() -> None:

@@ -95,10 +95,11 @@ def test_a_launcher_that_wants_to_start_at_once_does() -> None:
     assert "train-launcher" in created(cluster.round())
 
 
-def test_the_launcher_by_exec_waits_only_where_the_user_says_so() -> None:
-    plain = {"Launcher": replica(kind="MPIJob"), "Worker": replica(1, kind="MPIJob")}
-    assert "train-launcher" in created(Cluster(job("MPIJob", **plain)).round())
-    assert "train-launcher" not in created(Cluster(job("MPIJob", **plain, launcherCreationPolicy="WaitForWorkersReady")).round())
+@pytest.mark.parametrize(("policy", "comes"), [({}, True), ({"launcherCreationPolicy": "WaitForWorkersReady"}, False)])
+def test_the_launcher_by_exec_waits_for_workers_to_run_only_where_the_user_says_so(policy: dict[str, str], comes: bool) -> None:
+    cluster = Cluster(job("MPIJob", Launcher=replica(kind="MPIJob"), Worker=replica(1, kind="MPIJob"), **policy))
+    assert created(cluster.round()) == ["train-worker-0"]
+    assert ("train-launcher" in created(cluster.round())) is comes
 
 
 def test_the_key_pair_is_made_once_and_kept() -> None:

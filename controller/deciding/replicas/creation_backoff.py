@@ -3,7 +3,7 @@ A pod that a node refused keeps its place until then, and counts as one that is 
 What has been refused stands in the status, so that another controller waits as long. The store pod of c10d waits in the same way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -11,7 +11,7 @@ from msgspec import structs
 
 from controller.deciding.actions import Action, Create, Delete, JobEvent, warning
 from controller.deciding.lifecycle.end_reasons import is_refused
-from controller.watching.snapshot import Phase, Pod, Snapshot, pod_from
+from controller.watching.snapshot import NotCreated, Phase, Pod, Snapshot, pod_from
 from elastic.api.book import Refusal
 from elastic.api.job import ElasticStatus, Job, JobStatus
 from elastic.kube.resources import PODS
@@ -38,12 +38,17 @@ def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
         entries[types[pod.type], True] = _counted(
             entries.get((types[pod.type], True)), type=types[pod.type], node=pod.node, words=_reason(pod), now=snapshot.now
         )
-    for message, type in ((refusal.message, types[refusal.type]) for refusal in snapshot.not_created if refusal.type in types):
+    for message, type in ((refusal.message, types[refusal.type]) for refusal in snapshot.not_created if _is_refusal(refusal, types)):
         entries[type, False] = _counted(entries.get((type, False)), type=type, node="", words=message, now=snapshot.now)
     refused, counted = tuple(entries.values()), (*known.counted, *(pod.uid for pod in new))
     if (refused, counted) == (known.refused, known.counted):
         return status
     return structs.replace(status, elastic=structs.replace(known, refused=refused, counted=counted))
+
+
+def _is_refusal(one: NotCreated, types: Mapping[str, str]) -> bool:
+    """A name that is taken is free once its owner goes, which a watch tells: nobody has to wait longer for that."""
+    return not one.is_taken and one.type in types
 
 
 def _refused(snapshot: Snapshot) -> Iterator[Pod]:
@@ -104,9 +109,15 @@ def next_try(status: JobStatus, now: datetime) -> datetime | None:
     return min((_end(entry) for entry in _waiting(status, now)), default=None)
 
 
-def in_words(status: JobStatus, now: datetime) -> str:
+def in_words(status: JobStatus, snapshot: Snapshot) -> str:
     """What the message of a condition goes on with while pods wait. It stays the same for as long as they do."""
-    return "".join(f"{WAITS}{_pause_s(e)} s, until {_end(e):%H:%M:%S} UTC, to create pods again: {_who(e)}" for e in _waiting(status, now))
+    now, taken = snapshot.now, sorted(one.message for one in snapshot.not_created if one.is_taken)
+    by_name = f"{WAITS}for a name: {taken[0].rstrip('.')}." if taken else ""
+    return by_name + "".join(map(_pause_in_words, _waiting(status, now)))
+
+
+def _pause_in_words(entry: Refusal) -> str:
+    return f"{WAITS}{_pause_s(entry)} s, until {_end(entry):%H:%M:%S} UTC, to create pods again: {_who(entry)}"
 
 
 def _who(entry: Refusal) -> str:

@@ -40,7 +40,7 @@ def plan_replicas(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> Rep
     parts = [_part(job, snapshot, known, pods[type], type=type) for type in job.replicas]
     return ReplicaPlan(
         filled=tuple(slot for part in parts for slot in part.filled),
-        missing=tuple(p for part in parts for p in part.missing if may_start and framework.can_create(job, p[0], snapshot.pods)),
+        missing=tuple(p for part in parts for p in part.missing if may_start and framework.can_create(job, p[0], snapshot)),
         surplus=tuple(pod for part in parts for pod in part.surplus),
         leaving=tuple(entry for part in parts for entry in part.leaving),
         expectations=tuple(word for part in parts for word in part.expectations),
