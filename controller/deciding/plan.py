@@ -126,7 +126,7 @@ def _active(view: JobView) -> Plan:
         case membership.RendezvousBackend.OURS:
             elastic = booked(job, snapshot, elastic, leaving=replicas.leaving)
         case membership.RendezvousBackend.STORE:
-            elastic = c10d_recovery.with_c10d_world(job, snapshot, elastic)
+            elastic = c10d_recovery.with_c10d_world(job, snapshot, elastic, replicas.surplus)
         case membership.RendezvousBackend.NONE if gang_restart.restarts_as_a_whole(job, snapshot):
             elastic = gang_restart.with_gang_restart(job, snapshot, elastic, next((v for v in again if not v.is_refused), None))
             restarts = restarts or tuple(gang_restart.gang_restart_events(job, elastic))

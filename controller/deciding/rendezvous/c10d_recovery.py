@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from controller.deciding.replicas import pod_revision
 from controller.watching.snapshot import Container, Phase, Pod, Snapshot
-from elastic.api.job import ElasticStatus, Job, Rescale
+from elastic.api.job import ElasticStatus, Job, Leaving, Rescale
 from elastic.api.words import Cause, RdzvBackend
 
 WINDOW = timedelta(seconds=120)
@@ -24,9 +24,10 @@ LAST_OWN_CODE = 127
 """Codes above tell of a signal: what ended that way did not give up."""
 
 
-def with_c10d_world(job: Job, snapshot: Snapshot, known: ElasticStatus) -> ElasticStatus:
-    """What the job's status tells of its group: how many work, and the newest loss."""
-    status = replace(known, backend=RdzvBackend.C10D.value, leaving=())
+def with_c10d_world(job: Job, snapshot: Snapshot, known: ElasticStatus, surplus: Sequence[Pod]) -> ElasticStatus:
+    """What the job's status tells of its group: how many work, the newest loss, and who goes (`surplus`) because fewer are wanted."""
+    told = known.leaving
+    status = replace(known, backend=RdzvBackend.C10D.value, leaving=_leaving(snapshot, told, surplus))
     if pod_revision.is_waiting(job, snapshot):
         return status
     members = _members(job, snapshot)
@@ -35,22 +36,34 @@ def with_c10d_world(job: Job, snapshot: Snapshot, known: ElasticStatus) -> Elast
     # Who has done its work has worked in this group to its end.
     size = len(working) + sum(pod.phase is Phase.SUCCEEDED for pod in members)
     status = replace(status, world_size=size)
-    id = _id_of(going or working)
+    last_id = known.last_rescale.id if known.last_rescale is not None else ""
     is_less = size < known.world_size
-    if not is_less and (not going or (known.last_rescale is not None and known.last_rescale.id == id)):
+    id = _id_of(going) if going else last_id
+    if not is_less and (not going or id == last_id):
         return status
-    are_enough = sum(pod.is_active or pod.phase is Phase.PENDING for pod in members if pod not in going) >= job.workers
-    cause = Cause.PLAN if going and are_enough else Cause.DISRUPTION
-    names = ", ".join(sorted(pod.name for pod in going)) or "a worker"
+    there = {pod.uid for pod in snapshot.pods}
+    planned = {entry.uid for entry in told}
+    # What has vanished since the last look leaves no pod to tell by: it is those who were to go, if no more have vanished.
+    vanished = known.world_size - size - (len(going) if id != last_id else 0)
+    is_planned = all(pod.uid in planned for pod in going) and vanished <= len(planned - there)
+    names = ", ".join(sorted([pod.name for pod in going] + [entry.member for entry in told if entry.uid not in there])) or "a worker"
     loss = Rescale(
-        id=id,
-        cause=cause.value,
+        id=id if id != last_id else _id_of(working, f"{last_id}/{known.world_size}"),
+        cause=(Cause.PLAN if is_planned else Cause.DISRUPTION).value,
         reason=f"{names} left; {len(working)} work",
         at=snapshot.now,
         from_size=max(known.world_size, len(working)),
         to_size=len(working),
     )
     return replace(status, last_rescale=loss)
+
+
+def _leaving(snapshot: Snapshot, told: Sequence[Leaving], surplus: Sequence[Pod]) -> tuple[Leaving, ...]:
+    """Nobody at the store is told to leave; that these pods were to go is kept until they have gone."""
+    new = [pod for pod in surplus if all(entry.uid != pod.uid for entry in told)]
+    going = {pod.uid for pod in (*surplus, *(pod for pod in snapshot.pods if pod.is_deleting))}
+    kept = (entry for entry in told if entry.uid in going)
+    return (*kept, *(Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=snapshot.now) for pod in new))
 
 
 def gave_up_after_loss(job: Job, snapshot: Snapshot) -> Pod | None:
@@ -110,5 +123,5 @@ def _is_hopeless(container: Container) -> bool:
     return container.waiting == "CrashLoopBackOff" and container.restarts >= HOPELESS_RESTARTS and _gave_up(container)
 
 
-def _id_of(pods: Sequence[Pod]) -> str:
-    return f"{zlib.crc32(' '.join(sorted(pod.uid for pod in pods)).encode()):08x}"
+def _id_of(pods: Sequence[Pod], before: str = "") -> str:
+    return f"{zlib.crc32(' '.join([*sorted(pod.uid for pod in pods), before]).encode()):08x}"

@@ -1,14 +1,16 @@
 """Decides who should be there now: for each replica type the places that are filled or to be filled, and the pods to part with.
-At our own rendezvous any indexes will do and leavers are told first; everywhere else a place is a rank and is filled again as it was.
+At our own rendezvous any indexes will do and leavers are told first; at c10d's store any will do; everywhere else a place is a rank and
+is filled again as it was.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.deciding.actions import SetExpectation
 from controller.deciding.lifecycle import disruption, gang_restart
 from controller.deciding.objects.pods import replica_name
 from controller.deciding.rendezvous import membership
+from controller.deciding.rendezvous.membership import RendezvousBackend
 from controller.deciding.replicas import pod_revision, replica_slots, slot_assignment
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Pod, Snapshot
@@ -51,8 +53,22 @@ def _part(job: Job, snapshot: Snapshot, known: Sequence[Leaving], pods: Sequence
     """What becomes of one replica type; who may be missed is for the place to say where the group meets."""
     if type == WORKER and membership.is_ours(job, snapshot):
         return _members(job, snapshot, known, pods)
+    if type == WORKER and membership.backend_in_use(job, snapshot) is RendezvousBackend.STORE:
+        assigned = _at_store(job, snapshot, pods)
+        return ReplicaPlan(
+            filled=_filled(type, assigned), missing=tuple((type, index) for index in assigned.missing), surplus=assigned.surplus
+        )
     assigned = replica_slots.of_workers(job, snapshot) if type == WORKER else slot_assignment.in_places(job.replicas[type].replicas, pods)
     return ReplicaPlan(filled=_filled(type, assigned), missing=tuple((type, index) for index in assigned.missing), surplus=assigned.surplus)
+
+
+def _at_store(job: Job, snapshot: Snapshot, pods: Sequence[Pod]) -> slot_assignment.SlotAssignment:
+    """Pods of a former run of the store leave as those of the next one come, under other names: `kubectl drain` evicts by name, and would
+    go on to evict the new ones wherever they are."""
+    stale = {pod.name for pod in pod_revision.stale_pods(job, snapshot)}
+    of_this_run = replace(snapshot, pods=tuple(pod for pod in snapshot.pods if pod.name not in stale))
+    count = job.workers + disruption.to_be_moved(job, of_this_run)
+    return slot_assignment.by_count(count, pods, leaving=stale | set(disruption.notices(snapshot)))
 
 
 def _members(job: Job, snapshot: Snapshot, known: Sequence[Leaving], pods: Sequence[Pod]) -> ReplicaPlan:

@@ -1,6 +1,5 @@
 """Decides which replicas a job should have now: which pods to make, and which to part with when there are too many.
-Fixed places for static jobs, where the index is the rank; any free index for elastic ones, where only the count matters. At c10d's
-store an index is no rank either, but nobody there is told to leave, and a place is filled again once its pod is gone.
+Fixed places for static jobs, where the index is the rank; any free index for elastic ones, where only the count matters.
 """
 
 from collections.abc import Collection, Sequence
