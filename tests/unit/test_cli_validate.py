@@ -17,7 +17,7 @@ from written_jobs import FIXTURES, job
 from elastic.api import KINDS
 from elastic.api.extent import MOST_DEPTH
 from elastic.cli import main
-from elastic.cli.documents import Unreadable, documents
+from elastic.cli.documents import MOST_DOUBLED, Unreadable, documents
 
 
 def elastic(*arguments: str | Path, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Result:
@@ -248,3 +248,24 @@ def test_every_foreign_example_is_valid():
     result = elastic("validate", folder)
     assert result.exit_code == 0, "\n".join(line for line in result.stdout.splitlines() if "error" in line)
     assert not result.stdout.startswith("0 jobs")
+
+
+def test_several_wrong_templates_end_in_no_traceback():
+    broken = {"spec": {"containers": [{"name": 1, "image": "x"}] * 100}}
+    malformed = {"spec": {"containers": [{"name": "pytorch", "image": "x", "ports": [{}]}], "initContainers": [1], "volumes": 1}}
+    spec = {"pytorchReplicaSpecs": {"Master": {"template": broken}, "Worker": {"template": malformed}}}
+    text = json.dumps({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "a"}, "spec": spec})
+    result = elastic("validate", "-", stdin=text)
+    assert result.exit_code == 1
+    assert "-:1: error: there are more than 50 problems, and the rest was not looked at; mend these first" in result.stdout
+
+
+def test_keys_that_are_there_twice_are_told_as_far_as_there_is_room():
+    (document,) = documents("{" + ", ".join(f"k{i % 200}: 1" for i in range(400)) + "}")
+    assert len(document.doubled) == MOST_DOUBLED
+
+
+def test_of_mappings_merged_into_one_the_first_wins_and_its_line_is_known():
+    (document,) = documents("a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc:\n  <<: [*a, *b]\n  z: 3\n")
+    assert document.value["c"] == {"x": 1, "y": 1, "z": 3}
+    assert [document.line(("c", key)) for key in ("x", "y", "z")] == [1, 1, 5]
