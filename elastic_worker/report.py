@@ -1,23 +1,30 @@
 """For training code of any framework: report a step and signals, and hear in the reply whether to stop or to checkpoint now.
 
     reporter = Reporter.from_environment()
-    answer = reporter.send(step, loss=loss)     # at most once a second goes out; between, the last answer is returned
+    answer = reporter.send(step, loss=loss)     # never waits: the newest report goes out once a second, the last answer is returned
     if answer.checkpoint_s is not None: save()
 
-A report is a courtesy: whatever goes wrong on its way, training goes on.
+A report is a courtesy: whatever goes wrong on its way, training goes on, and at full speed. A thread of its own resolves names, connects
+and waits for the server; `send` only leaves the newest report for it.
 """
 
+import atexit
 import http.client
 import json
 import os
 import ssl
+import threading
 import time
 import typing
 
 from elastic_worker import settings
 
 LEAST_GAP_S = 1.0
-TIMEOUT_S = 1.0
+TIMEOUT_S = 5.0
+LONGEST_BACK_OFF_S = 30.0
+FLUSH_S = 1.0
+"""So long the end of a process waits for its last report to be out."""
+LONGEST_ANSWER = 64 * 1024
 
 
 class Answer(typing.NamedTuple):
@@ -29,7 +36,7 @@ class Answer(typing.NamedTuple):
 
 
 class Reporter:
-    """Reports for one worker. Not thread-safe; use one per thread."""
+    """Reports for one worker."""
 
     def __init__(self, told: settings.Settings, *, generation: int = 0, least_gap_s: float = LEAST_GAP_S) -> None:
         self._settings = told
@@ -37,8 +44,12 @@ class Reporter:
         self._tls = told.tls()
         self._least_gap_s = least_gap_s
         self._connection = None  # type: typing.Optional[http.client.HTTPSConnection]
-        self._sent_at = float("-inf")
-        self._answer = Answer()
+        self._changed = threading.Condition()
+        self._newest = None  # type: typing.Optional[str]
+        self._is_sending = False
+        self._is_closing = False
+        self._answer, self._answered_at = Answer(), 0.0
+        self._thread = None  # type: typing.Optional[threading.Thread]
 
     @classmethod
     def from_environment(cls) -> "Reporter":
@@ -48,20 +59,75 @@ class Reporter:
         return cls(told, generation=int(env.get(settings.GENERATION) or 0))
 
     def send(self, step: int, **values: float) -> Answer:
-        """Report, if the last report is long enough ago, and return what the rendezvous last answered."""
-        now = time.monotonic()
-        if now < self._sent_at + self._least_gap_s:
-            return self._answer
-        self._sent_at = now
-        body = json.dumps({"member": self._settings.member, "generation": self._generation, "step": step, "values": values})
-        try:
-            fields = self._post(body)
-            self._answer = Answer(bool(fields.get("stop")), str(fields.get("reason", "")), fields.get("checkpoint_s"))
-        except (OSError, ssl.SSLError, http.client.HTTPException, ValueError):
-            self.close()
-        return self._answer
+        """Leave this report to be sent, in the place of one that has not gone out yet, and return what the rendezvous last answered."""
+        report = json.dumps({"member": self._settings.member, "generation": self._generation, "step": step, "values": values})
+        with self._changed:
+            self._newest = report
+            if self._thread is None or not self._thread.is_alive():
+                self._start()
+            self._changed.notify_all()
+            answer = self._answer
+        if answer.checkpoint_s is None:
+            return answer
+        return answer._replace(checkpoint_s=max(0.0, answer.checkpoint_s - (time.monotonic() - self._answered_at)))
 
     def close(self) -> None:
+        """Let the last report go out, if that can be within a moment, and stop."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+            if self._thread is not None and self._thread.is_alive():
+                self._changed.wait_for(lambda: self._newest is None and not self._is_sending, FLUSH_S)
+        atexit.unregister(self.close)
+
+    # --- the thread ---
+
+    def _start(self) -> None:
+        """Also after a fork, which does not take threads along."""
+        self._is_closing = self._is_sending = False
+        self._thread = threading.Thread(target=self._run, name="elastic-report", daemon=True)
+        self._thread.start()
+        atexit.unregister(self.close)
+        atexit.register(self.close)
+
+    def _run(self) -> None:
+        back_off_s = 0.0
+        while True:
+            report = self._take()
+            if report is None:
+                self._hang_up()
+                return
+            answer = self._try(report)
+            with self._changed:
+                self._is_sending = False
+                if answer is not None:
+                    self._answer, self._answered_at = answer, time.monotonic()
+                self._changed.notify_all()
+            back_off_s = 0.0 if answer is not None else min(LONGEST_BACK_OFF_S, max(LEAST_GAP_S, 2 * back_off_s))
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closing, max(self._least_gap_s, back_off_s))
+                if self._is_closing and answer is None:
+                    self._newest = None  # nobody is waited for at the end
+                    self._changed.notify_all()
+
+    def _take(self) -> typing.Optional[str]:
+        """The newest report, once there is one; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest is not None or self._is_closing)
+            report, self._newest = self._newest, None
+            self._is_sending = report is not None
+            return report
+
+    def _try(self, report: str) -> typing.Optional[Answer]:
+        """The server's answer; None where there is none."""
+        try:
+            fields = self._post(report)
+            return Answer(bool(fields.get("stop")), str(fields.get("reason", "")), fields.get("checkpoint_s"))
+        except (OSError, ssl.SSLError, http.client.HTTPException, ValueError, TypeError):
+            self._hang_up()
+            return None
+
+    def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -73,8 +139,8 @@ class Reporter:
         headers = {"Authorization": "Bearer {}".format(told.token), "Content-Type": "application/json"}
         self._connection.request("POST", "/v1/jobs/{}/report".format(told.job), body, headers)
         response = self._connection.getresponse()
-        text = response.read()
-        if response.status != 200:
-            raise ValueError("the rendezvous server answered {}".format(response.status))
+        text = response.read(LONGEST_ANSWER + 1)
+        if response.status != 200 or len(text) > LONGEST_ANSWER:
+            raise ValueError("the rendezvous server answered {} with {} bytes".format(response.status, len(text)))
         fields = json.loads(text)
         return fields if isinstance(fields, dict) else {}

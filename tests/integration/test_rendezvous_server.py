@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -19,10 +21,10 @@ from rendezvous_members import Member, expecting, members
 from torch_agents import Proxy, Server, serving, wait_until
 
 from elastic.local.installation import ensure_installation
+from elastic.membership import limits
 from elastic.membership.client import RendezvousClient, RendezvousError
 from elastic.membership.tokens import control_token, job_token
 from elastic.membership.wire import Expectation, Leaving, World
-from elastic_worker import settings
 from elastic_worker.report import Reporter
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -62,8 +64,8 @@ def test_what_comes_in_is_bounded_and_refused_in_words(server: Server) -> None:
     status, text = server.call("PUT", "/v1/jobs/job/expectation", token=control, body=b'{"min": 0}')
     assert status == 400
     assert b"$.min" in text
-    assert server.call("PUT", "/v1/jobs/job/expectation", token=control, body=b" " * (5 << 20))[0] == 413
-    assert server.call("POST", "/v1/jobs/job/report", token=agent, body=b" " * 9000)[0] == 413
+    assert server.call("PUT", "/v1/jobs/job/expectation", token=control, body=b" " * (limits.EXPECTATION_BODY + 1))[0] == 413
+    assert server.call("POST", "/v1/jobs/job/report", token=agent, body=b" " * (limits.REPORT_BODY + 1))[0] == 413
     assert server.call("POST", "/v1/jobs/job/report", token=agent, body=b"[]")[0] == 400
     assert server.call("GET", f"/v1/jobs/{'j' * 300}/members/w0", token=agent)[0] == 400
 
@@ -154,10 +156,15 @@ def test_training_signals_are_answered_and_readable(server: Server) -> None:
         reporter = Reporter(first.settings, generation=1, least_gap_s=0)
         assert reporter.send(10, loss=0.5) == (False, "", None)
         reporter.send(11, loss=0.4)
-        status, text = server.call("GET", "/v1/jobs/job/signals", token=control_token(server.key))
-        assert status == 200
-        (signal,) = json.loads(text)
-        assert (signal["member"], signal["step"], signal["values"]) == ("w0", 11, {"loss": 0.4})
+
+        def signals() -> list[dict[str, object]]:
+            status, text = server.call("GET", "/v1/jobs/job/signals", token=control_token(server.key))
+            assert status == 200
+            return list(json.loads(text))
+
+        wait_until(lambda: [one["step"] for one in signals()] == [11], what="the newest report is there")
+        (newest,) = signals()
+        assert (newest["member"], newest["step"], newest["values"]) == ("w0", 11, {"loss": 0.4})
         world = server.world("job")
         assert world is not None
         assert world.rescale is not None
@@ -166,16 +173,27 @@ def test_training_signals_are_answered_and_readable(server: Server) -> None:
         first._thread.join()
         server.expect("job", Expectation(members=("w1",), min=1, max=2, leaving=(Leaving(member="w0", by_s=40, cause="disruption"),)))
         wait_until(lambda: bool(first.presence.view.reform), what="the leaver is told")
+        wait_until(lambda: reporter.send(12).stop, what="the worker is told to stop")
         answer = reporter.send(12)
-        assert answer.stop
         assert answer.reason == "w0 is leaving (disruption)"
         assert 30 < (answer.checkpoint_s or 0) <= 40
         reporter.close()
 
 
-def test_reports_never_disturb_training_when_the_server_is_gone(server: Server) -> None:
-    told = settings.Settings(host="127.0.0.1", port=1, job="job", member="w0", pod_uid="u", address="127.0.0.1", token="t", ca=server.ca)
-    assert Reporter(told).send(1) == (False, "", None)
+def test_training_keeps_its_pace_beside_a_server_that_is_gone_or_stands_still(server: Server) -> None:
+    server.expect("job", expecting(1))
+    with members(server, "job", 1) as (member,):
+        wait_until(lambda: member.generation == 1, what="a world of 1")
+        reporter = Reporter(member.settings, generation=1, least_gap_s=0)
+        assert server.process is not None
+        for stop in (lambda: os.kill(server.process.pid, signal.SIGSTOP), server.kill):
+            stop()
+            began = time.monotonic()
+            for step in range(20):
+                reporter.send(step)
+                time.sleep(0.05)
+            assert time.monotonic() - began < 2.5
+        reporter.close()
 
 
 def test_health_and_metrics_are_open_and_name_no_job(server: Server) -> None:

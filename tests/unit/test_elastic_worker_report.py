@@ -1,0 +1,131 @@
+"""Reporting never holds training up, whatever the way to the server is like."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from elastic.local.installation import ensure_installation
+from elastic_worker import report
+from elastic_worker.report import FLUSH_S, Answer, Reporter
+from elastic_worker.settings import Settings
+
+STEPS = 20
+MOST_S = 0.5
+"""For all steps together: a step that waited for anything would cost a second at least."""
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("installation")
+    ensure_installation(folder, addresses=())
+    return (folder / "ca.crt").read_text()
+
+
+def settings(ca: str, *, host: str = "127.0.0.1", port: int = 1) -> Settings:
+    return Settings(host=host, port=port, job="job", member="w0", pod_uid="u", address="127.0.0.1", token="t", ca=ca)
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that accepts and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+def spent_s(reporter: Reporter) -> float:
+    began = time.monotonic()
+    for step in range(STEPS):
+        assert reporter.send(step, loss=0.5) == Answer()
+    return time.monotonic() - began
+
+
+def test_a_server_that_accepts_and_never_answers_costs_training_nothing(ca: str, silent: int) -> None:
+    """Each step waited a second for the answer: 6 steps of 50 ms took 6 seconds."""
+    reporter = Reporter(settings(ca, port=silent), least_gap_s=0)
+    assert spent_s(reporter) < MOST_S
+    began = time.monotonic()
+    reporter.close()
+    assert time.monotonic() - began < FLUSH_S + 1
+
+
+def test_a_resolver_that_blocks_costs_training_nothing(ca: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without DNS a step took 20 seconds, for the name was resolved between the steps."""
+    released = threading.Event()
+
+    def blocked(*args: object, **kwargs: object) -> None:
+        released.wait(30)
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", blocked)
+    reporter = Reporter(settings(ca, host="rendezvous.invalid"), least_gap_s=0)
+    try:
+        assert spent_s(reporter) < MOST_S
+    finally:
+        released.set()
+        reporter.close()
+
+
+def test_the_newest_report_is_the_one_that_goes_out_and_failures_are_followed_by_longer_pauses(
+    ca: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    came = threading.Semaphore(0)
+
+    def post(self: Reporter, body: str) -> dict[str, object]:
+        tried.append(body)
+        came.release()
+        if len(tried) < 3:
+            raise ConnectionRefusedError
+        return {"stop": True, "reason": "because", "checkpoint_s": 30.0}
+
+    monkeypatch.setattr(Reporter, "_post", post)
+    monkeypatch.setattr(report, "LEAST_GAP_S", 0.05)
+    reporter = Reporter(settings(ca), least_gap_s=0)
+    for step in range(STEPS):
+        reporter.send(step)
+    step = STEPS
+    while len(tried) < 3:
+        step += 1
+        reporter.send(step)
+        came.acquire(timeout=10)
+    deadline = time.monotonic() + 10
+    while not reporter.send(step).stop and time.monotonic() < deadline:
+        time.sleep(0.01)
+    answer = reporter.send(step)
+    reporter.close()
+    assert (answer.stop, answer.reason) == (True, "because")
+    assert 20 < (answer.checkpoint_s or 0) < 30, "the seconds that are left pass here too"
+    assert '"step": 0' not in tried[1], "what was not sent in time is not sent any more"
+
+
+def test_a_value_that_is_no_number_is_refused_where_it_is_given(ca: str) -> None:
+    with pytest.raises(TypeError):
+        Reporter(settings(ca)).send(1, loss=object())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fault", ["silent", "blocked"])
+def test_a_process_ends_at_once_though_its_reports_are_stuck(ca: str, silent: int, tmp_path: Path, fault: str) -> None:
+    program = """
+import socket, sys, time
+from elastic_worker.report import Reporter
+from elastic_worker.settings import Settings
+if sys.argv[2] == "blocked":
+    socket.getaddrinfo = lambda *args, **kwargs: time.sleep(60)
+told = Settings(host="127.0.0.1", port=int(sys.argv[1]), job="j", member="w0", pod_uid="u", address="a", token="t", ca=open("ca").read())
+reporter = Reporter(told)
+reporter.send(1)
+time.sleep(0.2)
+reporter.send(2)
+print(time.monotonic(), flush=True)
+"""
+    (tmp_path / "ca").write_text(ca)
+    arguments = [sys.executable, "-c", program, str(silent), fault]
+    ended = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=30, env={"PYTHONPATH": str(Path.cwd())})
+    assert ended.returncode == 0, ended.stderr
+    assert time.monotonic() - float(ended.stdout) < FLUSH_S + 3
