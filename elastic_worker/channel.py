@@ -10,12 +10,14 @@ import os
 import socket
 import ssl
 import struct
+import time
 import typing
 
 _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _TEXT, _CLOSE, _PING, _PONG = 0x1, 0x8, 0x9, 0xA
 _LONGEST_HEAD = 16 * 1024
-_LONGEST_FRAME = 1024 * 1024
+LONGEST_FRAME = 1024 * 1024
+"""More than the longest view that a rendezvous server may send."""
 _SEND_TIMEOUT_S = 5.0
 
 
@@ -37,6 +39,8 @@ class Channel:
     def __init__(self, sock: ssl.SSLSocket, left_over: bytes) -> None:
         self._sock = sock
         self._buffer = bytearray(left_over)
+        self.heard_at = time.monotonic()
+        """When something came last: a server answers each ping."""
 
     @classmethod
     def open(cls, *, host: str, port: int, path: str, token: str, tls: ssl.SSLContext, timeout_s: float) -> "Channel":
@@ -60,11 +64,15 @@ class Channel:
         """Send one text message."""
         self._send_frame(_TEXT, text.encode())
 
+    def ping(self) -> None:
+        """Ask for a sign of life; the answer moves `heard_at`."""
+        self._send_frame(_PING, b"")
+
     def receive(self) -> typing.List[str]:
         """The text messages that have arrived; never waits. Raises Broken at the end of the connection."""
         self._sock.settimeout(0.0)
         is_over = False
-        while len(self._buffer) <= _LONGEST_FRAME:
+        while len(self._buffer) <= LONGEST_FRAME:
             try:
                 data = self._sock.recv(65536)
             except (ssl.SSLWantReadError, BlockingIOError, InterruptedError):
@@ -75,6 +83,7 @@ class Channel:
                 is_over = True
                 break
             self._buffer += data
+            self.heard_at = time.monotonic()
         texts = self._unframe()
         if is_over and not texts:
             raise Broken("the server closed the connection")
@@ -138,7 +147,7 @@ def _take_frame(buffer: bytearray) -> typing.Optional[typing.Tuple[int, bytes]]:
         (size,) = struct.unpack(">H", buffer[2:4])
     elif size == 127:
         (size,) = struct.unpack(">Q", buffer[2:10])
-    if size > _LONGEST_FRAME:
+    if size > LONGEST_FRAME:
         raise Broken("the server sent a frame of {} bytes".format(size))
     if len(buffer) < start + size:
         return None

@@ -16,13 +16,19 @@ import threading
 import time
 import typing
 
-from elastic_worker.channel import Channel, Denied
+from elastic_worker.channel import Broken, Channel, Denied
 from elastic_worker.settings import Settings
 
 BEAT_S = 9.0
+SILENCE_S = 2 * BEAT_S + 2.0
+"""A server that answered no ping for so long is gone, or stands still; another may have its place."""
 CONNECT_TIMEOUT_S = 5.0
 FIRST_BACK_OFF_S = 0.05
 LONGEST_BACK_OFF_S = 0.5
+"""Where nobody answers: a server that is replaced comes back within seconds."""
+UNWELCOME_BACK_OFF_S = 5.0
+"""Where the server answers and does not take us, or nobody has answered for a minute."""
+LONG_AWAY_S = 60.0
 OUTBOX = 256
 LEAVE_S = 2.0
 
@@ -80,6 +86,7 @@ class Presence:
         self._facts = {}  # type: typing.Dict[str, Message]
         self._outbox = collections.deque(maxlen=OUTBOX)  # type: typing.Deque[Message]
         self._is_ending = False
+        self._is_heard = False  # by this connection's server, which has sent a view
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -178,31 +185,35 @@ class Presence:
     def _run(self) -> None:
         back_off_s = FIRST_BACK_OFF_S
         while True:
+            longest_s = UNWELCOME_BACK_OFF_S
+            self._is_heard = False
             try:
-                channel = Channel.open(
-                    host=self._settings.host,
-                    port=self._settings.port,
-                    path=self._settings.path,
-                    token=self._settings.token,
-                    tls=self._tls,
-                    timeout_s=CONNECT_TIMEOUT_S,
-                )
+                channel = self._connect()
             except (OSError, ssl.SSLError, Denied) as error:
                 self._note_denial(error)
-                if self._ends_while_waiting(back_off_s):
+                if not isinstance(error, Denied) and self.away_s < LONG_AWAY_S:
+                    longest_s = LONGEST_BACK_OFF_S
+            else:
+                if self._holds(channel):
                     return
-                back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
-                continue
-            back_off_s = FIRST_BACK_OFF_S
-            try:
-                if self._talk(channel):
-                    return
-            except (OSError, ValueError, TypeError):  # a broken connection, or an answer that makes no sense
-                channel.drop()
-                with self.changed:
-                    self._away_since = time.monotonic()
-                if self._ends_while_waiting(back_off_s * random.random()):
-                    return
+            back_off_s = FIRST_BACK_OFF_S if self._is_heard else min(back_off_s, longest_s)
+            if self._ends_while_waiting(back_off_s * random.uniform(0.5, 1.0)):
+                return
+            back_off_s *= 2
+
+    def _connect(self) -> Channel:
+        told = self._settings
+        return Channel.open(host=told.host, port=told.port, path=told.path, token=told.token, tls=self._tls, timeout_s=CONNECT_TIMEOUT_S)
+
+    def _holds(self, channel: Channel) -> bool:
+        """Talk until the connection ends; True when it was we who ended it."""
+        try:
+            return self._talk(channel)
+        except (OSError, ValueError, TypeError):  # a broken connection, or an answer that makes no sense
+            channel.drop()
+            with self.changed:
+                self._away_since = time.monotonic()
+            return False
 
     def _note_denial(self, error: Exception) -> None:
         with self.changed:
@@ -217,7 +228,7 @@ class Presence:
             return self._is_ending or bool(self._refused)
 
     def _talk(self, channel: Channel) -> bool:
-        """Present ourselves and go on until the connection breaks; True when it was we who ended it."""
+        """Present ourselves and go on until we end the connection; a broken or silent one raises."""
         with self.changed:
             leaving = [message for message in self._outbox if message["t"] == "leave"]
             self._outbox.clear()
@@ -240,8 +251,11 @@ class Presence:
                 channel.close()
                 return True
             if time.monotonic() >= beat_at:
+                if time.monotonic() > channel.heard_at + SILENCE_S:
+                    raise Broken("the server is silent")
                 beat_at = time.monotonic() + BEAT_S
                 channel.send('{"t":"beat"}')
+                channel.ping()
 
     def _introduction(self) -> Message:
         message = {"t": "join", "incarnation": self._incarnation, "ready": self._is_ready, "store": self._store}  # type: Message
@@ -272,6 +286,7 @@ class Presence:
                     self._refused = str(fields["refused"])
                 else:
                     self._view = View(fields)
+                    self._is_heard = True
                     if self._held is not None and (self._held["id"] == self._view.id or self._view.uncounted):
                         self._held["uncounted"] = self._view.uncounted
                 self.changed.notify_all()

@@ -1,0 +1,110 @@
+"""How often an agent comes back to a server, as its connections end in one way or another."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from elastic_worker import presence
+from elastic_worker.channel import Broken, Denied
+from elastic_worker.presence import SILENCE_S, UNWELCOME_BACK_OFF_S, Presence
+from elastic_worker.settings import Settings
+
+
+class Connection:
+    """An open connection over which the server says one thing, or nothing, and closes."""
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = list(texts)
+        self._near, self._far = socket.socketpair()
+        self._far.send(b"x")
+        self.heard_at = time.monotonic()
+        self.pings = 0
+
+    def fileno(self) -> int:
+        return self._near.fileno()
+
+    def send(self, text: str) -> None: ...
+
+    def ping(self) -> None:
+        self.pings += 1
+
+    def receive(self) -> list[str]:
+        if not self._texts:
+            raise Broken("the server closed the connection")
+        return [self._texts.pop(0)]
+
+    def close(self) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        self._near.close()
+        self._far.close()
+
+
+def waits(monkeypatch: pytest.MonkeyPatch, *attempts: Callable[[], Connection]) -> list[float]:
+    """The longest waits that follow these attempts."""
+    monkeypatch.setattr(Settings, "tls", lambda self: None)
+    monkeypatch.setattr("elastic_worker.presence.random.uniform", lambda least, most: most)
+    told = Settings(host="h", port=1, job="j", member="m", pod_uid="u", address="a", token="t", ca="")
+    agent, found, left = Presence(told, on_signal=lambda number: None), list[float](), list(attempts)
+
+    def wait(seconds: float) -> bool:
+        found.append(seconds)
+        return not left
+
+    monkeypatch.setattr(agent, "_connect", lambda: left.pop(0)())
+    monkeypatch.setattr(agent, "_ends_while_waiting", wait)
+    agent._run()
+    agent.close()
+    return found
+
+
+def refused() -> Connection:
+    raise ConnectionRefusedError
+
+
+def denied() -> Connection:
+    raise Denied(401, "no")
+
+
+def test_a_server_that_takes_the_connection_and_closes_it_is_not_stormed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent whose introduction was too long opened 49 TLS connections in 3 seconds: each that opened counted as success."""
+    found = waits(monkeypatch, *10 * [Connection])
+    assert found[:3] == [0.05, 0.1, 0.2]
+    assert found[-1] == UNWELCOME_BACK_OFF_S
+
+
+def test_after_a_view_the_next_server_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = json.dumps({"generation": 1, "id": "1-s"})
+    found = waits(monkeypatch, *6 * [Connection], lambda: Connection(view), *3 * [refused])
+    assert found[6:9] == [0.05, 0.1, 0.2]
+
+
+def test_a_server_that_is_away_is_looked_for_often_and_one_that_denies_us_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert waits(monkeypatch, *10 * [refused])[-1] == 0.5
+    assert waits(monkeypatch, *10 * [denied])[-1] == UNWELCOME_BACK_OFF_S
+
+
+def test_a_server_that_answers_no_ping_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node of a server that is lost sends no word of it: the connection stood for a quarter of an hour."""
+    monkeypatch.setattr(presence, "BEAT_S", 0.01)
+    silent = Connection()
+    silent._near.recv(1)
+    silent.heard_at = time.monotonic() - SILENCE_S + 0.1
+    found = waits(monkeypatch, lambda: silent, refused)
+    assert len(found) == 2
+    assert silent.pings > 0
+
+
+def test_a_server_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "BEAT_S", 0.01)
+    quiet = Connection()
+    quiet._near.recv(1)
+    quiet.heard_at = time.monotonic() + 3600
+    threading.Timer(0.3, quiet._far.send, (b"x",)).start()
+    waits(monkeypatch, lambda: quiet)
+    assert quiet.pings > 3, "and it beats on"
