@@ -1,6 +1,7 @@
 """Keeps the controller and the rendezvous server of one mind: says what changed, repeats it after a break, and hears of worlds."""
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -39,16 +40,28 @@ class RendezvousLink:
     async def run(self, changed: Callable[[str], None]) -> None:
         """Listens until cancelled; `changed` hears the uid of each job whose world is another."""
         self._changed = changed
+
+        def on_open() -> None:
+            self.worlds.clear()  # the whole state comes now, perhaps of another server, which may not know every job
+            self._outbox.repeat()  # and of our expectations it may know none: agents present their worlds, and we present ours
+
         try:
-            # A server that was restarted knows no expectation: agents present their worlds, and we present ours.
-            async for heard in self._server.worlds(on_open=self._outbox.repeat):
-                if heard.forgotten:
-                    self.worlds.pop(heard.job, None)
-                else:
-                    self.worlds[heard.job] = _world(heard)
-                changed(heard.job)
+            async for heard in self._server.worlds(on_open=on_open):
+                if self._takes(heard):
+                    changed(heard.job)
         finally:
             await self._outbox.close()
+
+    def _takes(self, heard: wire.World) -> bool:
+        """Whether this is news: nobody need look at a job whose world is as it was."""
+        before = self.worlds.get(heard.job)
+        if heard.forgotten:
+            self.worlds.pop(heard.job, None)
+        elif heard.phase == wire.UNREADABLE:
+            self.worlds[heard.job] = replace(before or World(0, frozenset()), trouble=heard.reason)
+        else:
+            self.worlds[heard.job] = _world(heard)
+        return heard.forgotten or self.worlds[heard.job] != before
 
     def _was_heard(self, job_uid: str, *, is_forgotten: bool) -> None:
         if is_forgotten:

@@ -110,6 +110,12 @@ def of_remarks(snapshot: Snapshot) -> Iterator[JobEvent]:
         yield warning("SpecRemark", remark)
 
 
+def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
+    """That nobody can tell who is in the job's world: the job goes on as it was last heard of."""
+    if snapshot.world is not None and snapshot.world.trouble:
+        yield warning("WorldUnreadable", f"Who is in the job's world is unknown: {snapshot.world.trouble}")
+
+
 def of_etcd(job: Job) -> str:
     """What a user of an etcd of his own must know; empty for everybody else."""
     policy = job.elastic

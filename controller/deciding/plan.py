@@ -9,7 +9,17 @@ from msgspec.structs import replace
 
 from controller.deciding import compat
 from controller.deciding.actions import Create, Forget, JobEvent, Plan, normal, warning
-from controller.deciding.events import in_words, of_pods, of_remarks, of_rescale, of_shortage, of_strays, of_templates, shortage
+from controller.deciding.events import (
+    in_words,
+    of_membership,
+    of_pods,
+    of_remarks,
+    of_rescale,
+    of_shortage,
+    of_strays,
+    of_templates,
+    shortage,
+)
 from controller.deciding.job_view import JobView, booked, called, counted, derive
 from controller.deciding.lifecycle import cleanup, failure, gang_restart, suspension, termination
 from controller.deciding.lifecycle.conditions import is_over, reason_of, with_condition, with_words_at_end
@@ -52,7 +62,7 @@ def _planned(job: Job, snapshot: Snapshot) -> Plan:
     status, news = suspension.resumed(job, status, snapshot.now)
     if status.start_time is None:
         status = replace(status, start_time=snapshot.now)
-    news = (*news, *of_remarks(snapshot), *of_pods(job, snapshot.pods), *of_strays(snapshot.left_behind))
+    news = (*news, *of_remarks(snapshot), *of_membership(snapshot), *of_pods(job, snapshot.pods), *of_strays(snapshot.left_behind))
     news = (*news, *creation_backoff.events(job, snapshot))
     status = creation_backoff.noted(job, snapshot, status)
     view = derive(job, creation_backoff.with_waiting(snapshot, status), status, news)

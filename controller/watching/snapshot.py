@@ -137,6 +137,8 @@ class World:
     fruitless: int | None = None
     step: int | None = None
     rescale: Rescale | None = None
+    trouble: str = ""
+    """why the rendezvous server's newest message about the job could not be read; all else is what was heard before"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,10 @@ One session; the stream of worlds opens itself again and begins with the full st
 """
 
 import asyncio
+import io
 import logging
+import random
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
@@ -13,7 +16,8 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from elastic.membership.wire import Expectation, World
+from elastic.membership import limits
+from elastic.membership.wire import UNREADABLE, Expectation, World, unreadable
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +26,9 @@ SILENCE_S = 25.0
 FIRST_BACK_OFF_S = 0.05
 LONGEST_BACK_OFF_S = 2.0
 GOOD_BYE_S = 0.1
-LONGEST_LINE = 4 * 1024 * 1024
+AT_ONCE = 256 * 1024
+NOBODY = "?"
+"""Whose world it is, where not even that can be read."""
 
 _worlds = msgspec.json.Decoder(World)
 _encode = msgspec.json.encode
@@ -44,6 +50,8 @@ class RendezvousClient:
         self._token = token
         self._tls = ssl.create_default_context(cadata=ca)
         self._session: aiohttp.ClientSession | None = None
+        self._unreadable: set[str] = set()
+        """Jobs of which the log has heard that their world cannot be read."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -68,7 +76,7 @@ class RendezvousClient:
     async def world(self, job_uid: str) -> World | None:
         """The job's world now, None for a job the server does not know."""
         try:
-            return _worlds.decode(await self._call("GET", f"/v1/jobs/{job_uid}/world"))
+            return self._read(await self._call("GET", f"/v1/jobs/{job_uid}/world"))
         except RendezvousError as error:
             if error.code == 404:
                 return None
@@ -85,9 +93,9 @@ class RendezvousClient:
                 async for world in self._stream(on_open):
                     back_off_s = FIRST_BACK_OFF_S
                     yield world
-            except (RendezvousError, aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
+            except (RendezvousError, aiohttp.ClientError, TimeoutError) as error:
                 log.warning("the stream of worlds broke, opening it again", extra={"error": str(error)})
-            await asyncio.sleep(back_off_s)
+            await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
             back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
 
     async def _stream(self, on_open: Callable[[], None] | None) -> AsyncIterator[World]:
@@ -97,15 +105,31 @@ class RendezvousClient:
                 raise RendezvousError(response.status, (await response.text())[:500])
             if on_open is not None:
                 on_open()
-            async for line in response.content:
-                if line.strip():
-                    yield _worlds.decode(line)
+            async for line in _lines(response.content.iter_any()):
+                if line.strip() and (world := self._read(line)).job != NOBODY:
+                    yield world
+
+    def _read(self, line: bytes) -> World:
+        """A world that cannot be read costs its own job only; the log hears of it once."""
+        try:
+            if len(line) > limits.WORLD_LINE:
+                raise ValueError(f"its line has more than {limits.WORLD_LINE} bytes")
+            world = _worlds.decode(line)
+        except ValueError as error:
+            world = unreadable(_job_of(line), str(error))
+        if world.phase != UNREADABLE:
+            self._unreadable.discard(world.job)
+        elif world.job not in self._unreadable:
+            log.error("the rendezvous server's message about a job cannot be read", extra={"uid": world.job, "error": world.reason})
+            self._unreadable.add(world.job)
+        return world
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+        data = io.BytesIO(body) if body is not None and len(body) > AT_ONCE else body  # a long one goes out in pieces
         try:
             async with self._open().request(
-                method, self._url + path, data=body, headers=await self._headers(), timeout=timeout, ssl=self._tls
+                method, self._url + path, data=data, headers=await self._headers(), timeout=timeout, ssl=self._tls
             ) as response:
                 answer = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -119,5 +143,25 @@ class RendezvousClient:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(read_bufsize=LONGEST_LINE)
+            self._session = aiohttp.ClientSession()
         return self._session
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The lines of a stream. Of one that is too long only the beginning is kept: more than may be, and enough to say whose it is."""
+    parts: list[bytes] = []
+    kept = 0
+    async for chunk in chunks:
+        *whole, rest = chunk.split(b"\n")
+        for end in whole:
+            yield b"".join((*parts, end if kept <= limits.WORLD_LINE else b""))
+            parts, kept = [], 0
+        if kept <= limits.WORLD_LINE:
+            parts.append(rest)
+            kept += len(rest)
+
+
+def _job_of(line: bytes) -> str:
+    """Whose world a line is about that cannot be read."""
+    found = re.match(rb'\s*\{\s*"job"\s*:\s*"([!#-\[\]-~]{1,253})"', line)
+    return found.group(1).decode() if found else NOBODY

@@ -1,7 +1,8 @@
 """What travels between the rendezvous server and its two kinds of peers: members (through a WebSocket) and the controller (HTTPS).
 
-Everything here is a frozen struct with a bound on what it may hold; nothing here decides. Times are durations in seconds from the moment
-of sending, because the clocks of two hosts are never compared.
+Everything here is a frozen struct with a bound on what it may hold, in both directions; every limit of a transport follows from these
+bounds (elastic.membership.limits). Nothing here decides. Times are durations in seconds from the moment of sending, because the clocks of
+two hosts are never compared.
 """
 
 from typing import Annotated
@@ -9,16 +10,33 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-Name = Annotated[str, Meta(min_length=1, max_length=253)]
-Words = Annotated[str, Meta(max_length=1024)]
+PLAIN = r"\A[!#-\[\]-~]*\Z"
+"""Printable ASCII that JSON writes as it is: one byte a character. What names things here is made of nothing else."""
+MAX_WORDS = 1024
+
+Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
+NameOrNone = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
+Words = Annotated[str, Meta(max_length=MAX_WORDS)]
 Seconds = Annotated[float, Meta(ge=0, le=366 * 86400)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Generation = Annotated[int, Meta(ge=0, le=2**53)]
+KnownGeneration = Annotated[int, Meta(ge=0, le=2**52)]
+"""A generation that the next ones are counted on from: they need room."""
+Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
-CauseWord = Annotated[str, Meta(max_length=64)]
+CauseWord = Annotated[str, Meta(max_length=64, pattern=PLAIN)]
+PodUid = Annotated[str, Meta(max_length=128, pattern=PLAIN)]
+Address = Annotated[str, Meta(max_length=300, pattern=PLAIN)]
 
 MAX_MEMBERS = 8192
 Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_MEMBERS)]
+Size = Annotated[int, Meta(ge=1, le=MAX_MEMBERS)]
+Rank = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]
+
+
+def clipped(words: str) -> str:
+    """These words, no longer than a message may carry."""
+    return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 3] + "..."
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,10 +51,10 @@ class Restart(Wire, frozen=True):
     to say how; unsure: that will be its cause, and the one given is a guess.
     """
 
-    id: Annotated[str, Meta(min_length=1, max_length=512)]
+    id: Annotated[str, Meta(min_length=1, max_length=512, pattern=PLAIN)]
     generation: Generation
     cause: CauseWord
-    pod: Annotated[str, Meta(max_length=253)] = ""
+    pod: NameOrNone = ""
     lost: bool = False
     unsure: bool = False
 
@@ -46,8 +64,13 @@ class Restart(Wire, frozen=True):
         return bool(self.pod) and self.id.startswith(f"{self.pod}/")
 
 
-MAX_UNCOUNTED = 256
-Restarts = Annotated[tuple[Restart, ...], Meta(max_length=16 * MAX_MEMBERS)]
+MAX_HELD = 256
+"""So many restarts one member keeps for the next server."""
+MAX_OPEN = 2 * MAX_MEMBERS
+"""So many restarts of a job are known one by one: two worlds in a row in which each member was lost or its worker failed."""
+Restarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_OPEN)]
+HeldRestarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_HELD)]
+RestartCounts = Annotated[dict[CauseWord, Count], Meta(max_length=64)]
 
 
 # --- the controller says ------------------------------------------------------------------------------------------------------------
@@ -69,7 +92,7 @@ class Ended(Wire, frozen=True):
     """
 
     member: Name
-    pod_uid: Annotated[str, Meta(max_length=128)]
+    pod_uid: PodUid
     cause: CauseWord
     run: Count = 0
     is_last: bool = False
@@ -117,11 +140,11 @@ class Expectation(Wire, frozen=True):
     leaving: Annotated[tuple[Leaving, ...], Meta(max_length=MAX_MEMBERS)] = ()
     ended: Annotated[tuple[Ended, ...], Meta(max_length=MAX_MEMBERS)] = ()
     finished: Names = ()
-    min: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
-    max: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)] = 1
-    sizes: Annotated[tuple[int, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    min: Size = 1
+    max: Size = 1
+    sizes: Annotated[tuple[Size, ...], Meta(max_length=MAX_MEMBERS)] = ()
     budget: Budget = Budget()
-    restarts: Annotated[dict[CauseWord, Count], Meta(max_length=64)] = {}
+    restarts: RestartCounts = {}
     open: Restarts = ()
     booked_to: Generation = 0
     closed: Words = ""
@@ -129,7 +152,7 @@ class Expectation(Wire, frozen=True):
     fruitless: Count = 0
     step: Step | None = None
     grace_s: Seconds = 30.0
-    floor: Generation = 0
+    floor: KnownGeneration = 0
     term: Generation = 0
     speaker: Annotated[str, Meta(max_length=64)] = ""
     number: Generation = 0
@@ -141,8 +164,8 @@ class Expectation(Wire, frozen=True):
 class Seat(Wire, frozen=True):
     """A member of a world and its rank there."""
 
-    name: str
-    rank: int
+    name: Name
+    rank: Rank
 
 
 class Rescale(Wire, frozen=True):
@@ -152,10 +175,10 @@ class Rescale(Wire, frozen=True):
     (until the world was sealed), start (until all workers ran), firstStep (until training reported a step).
     """
 
-    id: str
-    cause: str
-    reason: str
-    phases: dict[str, int] = {}
+    id: Name
+    cause: CauseWord
+    reason: Words
+    phases: Annotated[dict[CauseWord, Milliseconds], Meta(max_length=16)] = {}
 
 
 class World(Wire, frozen=True):
@@ -163,24 +186,35 @@ class World(Wire, frozen=True):
 
     restarts: all by cause. uncounted: one by one those that the controller's word lacks or knows less of. explained: which of the ends that
     it told of (pod uid/run) are taken into account. fruitless: restarts in a row without a step forward, None where the server has yet to
-    hear from the controller; step: the highest that had been reported at the last of them.
+    hear from the controller; step: the highest that had been reported at the last of them. Until it has heard, generation is 0 and
+    uncounted is empty, for it cannot judge what members claim.
     """
 
-    job: str
+    job: Name
     generation: Generation
-    phase: str
-    members: tuple[Seat, ...] = ()
-    waiting: tuple[str, ...] = ()
-    leaving: tuple[str, ...] = ()
-    restarts: dict[str, int] = {}
-    uncounted: tuple[Restart, ...] = ()
-    explained: tuple[str, ...] = ()
-    fruitless: int | None = None
-    step: int | None = None
-    reason: str = ""
-    closed: str = ""
+    phase: CauseWord
+    members: Annotated[tuple[Seat, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    waiting: Names = ()
+    leaving: Names = ()
+    restarts: RestartCounts = {}
+    uncounted: Restarts = ()
+    explained: Annotated[tuple[Annotated[str, Meta(max_length=137, pattern=PLAIN)], ...], Meta(max_length=MAX_MEMBERS)] = ()
+    fruitless: Count | None = None
+    step: Step | None = None
+    reason: Words = ""
+    closed: Words = ""
     rescale: Rescale | None = None
     forgotten: bool = False
+
+
+UNREADABLE = "unreadable"
+
+
+def unreadable(job: str, why: str) -> World:
+    """In the place of a world that cannot be told of, or not be read."""
+    return World(
+        job=job, generation=0, phase=UNREADABLE, reason=clipped(f"the rendezvous server's message about this job is unusable: {why}")
+    )
 
 
 # --- members say --------------------------------------------------------------------------------------------------------------------
@@ -189,15 +223,15 @@ class World(Wire, frozen=True):
 class Held(Wire, frozen=True):
     """The world a member believes itself in; presented on every connection, so that a restarted server can rebuild it.
 
-    uncounted: what the view of that world told of restarts that nobody might have written down.
+    uncounted: what the view of that world told of restarts that nobody might have written down: this member's share of them.
     """
 
     id: Name
-    generation: Generation
-    rank: Count
-    size: Annotated[int, Meta(ge=1, le=MAX_MEMBERS)]
-    store: Annotated[str, Meta(max_length=300)] = ""
-    uncounted: Annotated[tuple[Restart, ...], Meta(max_length=MAX_UNCOUNTED)] = ()
+    generation: KnownGeneration
+    rank: Rank
+    size: Size
+    store: Address = ""
+    uncounted: HeldRestarts = ()
 
 
 class Up(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag=str.lower):
@@ -213,7 +247,7 @@ class Join(Up, frozen=True):
     incarnation: Name
     held: Held | None = None
     ready: bool = True
-    store: Annotated[str, Meta(max_length=300)] = ""
+    store: Address = ""
     trouble: Words = ""
     failed: bool = False
     status: Annotated[int, Meta(ge=0, le=1024)] | None = None
@@ -227,7 +261,7 @@ class Ready(Up, frozen=True):
 
     after: Generation = 0
     trouble: Words = ""
-    store: Annotated[str, Meta(max_length=300)] = ""
+    store: Address = ""
 
 
 class Beat(Up, frozen=True):
@@ -283,29 +317,33 @@ class View(Wire, frozen=True):
     finished: not empty: the work is done and no further world follows, for this reason: a member at the barrier ends with 0.
     closed: not empty: the job's world is closed for good, for this reason. done: everybody of the world finished or is gone.
     peers_finished: it is the only one of the world whose workers have not all ended with 0.
-    uncounted: of the world it is in, or was in when the group was let end: to be shown to a server that knows nothing.
+    uncounted: this member's share of those of the world it is in, or was in when the group was let end: to be shown to a server that
+    knows nothing.
     """
 
     generation: Generation = 0
-    id: str = ""
-    rank: int = 0
-    size: int = 0
-    store: str = ""
-    reform: str = ""
-    waiting: str = ""
-    finished: str = ""
-    leaving: str = ""
-    closed: str = ""
+    id: NameOrNone = ""
+    rank: Rank = 0
+    size: Annotated[int, Meta(ge=0, le=MAX_MEMBERS)] = 0
+    store: Address = ""
+    reform: Words = ""
+    waiting: Words = ""
+    finished: Words = ""
+    leaving: CauseWord = ""
+    closed: Words = ""
     done: bool = False
     peers_finished: bool = False
-    grace_s: float = 30.0
-    uncounted: tuple[Restart, ...] = ()
+    grace_s: Seconds = 30.0
+    uncounted: HeldRestarts = ()
 
 
 class Refused(Wire, frozen=True):
     """This incarnation was replaced by a newer one of the same member and must end."""
 
-    refused: str
+    refused: Words
+
+
+Values = Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=32)]
 
 
 class Report(Wire, frozen=True):
@@ -314,22 +352,22 @@ class Report(Wire, frozen=True):
     member: Name
     generation: Generation = 0
     step: Step | None = None
-    values: Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=32)] = {}
+    values: Values = {}
 
 
 class Answer(Wire, frozen=True, omit_defaults=False):
     """What a worker should do after its report. stop: at the next step. checkpoint_s: checkpoint now, this many seconds are left."""
 
     stop: bool = False
-    reason: str = ""
+    reason: Words = ""
     checkpoint_s: float | None = None
 
 
 class Signal(Wire, frozen=True):
     """A report as read by the autoscaler, with its age."""
 
-    member: str
+    member: Name
     age_s: float
-    generation: int = 0
-    step: int | None = None
-    values: dict[str, float] = {}
+    generation: Generation = 0
+    step: Step | None = None
+    values: Values = {}

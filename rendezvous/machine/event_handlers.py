@@ -24,13 +24,15 @@ from elastic.membership.wire import (
     Restart,
     Started,
 )
-from rendezvous.machine import progress
+from rendezvous.machine import presented, progress
 from rendezvous.machine.choose import unknown_seats
 from rendezvous.machine.restart_budget import alone, disrupted_by, is_lost, recount, taken_over, told_of
 from rendezvous.machine.state import Cause, CurrentWorld, Failure, Job, Loss, Member, Phase, ranks_of
 
 RETIRED_KEPT = 1024
 EXPLAINED_KEPT = 2 * MAX_MEMBERS
+ANNOUNCED = frozenset({Cause.PLAN.value, Cause.DISRUPTION.value})
+"""The causes that a member may give for its leaving; it could make up as many words as it likes."""
 
 
 def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember) -> Job:
@@ -47,7 +49,8 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
         case Leave():
             return _leave(job, member, message)
         case Notice():
-            return job.change(name, leave_by=job.now + message.by_s, leave_cause=message.cause)
+            cause = message.cause if message.cause in ANNOUNCED else Cause.DISRUPTION.value
+            return job.change(name, leave_by=job.now + message.by_s, leave_cause=cause)
         case Failed():
             return _failed(job, member, message)
         case Started():
@@ -70,7 +73,8 @@ def _join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
         known = None
     held = message.held
     if held is not None:
-        job = _adopt(job, held)
+        held = presented.placed_near(job, held)
+        job = _adopt(job, held) if held.id else job
     if known is None:
         job = _returned(job, name) if held is None else job
         phase = Phase.READY if message.ready else Phase.BOOTING
@@ -128,7 +132,8 @@ def _is_seat_of(standing: CurrentWorld, held: Held, name: str) -> bool:
 
 def _adopt(job: Job, held: Held) -> Job:
     """Learn from what a member holds: never number a world below it, and after a restart take its world as the current one."""
-    job = taken_over(replace(job, generation=max(job.generation, held.generation)), held.uncounted)
+    believed = presented.credible(job, held)
+    job = taken_over(replace(job, generation=max(job.generation, held.generation)), believed)
     standing = job.standing
     if held.rank >= held.size or (standing is not None and (not standing.adopted or held.generation <= standing.generation)):
         return job
@@ -144,7 +149,7 @@ def _adopt(job: Job, held: Held) -> Job:
         adopted=True,
         ranks=ranks_of(seats),
     )
-    job = replace(job, standing=world, uncounted=held.uncounted, trouble=None, failures=(), disrupted=(), hung="")
+    job = replace(job, standing=world, uncounted=believed, trouble=None, failures=(), disrupted=(), hung="")
     job = replace(job, started=frozenset(), finished=frozenset())
     return replace(job, progress=progress.in_new_world(job))
 
@@ -250,6 +255,8 @@ def expect(job: Job, expectation: Expectation) -> Job:
     if is_stale(job.expectation, expectation):
         return job
     learnt: tuple[Restart, ...] = ()
+    if presented.is_far_from(job, expectation):
+        job = _unlearnt(job)
     if job.expectation is None:
         learnt = tuple(job.own.values())
         known = replace(job, progress=progress.learnt(job, expectation), dated=_dated(job, expectation))
@@ -265,6 +272,11 @@ def expect(job: Job, expectation: Expectation) -> Job:
     if expectation.closed and not job.closed:
         return replace(job, closed=expectation.closed, round=None)
     return taken_over(job, learnt) if learnt else job
+
+
+def _unlearnt(job: Job) -> Job:
+    """The job without what its members presented, which cannot be true. They are cut off, so that they present themselves anew."""
+    return replace(job, members={}, standing=None, generation=0, own={}, restarts={}, uncounted=(), round=None, finished=frozenset())
 
 
 def is_stale(known: Expectation | None, word: Expectation) -> bool:

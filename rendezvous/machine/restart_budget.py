@@ -10,7 +10,7 @@ from msgspec import structs
 
 from elastic.membership import window
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
-from elastic.membership.wire import MAX_UNCOUNTED, Ended, Restart
+from elastic.membership.wire import MAX_OPEN, Ended, Restart, clipped
 from rendezvous.machine import progress
 from rendezvous.machine.completion import has_finished
 from rendezvous.machine.state import CHARGED, Cause, Job, Loss
@@ -73,7 +73,7 @@ def _words(job: Job) -> str:
 
 def booked(job: Job, restarts: Iterable[Restart]) -> Job:
     """The job with these in its book, and dated where the budget has a window."""
-    own = {entry.id: entry for entry in merged(RestartLog(open=tuple(job.own.values())), restarts).open}
+    own = {entry.id: entry for entry in merged(RestartLog(open=tuple(job.own.values())), restarts).open[-MAX_OPEN:]}
     counts, dated = merged(job.told, own.values()).counts, job.dated
     if job.budget.window_s is not None:
         for cause in sorted(counts.keys() | job.restarts.keys()):
@@ -84,17 +84,19 @@ def booked(job: Job, restarts: Iterable[Restart]) -> Job:
 
 def uncounted(job: Job) -> tuple[Restart, ...]:
     """The restarts that the controller does not know of, as far as it has said."""
-    return unknown_to(job.told, job.own.values())
+    return unknown_to(job.told, job.own.values())[-MAX_OPEN:]
 
 
 def _held(job: Job) -> Job:
     """The job whose members hold what has just been counted, for the next server."""
-    return replace(job, uncounted=uncounted(job)[-MAX_UNCOUNTED:])
+    return replace(job, uncounted=uncounted(job))
 
 
 def taken_over(job: Job, restarts: Iterable[Restart]) -> Job:
     """What an earlier server had counted and its members kept. It counts as if it happened now, where the controller did not know of it."""
     restarts = tuple(restarts)
+    if not restarts:
+        return job
     if job.expectation is None:
         return booked(job, restarts)
     worlds = {entry.generation for entry in unknown_to(job.told, restarts) if entry.id not in job.own and entry.cause not in OF_NO_ACCOUNT}
@@ -108,8 +110,9 @@ def told_of(job: Job, book: RestartLog) -> Job:
     """The controller's book as of now. What it has taken over from ours long ago is dropped."""
     unknown = {entry.id for entry in unknown_to(book, job.own.values())}
     old = frozenset([id for id in job.own if id not in unknown][:-KNOWN_KEPT])
-    own = {id: entry for id, entry in job.own.items() if id not in old}
-    return booked(replace(job, told=book, own=own), ())
+    own = {id: entry for id, entry in job.own.items() if id not in old} if old else job.own
+    held = unknown_to(book, job.uncounted)  # what is written down, members need not keep any longer
+    return booked(replace(job, told=book, own=own, uncounted=held if held != job.uncounted else job.uncounted), ())
 
 
 def alone(job: Job, end: Ended, *, words: str) -> Job:
@@ -158,7 +161,7 @@ def _explained(loss: Loss, cause: str, words: str) -> Loss:
 
 def _close_if_spent(job: Job, words: str) -> Job:
     why = "" if job.closed else _spent(job)
-    return _held(replace(job, closed=f"{words}, and {why}", round=None)) if why else job
+    return _held(replace(job, closed=clipped(f"{words}, and {why}"), round=None)) if why else job
 
 
 def _spent(job: Job) -> str:

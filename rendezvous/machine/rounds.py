@@ -6,7 +6,7 @@ closes into the next world. It skips the gathering when the current world cannot
 
 from dataclasses import replace
 
-from elastic.membership.wire import MAX_UNCOUNTED, Restart
+from elastic.membership.wire import Restart
 from rendezvous.machine.choose import absent, leaving, seats, target, unknown_seats
 from rendezvous.machine.completion import has_finished, noted, works_on
 from rendezvous.machine.event_handlers import apply_exit_reports, gone
@@ -38,7 +38,7 @@ def _held_up(job: Job) -> Job:
         return job
     assert hung.standing is not None
     restart = Restart(id=hung.standing.id, generation=hung.standing.generation, cause=Cause.HANG.value)
-    return replace(booked(hung, (restart,)), uncounted=(*hung.uncounted, restart)[-MAX_UNCOUNTED:])
+    return replace(booked(hung, (restart,)), uncounted=(*hung.uncounted, restart))
 
 
 def _drop_absent(job: Job) -> Job:
@@ -211,7 +211,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         job,
         members=members,
         standing=world,
-        uncounted=uncounted(job)[-MAX_UNCOUNTED:],
+        uncounted=uncounted(job),
         generation=generation,
         round=None,
         min_reached_at=None,

@@ -1,8 +1,9 @@
 """What a job looks like from outside: to one member, and to the controller."""
 
-from elastic.membership.wire import Rescale, Seat, View, World
+from elastic.membership.wire import MAX_MEMBERS, Rescale, Seat, View, World, clipped
 from rendezvous.machine.choose import absent, leaving
 from rendezvous.machine.event_handlers import end_id
+from rendezvous.machine.presented import share_of
 from rendezvous.machine.restart_budget import uncounted
 from rendezvous.machine.state import Job, Member, Phase
 
@@ -29,7 +30,7 @@ def view(job: Job, name: str) -> View:
             leaving=why_leaving,
             grace_s=grace_s,
             done=member.phase is Phase.FINISHED,
-            uncounted=job.uncounted if job.closed else (),
+            uncounted=share_of(job, name) if job.closed else (),
         )
     draining = job.round is not None and job.round.draining and member.phase is Phase.RUNNING
     return View(
@@ -38,12 +39,12 @@ def view(job: Job, name: str) -> View:
         rank=standing.ranks[name],
         size=standing.size,
         store=standing.store,
-        reform=job.round.reason if draining and job.round is not None else "",
+        reform=clipped(job.round.reason) if draining and job.round is not None else "",
         leaving=why_leaving,
         grace_s=grace_s,
         done=job.is_done,
         peers_finished=name == job.last_at_work,
-        uncounted=job.uncounted,
+        uncounted=share_of(job, name),
     )
 
 
@@ -51,7 +52,7 @@ def waiting(job: Job, member: Member) -> str:
     """Why a member at the barrier is in no world."""
     told = leaving(job, member.name)
     if job.closed:
-        return f"for the controller to write down why the group ends: {job.closed}"
+        return clipped(f"for the controller to write down why the group ends: {job.closed}")
     if job.expectation is None:
         return "for the controller, which has not said yet who is expected"
     if told is not None and member.name not in job.expected:
@@ -71,17 +72,17 @@ def summary(job: Job) -> World:
     seats = tuple(Seat(name=name, rank=rank) for name, rank in ranks.items() if not job.is_done or name in job.finished)
     return World(
         job=job.uid,
-        generation=job.generation,
+        generation=job.generation if job.expectation is not None else 0,
         phase=_phase(job),
         members=seats,
-        waiting=tuple(m.name for m in job.members.values() if m.phase is Phase.READY),
-        leaving=tuple(name for name in job.members if leaving(job, name) is not None),
+        waiting=tuple(m.name for m in job.members.values() if m.phase is Phase.READY)[:MAX_MEMBERS],
+        leaving=tuple(name for name in job.members if leaving(job, name) is not None)[:MAX_MEMBERS],
         restarts=dict(job.restarts),
-        uncounted=uncounted(job),
+        uncounted=uncounted(job) if job.expectation is not None else (),
         explained=tuple(end_id(end) for end in ended if end_id(end) in job.explained),
         fruitless=job.progress.fruitless if job.expectation is not None else None,
         step=job.progress.bar,
-        reason=_reason(job),
+        reason=clipped(_reason(job)),
         closed=job.closed,
         rescale=_rescale(job),
     )
@@ -128,4 +129,4 @@ def _rescale(job: Job) -> Rescale | None:
         if at.stepped is not None:
             marks["firstStep"] = at.stepped - at.started
     phases = {name: max(0, round(seconds * 1000)) for name, seconds in marks.items()}
-    return Rescale(id=standing.id, cause=standing.cause, reason=standing.reason, phases=phases)
+    return Rescale(id=standing.id, cause=standing.cause, reason=clipped(standing.reason), phases=phases)

@@ -8,23 +8,24 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from elastic.kube.errors import KubeError
-from elastic.membership.wire import Expectation, Report
+from elastic.membership import limits
+from elastic.membership.wire import Expectation, Name, Report, World, unreadable
 from rendezvous.server.access import Busy, Gate
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.members import serve_member
 
 log = logging.getLogger(__name__)
 
-LONGEST_BODY = 4 * 1024 * 1024
-LONGEST_NAME = 253
-LONGEST_REPORT = 8 * 1024
 KEEP_ALIVE_S = 10.0
+WRITE_S = 20.0
+GOOD_BYE_S = 1.0
 LEAST_GAP_S = 0.01
 MAX_STREAMS = 64
 
 _encode = msgspec.json.encode
 _expectations = msgspec.json.Decoder(Expectation)
 _reports = msgspec.json.Decoder(Report)
+_worlds = msgspec.json.Decoder(World)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -39,9 +40,10 @@ class Face:
         self._metrics = metrics
         self._streams = 0
         self._sockets: set[web.WebSocketResponse] = set()
+        self._listeners: set[asyncio.Transport | None] = set()
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=LONGEST_BODY)
+        app = web.Application(client_max_size=limits.EXPECTATION_BODY)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/v1/jobs/{uid}/members/{member}", self._member)
@@ -54,9 +56,15 @@ class Face:
         return app
 
     async def close(self) -> None:
-        """Let members know that this server goes, so that they look for the next one at once."""
-        for socket in list(self._sockets):
-            await socket.close(code=WSCloseCode.GOING_AWAY)
+        """Let members and controllers know that this server goes, so that they look for the next one at once. None of them is waited for
+        one by one: thousands of members, or a silent one, would keep the address of the next server waiting.
+        """
+        for transport in list(self._listeners):
+            if transport is not None:
+                transport.close()
+        goodbyes = [asyncio.create_task(socket.close(code=WSCloseCode.GOING_AWAY)) for socket in self._sockets]
+        if goodbyes:
+            await asyncio.wait(goodbyes, timeout=GOOD_BYE_S)
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -67,8 +75,8 @@ class Face:
 
     async def _member(self, request: web.Request) -> web.StreamResponse:
         uid, member = request.match_info["uid"], request.match_info["member"]
-        if len(uid) > LONGEST_NAME or len(member) > LONGEST_NAME:
-            return _refusal(400, "job or member name is too long")
+        if not (_is_name(uid) and _is_name(member)):
+            return _refusal(400, "the names of job and member are 1 to 253 characters of printable ASCII without quotes and backslashes")
         if not self._gate.is_agent(_bearer(request), uid):
             return _refusal(401, "this token is not one of this job's; is ELASTIC_TOKEN the one of the job's Secret?")
         return await serve_member(request, self._hub, uid=uid, name=member, clock=self._clock, open_sockets=self._sockets)
@@ -76,6 +84,8 @@ class Face:
     async def _expect(self, request: web.Request) -> web.StreamResponse:
         if (refusal := await self._refuse_others(request)) is not None:
             return refusal
+        if not _is_name(request.match_info["uid"]):
+            return _refusal(400, "the uid of a job is 1 to 253 characters of printable ASCII without quotes and backslashes")
         try:
             expectation = _expectations.decode(await request.read())
         except msgspec.MsgspecError as error:
@@ -107,15 +117,13 @@ class Face:
         uid = request.match_info["uid"]
         if not self._gate.is_agent(_bearer(request), uid):
             return _refusal(401, "this token is not one of this job's")
-        if (request.content_length or LONGEST_REPORT + 1) > LONGEST_REPORT:
-            return _refusal(413, f"a report has a Content-Length of at most {LONGEST_REPORT} bytes")
+        if (request.content_length or limits.REPORT_BODY + 1) > limits.REPORT_BODY:
+            return _refusal(413, f"a report has a Content-Length of at most {limits.REPORT_BODY} bytes")
         try:
             report = _reports.decode(await request.read())
             answer = self._hub.report(uid, report)
         except msgspec.MsgspecError as error:
             return _refusal(400, f"report: {error}")
-        except Full as error:
-            return _refusal(429, str(error))
         return web.Response(body=_encode(answer), content_type="application/json")
 
     async def _signals(self, request: web.Request) -> web.StreamResponse:
@@ -131,23 +139,32 @@ class Face:
             return _refusal(429, f"{MAX_STREAMS} streams are open already")
         response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
         await response.prepare(request)
+        transport = request.transport
         self._streams += 1
+        self._listeners.add(transport)
         try:
             version = -1
             while True:
                 newest = self._hub.version
                 worlds = self._hub.since(version)
-                await response.write(b"".join(_encode(world) + b"\n" for world in worlds) or b"\n")
+                async with asyncio.timeout(WRITE_S):
+                    for world in worlds:
+                        await response.write(line_of(world))
+                    if not worlds:
+                        await response.write(b"\n")
                 version = newest
                 await asyncio.sleep(LEAST_GAP_S)
                 try:
                     await asyncio.wait_for(self._hub.wait_newer(version), KEEP_ALIVE_S)
                 except TimeoutError:
                     continue
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):
             return response
         finally:
             self._streams -= 1
+            self._listeners.discard(transport)
+            if transport is not None and not transport.is_closing():
+                transport.abort()  # who does not read must not keep the connection
 
     async def _refuse_others(self, request: web.Request) -> web.Response | None:
         """Only the control plane may pass."""
@@ -162,6 +179,27 @@ class Face:
             log.warning("the API server could not review a token", extra={"error": str(error)})
             return _refusal(503, "the API server could not be asked whose token this is; try again")
         return None if is_control else _refusal(403, "only the control plane may do this")
+
+
+def line_of(world: World) -> bytes:
+    """A job's line in the stream. One that no controller could read is not sent: a short one says so, and costs that job alone."""
+    line = _encode(world) + b"\n"
+    try:
+        if len(line) > limits.WORLD_LINE:
+            raise ValueError(f"it has more than {limits.WORLD_LINE} bytes")
+        _worlds.decode(line)
+    except ValueError as error:
+        log.error("a world cannot be told of", extra={"uid": world.job, "error": str(error)})
+        return _encode(unreadable(world.job, str(error))) + b"\n"
+    return line
+
+
+def _is_name(text: str) -> bool:
+    try:
+        msgspec.convert(text, Name)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _bearer(request: web.Request) -> str:

@@ -4,6 +4,7 @@ The hub feeds events and carries out effects. It knows neither HTTP nor tokens: 
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -56,10 +57,16 @@ class Link(Protocol):
         """Close; the member may come back."""
 
 
+OLD_REPORTS_SEEN = 2
+"""With each report so many of the oldest are looked at, so that those of members that are gone do not stay."""
+UNEXPECTED = 64
+"""So many members beyond those that the controller expects may present themselves: its word is sent before their pods are made."""
+
+
 class Course:
     """A job under way: its state, its members' connections, its timer."""
 
-    __slots__ = ("inbox", "job", "links", "reports", "timer", "touched", "version", "wake_at")
+    __slots__ = ("inbox", "job", "links", "reports", "timer", "touched", "wake_at")
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -68,7 +75,6 @@ class Course:
         self.inbox: list[Event] = []
         self.timer: asyncio.TimerHandle | None = None
         self.wake_at = 0.0
-        self.version = 0
         self.touched = job.now
 
 
@@ -83,6 +89,8 @@ class Hub:
         self._jobs: dict[str, Course] = {}
         self._version = 0
         self._changed = asyncio.Event()
+        self._published: dict[str, int] = {}
+        """At which version each job's world changed last, the newest last."""
         self._forgotten: dict[str, int] = {}
 
     # --- events in ---
@@ -104,7 +112,9 @@ class Hub:
             course.timer.cancel()
         for _, link in list(course.links.values()):
             link.end("the job is over")
+        self._published.pop(uid, None)
         self._version += 1
+        self._forgotten.pop(uid, None)
         self._forgotten[uid] = self._version
         while len(self._forgotten) > MAX_JOBS:
             del self._forgotten[next(iter(self._forgotten))]
@@ -117,6 +127,8 @@ class Hub:
             link.end(REPLACED)
             return
         previous = course.links.get(name)
+        if previous is None and name not in course.job.members and self._is_crowded(course, name):
+            raise Full(f"{len(course.links)} members are here, and {name} is not one that the controller expects")
         course.links[name] = (message.incarnation, link)
         if previous is not None and previous[0] == message.incarnation:
             previous[1].close()
@@ -157,9 +169,9 @@ class Hub:
 
     def since(self, version: int) -> list[World]:
         """The worlds that changed after this version of the hub."""
-        worlds = [summary(course.job) for course in self._jobs.values() if course.version > version]
-        gone = [uid for uid, at in self._forgotten.items() if at > version and uid not in self._jobs]
-        return worlds + [World(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone]
+        worlds = [summary(self._jobs[uid].job) for uid in _since(self._published, version)]
+        gone = _since(self._forgotten, version) if version >= 0 else []  # a listener that begins knows of none
+        return worlds + [World(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone if uid not in self._jobs]
 
     async def wait_newer(self, version: int) -> int:
         """Wait until something changed after this version."""
@@ -171,13 +183,15 @@ class Hub:
     # --- training signals ---
 
     def report(self, uid: str, report: Report) -> Answer:
-        """Keep a worker's newest report, and tell it what the rendezvous wants of it."""
-        course = self._course(uid)
+        """Keep a worker's newest report, and tell it what the rendezvous wants of it. Of who is no member here nothing is kept."""
+        course = self._jobs.get(uid)
+        if course is None or report.member not in course.job.members:
+            return Answer()
         reports = course.reports
         reports.pop(report.member, None)
         reports[report.member] = (report, self._clock())
-        while len(reports) > MAX_MEMBERS:
-            del reports[next(iter(reports))]
+        for name in [name for name in itertools.islice(reports, OLD_REPORTS_SEEN) if name not in course.job.members]:
+            del reports[name]
         if report.generation and report.step is not None:
             self._step_reported(course, report.generation, report.step)
         return _answer(course.job, report.member, self._clock())
@@ -198,6 +212,13 @@ class Hub:
             self._apply(course, Stepped(generation, step))
 
     # --- inside ---
+
+    def _is_crowded(self, course: Course, name: str) -> bool:
+        job = course.job
+        present = max(len(course.links), len(job.members))
+        if job.expectation is None:
+            return present >= MAX_MEMBERS
+        return name not in job.expected and present >= len(job.expected) + len(job.leave_by) + UNEXPECTED
 
     def _course(self, uid: str) -> Course:
         course = self._jobs.get(uid)
@@ -232,12 +253,16 @@ class Hub:
                 case Cut(member=name, incarnation=incarnation):
                     self._cut(course, name, incarnation)
                 case Publish():
-                    self._version += 1
-                    course.version = self._version
-                    self._announce()
+                    self._publish(course.job.uid)
                 case Wake(at=at):
                     self._set_timer(course, at)
         _tell_log(before, course.job)
+
+    def _publish(self, uid: str) -> None:
+        self._version += 1
+        self._published.pop(uid, None)
+        self._published[uid] = self._version
+        self._announce()
 
     def _refuse(self, course: Course, name: str, incarnation: str) -> None:
         held = course.links.get(name)
@@ -273,6 +298,11 @@ class Hub:
     def _announce(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _since(versions: dict[str, int], version: int) -> list[str]:
+    """What changed after this version, the oldest first; it costs no more than there are changes."""
+    return list(itertools.takewhile(lambda uid: versions[uid] > version, reversed(versions)))[::-1]
 
 
 def _answer(job: Job, name: str, now: float) -> Answer:

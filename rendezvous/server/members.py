@@ -11,15 +11,18 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from elastic.membership.wire import MAX_MEMBERS, Failed, FromMember, Join, Refused, View
+from elastic.membership.limits import MEMBER_MESSAGE
+from elastic.membership.wire import Failed, FromMember, Join, Refused, View
 from rendezvous.server.hub import Full, Hub
 
 log = logging.getLogger(__name__)
 
 FIRST_MESSAGE_S = 10.0
-LONGEST_MESSAGE = 16 * 1024
 MESSAGES_PER_S = 20.0
 BURST = 200.0
+BYTES_PER_MESSAGE = 4096
+"""A longer message counts as several."""
+GOOD_BYE_S = 2.0
 
 _decoder = msgspec.json.Decoder(FromMember)
 
@@ -27,8 +30,9 @@ _decoder = msgspec.json.Decoder(FromMember)
 class Connection:
     """A member's WebSocket as the hub's Link: the newest view is what gets sent, older unsent ones are dropped."""
 
-    def __init__(self, socket: web.WebSocketResponse) -> None:
+    def __init__(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
         self._socket = socket
+        self._transport = transport
         self._next: View | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -56,13 +60,22 @@ class Connection:
             self._task = None
 
     async def _close(self) -> None:
-        with contextlib.suppress(ConnectionError, RuntimeError):
-            await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
+        await self._end(WSCloseCode.TRY_AGAIN_LATER)
 
     async def _refuse(self, reason: str) -> None:
-        with contextlib.suppress(ConnectionError, RuntimeError):
-            await self._socket.send_str(msgspec.json.encode(Refused(refused=reason)).decode())
-            await self._socket.close(code=WSCloseCode.POLICY_VIOLATION)
+        await self._end(WSCloseCode.POLICY_VIOLATION, Refused(refused=reason))
+
+    async def _end(self, code: WSCloseCode, last: Refused | None = None) -> None:
+        """Say good-bye. A peer that does not read must not keep the connection."""
+        try:
+            with contextlib.suppress(ConnectionError, RuntimeError, TimeoutError):
+                async with asyncio.timeout(2 * GOOD_BYE_S):
+                    if last is not None:
+                        await self._socket.send_str(msgspec.json.encode(last).decode())
+                    await self._socket.close(code=code)
+        finally:
+            if self._transport is not None:
+                self._transport.abort()
 
 
 class Rate:
@@ -73,11 +86,11 @@ class Rate:
         self._at = clock()
         self._left = BURST
 
-    def allows(self) -> bool:
+    def allows(self, length: int) -> bool:
         now = self._clock()
         self._left = min(BURST, self._left + (now - self._at) * MESSAGES_PER_S)
         self._at = now
-        self._left -= 1
+        self._left -= 1 + length // BYTES_PER_MESSAGE
         return self._left >= 0
 
 
@@ -85,18 +98,14 @@ async def serve_member(
     request: web.Request, hub: Hub, *, uid: str, name: str, clock: Callable[[], float], open_sockets: set[web.WebSocketResponse]
 ) -> web.WebSocketResponse:
     """Run one member's connection until it breaks."""
-    socket = web.WebSocketResponse(max_msg_size=LONGEST_MESSAGE, compress=False, timeout=2.0)
+    socket = web.WebSocketResponse(max_msg_size=MEMBER_MESSAGE, compress=False, timeout=GOOD_BYE_S)
     await socket.prepare(request)
     try:
         join = await _first(socket)
     except (ValueError, TimeoutError) as error:
         await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
         return socket
-    job = hub.job(uid)
-    if job is not None and name not in job.members and len(job.members) >= MAX_MEMBERS:
-        await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"the job has too many members")
-        return socket
-    connection = Connection(socket)
+    connection = Connection(socket, request.transport)
     try:
         hub.attach(uid, name=name, link=connection, message=join)
     except Full as error:
@@ -126,7 +135,7 @@ async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: st
     async for frame in socket:
         if frame.type is not WSMsgType.TEXT:
             continue
-        if not rate.allows():
+        if not rate.allows(len(frame.data)):
             await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many messages")
             return
         try:

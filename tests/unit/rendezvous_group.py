@@ -84,7 +84,7 @@ class Group:
     def apply(self, event: Event) -> None:
         before = self.job
         self.job, effects = step(self.job, event, self.now)
-        assert self.job.generation >= before.generation
+        assert self.job.generation >= before.generation or before.expectation is None, "only a claim that could not be judged is dropped"
         standing = self.job.standing
         if standing is not None and standing is not before.standing and not standing.adopted:
             assert standing.id not in self.sealed

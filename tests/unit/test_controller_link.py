@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from job_builders import restarts
 
@@ -213,8 +214,71 @@ async def test_a_server_that_was_restarted_hears_every_expectation_again() -> No
         async with asyncio.timeout(10):
             assert {(await server.said.get()).members for _ in range(2)} == {("a",), ("z",)}
             link.forget("one")
-            while "one" in link.worlds:  # noqa: ASYNC110
+            while not server.forgotten:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert server.forgotten == ["one"]
+        assert "one" not in link.worlds
+    finally:
+        running.cancel()
+
+
+async def heard(link: RendezvousLink, server: Server, changed: "asyncio.Queue[str]", *worlds: wire.World) -> None:
+    """Wait until the link has heard of these, and of the one that follows them."""
+    for world in (
+        *worlds,
+        wire.World(job="last", generation=link.worlds["last"].generation + 1 if "last" in link.worlds else 1, phase="running"),
+    ):
+        server.worlds_to_tell.put_nowait(world)
+    async with asyncio.timeout(10):
+        while await changed.get() != "last":
+            pass
+
+
+async def test_a_world_that_is_as_it_was_makes_nobody_look() -> None:
+    server, changed = Server(), asyncio.Queue[str]()
+    link = RendezvousLink(server, errors=(RuntimeError,))
+    running = asyncio.create_task(link.run(changed.put_nowait))
+    try:
+        world = wire.World(job="one", generation=4, phase="running", members=(wire.Seat(name="a", rank=0),))
+        server.worlds_to_tell.put_nowait(world)
+        async with asyncio.timeout(10):
+            assert await changed.get() == "one"
+        again = msgspec.structs.replace(world, waiting=("b",))
+        for said in (world, again, msgspec.structs.replace(world, generation=5)):
+            server.worlds_to_tell.put_nowait(said)
+        async with asyncio.timeout(10):
+            assert await changed.get() == "one"
+        assert link.worlds["one"].generation == 5, "what it was woken for is the world that differs"
+        assert changed.empty()
+    finally:
+        running.cancel()
+
+
+async def test_a_world_that_cannot_be_read_keeps_what_was_known_and_says_so() -> None:
+    server, changed = Server(), asyncio.Queue[str]()
+    link = RendezvousLink(server, errors=(RuntimeError,))
+    running = asyncio.create_task(link.run(changed.put_nowait))
+    try:
+        await heard(link, server, changed, wire.World(job="one", generation=4, phase="running"))
+        await heard(link, server, changed, wire.unreadable("one", "it is too long"), wire.unreadable("new", "it is too long"))
+        assert (link.worlds["one"].generation, link.worlds["one"].phase) == (4, "running")
+        assert "it is too long" in link.worlds["one"].trouble
+        assert "it is too long" in link.worlds["new"].trouble
+        await heard(link, server, changed, wire.World(job="one", generation=5, phase="running"))
+        assert (link.worlds["one"].generation, link.worlds["one"].trouble) == (5, "")
+    finally:
+        running.cancel()
+
+
+async def test_what_an_earlier_server_said_is_not_believed_of_the_next() -> None:
+    server, changed = Server(), asyncio.Queue[str]()
+    link = RendezvousLink(server, errors=(RuntimeError,))
+    running = asyncio.create_task(link.run(changed.put_nowait))
+    try:
+        await heard(link, server, changed, wire.World(job="one", generation=4, phase="running"))
+        known = link.worlds
+        assert server.open is not None
+        server.open()
+        assert known == {}, "and whoever looks there sees it"
     finally:
         running.cancel()

@@ -119,3 +119,13 @@ def test_workers_that_come_one_by_one_are_no_shortage() -> None:
     for index in range(2):
         cluster.pods[f"train-worker-{index}"] = replace(cluster.pods[f"train-worker-{index}"], is_deleting=True)
     assert reasons(cluster.settle()).count("BelowMinimum") == 1
+
+
+def test_a_world_that_cannot_be_read_is_told_of_and_the_job_goes_on() -> None:
+    cluster = Cluster(elastic_job())
+    cluster.settle()
+    cluster.world = World(1, frozenset(), phase="running", trouble="the line is too long")
+    planned = cluster.round()
+    assert ("WorldUnreadable", "Who is in the job's world is unknown: the line is too long") in [
+        (n.reason, n.message) for n in planned.news
+    ]

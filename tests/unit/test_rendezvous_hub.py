@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from elastic.membership.wire import Beat, Budget, Expectation, Join, Ready, Report, View
-from rendezvous.server.hub import Hub
+from rendezvous.server.hub import UNEXPECTED, Full, Hub
 
 
 class Wire:
@@ -115,12 +115,19 @@ async def test_the_controller_hears_what_changed_since_and_of_what_was_forgotten
     assert hub.world("job") is None
 
 
-async def test_only_the_newest_report_of_a_member_is_kept(hub: Hub, clock: Clock) -> None:
+async def test_only_the_newest_report_of_a_member_is_kept_and_none_of_a_stranger(hub: Hub, clock: Clock) -> None:
+    for name in ("w0", "w1"):
+        hub.report("job", Report(member=name, step=9))
+    assert hub.jobs() == [], "a report makes no job"
+    attach(hub, "w0")
+    await turn()
+    for number in range(100):
+        hub.report("job", Report(member=f"stranger-{number}", step=9))
     for step in range(3):
         hub.report("job", Report(member="w0", step=step))
     clock.now += 5
     (signal,) = hub.signals("job")
-    assert (signal.step, signal.age_s) == (2, 5.0)
+    assert (signal.member, signal.step, signal.age_s) == ("w0", 2, 5.0)
     assert hub.signals("unknown") == []
 
 
@@ -141,3 +148,30 @@ async def test_the_machine_hears_of_steps_that_lead_on_and_the_controller_only_o
     job = hub.job("job")
     assert job is not None
     assert (job.progress.step, job.progress.here) == (10, 10)
+
+
+async def test_members_that_nobody_expects_are_turned_away_once_there_are_many(hub: Hub) -> None:
+    """A worker's token opens as many names as its holder likes to make up."""
+    hub.expect("job", Expectation(members=("w0",), min=1, max=1))
+    for number in range(UNEXPECTED + 1):
+        attach(hub, f"stranger-{number}")
+    await turn()
+    with pytest.raises(Full, match="not one that the controller expects"):
+        attach(hub, "one-more")
+    assert attach(hub, "stranger-0").ended == "", "who is here may come back"
+    await turn()
+    expected = attach(hub, "w0")
+    await turn()
+    assert expected.views[-1].generation == 1
+
+
+async def test_a_listener_that_begins_hears_of_no_job_that_is_gone_and_one_that_goes_on_hears_in_order(hub: Hub) -> None:
+    for uid in ("a", "b", "c"):
+        hub.expect(uid, Expectation(members=("w0",)))
+        await turn()
+    seen = hub.version
+    hub.forget("b")
+    hub.expect("a", Expectation(members=("w0", "w1"), max=2))
+    await turn()
+    assert [world.job for world in hub.since(-1)] == ["c", "a"]
+    assert [(world.job, world.forgotten) for world in hub.since(seen)] == [("a", False), ("b", True)]

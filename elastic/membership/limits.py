@@ -1,0 +1,69 @@
+"""How many bytes a message may have: no more than the longest JSON text that the bounds of its type allow. Every transport takes its limit
+from here, so that no legal message is too long for the way it goes, and nothing longer than a legal one is read.
+"""
+
+from typing import Any, get_args
+
+import msgspec
+from msgspec import inspect
+
+from elastic.membership.wire import PLAIN, Expectation, FromMember, Refused, Report, View, World
+
+BYTES_A_CHARACTER = 12
+"""Of free text, where JSON writes a character beyond the first 65,536 as two escapes."""
+LONGEST_FLOAT = 25
+
+
+class Unbounded(TypeError):
+    """A type of the wire lacks a bound, so that no transport could have one."""
+
+
+def longest_json(type: Any) -> int:
+    """The length of the longest compact JSON text of this type, in bytes."""
+    return _longest(inspect.type_info(type), getattr(type, "__name__", str(type)))
+
+
+def _longest(type: inspect.Type, path: str) -> int:
+    match type:
+        case inspect.StructType(fields=fields, tag_field=tag_field, tag=tag):
+            sizes = [_quoted(field.encode_name) + 1 + _longest(field.type, f"{path}.{field.name}") for field in fields]
+            if tag_field is not None:
+                sizes.append(_quoted(tag_field) + 1 + _quoted(str(tag)))
+            return 2 + sum(sizes) + len(sizes)
+        case inspect.StrType(max_length=int(length), pattern=pattern):
+            return 2 + length * (1 if pattern == PLAIN else BYTES_A_CHARACTER)
+        case inspect.VarTupleType(item_type=item, max_length=int(length)):
+            return 2 + length * (_longest(item, f"{path}[]") + 1)
+        case inspect.DictType(key_type=key, value_type=value, max_length=int(length)):
+            return 2 + length * (_longest(key, f"{path} keys") + _longest(value, f"{path}[]") + 2)
+        case inspect.UnionType(types=types):
+            return max(_longest(one, path) for one in types)
+        case inspect.IntType():
+            return max(len(str(bound)) for bound in _ends(type, path))
+        case inspect.FloatType():
+            return LONGEST_FLOAT
+        case inspect.BoolType() | inspect.NoneType():
+            return 5
+        case _:
+            raise Unbounded(f"{path} has no bound; give its type a max_length or a range (msgspec.Meta)")
+
+
+def _ends(type: inspect.IntType, path: str) -> tuple[int, int]:
+    least = type.ge if type.ge is not None else type.gt
+    most = type.le if type.le is not None else type.lt
+    if least is None or most is None:
+        raise Unbounded(f"{path} has no bound; give its type a range (msgspec.Meta)")
+    return least, most
+
+
+def _quoted(text: str) -> int:
+    return len(msgspec.json.encode(text))
+
+
+MEMBER_MESSAGE = max(longest_json(type) for type in get_args(FromMember))
+"""One WebSocket message of a member."""
+MEMBER_VIEW = max(longest_json(View), longest_json(Refused))
+"""One WebSocket message to a member; elastic_worker.channel allows for as much."""
+EXPECTATION_BODY = longest_json(Expectation)
+REPORT_BODY = longest_json(Report)
+WORLD_LINE = longest_json(World) + 1

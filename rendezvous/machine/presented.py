@@ -1,0 +1,68 @@
+"""How much of what a member presents is believed, and what members keep for the next server. A member may be wrong, late or hostile: what
+it says is taken over within bounds, so that no job's state grows without end and the numbers of its worlds keep room to rise.
+"""
+
+from msgspec import structs
+
+from elastic.membership.wire import MAX_HELD, MAX_MEMBERS, MAX_OPEN, Expectation, Held, Restart
+from rendezvous.machine.state import Cause, Job
+
+GENERATIONS_AHEAD = 10_000
+"""So far may worlds have gone on beyond the generation that the controller has written down, while it could not write."""
+
+KEEPERS = 3
+"""So many members keep each share of what is not written down yet. One would do unless it is lost together with the server, within the
+second that the controller needs to write; all would make each join of a large world carry thousands of restarts."""
+
+_CAUSES = frozenset(cause.value for cause in Cause) - {Cause.START.value}
+
+
+def placed_near(job: Job, held: Held) -> Held:
+    """What the member holds; where there cannot have been a world of this number, one without an id: it is told to come to the barrier."""
+    if job.expectation is None or held.generation <= job.generation + GENERATIONS_AHEAD:
+        return held
+    return structs.replace(held, id="", generation=max(1, job.generation), uncounted=())
+
+
+def is_far_from(job: Job, expectation: Expectation) -> bool:
+    """Whether members claimed, before the controller spoke, what it cannot have missed."""
+    return job.expectation is None and job.generation > expectation.floor + GENERATIONS_AHEAD
+
+
+def credible(job: Job, held: Held) -> tuple[Restart, ...]:
+    """The restarts that a member kept for this server, as far as they can have happened and the job has room for them."""
+    if not held.uncounted:
+        return ()
+    known = job.own.keys() | {entry.id for entry in job.told.open}
+    room = _capacity(job) - len(known)
+    believed = []
+    for entry in held.uncounted:
+        if entry.cause not in _CAUSES or entry.generation > held.generation:
+            continue
+        if entry.id not in known:
+            if room <= 0:
+                continue
+            room -= 1
+        believed.append(entry)
+    return tuple(believed)
+
+
+def _capacity(job: Job) -> int:
+    """Two worlds in a row may have lost everybody before the controller wrote it down."""
+    largest = MAX_MEMBERS if job.expectation is None else job.max
+    return min(MAX_OPEN, max(MAX_HELD, 2 * largest))
+
+
+def share_of(job: Job, name: str) -> tuple[Restart, ...]:
+    """What this member keeps for the next server. Each share lies with `KEEPERS` ranks of the current world, far apart, since neighbours
+    are often on one machine. Members without a rank keep one only of a group that has ended.
+    """
+    standing = job.standing
+    rank = standing.ranks.get(name) if standing is not None else None
+    if standing is None or rank is None:
+        return job.uncounted[-MAX_HELD:] if job.closed else ()
+    shares = max(1, standing.size // KEEPERS)
+    if rank >= KEEPERS * shares:
+        return ()
+    newest = job.uncounted[-shares * MAX_HELD :]
+    return newest[rank % shares * MAX_HELD :][:MAX_HELD]

@@ -1,0 +1,107 @@
+"""What a member presents is taken over within bounds, and what is not written down yet lies with a few members."""
+
+from dataclasses import replace
+
+from rendezvous_group import Group, group_of
+
+from elastic.membership.restart_log import RestartLog, merged
+from elastic.membership.wire import MAX_HELD, Held, Join, Restart
+from rendezvous.machine import Said, summary
+from rendezvous.machine.presented import GENERATIONS_AHEAD, KEEPERS, share_of
+from rendezvous.machine.state import ranks_of
+
+
+def restarts(count: int, *, generation: int = 1, cause: str = "plan", first: int = 0) -> tuple[Restart, ...]:
+    return tuple(Restart(id=f"1-s0/pod-{n}", generation=generation, cause=cause, pod=f"pod-{n}") for n in range(first, first + count))
+
+
+def held(generation: int, *uncounted: Restart, size: int = 1) -> Held:
+    return Held(id=f"{generation}-s0", generation=generation, rank=0, size=size, uncounted=uncounted)
+
+
+def present(group: Group, world: Held, *, name: str = "w0", ready: bool = False) -> None:
+    group.apply(Said(name, f"{name}/1", Join(incarnation=f"{name}/1", held=world, ready=ready)))
+
+
+def test_a_world_far_beyond_what_can_have_been_is_not_believed() -> None:
+    """One message claimed generation 2^52, and the next world's number fitted into no message any more."""
+    group = group_of(1)
+    far = 1 + GENERATIONS_AHEAD + 1
+    present(group, held(far))
+    assert summary(group.job).generation == 1
+    present(group, held(far - 1))
+    assert summary(group.job).generation == far - 1, "worlds may have gone on while the controller could not write"
+
+
+def test_a_member_with_a_world_that_cannot_be_is_called_to_the_barrier() -> None:
+    group = group_of(2, min=1, max=2)
+    group.agents["w1"].held = held(2**52)
+    group.cut("w1")
+    group.link("w1")
+    assert "without this member" in group.agents["w1"].view.reform
+
+
+def test_a_claim_made_before_the_controller_spoke_is_judged_when_it_speaks() -> None:
+    group = Group(up_for_s=0.0)
+    group.start("w0")
+    group.agents["w0"].is_ready = False
+    group.agents["w0"].held = held(2**52, *restarts(3, generation=2**52))
+    group.link("w0")
+    world = summary(group.job)
+    assert (world.generation, world.uncounted) == (0, ()), "nothing of it is told before it can be judged"
+    group.expect("w0", floor=7)
+    assert (group.job.generation, group.job.members, group.job.restarts) == (7, {}, {})
+    assert group.cuts, "it is cut off, so that it presents itself anew"
+    group.link("w0")
+    group.come_all()
+    assert group.job.standing is not None
+    assert group.job.standing.generation == 8
+
+
+def test_one_member_cannot_grow_the_state_of_its_job() -> None:
+    """From one worker's token, 27,000 restarts of cause `plan` were counted in 35 seconds."""
+    group, book = group_of(2), RestartLog(generation=1)
+    for turn in range(20):
+        present(group, held(1, *restarts(MAX_HELD, first=turn * MAX_HELD)), name="w1")
+        told = summary(group.job).uncounted
+        assert len(told) <= MAX_HELD
+        assert len(group.job.own) <= MAX_HELD
+        if turn % 5 == 4:  # the controller writes it down, and it does it again
+            book = merged(book, told)
+            group.expect("w0", "w1", open=book.open, restarts=book.counts, booked_to=book.generation)
+    assert sum(group.job.restarts.values()) <= MAX_HELD
+
+
+def test_restarts_of_unknown_causes_or_of_worlds_to_come_are_not_taken_over() -> None:
+    group = group_of(1)
+    present(group, held(1, *restarts(2, cause="whim"), *restarts(2, generation=2, first=2), *restarts(2, first=4)))
+    assert group.job.restarts == {"plan": 2}
+
+
+def test_half_of_eight_thousand_losses_lie_with_a_few_members_and_are_complete() -> None:
+    group, size = group_of(1), 4000
+    assert group.job.standing is not None
+    names = tuple(f"w{number}" for number in range(size))
+    world = replace(group.job.standing, seats=names, ranks=ranks_of(names))
+    lost = restarts(4000, cause="disruption")
+    job = replace(group.job, standing=world, uncounted=lost)
+    shares = {name: share for name in names if (share := share_of(job, name))}
+    assert len(shares) == KEEPERS * -(-len(lost) // MAX_HELD)
+    assert all(len(share) <= MAX_HELD for share in shares.values())
+    assert {entry for share in shares.values() for entry in share} == set(lost)
+    neighbours = [name for name in shares if int(name[1:]) < size // 2]
+    assert {entry for name in neighbours for entry in shares[name]} == set(lost), "half of the world is lost once more"
+
+
+def test_what_the_controller_has_written_down_is_kept_no_longer() -> None:
+    group = group_of(2)
+    group.fail("w0")
+    group.advance(2)
+    group.come_all()
+    kept = group.agents["w1"].held
+    assert kept is not None
+    assert [entry.cause for entry in kept.uncounted] == ["user"]
+    group.expect("w0", "w1", open=kept.uncounted, restarts={"user": 1}, booked_to=2)
+    for agent in group.agents.values():
+        assert agent.held is not None
+        assert agent.held.uncounted == ()
