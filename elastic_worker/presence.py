@@ -32,6 +32,9 @@ LONG_AWAY_S = 60.0
 OUTBOX = 256
 LEAVE_S = 2.0
 
+_AT = "at"
+"""When a fact was noted, on our own clock; sent as the seconds since."""
+
 Message = typing.Dict[str, typing.Any]
 
 
@@ -53,6 +56,10 @@ class View:
         self.peers_finished = bool(fields.get("peers_finished", False))
         self.grace_s = float(fields.get("grace_s", 30.0))
         self.uncounted = fields.get("uncounted", [])
+
+
+def _ago_s(at: float) -> float:
+    return round(time.monotonic() - at, 3)
 
 
 def _wait_readable(seconds: float, *descriptors: int) -> typing.Set[int]:
@@ -151,6 +158,8 @@ class Presence:
     def state(self, kind: str, **fields: typing.Any) -> None:
         """Tell a fact about the current world; it is told again after a reconnect."""
         message = dict(fields, t=kind)
+        if kind == "failed":
+            message[_AT] = time.monotonic()
         with self.changed:
             if kind in self._facts:
                 return
@@ -267,6 +276,7 @@ class Presence:
             message["failed"] = True
             if "status" in self._failed:
                 message["status"] = self._failed["status"]
+            message["failed_ago_s"] = _ago_s(self._failed[_AT])
         return message
 
     def _send_all(self, channel: Channel) -> None:
@@ -274,7 +284,9 @@ class Presence:
             with self.changed:
                 if not self._outbox:
                     return
-                message = self._outbox.popleft()
+                message = dict(self._outbox.popleft())
+            if _AT in message:
+                message["ago_s"] = _ago_s(message.pop(_AT))
             channel.send(json.dumps(message, separators=(",", ":")))
 
     def _hear(self, texts: typing.List[str]) -> bool:

@@ -241,7 +241,7 @@ class Up(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
 class Join(Up, frozen=True):
     """First message of every connection: who I am, what I hold, and whether I stand at the barrier (then as in Ready).
 
-    failed, status: at the barrier, that a worker of mine ended by itself in the world that I hold (as in Failed).
+    failed, status, failed_ago_s: at the barrier, that a worker of mine ended by itself in the world that I hold (as in Failed).
     """
 
     incarnation: Name
@@ -251,6 +251,7 @@ class Join(Up, frozen=True):
     trouble: Words = ""
     failed: bool = False
     status: Annotated[int, Meta(ge=0, le=1024)] | None = None
+    failed_ago_s: Seconds = 0.0
 
 
 class Ready(Up, frozen=True):
@@ -283,11 +284,15 @@ class Notice(Up, frozen=True):
 
 
 class Failed(Up, frozen=True):
-    """A worker of mine ended by itself in this generation; `status` as a shell would say it, 128+n for signal n, None if unknown."""
+    """A worker of mine ended by itself in this generation; `status` as a shell would say it, 128+n for signal n, None if unknown.
+
+    ago_s: how long ago, for a server that could not be told at once: of several workers the first one brought the others down.
+    """
 
     generation: Generation
     status: Annotated[int, Meta(ge=0, le=1024)] | None = None
     detail: Words = ""
+    ago_s: Seconds = 0.0
 
 
 class Started(Up, frozen=True):

@@ -6,7 +6,7 @@ connections (rendezvous.server, or a test) feeds it.
 
 from rendezvous.machine.choose import leaving
 from rendezvous.machine.event_handlers import is_retired, is_stale
-from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
+from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
 from rendezvous.machine.state import Cause, Job, Limits, Member, Phase
 from rendezvous.machine.step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step, step_all
 from rendezvous.machine.views import summary, view
@@ -24,6 +24,7 @@ __all__ = [
     "Phase",
     "Publish",
     "Refuse",
+    "Resumed",
     "Said",
     "SendView",
     "Stepped",

@@ -84,7 +84,7 @@ def _join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
     after = held.generation if held is not None else 0
     barrier = Ready(after=after, store=member.store, trouble=message.trouble) if message.ready else None
     if held is not None and message.failed:
-        job = _failed_before(job.with_member(member), member, held=held, status=message.status)
+        job = _failed_before(job.with_member(member), member, held=held, message=message)
     return _place(job.with_member(member), member, held=held, barrier=barrier)
 
 
@@ -95,14 +95,14 @@ def _returned(job: Job, name: str) -> Job:
     return replace(job, disrupted=tuple(replace(loss, may_work=loss.may_work and loss.member != name) for loss in job.disrupted))
 
 
-def _failed_before(job: Job, member: Member, *, held: Held, status: int | None) -> Job:
+def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Job:
     """A member at the barrier repeats why it came there: the server that it told may be gone."""
     standing = job.standing
     if standing is None or held.generation != standing.generation or not _is_seat_of(standing, held, member.name):
         return job
     if _was_told_to_stop(job) and not standing.adopted:
         return job
-    return _record(job, member, status=status)
+    return _record(job, member, status=message.status, ago_s=message.failed_ago_s)
 
 
 def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None) -> Job:
@@ -204,7 +204,7 @@ def _failed(job: Job, member: Member, message: Failed) -> Job:
     standing = job.standing
     if standing is None or member.world != standing.id or message.generation != standing.generation:
         return job
-    return job if _was_told_to_stop(job) else _record(job, member, status=message.status)
+    return job if _was_told_to_stop(job) else _record(job, member, status=message.status, ago_s=message.ago_s)
 
 
 def _was_told_to_stop(job: Job) -> bool:
@@ -212,13 +212,17 @@ def _was_told_to_stop(job: Job) -> bool:
     return job.round is not None and job.round.draining and not job.failures
 
 
-def _record(job: Job, member: Member, *, status: int | None) -> Job:
-    """Note a worker's own end in the current world, once per member."""
+def _record(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0) -> Job:
+    """Note a worker's own end in the current world, once per member. The first one is the cause of the others, whoever is heard first."""
     if any(failure.member == member.name for failure in job.failures):
         return job
-    failure = Failure(member.name, pod_of(member), status)
-    words = f"a worker of {member.name} ended with status {status}" if status is not None else f"a worker of {member.name} ended"
-    return replace(job, failures=(*job.failures, failure), trouble=job.trouble or (words, Cause.USER.value))
+    failure = Failure(member.name, pod_of(member), status, at=job.now - ago_s)
+    failures = tuple(sorted((*job.failures, failure), key=attrgetter("at")))
+    trouble = job.trouble
+    if trouble is None or (failures[0] is failure and trouble[1] == Cause.USER.value):
+        words = f"a worker of {member.name} ended with status {status}" if status is not None else f"a worker of {member.name} ended"
+        trouble = (words, Cause.USER.value)
+    return replace(job, failures=failures, trouble=trouble)
 
 
 def _finished(job: Job, member: Member, generation: int) -> Job:

@@ -1,4 +1,5 @@
-"""What can happen to a job as the machine sees it: a member said something, its connection broke, the controller spoke, or time passed."""
+"""What can happen to a job as the machine sees it: a member said something, its connection broke, the controller spoke, time passed, or the
+server stood still."""
 
 from dataclasses import dataclass
 
@@ -42,4 +43,11 @@ class Tick:
     """Nothing happened but time."""
 
 
-Event = Said | Lost | Expected | Stepped | Tick
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The server itself stood still for so long, and goes on. Whatever came meanwhile is yet to be heard."""
+
+    pause_s: float
+
+
+Event = Said | Lost | Expected | Stepped | Tick | Resumed

@@ -59,7 +59,7 @@ def _drop_absent(job: Job) -> Job:
 
 def _is_overdue(job: Job, member: Member) -> bool:
     if member.broken_at is not None:
-        return job.is_settled and job.now >= member.broken_at + job.limits.return_s
+        return job.is_settled and job.now >= max(job.patient_until, member.broken_at + job.limits.return_s)
     return job.now >= member.heard_at + job.limits.silence_s
 
 
@@ -160,6 +160,9 @@ def _close_round(job: Job) -> Job:
     if job.disrupted and job.failures:
         loss = job.disrupted[0]  # found out after the failures that it brought about
         job = replace(job, round=replace(job.round, reason=loss.words, cause=loss.cause)) if job.round is not None else job
+    elif job.failures and job.trouble is not None and job.round is not None:
+        reason, cause = job.trouble  # of several failures the first, which may have been heard of last
+        job = replace(job, round=replace(job.round, reason=reason, cause=cause))
     job = charge_restarts(job)
     return job if job.closed else _seal(job, chosen)
 

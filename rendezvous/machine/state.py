@@ -131,6 +131,7 @@ class Failure:
     member: str
     pod: str
     status: int | None
+    at: float
     is_gone: bool = False
 
 
@@ -189,6 +190,8 @@ class Job:
     up_since: float
     now: float
     limits: Limits = field(default_factory=Limits)
+    patient_until: float = 0.0
+    """after the server stood still: until then a broken connection does not count as absence"""
     expectation: Expectation | None = None
     expected: Mapping[str, None] = field(default_factory=dict)
     """the names of the expectation, in its order"""

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from elastic.membership.wire import Beat, Join, Ready, View
-from rendezvous.machine import event_handlers, progress, rounds
-from rendezvous.machine.events import Event, Expected, Lost, Said, Stepped, Tick
+from rendezvous.machine import event_handlers, progress, rounds, standstill
+from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
 from rendezvous.machine.state import Job, Limits, Phase
-from rendezvous.machine.views import view
+from rendezvous.machine.views import summary, view
 
 CALM_S = 5.0
 
@@ -90,6 +90,9 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
                 known = job
                 job = progress.stepped(job, generation, step)
                 is_quiet = is_quiet and job.phases is known.phases and job.progress.fruitless == known.progress.fruitless
+            case Resumed(pause_s=pause_s):
+                is_quiet = False
+                job = standstill.resumed(job, pause_s)
             case Tick():
                 is_quiet, is_tick = False, True
     if is_quiet:
@@ -97,7 +100,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
     after = rounds.settle(job, let_go=is_tick)
     effects += _cuts(before, after)
     effects += _tells(before, after, subjects=subjects, answered=answered)
-    if _is_news(before, after):
+    if summary(before) != summary(after):
         effects.append(Publish())
     effects.append(Wake(_look_again_at(after, is_tick=is_tick, has_lost=has_lost)))
     return after, tuple(effects)
@@ -123,18 +126,10 @@ def _tells(before: Job, after: Job, *, subjects: set[str], answered: set[str]) -
     return effects
 
 
-def _is_news(before: Job, after: Job) -> bool:
-    """Whether the controller's picture may have changed."""
-    fields = ("members", "standing", "round", "closed", "restarts", "own", "explained", "phases", "expectation", "done_at", "is_complete")
-    if any(getattr(before, field) is not getattr(after, field) for field in fields):
-        return True
-    return before.progress.fruitless != after.progress.fruitless
-
-
 def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool) -> float:
     """When time alone may change something. A later moment than one already asked for does not put that off."""
     limits = job.limits
-    moments = [job.now + CALM_S, job.up_since + limits.settle_s]
+    moments = [job.now + CALM_S, job.up_since + limits.settle_s, job.patient_until]
     if job.round is not None:
         moments.append(job.round.until)
         if job.min_reached_at is not None:

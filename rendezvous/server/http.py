@@ -40,7 +40,7 @@ class Face:
         self._metrics = metrics
         self._streams = 0
         self._sockets: set[web.WebSocketResponse] = set()
-        self._listeners: set[asyncio.Transport | None] = set()
+        self._listeners: set[asyncio.Task[object]] = set()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=limits.EXPECTATION_BODY)
@@ -59,9 +59,8 @@ class Face:
         """Let members and controllers know that this server goes, so that they look for the next one at once. None of them is waited for
         one by one: thousands of members, or a silent one, would keep the address of the next server waiting.
         """
-        for transport in list(self._listeners):
-            if transport is not None:
-                transport.close()
+        for listener in self._listeners:
+            listener.cancel()
         goodbyes = [asyncio.create_task(socket.close(code=WSCloseCode.GOING_AWAY)) for socket in self._sockets]
         if goodbyes:
             await asyncio.wait(goodbyes, timeout=GOOD_BYE_S)
@@ -139,9 +138,10 @@ class Face:
             return _refusal(429, f"{MAX_STREAMS} streams are open already")
         response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
         await response.prepare(request)
-        transport = request.transport
+        transport, task = request.transport, asyncio.current_task()
+        assert task is not None
         self._streams += 1
-        self._listeners.add(transport)
+        self._listeners.add(task)
         try:
             version = -1
             while True:
@@ -162,7 +162,7 @@ class Face:
             return response
         finally:
             self._streams -= 1
-            self._listeners.discard(transport)
+            self._listeners.discard(task)
             if transport is not None and not transport.is_closing():
                 transport.abort()  # who does not read must not keep the connection
 

@@ -19,6 +19,7 @@ from rendezvous.machine import (
     Lost,
     Publish,
     Refuse,
+    Resumed,
     Said,
     SendView,
     Stepped,
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 MAX_JOBS = 20_000
 EMPTY_JOB_KEPT_S = 3600.0
+PULSE_S = 0.5
+LATE_S = 0.5
+"""A pulse that comes so late shows that this process stood still: it was stopped, starved, or a single decision took that long."""
 REPLACED = "a newer incarnation of this member has come"
 
 
@@ -85,7 +89,8 @@ class Hub:
         self._instance = instance
         self._clock = clock
         self._limits = limits or Limits()
-        self._up_since = clock()
+        self._up_since = self._alive_at = clock()
+        self._pulse_timer: asyncio.TimerHandle | None = None
         self._jobs: dict[str, Course] = {}
         self._version = 0
         self._changed = asyncio.Event()
@@ -227,6 +232,9 @@ class Hub:
                 raise Full(f"this server holds {MAX_JOBS} jobs already")
             job = begin(uid, instance=self._instance, up_since=self._up_since, now=self._clock(), limits=self._limits)
             course = self._jobs[uid] = Course(job)
+            if self._pulse_timer is None:
+                self._alive_at = self._clock()
+                self._pulse()
         return course
 
     def _apply(self, course: Course, event: Event) -> None:
@@ -235,13 +243,32 @@ class Hub:
             asyncio.get_running_loop().call_soon(self._decide, course)
         course.inbox.append(event)
 
+    def _pulse(self) -> None:
+        """Shows, as long as there are jobs, that the process runs."""
+        self._notice_standstill()
+        self._alive_at = self._clock()
+        self._pulse_timer = asyncio.get_running_loop().call_later(PULSE_S, self._pulse) if self._jobs else None
+
+    def _notice_standstill(self) -> None:
+        """Before anything is decided by what has not come: what came during a standstill has yet to be read."""
+        pause_s = self._clock() - self._alive_at - PULSE_S
+        if pause_s < LATE_S:
+            return
+        log.warning("this process stood still", extra={"seconds": round(pause_s, 1), "jobs": len(self._jobs)})
+        self._alive_at = self._clock()
+        for course in self._jobs.values():
+            if not course.inbox:
+                asyncio.get_running_loop().call_soon(self._decide, course)
+            course.inbox.insert(0, Resumed(pause_s))
+
     def _decide(self, course: Course) -> None:
+        self._notice_standstill()
         before, events = course.job, course.inbox
         course.inbox = []
         if self._jobs.get(before.uid) is not course:
             return  # forgotten in the meantime
         course.job, effects = step_all(course.job, events, self._clock())
-        if any(not isinstance(event, Tick) for event in events):
+        if any(not isinstance(event, Tick | Resumed) for event in events):
             course.touched = course.job.now
         for effect in effects:
             match effect:

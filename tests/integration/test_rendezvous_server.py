@@ -308,3 +308,57 @@ def test_where_nobody_answers_the_client_says_so(tmp_path: Path) -> None:
     with pytest.raises(RendezvousError, match="PUT /v1/jobs/job/expectation") as refusal:
         asyncio.run(ask())
     assert refusal.value.code == 0
+
+
+def test_a_server_that_is_stopped_and_goes_on_ends_no_world(server: Server) -> None:
+    """Stopped for longer than a member may be silent, it took them all for gone before it read what they had sent."""
+    server.expect("job", expecting(3, min=3))
+    with members(server, "job", 3) as group:
+        wait_until(lambda: all(member.generation == 1 for member in group), what="a world of 3")
+        assert server.process is not None
+        os.kill(server.process.pid, signal.SIGSTOP)
+        time.sleep(25)
+        os.kill(server.process.pid, signal.SIGCONT)
+        wait_until(lambda: all(member.presence.away_s == 0 for member in group), what="all are connected")
+        time.sleep(20)  # as long as anything of it could show: members that stay away are missed after 15 s
+        world = server.world("job")
+        assert world is not None
+        assert (world.phase, world.generation, len(world.members), world.restarts) == ("running", 1, 3, {})
+        assert not any(member.presence.view.reform for member in group)
+    assert "this process stood still" in server.log()
+
+
+def test_a_server_that_is_told_to_end_waits_for_nobody(server: Server) -> None:
+    """The controllers' streams of worlds kept it for six seconds, in which no other server could take its place."""
+    server.expect("job", expecting(2))
+    broke, ended = threading.Event(), threading.Event()
+
+    async def listen() -> None:
+        opened = asyncio.Event()
+        async with server.client() as client:
+
+            async def take() -> None:
+                async for _ in client.worlds(on_open=opened.set):
+                    pass
+
+            task = asyncio.create_task(take())
+            await opened.wait()
+            broke.set()
+            await asyncio.to_thread(ended.wait)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    listener = threading.Thread(target=lambda: asyncio.run(listen()))
+    listener.start()
+    try:
+        with members(server, "job", 2) as group:
+            wait_until(lambda: all(member.generation for member in group) and broke.is_set(), what="all are connected")
+            assert server.process is not None
+            began = time.monotonic()
+            server.process.terminate()
+            assert server.process.wait(20) == 0
+            assert time.monotonic() - began < 3.0
+    finally:
+        ended.set()
+        listener.join(10)

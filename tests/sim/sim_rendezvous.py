@@ -6,18 +6,74 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec import structs
 
 from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View, World
-from rendezvous.server.hub import Hub
+from rendezvous.server.hub import Course, Full, Hub
 
 BEAT_S = 5.0
 REACH_S = 0.01
+SILENCE_S = 20.0
+"""After so long without an answer to its pings an agent looks for another server."""
+CALL_S = 10.0
+"""So long the controller waits for an answer."""
 
 
 class Unreachable(Exception):
     """The server did not answer."""
+
+
+class SimHub(Hub):
+    """A hub that may stand still, as a process that is stopped: what comes waits in the sockets, and timers are late."""
+
+    def __init__(self, instance: str) -> None:
+        super().__init__(instance=instance, clock=asyncio.get_running_loop().time)
+        self.runs = asyncio.Event()
+        self.runs.set()
+        self._late: list[Callable[[], object]] = []
+        self._unread: list[Callable[[], object]] = []
+
+    def stand_still(self, seconds: float) -> None:
+        if self.runs.is_set():
+            self.runs.clear()
+            asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        """Timers first, which is the worst that can be: whoever decides then has heard nobody."""
+        self.runs.set()
+        late, self._late = self._late, []
+        unread, self._unread = self._unread, []
+        for call in late:
+            call()
+        for call in unread:
+            asyncio.get_running_loop().call_later(REACH_S, call)
+
+    def hears(self, call: Callable[[], object]) -> None:
+        """Something has come through a connection."""
+        if self.runs.is_set():
+            call()
+        else:
+            self._unread.append(call)
+
+    def _decide(self, course: Course) -> None:
+        if self.runs.is_set():
+            super()._decide(course)
+        else:
+            self._late.append(partial(self._decide, course))
+
+    def _tick(self, course: Course) -> None:
+        if self.runs.is_set():
+            super()._tick(course)
+        else:
+            self._late.append(partial(self._tick, course))
+
+    def _pulse(self) -> None:
+        if self.runs.is_set():
+            super()._pulse()
+        else:
+            self._late.append(self._pulse)
 
 
 class SimServer:
@@ -49,9 +105,18 @@ class SimServer:
     def come_up(self) -> None:
         self.is_down = False
 
-    def _new_hub(self) -> Hub:
+    def stand_still(self, seconds: float) -> None:
+        """The process is stopped and goes on: no connection breaks, and nobody is answered."""
+        self.hub.stand_still(seconds)
+
+    def silence(self, link: "Connection", seconds: float) -> None:
+        """Nothing passes through this connection, and neither side hears that; what was sent arrives when it passes again."""
+        self.cut_off += 1
+        link.falls_silent(seconds)
+
+    def _new_hub(self) -> SimHub:
         self.starts += 1
-        return Hub(instance=f"s{self.starts}", clock=asyncio.get_running_loop().time)
+        return SimHub(f"s{self.starts}")
 
     def _break_all(self) -> None:
         links, self.links = self.links, []
@@ -96,6 +161,10 @@ class SimServer:
         await asyncio.sleep(REACH_S)
         if self.is_down:
             raise Unreachable("no connection")
+        try:
+            await asyncio.wait_for(self.hub.runs.wait(), CALL_S)
+        except TimeoutError:
+            raise Unreachable("no answer") from None
 
 
 async def _either(*waits: object) -> None:
@@ -112,26 +181,66 @@ class Connection:
     """One connection of an agent; the hub's Link."""
 
     agent: "Agent"
-    hub: Hub
+    hub: SimHub
     is_open: bool = True
+    is_silent: bool = False
+    heard_at: float = 0.0
+    """when the agent heard of the server last"""
+    held_up: list[Callable[[], object]] = field(default_factory=list)
+
+    def falls_silent(self, seconds: float) -> None:
+        if not self.is_silent:
+            self.is_silent = True
+            asyncio.get_running_loop().call_later(seconds, self._passes_again)
+
+    def _passes_again(self) -> None:
+        self.is_silent = False
+        held_up, self.held_up = self.held_up, []
+        for call in held_up:
+            call()
+
+    def carry(self, call: Callable[[], object]) -> None:
+        """One message, in either direction, in order."""
+        if self.is_silent:
+            self.held_up.append(call)
+        else:
+            call()
+
+    def up(self, call: Callable[[], object]) -> None:
+        """What the agent sends arrives, unless the hub is a former one's by then."""
+        self.carry(lambda: self.hub.hears(call))
+
+    def down(self, call: Callable[..., object], *args: object) -> None:
+        self.carry(lambda: asyncio.get_running_loop().call_later(REACH_S, call, self, *args))
+
+    def answer_ping(self) -> None:
+        def answered() -> None:
+            self.heard_at = asyncio.get_running_loop().time()
+
+        self.up(lambda: self.carry(answered))
 
     def send(self, view: View) -> None:
-        asyncio.get_running_loop().call_later(REACH_S, self.agent.hear, self, view)
+        self.down(self.agent.hear, view)
 
     def end(self, reason: str) -> None:
         self.is_open = False
-        asyncio.get_running_loop().call_later(REACH_S, self.agent.refused, self, reason)
+        self.down(self.agent.refused, reason)
 
     def close(self) -> None:
         self.is_open = False
-        asyncio.get_running_loop().call_later(REACH_S, self.agent.cut, self)
+        self.down(self.agent.cut)
 
     def breaks(self, hub: Hub) -> None:
         """Both sides notice, unless one of them is not there any more."""
         self.is_open = False
         if hub is self.hub:
-            hub.detach(self.agent.job_uid, name=self.agent.name, incarnation=self.agent.incarnation, link=self)
+            self.leave()
         asyncio.get_running_loop().call_later(REACH_S, self.agent.cut, self)
+
+    def leave(self) -> None:
+        """The hub hears that the connection is gone."""
+        agent = self.agent
+        self.up(partial(self.hub.detach, agent.job_uid, name=agent.name, incarnation=agent.incarnation, link=self))
 
 
 @dataclass(eq=False, slots=True)
@@ -216,16 +325,22 @@ class Agent:
         if self.server.is_down:
             self._later(0.5, self._connect)
             return
-        self.link = Connection(self, self.server.hub)
+        self.link = Connection(self, self.server.hub, heard_at=asyncio.get_running_loop().time())
         self.server.links.append(self.link)
         store = f"{self.name}:{self._generation}"
         failed = self.is_ready and self.has_failed
         join = Join(
             incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=store, failed=failed, status=1 if failed else None
         )
-        self.server.hub.attach(self.job_uid, name=self.name, link=self.link, message=join)
+        self.link.up(partial(self._present, self.link, join))
         if self.has_failed and not self.is_ready:
             self._say(Failed(generation=self._generation, status=1))
+
+    def _present(self, link: Connection, join: Join) -> None:
+        try:
+            link.hub.attach(self.job_uid, name=self.name, link=link, message=join)
+        except Full:
+            link.close()
 
     def _come(self, generation: int) -> None:
         """Stop working in this world and stand at the barrier."""
@@ -235,12 +350,18 @@ class Agent:
 
     def _beat(self) -> None:
         if not self.is_over:
+            if self.link is not None and asyncio.get_running_loop().time() > self.link.heard_at + SILENCE_S:
+                self._drop()
+                self._later(self.draw.uniform(0.05, 0.5), self._connect)
             self._say(Beat())
+            if self.link is not None:
+                self.link.answer_ping()
             self._later(BEAT_S, self._beat)
 
     def _say(self, message: FromMember) -> None:
         if self.link is not None and self.link.is_open:
-            self.link.hub.said(self.job_uid, name=self.name, incarnation=self.incarnation, message=message)
+            said = self.link.hub.said
+            self.link.up(partial(said, self.job_uid, name=self.name, incarnation=self.incarnation, message=message))
 
     def _drop(self) -> None:
         assert self.link is not None
@@ -248,7 +369,7 @@ class Agent:
         if link in self.server.links:
             self.server.links.remove(link)
         link.is_open = False
-        link.hub.detach(self.job_uid, name=self.name, incarnation=self.incarnation, link=link)
+        link.leave()
 
     def _exit(self, code: int) -> None:
         if not self.is_over:

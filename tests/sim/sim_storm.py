@@ -207,11 +207,17 @@ class Storm:
             (1, "the rendezvous server restarts", self.server.restart),
             (1, "the rendezvous server is cut off", self.server.go_down),
             (2, "the rendezvous server is back", self.server.come_up),
+            (1, "the rendezvous server is stopped and goes on", lambda: self.server.stand_still(self.draw.choice([3.0, 15.0, 40.0]))),
+            (1, "a member falls silent", self._silence),
             (1, "a clock steps", self._step_clock),
             (1 if self.options.kills else 0, "a controller is killed", lambda: self.draw.choice(self.controllers).kill()),
             (0.5 if self.options.kills else 0, "a controller is stopped in good order", lambda: self.draw.choice(self.controllers).stop()),
             (1, "a controller stands still", lambda: self.draw.choice(self.controllers).stand_still(self.draw.choice([3, 15, 40]))),
         ]
+
+    def _silence(self) -> None:
+        if self.server.links:
+            self.server.silence(self.draw.choice(self.server.links), self.draw.choice([5.0, 15.0, 40.0]))
 
     def _befalls(self, mishap: Callable[[Object], object]) -> None:
         running = self.cluster.running()

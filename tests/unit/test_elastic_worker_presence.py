@@ -108,3 +108,22 @@ def test_a_server_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) ->
     threading.Timer(0.3, quiet._far.send, (b"x",)).start()
     waits(monkeypatch, lambda: quiet)
     assert quiet.pings > 3, "and it beats on"
+
+
+def test_a_failure_is_told_with_the_seconds_since_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "tls", lambda self: None)
+    told = Settings(host="h", port=1, job="j", member="m", pod_uid="u", address="a", token="t", ca="")
+    agent, sent = Presence(told, on_signal=lambda number: None), list[str]()
+    noted = time.monotonic()
+    agent.state("failed", generation=3, status=1)
+    monkeypatch.setattr("elastic_worker.presence.time.monotonic", lambda: noted + 7.0)
+    connection = Connection()
+    monkeypatch.setattr(connection, "send", sent.append)
+    agent._send_all(connection)  # type: ignore[arg-type]
+    (said,) = [json.loads(text) for text in sent]
+    assert said == {"t": "failed", "generation": 3, "status": 1, "ago_s": pytest.approx(7.0, abs=0.1)}
+    agent.stand_at_barrier(after=3, store="a:1")
+    assert agent._introduction()["failed_ago_s"] == pytest.approx(7.0, abs=0.1)
+    connection.drop()
+    monkeypatch.undo()
+    agent.close()

@@ -44,9 +44,9 @@ def hub(clock: Clock) -> Hub:
     return Hub(instance="s1", clock=clock)
 
 
-def attach(hub: Hub, name: str, incarnation: str = "") -> Wire:
+def attach(hub: Hub, name: str, incarnation: str = "", *, uid: str = "job") -> Wire:
     wire = Wire()
-    hub.attach("job", name=name, link=wire, message=Join(incarnation=incarnation or f"{name}/1", store=f"{name}:1"))
+    hub.attach(uid, name=name, link=wire, message=Join(incarnation=incarnation or f"{name}/1", store=f"{name}:1"))
     return wire
 
 
@@ -150,6 +150,36 @@ async def test_the_machine_hears_of_steps_that_lead_on_and_the_controller_only_o
     assert (job.progress.step, job.progress.here) == (10, 10)
 
 
+async def test_a_word_that_changes_nothing_is_no_news(hub: Hub) -> None:
+    expectation = Expectation(members=("w0",), min=1, max=1)
+    hub.expect("job", expectation)
+    attach(hub, "w0")
+    await turn()
+    seen = hub.version
+    for number in range(3):
+        hub.expect("job", Expectation(members=("w0",), min=1, max=1, number=number))
+        await turn()
+    assert hub.version == seen
+
+
+async def test_a_server_that_was_stopped_and_goes_on_takes_nobody_for_silent(hub: Hub, clock: Clock) -> None:
+    """Stopped for 25 s, it took all members of each world for silent before it read what they had sent meanwhile."""
+    hub.expect("job", Expectation(members=("w0", "w1", "w2"), min=1, max=3))
+    wires = [attach(hub, name) for name in ("w0", "w1", "w2")]
+    await turn()
+    clock.now += 25
+    hub.detach("job", name="w2", incarnation="w2/1", link=wires[2])  # it had given the server up, and will come back
+    hub._tick(hub._jobs["job"])
+    await turn()
+    clock.now += 0.4
+    hub._tick(hub._jobs["job"])
+    await turn()
+    world = hub.world("job")
+    assert world is not None
+    assert (world.phase, len(world.members), world.restarts) == ("running", 3, {})
+    assert not any(wire.is_closed for wire in wires)
+
+
 async def test_members_that_nobody_expects_are_turned_away_once_there_are_many(hub: Hub) -> None:
     """A worker's token opens as many names as its holder likes to make up."""
     hub.expect("job", Expectation(members=("w0",), min=1, max=1))
@@ -171,7 +201,7 @@ async def test_a_listener_that_begins_hears_of_no_job_that_is_gone_and_one_that_
         await turn()
     seen = hub.version
     hub.forget("b")
-    hub.expect("a", Expectation(members=("w0", "w1"), max=2))
+    attach(hub, "w0", uid="a")
     await turn()
     assert [world.job for world in hub.since(-1)] == ["c", "a"]
     assert [(world.job, world.forgotten) for world in hub.since(seen)] == [("a", False), ("b", True)]

@@ -4,7 +4,7 @@ from msgspec import structs
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Join, Leaving, Notice, Ready
-from rendezvous.machine import Limits, Said, step, summary
+from rendezvous.machine import Limits, Resumed, Said, Tick, step, summary
 
 
 def test_a_round_closes_the_moment_everyone_expected_is_there() -> None:
@@ -282,3 +282,40 @@ def test_members_that_re_form_in_place_move_on_without_their_agent_restarting() 
     assert group.world() == {"w0": 0, "w1": 1, "w2": 2}
     assert before == {name: agent.incarnation for name, agent in group.agents.items()}
     assert summary(group.job).restarts == {}
+
+
+def test_after_a_standstill_of_the_server_its_members_have_the_time_that_they_had() -> None:
+    group = group_of(3)
+    group.now += 60.0
+    group.cut("w2")  # it gave the server up meanwhile
+    group.apply(Resumed(60.0))
+    group.wake_at = group.now
+    group.advance(10)
+    assert [agent.generation for agent in group.agents.values()] == [1, 1, 1]
+    group.link("w2")
+    group.advance(30)
+    assert [agent.generation for agent in group.agents.values()] == [1, 1, 1]
+    assert group.job.restarts == {}
+
+
+def test_who_stays_away_after_a_standstill_of_the_server_is_missed_in_the_end() -> None:
+    group = group_of(2)
+    group.now += 60.0
+    group.cut("w1")
+    group.apply(Resumed(60.0))
+    group.wake_at = group.now
+    group.advance(20)
+    group.come_all()
+    assert group.world() == {"w0": 0}
+
+
+def test_a_round_waits_no_shorter_because_the_server_stood_still() -> None:
+    group = group_of(2)
+    group.expect("w0", "w1", "w2", "w3", min=1, max=4)
+    group.start("w2")
+    group.now += 60.0
+    group.apply(Resumed(60.0))
+    group.apply(Tick())
+    assert group.agents["w0"].view.reform == "", "w3 has not had its time yet"
+    group.advance(6)
+    assert group.agents["w0"].view.reform != ""

@@ -1,8 +1,9 @@
 """What a machine does that has just started, that sleeps or whose clock jumps, and how it times a rescale: by example, in virtual time."""
 
+from msgspec import structs
 from rendezvous_group import Group, group_of
 
-from rendezvous.machine import Stepped, Tick, step, summary
+from rendezvous.machine import Said, Stepped, Tick, step, summary
 
 
 def test_a_restarted_server_finds_the_world_as_its_members_present_it() -> None:
@@ -125,3 +126,19 @@ def test_the_time_until_a_lost_connection_was_certain_is_told_apart() -> None:
     rescale = summary(group.job).rescale
     assert rescale is not None
     assert rescale.phases["detect"] == 1000
+
+
+def test_of_workers_that_failed_while_the_server_was_away_the_first_is_named_and_charged() -> None:
+    """The peer whose worker was brought down came back first, and was named as the one that failed."""
+    group = group_of(3)
+    group.start_server()
+    group.retell()
+    for name, ago_s in (("w2", 0.5), ("w0", 2.0), ("w1", 0.7)):
+        agent = group.agents[name]
+        agent.is_ready = agent.is_linked = True
+        join = structs.replace(agent.join(), failed=True, status=1, failed_ago_s=ago_s)
+        group.apply(Said(name, agent.incarnation, join))
+    group.advance(20)
+    assert group.job.standing is not None
+    assert group.job.standing.reason == "a worker of w0 ended with status 1; 3 members"
+    assert {entry.pod: entry.cause for entry in group.job.own.values()} == {"w0": "user", "w1": "collateral", "w2": "collateral"}

@@ -1,0 +1,30 @@
+"""What it means that the server itself stood still for a while, stopped or starved: nobody was heard, because nobody listened. So what has
+waited for something to come has not waited during that time; deadlines that the controller gave go on.
+"""
+
+from dataclasses import replace
+
+from rendezvous.machine.state import Job
+
+
+def resumed(job: Job, pause_s: float) -> Job:
+    """The job after such a pause. Members whose connections broke over it have as long to come back, as after a start of the server."""
+
+    def later(at: float) -> float:
+        return min(job.now, at + pause_s)
+
+    members = {
+        name: replace(member, heard_at=later(member.heard_at), broken_at=None if member.broken_at is None else later(member.broken_at))
+        for name, member in job.members.items()
+    }
+    waiting = job.round
+    limits = job.limits
+    return replace(
+        job,
+        members=members,
+        round=replace(waiting, until=waiting.until + pause_s) if waiting is not None else None,
+        min_reached_at=None if job.min_reached_at is None else later(job.min_reached_at),
+        progress=replace(job.progress, moved_at=later(job.progress.moved_at)),
+        up_since=later(job.up_since),
+        patient_until=job.now + min(limits.settle_s, max(limits.return_s, pause_s)),
+    )
