@@ -239,7 +239,7 @@ def _owner_in_words(key: Key, there: Object) -> str:
     """Whose an object is that has a name which we need."""
     owner = next((r for r in there["metadata"].get("ownerReferences") or () if r.get("controller")), None)
     if owner is None:
-        return "it belongs to no job: delete or rename it"
+        return "it belongs to no job: delete it, or give it the ownerReferences that it should have"
     if (owner.get("kind"), owner.get("name")) == (key.kind, key.name):
         return f"it belongs to an earlier {key.kind} {key.name} and goes with it"
     return f"it belongs to {owner.get('kind')} {owner.get('name')}: give one of the two another name"

@@ -134,3 +134,21 @@ def test_pods_of_a_kind_that_is_left_to_another_operator_are_nobodys_concern() -
 
     with no_errors_logged():
         sim_time.run(story())
+
+
+@pytest.mark.parametrize("policy", [None, {"minReplicas": 1, "maxReplicas": 2}], ids=["static", "elastic"])
+def test_a_job_whose_pod_lost_its_owner_says_which_and_what_to_do(policy: Object | None) -> None:
+    async def story() -> None:
+        scene = Scene(TORCH)
+        scene.api.create(JOBS[TORCH], job_of(KINDS[TORCH], {"Worker": 2}, policy=policy, run_policy={}), actor="user")
+        await asyncio.sleep(30.0)
+        scene.api.change(PODS, f"{NAME}-worker-1", lambda pod: pod["metadata"].pop("ownerReferences"))
+        await asyncio.sleep(30.0)
+        words = f"It waits for a name: pods {NAME}-worker-1 already exists; it belongs to no job: delete it, or give it the ownerReferences"
+        assert words in scene.message(TORCH)
+        scene.api.remove(PODS, f"{NAME}-worker-1")
+        await asyncio.sleep(90.0)
+        assert owner_uid(scene.api.get(PODS, f"{NAME}-worker-1")["metadata"]) == scene.api.get(JOBS[TORCH], NAME)["metadata"]["uid"]
+        assert "It waits" not in scene.message(TORCH)
+
+    sim_time.run(story())

@@ -117,6 +117,9 @@ def test_pods_of_the_control_plane_fit_the_level_restricted_and_say_what_they_ne
     for pod, container in containers(build(overlay)):
         seen += 1
         assert pod["securityContext"]["runAsNonRoot"] is True
+        user = (DEPLOY / "Dockerfile").read_text().rpartition("USER ")[2].split()[0]
+        # A kubelet takes no group from an image: without one here files would be root's group's.
+        assert f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" == user
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         context = container["securityContext"]
         assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
