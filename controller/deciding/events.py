@@ -101,7 +101,7 @@ def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
     workers = counts.get(WORKER, Tally())
     if job.elastic is None or not job.kind.native_elastic or workers.succeeded or workers.active >= job.least_workers:
         return ""
-    return f" It waits, for {workers.active} of at least {job.least_workers} workers run."
+    return f"Waiting for workers: {workers.active} of at least {job.least_workers} running."
 
 
 def of_remarks(snapshot: Snapshot) -> Iterator[JobEvent]:

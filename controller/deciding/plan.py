@@ -22,7 +22,14 @@ from controller.deciding.events import (
 )
 from controller.deciding.job_view import JobView, booked, called, counted, derive
 from controller.deciding.lifecycle import cleanup, failure, gang_restart, suspension, termination
-from controller.deciding.lifecycle.conditions import is_over, reason_of, with_condition, with_words_at_end
+from controller.deciding.lifecycle.conditions import (
+    has_begun,
+    is_over,
+    reason_of,
+    with_condition,
+    with_running_false,
+    with_words_at_end,
+)
 from controller.deciding.lifecycle.lost_nodes import with_lost_given_up
 from controller.deciding.lifecycle.success import is_running
 from controller.deciding.objects import pod_group
@@ -177,14 +184,22 @@ def _objects(job: Job, snapshot: Snapshot) -> list[Object]:
 
 
 def _shown(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool) -> JobStatus:
-    """Counts and the condition that follows from them; a group that falls apart does not run, whoever of it still does."""
-    job, now = view.job, view.snapshot.now
-    waiting = creation_backoff.in_words(view.status, view.snapshot)
+    """Counts and the condition that follows from them. A group that falls apart does not run, whoever of it still does, nor one that is
+    too small to train; but upstream says of it that it does, and a job that has not begun is as
+    new while its pods start.
+    """
+    job, now, is_strict = view.job, view.snapshot.now, view.snapshot.settings.strict
     status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
-    if not is_apart and is_running(job, view.counts):
-        message = f"{job.kind.name} {called(job)} is running.{shortage(job, view.counts)}{in_words(job, view.snapshot)}{waiting}"
+    is_active, pause = not is_apart and is_running(job, view.counts), creation_backoff.in_words(view.status, view.snapshot)
+    remarks = in_words(job, view.snapshot) + pause
+    waits = "" if is_strict else shortage(job, view.counts)
+    if is_active and not waits:
+        message = f"{job.kind.name} {called(job)} is running.{remarks}"
         return with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
     if restarting:
-        message = restarting[0].message + waiting
-        return with_condition(status, ConditionType.RESTARTING, reason=reason_of(job, "Restarting"), message=message, now=now)
-    return with_words_at_end(status, waiting, mark=creation_backoff.WAITS, now=now)
+        message = restarting[0].message + pause
+        status = with_condition(status, ConditionType.RESTARTING, reason=reason_of(job, "Restarting"), message=message, now=now)
+    has_no_room = any(pod.unscheduled for pod in view.snapshot.pods)
+    if waits and (is_active or has_no_room or has_begun(status)):
+        status = with_running_false(status, reason=reason_of(job, "Waiting"), message=f"{waits}{remarks}", now=now)
+    return status if restarting else with_words_at_end(status, pause, mark=creation_backoff.WAITS, now=now)

@@ -50,6 +50,8 @@ def test_an_agent_that_gives_up_after_a_loss_costs_a_fresh_store_and_nothing_els
     assert len(cluster.names()) == 3
     assert not before & {one.uid for one in cluster.pods.values()}
     assert elastic(cluster).restarts == {}
+    cluster.run_all()
+    cluster.settle()
     assert cluster.state() == "Running"
 
 

@@ -91,11 +91,58 @@ def test_below_its_minimum_a_job_says_that_it_waits_once_and_in_its_state() -> N
         del cluster.pods[name]
     cluster.world = World(generation=1, members=frozenset(), phase="re-forming")
     assert "BelowMinimum" in reasons([cluster.round()])
-    assert cluster.job.status.conditions[-1].message == "PyTorchJob team/train is running. It waits, for 1 of at least 2 workers run."
+    waiting = cluster.job.status.condition("Running")
+    assert waiting is not None
+    assert (waiting.status, waiting.message) == ("False", "Waiting for workers: 1 of at least 2 running.")
+    assert cluster.state() == "Created", "kubectl get shows the type of the last condition, whatever its status"
     cluster.run_all()
     cluster.world = World(generation=2, members=frozenset(cluster.pods), phase="running")
     assert "BelowMinimum" not in reasons(cluster.settle())
     assert cluster.job.status.conditions[-1].message == "PyTorchJob team/train is running."
+
+
+def test_without_any_worker_an_elastic_job_does_not_run() -> None:
+    cluster = Cluster(elastic_job(2), settings=OURS)
+    cluster.settle()
+    assert cluster.job.status.condition("Running") is None, "a job that has not begun is as new"
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.state() == "Running"
+    for name in cluster.names():
+        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.PENDING)
+    cluster.settle()
+    waiting = cluster.job.status.condition("Running")
+    assert waiting is not None
+    assert (waiting.status, waiting.message) == ("False", "Waiting for workers: 0 of at least 1 running.")
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.state() == "Running"
+    assert [c.type for c in cluster.job.status.conditions] == ["Created", "Running"]
+
+
+def test_in_strict_compatibility_a_job_runs_as_upstream_says() -> None:
+    cluster = Cluster(elastic_job(2), settings=replace(OURS, strict=True))
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    for name in cluster.names():
+        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.PENDING)
+    cluster.settle()
+    assert cluster.state() == "Running"
+
+
+def test_a_suspended_job_does_not_say_that_it_waits_for_workers() -> None:
+    cluster = Cluster(elastic_job(2), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    for name in cluster.names():
+        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.PENDING)
+    cluster.settle()
+    cluster.job = elastic_job(2, policy={"suspend": True}, status=cluster.job.status)
+    cluster.settle()
+    assert cluster.state() == "Suspended"
+    assert "Waiting" not in str(cluster.job.status.conditions)
 
 
 def test_workers_that_have_finished_are_not_missing() -> None:

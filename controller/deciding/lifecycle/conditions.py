@@ -20,6 +20,11 @@ def is_over(status: JobStatus) -> bool:
     return holds(status, ConditionType.SUCCEEDED) or holds(status, ConditionType.FAILED)
 
 
+def has_begun(status: JobStatus) -> bool:
+    """Whether the job has run before."""
+    return any(status.condition(type.value) is not None for type in (ConditionType.RUNNING, ConditionType.RESTARTING))
+
+
 def reason_of(job: Job, word: str) -> str:
     return f"{job.kind.name}{word}"
 
@@ -53,6 +58,20 @@ def with_words_at_end(status: JobStatus, words: str, *, mark: str, now: datetime
     last = status.conditions[-1]
     message = last.message.partition(mark)[0] + words
     return status if message == last.message else _in_place(status, replace(last, message=message, last_update_time=now))
+
+
+def with_running_false(status: JobStatus, *, reason: str, message: str, now: datetime) -> JobStatus:
+    """Clients take the last condition for the state, whatever its status: one that does not hold stands before the last that does."""
+    if holds(status, ConditionType.FAILED):
+        return status
+    type = ConditionType.RUNNING.value
+    old = status.condition(type)
+    if old is not None and old.status == "False" and old.reason == reason:
+        return status if old.message == message else _in_place(status, replace(old, message=message, last_update_time=now))
+    new = Condition(type=type, status="False", reason=reason, message=message, last_update_time=now, last_transition_time=now)
+    kept = [c for c in status.conditions if c.type != type]
+    last = max((at for at, c in enumerate(kept) if c.status == "True"), default=len(kept))
+    return replace(status, conditions=(*kept[:last], new, *kept[last:]))
 
 
 def _in_place(status: JobStatus, condition: Condition) -> JobStatus:

@@ -20,7 +20,7 @@ def suspended(job: Job, snapshot: Snapshot, status: JobStatus, news: tuple[JobEv
     if not holds(status, ConditionType.SUSPENDED):
         news = (*news, normal(reason_of(job, "Suspended"), message, about=str(now)))
     reason = reason_of(job, "Suspended")
-    if holds(status, ConditionType.RUNNING):
+    if status.condition(ConditionType.RUNNING.value) is not None:
         status = with_condition(status, ConditionType.RUNNING, reason=reason, message=message, now=now, is_true=False)
     status = without_condition(status, ConditionType.RESTARTING)
     status = with_condition(status, ConditionType.SUSPENDED, reason=reason, message=message, now=now)
