@@ -348,7 +348,8 @@ def _here(job: Job, end: Ended) -> Member | None:
 
 
 def _by_itself(job: Job, end: Ended, *, words: str) -> Job:
-    return alone(job, end, words=words) if end.is_last and end.member not in job.leave_by else job
+    is_charged = end.is_last and end.member not in job.leave_by and end.cause != Cause.DISRUPTION
+    return alone(job, end, words=words) if is_charged else job
 
 
 def pod_of(member: Member) -> str:

@@ -148,7 +148,7 @@ def test_a_container_that_was_killed_from_outside_is_not_the_programs_crash(code
     name = "train-worker-1"
     again = Container(name="pytorch", restarts=1, last_exit_code=code, last_exit_reason="Error")
     cluster.pods[name] = replace(cluster.pods[name], containers=(again,))
-    assert told(cluster).ended == ()
+    assert told(cluster).ended == (End(name, cluster.pods[name].uid, 0, Cause.DISRUPTION),)
     crashed = replace(again, last_exit_code=1)
     cluster.pods[name] = replace(cluster.pods[name], containers=(crashed,))
     assert told(cluster).ended == (End(name, cluster.pods[name].uid, 0, Cause.USER),)

@@ -160,6 +160,30 @@ def test_a_container_that_ended_by_itself_is_charged_once_when_the_controller_sa
     assert summary(group.job).closed == "the container of w1 ended (user), and all 1 restarts that maxRestarts allows are used up"
 
 
+def test_a_container_that_was_killed_is_no_open_question_once_the_controller_has_seen_its_end() -> None:
+    """A lost connection is taken for a disruption with a doubt, which stayed in the status for as long as the pod lived."""
+    group = group_of(2)
+    group.kill("w1")
+    group.advance(1.1)
+    group.come_all()
+    assert [entry.unsure for entry in summary(group.job).uncounted] == [True]
+    group.start("w1", pod="w1")  # restarted in place
+    group.come_all()
+    killed = Ended(member="w1", pod_uid="w1", cause="disruption", run=0)
+    group.expect("w0", "w1", ended=(killed,))
+    (entry,) = [entry for entry in summary(group.job).uncounted if entry.pod == "w1"]
+    assert (entry.cause, entry.lost, entry.unsure) == ("disruption", False, False)
+    assert summary(group.job).explained == ("w1/0",)
+    assert summary(group.job).restarts["disruption"] == 1
+
+
+def test_a_killed_container_that_was_in_no_world_counts_nothing() -> None:
+    group = group_of(1)
+    group.expect("w0", "w1", ended=(Ended(member="w1", pod_uid="w1", cause="disruption", is_last=True),))
+    group.advance(30)
+    assert summary(group.job).restarts == {}
+
+
 def test_a_restarted_server_learns_from_the_controller_what_was_charged() -> None:
     group = group_of(2, budget=Budget(max_restarts=2), restarts={"user": 2, "disruption": 5})
     group.fail("w1", 1)

@@ -175,7 +175,9 @@ def departures(job: Job, snapshot: Snapshot, leaving: Sequence[Leaving], *, surp
     by = snapshot.now + timedelta(seconds=job.elastic.scale_in_grace_seconds)
     pods = _may_leave(snapshot)
     told = {entry.member: entry for entry in leaving}
-    new = [Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=by) for pod in surplus if pod.name not in told]
+    new = [
+        Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=by) for pod in surplus if pod.name in pods and pod.name not in told
+    ]
     for name, notice in notices(snapshot).items():
         if name not in told:
             new.append(Leaving(member=name, uid=pods[name].uid, cause=Cause.DISRUPTION.value, by=notice.by))
@@ -236,7 +238,7 @@ def tell(job: Job, snapshot: Snapshot, *, staying: Sequence[Pod], coming: Collec
 
 
 def _end_of(job: Job, pod: Pod) -> End | None:
-    """The newest end of the worker's container that was its own doing, until the server has confirmed that it took that into account."""
+    """The newest end of the worker's container with an error, until the server has confirmed that it took that into account."""
     container = next((c for c in pod.containers if c.name == job.kind.container), None)
     if container is None or end_reasons.cause_of(pod, container.name) is Cause.DISRUPTION:
         return None
@@ -245,9 +247,9 @@ def _end_of(job: Job, pod: Pod) -> End | None:
         code, reason, message, run = container.last_exit_code, container.last_exit_reason, container.last_message, container.restarts - 1
     if not code or is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid):
         return None
-    if end_reasons.came_from_outside(code, reason):
-        return None  # what the server saw of it, a broken connection or a farewell, is all there is to it
     cause = Cause.OUT_OF_MEMORY if end_reasons.of_container(reason) is end_reasons.Meaning.OUT_OF_MEMORY else Cause.USER
+    if end_reasons.came_from_outside(code, reason):
+        cause = Cause.DISRUPTION  # makes certain what the server saw of it, a broken connection or a farewell, and counts nothing by itself
     end = End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED)
     is_counted = job.status.elastic is not None and end.id in job.status.elastic.counted
     return None if is_counted else end
@@ -256,7 +258,7 @@ def _end_of(job: Job, pod: Pod) -> End | None:
 def is_accounted(job: Job, pod: Pod, snapshot: Snapshot) -> bool:
     """Whether the server has taken into account how this pod ended, if that is for it to count."""
     end = _end_of(job, pod)
-    return end is None or (snapshot.world is not None and end.id in snapshot.world.explained)
+    return end is None or end.cause is Cause.DISRUPTION or (snapshot.world is not None and end.id in snapshot.world.explained)
 
 
 def with_world(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:
