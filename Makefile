@@ -39,7 +39,7 @@ test-full: $(READY) $(TOOLS) ## the tests, those of second environments too, 1,0
 test-heavy: $(READY) $(TOOLS) ## train with the frameworks that are big to install, inside a time box (HEAVY_BOX_S=780)
 	$(BIN)/python scripts/test_heavy.py
 
-sim: $(READY) ## simulated lives of jobs under faults: SEEDS=1000 of them, or SEED=17 once more
+sim: $(READY) ## simulated lives of jobs under faults: SEEDS=1000 of them, others FROM=5000 on, or SEED=17 once more
 	SEEDS=$(or $(SEEDS),1000) FROM=$(or $(FROM),0) SEED=$(SEED) $(PYTEST) -q -n auto tests/sim$(if $(SEED),/test_sim_lives.py)
 
 demo: $(READY) ## an elastic PyTorchJob on the laptop cluster: scaled up, a worker killed, trained to its end

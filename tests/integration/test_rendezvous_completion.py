@@ -97,6 +97,7 @@ def test_a_worker_that_fails_when_too_few_are_left_to_begin_again_does_not_wait_
 
 
 def test_a_server_that_was_killed_in_between_hears_from_the_controller_that_the_work_is_done(agents: Agents, server: Server) -> None:
+    starts = len(agents.log())
     os.kill(agents.processes["train-worker-1"].pid, signal.SIGKILL)
     finish(agents, "train-worker-0", "train-worker-2")
     ends_well(agents, "train-worker-0", "train-worker-2")
@@ -107,4 +108,4 @@ def test_a_server_that_was_killed_in_between_hears_from_the_controller_that_the_
     server.expect(agents.job, Expectation(members=NAMES, pending=over, finished=over, min=1, max=4, floor=1, budget=Budget(max_restarts=0)))
     agents.start("train-worker-1")
     ends_well(agents, "train-worker-1")
-    assert [entry["member"] for entry in agents.log()].count("train-worker-1") == 1, "it did not train again"
+    assert len(agents.log()) == starts, "it did not train again"

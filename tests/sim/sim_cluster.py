@@ -11,8 +11,9 @@ from functools import partial
 
 from sim_api import Api
 from sim_rendezvous import Agent, SimServer
-from sim_time import now
+from sim_time import now, stamp
 
+from controller.watching.snapshot import GROUP
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import NODES, POD_DISRUPTION_BUDGETS, PODS, VOLCANO_POD_GROUPS, Object
 
@@ -279,11 +280,23 @@ class Cluster:
                 self._begin(pod, run)
         elif status["phase"] == "Running" and pod["spec"].get("activeDeadlineSeconds"):
             self._exceed_deadline(pod)
+        elif status["phase"] == "Running" and self._is_shut_out(pod):
+            self._end(pod, code=1, reason="Error")
         elif status["phase"] == "Running" and self.is_finishing and _ends(pod) and self._draw.random() < 0.3:
             if run.agent is not None:
                 run.agent.finish()
             else:
                 self._end(pod, code=0, reason="Completed")
+
+    def _is_shut_out(self, pod: Object) -> bool:
+        """At c10d's store: torch's rendezvous is closed for good once an agent of the group has ended with 0."""
+        group = pod["metadata"]["labels"].get(GROUP, "")
+        if not group.startswith("c10d-") or self._draw.random() < 0.6:
+            return False
+        peers = [p for p in self.pods() if p["metadata"]["labels"].get(GROUP) == group and p["status"]["phase"] == "Succeeded"]
+        ends = [p["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] for p in peers]
+        began = pod["status"]["containerStatuses"][0]["state"]["running"].get("startedAt", "")
+        return bool(ends) and began > min(ends)
 
     def _exceed_deadline(self, pod: Object) -> None:
         """The kubelet ends a pod that has been active for too long, whatever its restart policy."""
@@ -307,7 +320,7 @@ class Cluster:
         return is_open and len(self.pods(node=name)) < SLOTS
 
     def _begin(self, pod: Object, run: Run) -> None:
-        started = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+        started = {"running": {"startedAt": stamp(now())}}
         containers = [{"name": c["name"], "restartCount": run.runs, "state": started} for c in pod["spec"]["containers"]]
         ready = [{"type": "Ready", "status": "True"}]
         running = {"phase": "Running", "conditions": ready, "containerStatuses": containers}
@@ -333,11 +346,13 @@ class Cluster:
         """The container ends; the kubelet starts it again where the policy says so."""
         self._stop(pod, says_so=False)
         run, policy, name = self._run(pod), pod["spec"]["restartPolicy"], pod["metadata"]["name"]
-        ended = {"terminated": {"exitCode": code, "reason": reason}}
+        ended: Object = {"terminated": {"exitCode": code, "reason": reason}}
+        if code == 0:
+            ended["terminated"]["finishedAt"] = stamp(now())
         main = pod["spec"]["containers"][0]["name"]
         if policy == "Always" or (policy == "OnFailure" and code != 0):
             count = 1 + max((c["restartCount"] for c in pod["status"].get("containerStatuses") or ()), default=0)
-            again = {"name": main, "restartCount": count, "state": {"running": {}}, "lastState": ended}
+            again = {"name": main, "restartCount": count, "state": {"running": {"startedAt": stamp(now())}}, "lastState": ended}
             self._api.change(PODS, name, lambda item: item["status"].update({"containerStatuses": [again]}))
             there = self._api.find(PODS, name)
             assert there is not None
@@ -367,7 +382,13 @@ class Cluster:
     def _show_end(self, pod: Object, *, code: int) -> None:
         """For a moment a pod that goes shows how its container ended."""
         phase = "Succeeded" if code == 0 else "Failed"
-        ended = [{"name": pod["spec"]["containers"][0]["name"], "restartCount": 0, "state": {"terminated": {"exitCode": code}}}]
+        ended = [
+            {
+                "name": pod["spec"]["containers"][0]["name"],
+                "restartCount": 0,
+                "state": {"terminated": {"exitCode": code, "finishedAt": stamp(now())}},
+            }
+        ]
         self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update({"phase": phase, "containerStatuses": ended}))
 
     def _stop(self, pod: Object, *, says_so: bool) -> None:

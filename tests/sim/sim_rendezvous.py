@@ -297,6 +297,8 @@ class Agent:
             self.held = structs.replace(self.held, uncounted=view.uncounted)
         if view.closed:
             self._later(0.2, self._exit, 1)
+        elif view.finished and self.is_ready:
+            self._later(0.2, self._exit, 0)
         elif self.is_ready and view.generation > self._generation:
             world = {"id": view.id, "generation": view.generation, "rank": view.rank, "size": view.size, "store": view.store}
             self.held = Held(**world, uncounted=view.uncounted)  # type: ignore[arg-type]

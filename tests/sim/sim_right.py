@@ -35,6 +35,24 @@ def wrongs(api: Api, server: SimServer, raw: Object | None) -> list[str]:
     return [*_conditions(true, wanted="Running", never=("Restarting", "Suspended")), *_active(api, server, job, pods)]
 
 
+def silences(api: Api, raw: Object | None) -> Iterator[str]:
+    """A job that is not over, and does not train, says in a condition what it waits for."""
+    if raw is None or ANNOTATION in raw["metadata"].get("annotations", {}):
+        return
+    job, _ = parse(raw, stored=True)
+    true = {c.type for c in job.status.conditions if c.status == "True"}
+    if true & {"Succeeded", "Failed", "Suspended"} or job.elastic is None or not job.kind.native_elastic:
+        return
+    pods = [pod for pod in api.all(PODS) if owner_uid(pod["metadata"]) == raw["metadata"]["uid"]]
+    workers = [pod for pod in pods if pod["metadata"]["labels"].get(REPLICA_TYPE) == WORKER.lower()]
+    active = sum(pod["status"]["phase"] == "Running" and not is_deleting(pod) for pod in workers)
+    words = f"Waiting for workers: {active} of at least {job.least_workers} running."
+    if active < job.least_workers and not any(words in c.message for c in job.status.conditions):
+        yield f"it waits and does not say '{words}': {[c.message for c in job.status.conditions]}"
+    if active < job.least_workers and "Running" in true:
+        yield f"it is said to be running with {active} of at least {job.least_workers} workers"
+
+
 def _conditions(true: list[str], *, wanted: str = "Created", never: tuple[str, ...] = ()) -> Iterator[str]:
     if wanted not in true or "Created" not in true:
         yield f"the conditions that hold are {true}, without {wanted}"
@@ -49,9 +67,15 @@ def _over(api: Api, job: Job, pods: list[Object]) -> Iterator[str]:
         phase = pod["status"]["phase"]
         if policy is CleanPodPolicy.ALL or (policy is CleanPodPolicy.RUNNING and phase in AT_WORK):
             yield f"pod {pod['metadata']['name']} ({phase}) is there after the end, against cleanPodPolicy {policy.value}"
+        elif phase in AT_WORK and _has_met(job):
+            yield f"pod {pod['metadata']['name']} ({phase}) works or waits on after the end of its group"
     for resource in (HORIZONTAL_POD_AUTOSCALERS, POD_DISRUPTION_BUDGETS):
         if api.all(resource):
             yield f"{resource.plural} are there after the end"
+
+
+def _has_met(job: Job) -> bool:
+    return job.elastic is not None and job.status.elastic is not None and bool(job.status.elastic.backend)
 
 
 def _idle(api: Api, job: Job, pods: list[Object]) -> Iterator[str]:

@@ -19,14 +19,14 @@ from sim_laws import Laws
 from sim_memory import remembered
 from sim_process import Controller
 from sim_rendezvous import SimServer
-from sim_right import wrongs
+from sim_right import silences, wrongs
 from sim_time import now
 
 from controller.watching.keys import JOBS, Key
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import EVENTS, LEASES, NODES
+from elastic.kube.resources import EVENTS, LEASES, NODES, PODS
 
 TICK_S = 0.5
 STEPS = 60
@@ -295,7 +295,7 @@ class Storm:
             if loop.time() > began + PATIENCE_S:
                 forsaken = " and pods wait on a node that is lost" if self.cluster.has_forsaken() else ""
                 raise AssertionError(f"it converges: writes go on and on{forsaken}")
-        if found := [*wrongs(self.api, self.server, self.job), *self.cluster.undrained()]:
+        if found := [*wrongs(self.api, self.server, self.job), *silences(self.api, self.job), *self.cluster.undrained()]:
             raise AssertionError("\n".join(["status and cluster become right:", *found]))
         before, due = self.laws.writes, self._due()
         for controller in self.controllers:
@@ -329,10 +329,37 @@ class Storm:
             return  # what has ended is started again, for ever
         self.note("the programs end")
         self.laws.has_finished = self.cluster.is_finishing = True
+        if self._after.random() < 0.6:
+            await self._lose_some_at_the_end()
         await self._settled()
         ends = [c["type"] for c in (self.job or {}).get("status", {}).get("conditions") or () if c["status"] == "True"]
         if self.job is not None and not {"Succeeded", "Failed"} & set(ends):
             raise AssertionError(f"a job whose programs have ended is over: {ends}")
+
+    async def _lose_some_at_the_end(self) -> None:
+        """Workers are lost while others of their world have finished already, and come back when there is nothing left to do."""
+        cluster, draw = self.cluster, self._after
+        deeds: list[tuple[str, Callable[[], object]]] = [
+            ("a container is killed", lambda: self._befalls(lambda pod: cluster.crash(pod, code=137))),
+            ("a container crashes", lambda: self._befalls(lambda pod: cluster.crash(pod, code=1))),
+            ("a worker fails", lambda: self._befalls(cluster.fail_worker)),
+            ("a pod is evicted", lambda: self._befalls(cluster.evict)),
+            ("a pod vanishes", lambda: self._befalls(cluster.vanish)),
+            ("the rendezvous server restarts", self.server.restart),
+            ("scale", self._scale),
+            ("a pod that has ended is removed", self._remove_ended),
+        ]
+        for _ in range(draw.choice([1, 2, 4])):
+            await asyncio.sleep(draw.choice([0.1, 0.6, 1.2, 3.0]))
+            name, deed = draw.choice(deeds)
+            self.note(f"at the end: {name}")
+            deed()
+            self.keep_controllers()
+
+    def _remove_ended(self) -> None:
+        ended = [pod for pod in self.cluster.pods() if pod["status"]["phase"] == "Succeeded"]
+        if ended:
+            self.api.remove(PODS, self._after.choice(ended)["metadata"]["name"], actor="user")
 
     async def _delete(self) -> None:
         """Nothing is left of a job that is gone."""
