@@ -86,9 +86,10 @@ class Applier:
 
     async def carry_out(self, key: Key, job: Object, plan: Plan, *, old: JobStatus, now: datetime) -> Outcome:
         outcome = Outcome()
-        if any(map(_parts_with_pod, plan.actions)) and not await self._is_as_seen(key, job, outcome):
+        departs = any(map(_parts_with_pod, plan.actions))
+        if departs and not await self._is_as_seen(key, job, outcome):
             return outcome
-        if not self._speak(job, plan.actions) and any(map(_parts_with_pod, plan.actions)):
+        if not self._speak(job, plan.actions, is_awaited=departs) and departs:
             # Untold members must not lose their pods: these go in the reconcile after the server's answer. Everything else goes on.
             plan, outcome.is_waiting = _without_departures(plan), True
         for stage in _stages(plan.actions):
@@ -124,14 +125,14 @@ class Applier:
             outcome.errors.append(KubeError(code=409, reason="Conflict", message="the job has been changed since it was seen"))
         return not outcome.errors
 
-    def _speak(self, job: Object, actions: Iterable[Action]) -> bool:
+    def _speak(self, job: Object, actions: Iterable[Action], *, is_awaited: bool) -> bool:
         """Hands on what the rendezvous server must know before pods go; True once it has acknowledged that."""
         if self._membership is None:
             return True
         uid, is_heard = job["metadata"]["uid"], True
         for action in actions:
             if isinstance(action, SetExpectation):
-                is_heard = self._membership.tell(uid, action)
+                is_heard = self._membership.tell(uid, action, is_awaited=is_awaited)
             elif isinstance(action, Forget):
                 self._membership.forget(uid)
         return is_heard

@@ -29,9 +29,11 @@ class RendezvousLink:
         self._outbox = Outbox(server, encode=lambda told: expectation(told, now=clock()), errors=errors, heard=self._was_heard)
         self._changed: Callable[[str], None] = lambda job_uid: None
 
-    def tell(self, job_uid: str, told: SetExpectation) -> bool:
-        """True once the server has acknowledged exactly this. Where it has not, the job is said to have changed when it does."""
-        return self._outbox.tell(job_uid, told)
+    def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
+        """True once the server has acknowledged exactly this. Where it has not, and that is awaited, the job is said to have changed
+        when it does.
+        """
+        return self._outbox.tell(job_uid, told, is_awaited=is_awaited)
 
     def forget(self, job_uid: str) -> None:
         if job_uid in self._outbox or job_uid in self.worlds:

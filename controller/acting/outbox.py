@@ -25,7 +25,7 @@ LONGEST_BACK_OFF_S = 10.0
 class Membership(Protocol):
     """The rendezvous server, as far as a plan speaks to it."""
 
-    def tell(self, job_uid: str, told: SetExpectation) -> bool: ...
+    def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool: ...
 
     def forget(self, job_uid: str) -> None: ...
 
@@ -39,7 +39,7 @@ class Listener(Protocol):
 
 
 class Heard(Protocol):
-    """Called when the server has acknowledged a job's newest word that was not acknowledged when it was handed in."""
+    """Called when the server has acknowledged a job's newest word, where somebody waits for that, or has forgotten the job."""
 
     def __call__(self, job_uid: str, *, is_forgotten: bool) -> None: ...
 
@@ -56,6 +56,7 @@ class Outbox:
         self._newest: dict[str, SetExpectation | None] = {}
         """None: the job is to be forgotten."""
         self._heard: dict[str, SetExpectation] = {}
+        self._awaited: set[str] = set()
         self._senders: dict[str, asyncio.Task[None]] = {}
         self._failing: set[str] = set()
         self._gate = asyncio.Semaphore(AT_ONCE)
@@ -64,11 +65,13 @@ class Outbox:
     def __contains__(self, job_uid: str) -> bool:
         return job_uid in self._newest
 
-    def tell(self, job_uid: str, told: SetExpectation) -> bool:
+    def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
         """Hands a job's expectation in; True if the server has acknowledged exactly this already."""
         self._newest[job_uid] = told
         if self._heard.get(job_uid) == told:
             return True
+        if is_awaited:
+            self._awaited.add(job_uid)
         self._send_soon(job_uid)
         return False
 
@@ -76,6 +79,7 @@ class Outbox:
         """The expectation is not said again in any case, and the server is told to forget the job."""
         self._newest[job_uid] = None
         self._heard.pop(job_uid, None)
+        self._awaited.discard(job_uid)
         self._send_soon(job_uid)
 
     def repeat(self) -> None:
@@ -144,7 +148,8 @@ class Outbox:
             self._heard[job_uid] = told
         elif is_newest:
             del self._newest[job_uid]
-        if is_newest:
+        if is_newest and (told is None or job_uid in self._awaited):
+            self._awaited.discard(job_uid)
             self._on_heard(job_uid, is_forgotten=told is None)
 
     def _report_failure(self, job_uid: str, error: Exception) -> None:

@@ -79,7 +79,7 @@ async def started() -> AsyncIterator[Callable[..., RendezvousLink]]:
 
 async def is_heard(link: RendezvousLink, told: SetExpectation) -> None:
     async with asyncio.timeout(10):
-        while not link.tell("job", told):  # noqa: ASYNC110
+        while not link.tell("job", told, is_awaited=False):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -102,37 +102,45 @@ async def test_nobody_waits_for_a_server_that_never_answers_and_the_job_is_looke
     server, changed = Server(), asyncio.Queue[str]()
     server.may_answer.clear()
     link = started(server, changed.put_nowait)
-    assert not link.tell("job", tell())
-    assert not link.tell("other", tell())
+    assert not link.tell("job", tell(), is_awaited=True)
+    assert not link.tell("other", tell(), is_awaited=True)
     await asyncio.sleep(0.05)
     assert changed.empty()
     server.may_answer.set()
     async with asyncio.timeout(10):
         assert {await changed.get(), await changed.get()} == {"job", "other"}
-    assert link.tell("job", tell())
+    assert link.tell("job", tell(), is_awaited=True)
+
+
+async def test_a_word_that_nobody_waits_for_makes_nobody_look(started: Callable[..., RendezvousLink]) -> None:
+    server, changed = Server(), asyncio.Queue[str]()
+    link = started(server, changed.put_nowait)
+    assert not link.tell("job", tell(), is_awaited=False)
+    await is_heard(link, tell())
+    assert changed.empty()
 
 
 async def test_a_word_that_was_overtaken_is_not_taken_for_the_newest(started: Callable[..., RendezvousLink]) -> None:
     server, changed = Server(), asyncio.Queue[str]()
     server.may_answer.clear()
     link = started(server, changed.put_nowait)
-    assert not link.tell("job", tell())
+    assert not link.tell("job", tell(), is_awaited=True)
     await asyncio.sleep(0.01)
-    assert not link.tell("job", tell(members=("a", "b")))
+    assert not link.tell("job", tell(members=("a", "b")), is_awaited=True)
     server.may_answer.set()
     async with asyncio.timeout(10):
         assert await changed.get() == "job"
     assert [said.members for said in server.heard] == [("a",), ("a", "b")], "one at a time, the newest last"
-    assert not link.tell("job", tell())
+    assert not link.tell("job", tell(), is_awaited=True)
 
 
 async def test_a_server_that_is_away_is_told_when_it_is_back(started: Callable[..., RendezvousLink]) -> None:
     server = Server()
     link = started(server)
     server.is_away = True
-    assert not link.tell("job", tell())
+    assert not link.tell("job", tell(), is_awaited=True)
     await asyncio.sleep(0.05)
-    assert not link.tell("job", tell())
+    assert not link.tell("job", tell(), is_awaited=True)
     server.is_away = False
     await is_heard(link, tell())
     assert len(server.heard) == 1
@@ -146,7 +154,7 @@ async def test_a_server_that_comes_back_hears_the_newest_word_and_never_an_older
     link = started(server)
     await is_heard(link, tell(members=("a", "b")))
     server.is_away = True
-    assert not link.tell("job", tell(members=("a",)))
+    assert not link.tell("job", tell(members=("a",)), is_awaited=True)
     await asyncio.sleep(0.05)
     server.is_away = False
     async with asyncio.timeout(60):
@@ -164,7 +172,7 @@ async def test_a_word_of_which_nobody_knows_whether_it_arrived_is_followed_by_th
     link = started(server)
     await is_heard(link, tell())
     server.is_away = True
-    assert not link.tell("job", tell(members=("a", "b")))
+    assert not link.tell("job", tell(members=("a", "b")), is_awaited=True)
     await asyncio.sleep(0.05)
     server.is_away = False
     await is_heard(link, tell())
@@ -193,8 +201,8 @@ async def test_a_job_is_forgotten_when_the_server_has_heard_it_and_nothing_is_ke
 async def test_a_server_that_was_restarted_hears_every_expectation_again() -> None:
     server = Server()
     link = RendezvousLink(server, errors=(RuntimeError,))
-    link.tell("one", tell())
-    link.tell("two", tell(members=("z",)))
+    link.tell("one", tell(), is_awaited=True)
+    link.tell("two", tell(members=("z",)), is_awaited=True)
     for _ in range(2):
         await server.said.get()
     changed: asyncio.Queue[str] = asyncio.Queue()
