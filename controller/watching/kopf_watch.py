@@ -57,8 +57,10 @@ class KopfWatch:
             began = asyncio.get_running_loop().time()
             async with _Kopf(self._kube.access, {kind: self._feeds[kind] for kind in kinds}, namespace=self._namespace) as running:
                 more = asyncio.create_task(self._one_more(set(self._feeds) - set(kinds)))
-                await asyncio.wait([running, more], return_when=asyncio.FIRST_COMPLETED)
-                more.cancel()
+                try:
+                    await asyncio.wait([running, more], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    more.cancel()
             if running.done() and kinds:
                 log.warning("kopf stopped watching the jobs and is started again", extra={"error": str(running.exception())})
                 if asyncio.get_running_loop().time() - began > LONGEST_BACK_OFF_S:
@@ -68,7 +70,7 @@ class KopfWatch:
 
     async def _one_more(self, missing: Iterable[str]) -> None:
         """Returns when one of these kinds can be listed after all."""
-        while not missing:
+        if not missing:
             await asyncio.Event().wait()
         while True:
             await asyncio.sleep(LOOK_AGAIN_S)
