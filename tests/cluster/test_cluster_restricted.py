@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,33 @@ async def test_jobs_of_every_kind_get_all_their_pods(served: str, kube: Kube, ku
             for job in wanted:
                 await kube.create(JOBS[job["kind"]], job, namespace=served)
             await _until_made(kube, served, {name for job in wanted for name in pods_of(job)})
+
+
+async def test_a_job_that_does_not_fit_says_why_in_its_condition(served: str, kube: Kube, kubeconfig: Path, tmp_path: Path) -> None:
+    """Only an Event said it: the job stood at Created without a word."""
+    await kube.patch(NAMESPACES, served, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
+    plain = restricted_job("PyTorchJob", "plain", "Worker")
+    del plain["spec"][KINDS["PyTorchJob"].replica_key]["Worker"]["template"]["spec"]["containers"][0]["securityContext"]
+    ready = tmp_path / "ready"
+    flags = ["controller.running.main", "--kubeconfig", str(kubeconfig), "--namespace", served, "--ready-file", str(ready)]
+    with running("controller", flags, folder=tmp_path, ready=ready):
+        await kube.create(JOBS["PyTorchJob"], plain, namespace=served)
+        said = await _condition(kube, served, "plain", holds=lambda message: "violates PodSecurity" in message)
+        assert "to create pods again: the API server refused the last" in said
+        await kube.patch(NAMESPACES, served, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": None}}})
+        await _until_made(kube, served, {"plain-worker-0"})
+        await _condition(kube, served, "plain", holds=lambda message: "It waits" not in message)
+
+
+async def _condition(kube: Kube, namespace: str, name: str, *, holds: Callable[[str], bool]) -> str:
+    """The message of the newest condition, once it is so."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            job = await kube.get(JOBS["PyTorchJob"], name, namespace=namespace)
+            message = "".join(condition["message"] for condition in (job.get("status") or {}).get("conditions", ())[-1:])
+            if holds(message):
+                return message
+            await asyncio.sleep(0.2)
 
 
 async def _until_made(kube: Kube, namespace: str, names: set[str]) -> None:
