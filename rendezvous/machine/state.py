@@ -102,7 +102,12 @@ class CurrentWorld:
     def seated(self, rank: int, name: str | None) -> "CurrentWorld":
         """The same world with another occupant of one rank."""
         seats = (*self.seats[:rank], name, *self.seats[rank + 1 :])
-        return replace(self, seats=seats, ranks=ranks_of(seats))
+        ranks = dict(self.ranks)  # copied as a whole: thousands may find their seats at once
+        if (former := self.seats[rank]) is not None:
+            del ranks[former]
+        if name is not None:
+            ranks[name] = rank
+        return replace(self, seats=seats, ranks=ranks)
 
 
 def ranks_of(seats: tuple[str | None, ...]) -> Mapping[str, int]:
@@ -281,7 +286,9 @@ class Job:
         return replace(self, members={**self.members, member.name: member})
 
     def without(self, name: str) -> "Job":
-        return replace(self, members={other: m for other, m in self.members.items() if other != name})
+        members = dict(self.members)  # copied as a whole: thousands may leave at once
+        members.pop(name, None)
+        return replace(self, members=members)
 
     def change(self, name: str, **changes: Any) -> "Job":
         """The same job with one member changed."""
