@@ -103,6 +103,13 @@ def verdicts(found: Sequence[Measured]) -> list[str]:
     return said
 
 
+def aims(lines: Sequence[str]) -> str:
+    """How many of the verdicts met their aim, and those that missed it in full."""
+    missed = [line.removeprefix("MISSED ") for line in lines if line.startswith("MISSED")]
+    met = f"Aims met: {len(lines) - len(missed)} of {len(lines)}."
+    return "\n".join([f"{met} Missed:\n", *(f"- {line}" for line in missed)] if missed else [met])
+
+
 def _verdict(what: str, found: str, aim: str, is_met: bool) -> str:
     return f"{'met   ' if is_met else 'MISSED'} {what}: {found} (aim: {aim})"
 
@@ -124,14 +131,12 @@ def write(found: Sequence[Measured], docs: Path) -> None:
         f"{os.cpu_count()} shared cores, {platform.machine()}, Python {platform.python_version()}, gloo on loopback, one worker per agent"
     )
     head, tail = text.partition(BEGIN)[0], text.partition(END)[2]
-    aims = "\n".join(f"- {line}" for line in verdicts(found))
     parts = [
         table(found),
         f"Seconds: median (least to most, number of runs). Machine: {machine}. {_load()}",
         "Milliseconds by phase, of the backend elastic (medians):",
         phases(found),
-        "The aims, as found in these runs:",
-        aims,
+        aims(verdicts(found)),
     ]
     page.write_text(f"{head}{BEGIN}\n{chr(10).join(part + chr(10) for part in parts)}{END}{tail}")
     bars = {
