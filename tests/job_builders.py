@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller.deciding.actions import Create, Delete, Plan, Update
+from controller.deciding.derivation import derive
+from controller.deciding.objects import pods
 from controller.deciding.plan import plan
 from controller.deciding.settings import Rendezvous, Settings
 from controller.watching.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World
 from elastic.api import parse
-from elastic.api.job import Job, JobStatus
+from elastic.api.job import Job, JobStatus, Object
 from elastic.api.kinds import KINDS
 from elastic.api.names import REPLICA_TYPE, pod_name
 from elastic.kube.resources import PODS, SERVICES
@@ -67,6 +69,11 @@ def pod(type: str = "worker", index: int = 0, phase: Phase = Phase.RUNNING, *, c
 
 def snapshot(*pods: Pod, after_s: float = 0, settings: Settings = PLAIN, **more: Any) -> Snapshot:
     return Snapshot(now=NOW + timedelta(seconds=after_s), settings=settings, pods=pods, token="token", **more)
+
+
+def pod_for(one: Job, type: str, index: int, look: Snapshot) -> Object:
+    """The pod of one replica, as the controller creates it."""
+    return pods.pod_for(derive(one, look), type, index)
 
 
 class Cluster:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from controller.deciding.job_view import JobView
 from controller.frameworks.environment import Variable, variable, with_environment
 from controller.frameworks.protocol import Framework, Replica, total
-from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -12,8 +12,8 @@ from elastic.api.template import training_port
 
 
 class Jax(Framework):
-    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
-        return with_environment(pod, _environment(job, replica))
+    def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
+        return with_environment(pod, _environment(view.job, replica))
 
 
 def _environment(job: Job, replica: Replica) -> Iterator[Variable]:

@@ -4,11 +4,11 @@ A config map tells the launcher who the workers are: `hostfile` those that shoul
 
 from collections.abc import Mapping, Sequence
 
+from controller.deciding.job_view import JobView
 from controller.deciding.replicas.tally import Tally
 from controller.frameworks import mpi_exec, mpi_ssh
 from controller.frameworks.mpi_hosts import LAUNCHER
 from controller.frameworks.protocol import Framework, Replica
-from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.words import LauncherCreation
@@ -18,10 +18,11 @@ class Mpi(Framework):
     # Upstream doubles the word when a pod's end ends the job; clients compare it.
     failed_reason = "MPIJobFailed"
 
-    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+    def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
+        job, settings = view.job, view.snapshot.settings
         if mpi_ssh.is_chosen(job):
-            return mpi_ssh.dressed(job, pod, replica, snapshot.settings)
-        return mpi_exec.launcher(job, pod, snapshot) if replica.type == LAUNCHER else mpi_exec.worker(job, pod)
+            return mpi_ssh.dressed(job, pod, replica, settings)
+        return mpi_exec.launcher(job, pod, settings) if replica.type == LAUNCHER else mpi_exec.worker(job, pod)
 
     def leader_type(self, job: Job) -> str | None:
         return LAUNCHER
@@ -33,16 +34,17 @@ class Mpi(Framework):
             return counts
         return {type: count if type == LAUNCHER else Tally() for type, count in counts.items()}
 
-    def objects(self, job: Job, snapshot: Snapshot) -> Sequence[Object]:
-        return tuple(mpi_ssh.objects(job, snapshot) if mpi_ssh.is_chosen(job) else mpi_exec.objects(job, snapshot))
+    def objects(self, view: JobView) -> Sequence[Object]:
+        return tuple(mpi_ssh.objects(view) if mpi_ssh.is_chosen(view.job) else mpi_exec.objects(view))
 
-    def can_create(self, job: Job, type: str, snapshot: Snapshot) -> bool:
+    def can_create(self, view: JobView, type: str) -> bool:
         """Over ssh nothing else holds the launcher back until somebody listens; by exec its init container waits, and it has rights to
         workers that are there."""
-        if type == LAUNCHER and not mpi_ssh.is_chosen(job) and not mpi_exec.has_rights(job, snapshot):
+        job = view.job
+        if type == LAUNCHER and not mpi_ssh.is_chosen(job) and not mpi_exec.has_rights(view):
             return False
         by_default = LauncherCreation.WAIT_FOR_WORKERS if mpi_ssh.is_chosen(job) else LauncherCreation.AT_STARTUP
         policy = job.options.launcher_creation_policy or by_default
         if type != LAUNCHER or policy is LauncherCreation.AT_STARTUP:
             return True
-        return sum(pod.type == WORKER.lower() and pod.is_active and pod.is_ready for pod in snapshot.pods) >= job.least_workers
+        return sum(pod.type == WORKER.lower() and pod.is_active and pod.is_ready for pod in view.snapshot.pods) >= job.least_workers

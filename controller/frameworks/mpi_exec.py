@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from controller.deciding.job_view import JobView
+from controller.deciding.settings import Settings
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.mpi_hosts import (
     CONFIG_PATH,
@@ -18,7 +20,6 @@ from controller.frameworks.mpi_hosts import (
     with_volume,
     workers,
 )
-from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from rendezvous.delivery import restricted
@@ -31,16 +32,16 @@ POD_INTERFACE = "eth0"
 """A container's own interface is called so by every runtime; a pod in its node's network has others, and a name that can be found."""
 
 
-def launcher(job: Job, pod: Object, snapshot: Snapshot) -> Object:
+def launcher(job: Job, pod: Object, settings: Settings) -> Object:
     spec = pod["spec"]
     if not spec.get("serviceAccountName"):
         spec["serviceAccountName"] = launcher_name(job)
     mounts = [{"name": KUBECTL_VOLUME, "mountPath": KUBECTL_PATH}, {"name": CONFIG_VOLUME, "mountPath": CONFIG_PATH}]
-    spec["initContainers"] = [*(spec.get("initContainers") or ()), _delivery(job, spec, mounts, snapshot)]
+    spec["initContainers"] = [*(spec.get("initContainers") or ()), _delivery(job, spec, mounts, settings)]
     first = spec["containers"][0]
     with_environment({"spec": {"containers": [first]}}, _environment(job, first))
     files = {"kubexec.sh": EXECUTABLE, "hostfile": READABLE, "discover_hosts.sh": EXECUTABLE}
-    if not snapshot.settings.strict:
+    if not settings.strict:
         with_missing(pod, _of_other_implementations(job, spec), only=first["name"])
         files["hostfile.hydra"] = READABLE
     with_volume(spec, {"name": KUBECTL_VOLUME, "emptyDir": {}}, at=KUBECTL_PATH)
@@ -56,14 +57,14 @@ def worker(job: Job, pod: Object) -> Object:
     return pod
 
 
-def _delivery(job: Job, spec: Object, mounts: list[Object], snapshot: Snapshot) -> Object:
+def _delivery(job: Job, spec: Object, mounts: list[Object], settings: Settings) -> Object:
     """Brings the program that kubexec.sh calls, and waits for the workers: of an elastic job, ours for as many as it needs."""
     resources = {"cpu": "100m", "ephemeral-storage": "5Gi", "memory": "512Mi"}
-    command = snapshot.settings.kubectl_command
+    command = settings.kubectl_command
     least = ["--least", str(job.least_workers)] if job.elastic is not None else []
     return {
         "name": "kubectl-delivery",
-        "image": snapshot.settings.kubectl_image,
+        "image": settings.kubectl_image,
         "imagePullPolicy": "IfNotPresent",
         **({"command": [*command, *least], "securityContext": restricted(spec)} if command else {}),
         "env": [variable("TARGET_DIR", KUBECTL_PATH), variable("NAMESPACE", job.metadata.namespace)],
@@ -111,7 +112,8 @@ def _launcher_has_gpu(job: Job) -> bool:
     return any("gpu" in name for container in containers for name in ((container.get("resources") or {}).get("limits") or {}))
 
 
-def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
+def objects(view: JobView) -> Iterator[Object]:
+    job, snapshot = view.job, view.snapshot
     account = job.replicas[LAUNCHER].template["spec"].get("serviceAccountName")
     rbac = "rbac.authorization.k8s.io"
     # A WebSocket begins with a GET, and our own client in the launcher, as any of today, knows nothing older.
@@ -121,8 +123,8 @@ def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     in_workers = {"verbs": exec_verbs, "apiGroups": [""], "resources": ["pods/exec"], "resourceNames": owned}
     if not account:
         yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(job, launcher_name(job))}
-    yield config_map(job, _files(job, snapshot))
-    if not has_rights(job, snapshot):
+    yield config_map(job, _files(view))
+    if not has_rights(view):
         return
     yield {
         "apiVersion": f"{rbac}/v1",
@@ -143,22 +145,24 @@ def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     }
 
 
-def has_rights(job: Job, snapshot: Snapshot) -> bool:
+def has_rights(view: JobView) -> bool:
     """Is it time for the launcher and its rights? Its Role names pods that are there, so the first of them come before it."""
-    return snapshot.find("Role", launcher_name(job)) is not None or bool(owned_workers(snapshot)) or not workers(job, snapshot)
+    there = view.snapshot.find("Role", launcher_name(view.job))
+    return there is not None or bool(owned_workers(view.snapshot)) or not workers(view)
 
 
-def _files(job: Job, snapshot: Snapshot) -> dict[str, str]:
+def _files(view: JobView) -> dict[str, str]:
+    job, is_strict = view.job, view.snapshot.settings.strict
     files = {
-        "hostfile": _hostfile(job, snapshot, " slots="),
-        "kubexec.sh": _strict_kubexec(job) if snapshot.settings.strict else _kubexec(job),
-        "discover_hosts.sh": _discover(job, snapshot),
+        "hostfile": _hostfile(view, " slots="),
+        "kubexec.sh": _strict_kubexec(job) if is_strict else _kubexec(job),
+        "discover_hosts.sh": _discover(view),
     }
-    return files if snapshot.settings.strict else {**files, "hostfile.hydra": _hostfile(job, snapshot, ":")}
+    return files if is_strict else {**files, "hostfile.hydra": _hostfile(view, ":")}
 
 
-def _hostfile(job: Job, snapshot: Snapshot, between: str) -> str:
-    hosts = workers(job, snapshot)
+def _hostfile(view: JobView, between: str) -> str:
+    job, hosts = view.job, workers(view)
     if _launcher_has_gpu(job):
         hosts = [launcher_name(job), *hosts]
     return "".join(f"{host}{between}{job.options.slots_per_worker}\n" for host in hosts)
@@ -180,10 +184,10 @@ def _script(start: str) -> str:
     return f'#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n{start} -- /bin/sh -c "$*"'
 
 
-def _discover(job: Job, snapshot: Snapshot) -> str:
+def _discover(view: JobView) -> str:
     """The hosts that elastic Horovod may use now."""
-    slots = job.options.slots_per_worker
+    job, slots = view.job, view.job.options.slots_per_worker
     script = "#!/bin/sh"
     if _launcher_has_gpu(job):
         script += f"\necho {launcher_name(job)}:{slots}\n"
-    return script + "".join(f"\necho {name}:{slots}" for name in running_workers(job, snapshot))
+    return script + "".join(f"\necho {name}:{slots}" for name in running_workers(view))

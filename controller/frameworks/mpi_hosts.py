@@ -1,5 +1,6 @@
 """Who takes part in an MPI job and under which names, for either transport: launcher, workers, and the config map that lists them."""
 
+from controller.deciding.job_view import JobView
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.replicas import replica_slots
 from controller.watching.snapshot import Snapshot
@@ -16,15 +17,15 @@ def launcher_name(job: Job) -> str:
     return pod_name(job.kind, job.metadata.name, LAUNCHER, 0)
 
 
-def workers(job: Job, snapshot: Snapshot) -> list[str]:
+def workers(view: JobView) -> list[str]:
     """The workers that should be, by the names of their pods."""
-    return [pod_name(job.kind, job.metadata.name, WORKER, index) for index in replica_slots.of_hosts(job, snapshot)]
+    return [pod_name(view.job.kind, view.job.metadata.name, WORKER, index) for index in replica_slots.of_hosts(view)]
 
 
-def running_workers(job: Job, snapshot: Snapshot) -> list[str]:
+def running_workers(view: JobView) -> list[str]:
     """Those that run and stay: one that leaves is off the list before it goes."""
-    wanted = set(workers(job, snapshot))
-    return sorted(pod.name for pod in snapshot.pods if pod.is_active and pod.name in wanted)
+    wanted = set(workers(view))
+    return sorted(pod.name for pod in view.snapshot.pods if pod.is_active and pod.name in wanted)
 
 
 def owned_workers(snapshot: Snapshot) -> list[str]:

@@ -4,6 +4,7 @@ headless service named like the job gives each a full name. No pod needs an acco
 
 from collections.abc import Iterator, Sequence
 
+from controller.deciding.job_view import JobView
 from controller.deciding.settings import Settings
 from controller.frameworks.environment import Variable, variable, with_missing
 from controller.frameworks.mpi_hosts import (
@@ -107,10 +108,11 @@ def _environment(job: Job, replica: Replica) -> Iterator[Variable]:
         yield variable("NVIDIA_DRIVER_CAPABILITIES", "")
 
 
-def objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
+def objects(view: JobView) -> Iterator[Object]:
+    job, snapshot = view.job, view.snapshot
     domain = snapshot.settings.cluster_domain
-    listed = [_address(job, name, domain) for name in [*_launcher_host(job), *workers(job, snapshot)]]
-    running = [_address(job, name, domain) for name in [*_launcher_host(job), *running_workers(job, snapshot)]]
+    listed = [_address(job, name, domain) for name in [*_launcher_host(job), *workers(view)]]
+    running = [_address(job, name, domain) for name in [*_launcher_host(job), *running_workers(view)]]
     keys = _kept(job, snapshot) or snapshot.fresh_keys
     if keys is not None:
         yield {

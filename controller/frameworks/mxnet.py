@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterator
 
+from controller.deciding.job_view import JobView
 from controller.frameworks.environment import Variable, variable, with_environment
 from controller.frameworks.protocol import Framework, Replica
-from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -18,8 +18,8 @@ TUNER_KEY = "tuner-server-key"
 
 
 class MxNet(Framework):
-    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
-        return with_environment(pod, _environment(job, replica))
+    def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
+        return with_environment(pod, _environment(view.job, replica))
 
     def leader_type(self, job: Job) -> str | None:
         """The scheduler ends when training does. A search has none: its tuner ends it, and the servers that the tuner asks never end."""

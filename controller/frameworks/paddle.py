@@ -4,9 +4,9 @@ The host gets its own address from the downward API, because Paddle compares it 
 
 from collections.abc import Iterator
 
+from controller.deciding.job_view import JobView
 from controller.frameworks.environment import Variable, variable, with_environment
 from controller.frameworks.protocol import Framework, Replica, total
-from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -16,8 +16,8 @@ MASTER = "Master"
 
 
 class Paddle(Framework):
-    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
-        return with_environment(pod, _environment(job, replica))
+    def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
+        return with_environment(pod, _environment(view.job, replica))
 
     def leader_type(self, job: Job) -> str | None:
         return MASTER if MASTER in job.replicas else None

@@ -5,8 +5,9 @@ The defaults here are right for most kinds. A framework knows nothing of rounds,
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from controller.deciding.job_view import JobView
 from controller.deciding.replicas.tally import Tally
-from controller.watching.snapshot import Pod, Snapshot
+from controller.watching.snapshot import Pod
 from elastic.api.job import Job, Object
 
 
@@ -24,7 +25,7 @@ class Framework:
     failed_reason: str = "Failed"
     """What follows the kind in the reason of a job that failed by its pods."""
 
-    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+    def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         """Completes the replica's plain pod, which it may change, with environment, init containers and volumes."""
         raise NotImplementedError
 
@@ -32,12 +33,17 @@ class Framework:
         """The type whose success is the job's success and whose running is the job's running; None: the workers together."""
         return None
 
+    def called(self, job: Job) -> str:
+        """How upstream's messages call the job: by its name where a leader decides, with its namespace where the workers do."""
+        name = job.metadata.name
+        return name if self.leader_type(job) is not None else f"{job.metadata.namespace}/{name}"
+
     def has_succeeded(self, job: Job, pods: Sequence[Pod], failed: Collection[str]) -> bool | None:
         """A rule of its own for success; None: the common rule for the head or the workers. `failed` are the uids of pods that have
         failed for good."""
         return None
 
-    def can_create(self, job: Job, type: str, snapshot: Snapshot) -> bool:
+    def can_create(self, view: JobView, type: str) -> bool:
         """May replicas of this type be made now? False: they wait for others."""
         return True
 
@@ -49,7 +55,7 @@ class Framework:
         """The counts as the job's status shows them."""
         return counts
 
-    def objects(self, job: Job, snapshot: Snapshot) -> Sequence[Object]:
+    def objects(self, view: JobView) -> Sequence[Object]:
         """Other objects the job needs while it is active, in the order they should be made."""
         return ()
 

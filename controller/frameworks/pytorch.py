@@ -4,8 +4,9 @@ The rendezvous of the control plane itself is put into a pod by rendezvous.deliv
 
 from collections.abc import Iterator
 
-from controller.deciding.rendezvous import c10d_store, membership
-from controller.deciding.rendezvous.membership import RendezvousBackend
+from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous import c10d_store, worker_library
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.protocol import Framework, Replica, total
 from controller.watching.snapshot import Snapshot
@@ -21,15 +22,15 @@ INIT_CONTAINER = "init-pytorch"
 
 
 class PyTorch(Framework):
-    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
-        backend = membership.backend_in_use(job, snapshot)
+    def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
+        job, backend = view.job, view.backend
         pod = with_environment(pod, environment(job, replica, backend=backend))
         if backend is RendezvousBackend.OURS:
-            return membership.delivered(job, pod, replica.index, snapshot)
+            return worker_library.delivered(view, pod, replica.index)
         if backend is RendezvousBackend.STORE:
             return with_missing(pod, c10d_store.environment(job), only=job.kind.container)
         if MASTER in job.replicas and replica.type == WORKER:
-            pod["spec"]["initContainers"] = [*(pod["spec"].get("initContainers") or ()), _waits_for_master(job, pod, snapshot)]
+            pod["spec"]["initContainers"] = [*(pod["spec"].get("initContainers") or ()), _waits_for_master(job, pod, view.snapshot)]
         return pod
 
     def leader_type(self, job: Job) -> str | None:

@@ -5,9 +5,10 @@ A chief or master decides the job's end; without one worker 0 does, or all worke
 import json
 from collections.abc import Collection, Sequence
 
+from controller.deciding.job_view import JobView
 from controller.frameworks.environment import variable, with_environment
 from controller.frameworks.protocol import Framework, Replica, total
-from controller.watching.snapshot import Phase, Pod, Snapshot
+from controller.watching.snapshot import Phase, Pod
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -19,10 +20,10 @@ LEADERS = ("Chief", "Master")
 
 
 class TensorFlow(Framework):
-    def configure_pod(self, job: Job, pod: Object, replica: Replica, snapshot: Snapshot) -> Object:
+    def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
+        job, domain = view.job, view.snapshot.settings.cluster_domain
         if total(job) == 1:
             return pod
-        domain = snapshot.settings.cluster_domain
         config = _sparse(job, replica, domain) if job.options.enable_dynamic_worker else _full(job, replica, domain)
         return with_environment(pod, [variable("TF_CONFIG", json.dumps(config, separators=(",", ":")))], only=job.kind.container)
 
@@ -41,6 +42,9 @@ class TensorFlow(Framework):
             if done and self.tolerates(job, WORKER):
                 done += [pod for pod in workers if pod.uid in failed]
         return 0 < job.replicas[WORKER].replicas <= len(done)
+
+    def called(self, job: Job) -> str:
+        return f"{job.metadata.namespace}/{job.metadata.name}"
 
     def tolerates(self, job: Job, type: str) -> bool:
         return job.options.enable_dynamic_worker and type == WORKER

@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from job_builders import PLAIN, Cluster, job, replica, snapshot
+from job_builders import PLAIN, Cluster, job, pod_for, replica, snapshot
 
-from controller.deciding.objects.pods import pod_for
 from controller.watching.snapshot import Phase
 from elastic.api.job import Job
 from rendezvous.delivery import restricted

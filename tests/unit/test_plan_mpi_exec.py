@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from job_builders import PLAIN, Cluster, created, job, replica
+from job_builders import PLAIN, Cluster, created, job, pod_for, replica
 
 from controller.deciding.actions import Create, Update
-from controller.deciding.objects.pods import pod_for
 from controller.deciding.settings import Settings
 from elastic.kube.resources import ROLES
 

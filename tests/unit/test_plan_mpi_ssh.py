@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_builders import PLAIN, Cluster, created, job, replica
+from job_builders import PLAIN, Cluster, created, job, pod_for, replica
 
 from controller.deciding.actions import Create, Update
-from controller.deciding.objects.pods import pod_for
 from controller.deciding.plan import plan
 from controller.deciding.settings import Settings
 from controller.frameworks import mpi_ssh

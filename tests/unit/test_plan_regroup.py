@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from job_builders import NOW, Cluster, created, deleted, job, reasons, replica
+from job_builders import NOW, Cluster, created, deleted, job, pod_for, reasons, replica
 
-from controller.deciding.objects.pods import pod_for
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, Phase
 from elastic.api import parse

@@ -5,10 +5,9 @@ from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
-from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod, restarts
+from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod, pod_for, restarts
 
 from controller.deciding.actions import Create, SetExpectation
-from controller.deciding.objects.pods import pod_for
 from controller.deciding.replicas import slot_assignment
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Phase, World

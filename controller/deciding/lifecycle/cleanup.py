@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from controller.deciding.actions import Action, Delete, DeleteJob, Forget, JobEvent, Plan, Update, normal
-from controller.deciding.lifecycle.conditions import ENDS, holds, reason_of, with_condition
+from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle.conditions import ENDS, holds, is_over, reason_of, with_condition
 from controller.deciding.objects.differences import reconciled
 from controller.deciding.replicas.tally import Tally, replica_statuses
 from controller.watching.snapshot import Phase, Pod, Service, Snapshot
@@ -19,7 +20,7 @@ ACTIVE_ONLY = ("HorizontalPodAutoscaler", "PodDisruptionBudget", "PodGroup", "Ne
 
 
 def succeeded(job: Job, status: JobStatus, counts: Mapping[str, Tally], news: JobEvent, now: datetime) -> JobStatus:
-    """Whatever still runs counts as succeeded, as upstream has it: the head has spoken for all."""
+    """Whatever still runs counts as succeeded, as upstream has it: the leader decides for all."""
     folded = {
         type: ReplicaStatus(succeeded=r.succeeded + r.active, failed=r.failed, selector=r.selector)
         for type, r in replica_statuses(job, counts).items()
@@ -33,17 +34,19 @@ def failed(job: Job, status: JobStatus, *, message: str, now: datetime, reason: 
     return with_condition(status, ConditionType.FAILED, reason=reason_of(job, reason), message=message, now=now)
 
 
-def over(job: Job, snapshot: Snapshot) -> Plan:
-    """A job that is over: clean up as its policy says, and delete the job when its time has come."""
-    policy = job.run_policy
+def clean_up(view: JobView) -> Plan | None:
+    """A job that is over: its pods are cleaned up as its policy says, and the job is deleted when its time has come."""
+    job, snapshot, policy = view.job, view.snapshot, view.job.run_policy
+    if not is_over(job.status):
+        return None
     actions: list[Action] = [Forget()] if job.elastic is not None else []
     actions += [*cleaned(job, snapshot), *_stopped(job, snapshot)]
     actions += reconciled(snapshot, (), managed=ACTIVE_ONLY)
-    told = tuple(of_group(snapshot))
+    news = tuple(of_group(snapshot))
     due = None if policy.suspend else due_at(job.status, policy.ttl_seconds_after_finished)
     if due is None or due > snapshot.now:
-        return Plan(tuple(actions), news=told, look_again_at=due)
-    return Plan((*actions, DeleteJob()), news=told)
+        return Plan(tuple(actions), news=news, look_again_at=due)
+    return Plan((*actions, DeleteJob()), news=news)
 
 
 def due_at(status: JobStatus, ttl_s: int | None) -> datetime | None:

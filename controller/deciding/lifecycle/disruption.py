@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from controller.watching.snapshot import Phase, Pod, Snapshot
-from elastic.api.job import Job
-from elastic.api.kinds import WORKER
 
 GRACE_S = 30.0
 """What the cluster gives a pod that must go, where nothing says otherwise."""
@@ -38,7 +36,7 @@ class Notice:
 
 
 def notices(snapshot: Snapshot) -> dict[str, Notice]:
-    """By pod name, for every pod that runs and must go whatever we do."""
+    """By pod name, for every running pod that must go whatever we do."""
     found = {}
     for pod in snapshot.pods:
         if pod.phase is Phase.RUNNING and (notice := _notice(pod, snapshot)) is not None:
@@ -58,12 +56,3 @@ def _notice(pod: Pod, snapshot: Snapshot) -> Notice | None:
         if taint in NOTICE_S:
             return Notice(f"its node has the taint {taint}", now + timedelta(seconds=NOTICE_S[taint]))
     return None
-
-
-def to_be_moved(job: Job, snapshot: Snapshot) -> int:
-    """How many workers need a replacement before they go: so many that the budget lets a drain of the cordoned nodes end."""
-    # Whoever must go in any case has its replacement already.
-    noticed = notices(snapshot)
-    workers = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.is_active and pod.name not in noticed]
-    cordoned = sum((node := snapshot.nodes.get(pod.node)) is not None and node.is_cordoned for pod in workers)
-    return min(cordoned, max(0, job.least_workers - (job.workers - cordoned)))

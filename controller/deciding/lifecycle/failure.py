@@ -5,15 +5,17 @@ A disruption is never the job's fault: it costs nothing, and the pod is made aga
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 
 from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, warning
-from controller.deciding.lifecycle import end_reasons
+from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle import end_reasons, restart_accounting
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.restart_accounting import uid_of
+from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
+from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.expectation import is_accounted
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Container, Phase, Pod
 from elastic.api.job import ElasticStatus, Job, JobStatus
@@ -21,33 +23,12 @@ from elastic.api.kinds import WORKER
 from elastic.api.template import default_container
 from elastic.api.words import Cause, RdzvBackend, RestartPolicy
 
-FIRST_RETRYABLE_CODE = 128
 REMEMBERED = 32
 """Ends of pods that are gone are kept in mind for a while: a controller whose view is older may see such a pod once more."""
 
 
-class Fate(Enum):
-    AGAIN = auto()
-    """The pod is deleted and made again."""
-    FATAL = auto()
-    """The job has failed."""
-    STAYS = auto()
-    """The pod stays as it is and the job goes on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    pod: Pod
-    type: str
-    cause: Cause
-    fate: Fate
-    exit_code: int | None
-    is_refused: bool = False
-    """It never began, so nobody misses it."""
-
-
 def judge(job: Job, pods: Sequence[Pod]) -> list[Verdict]:
-    """One verdict per failed pod that nobody deletes yet; how a pod ended that had been told to leave says nothing."""
+    """One verdict per failed pod that nobody deletes yet. The end of a worker that was leaving says nothing."""
     types = {type.lower(): type for type in job.replicas}
     leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
     failed = [p for p in pods if p.phase is Phase.FAILED and not p.is_deleting and p.type in types and p.uid not in leaving]
@@ -83,7 +64,15 @@ def _is_permanent(code: int | None) -> bool:
     return code is not None and code < FIRST_RETRYABLE_CODE
 
 
-def counted(job: Job, status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod], *, is_ours: bool = False) -> ElasticStatus:
+def counted(view: JobView) -> ElasticStatus:
+    """The status with the ends of pods that this snapshot is the first to show, and with the date of each."""
+    is_ours = view.backend is RendezvousBackend.OURS
+    verdicts = [verdict for verdict in view.verdicts if not is_ours or is_accounted(view, verdict.pod)]
+    status = _with_ends(view.job, view.status, verdicts, view.snapshot.pods, is_ours=is_ours)
+    return restart_accounting.dated(view.job, known=view.status.elastic or ElasticStatus(), new=status, now=view.snapshot.now)
+
+
+def _with_ends(job: Job, status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod], *, is_ours: bool) -> ElasticStatus:
     """The ends seen so far by cause, each pod's end once, with the uids of those that may be seen again.
     At our own rendezvous its server counts: it sees ends that cost no pod, and knows which of them another one caused.
     """

@@ -8,9 +8,11 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, warning
+from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.end_reasons import is_refused
-from controller.deciding.lifecycle.failure import FIRST_RETRYABLE_CODE, Fate, Verdict
+from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
+from controller.deciding.settings import Settings
 from controller.frameworks.protocol import total
 from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Rescale
@@ -25,13 +27,13 @@ SKEW = timedelta(seconds=5)
 """By so much the clocks of two controllers may differ."""
 
 
-def restarts_as_a_whole(job: Job, snapshot: Snapshot) -> bool:
+def restarts_as_a_whole(job: Job, settings: Settings) -> bool:
     """Does the loss of one replica restart them all?"""
     if job.elastic is not None and job.kind.native_elastic:
         return False
     if job.run_policy.restart_scope is not None:
         return job.run_policy.restart_scope is RestartScope.GROUP
-    if snapshot.settings.strict or any(type in job.kind.servers for type in job.replicas):
+    if settings.strict or any(type in job.kind.servers for type in job.replicas):
         return False
     # What an elastic group of other kinds cannot do when it is resized, it cannot do when it loses one either; and MXNet waits for a
     # lost peer for ever, whether that one is started again or not.
@@ -39,7 +41,7 @@ def restarts_as_a_whole(job: Job, snapshot: Snapshot) -> bool:
 
 
 def name_of(job: Job) -> str:
-    """The word that pods of the present group carry."""
+    """The group label of pods of the present group."""
     return f"size-{total(job)}" + (f"-run-{number}" if (number := _number(job)) else "")
 
 
@@ -64,13 +66,11 @@ def _rank(verdict: Verdict) -> tuple[bool, float, bool]:
     return verdict.cause is not Cause.DISRUPTION, max(ends, default=0.0), code is not None and code < FIRST_RETRYABLE_CODE
 
 
-def with_gang_restart(job: Job, snapshot: Snapshot, known: ElasticStatus, ended: Verdict | None) -> ElasticStatus:
-    """The status with the group's size once it is whole, and with the next group's number when one is lost, by an end or without."""
-    members = _members(job, snapshot)
-    everybody, working = (
-        total(job),
-        [pod for pod in members if not pod.is_deleting and (pod.is_active or pod.is_over) and not is_refused(pod)],
-    )
+def with_gang_restart(view: JobView, known: ElasticStatus, ended: Verdict | None) -> ElasticStatus:
+    """The status with the group's size once it is complete, and with the next group's number when a replica has ended or is gone."""
+    snapshot, everybody = view.snapshot, total(view.job)
+    members = _members(view.job, snapshot)
+    working = [pod for pod in members if not pod.is_deleting and (pod.is_active or pod.is_over) and not is_refused(pod)]
     if ended is not None:
         return _next(known, f"{ended.pod.name} ended", cause=ended.cause, size=everybody, now=snapshot.now)
     if not members or known.world_size != everybody:
@@ -118,27 +118,27 @@ def gang_restart_events(job: Job, new: ElasticStatus) -> Iterator[JobEvent]:
         yield warning(reason_of(job, "Restarting"), message, about=last.id)
 
 
-def pause_until(job: Job, snapshot: Snapshot) -> datetime | None:
+def pause_until(view: JobView) -> datetime | None:
     """The end of the pause before the present group is made, while it lasts."""
-    last = job.status.elastic.last_rescale if restarts_as_a_whole(job, snapshot) and job.status.elastic is not None else None
+    known, now = view.job.status.elastic, view.snapshot.now
+    last = known.last_rescale if view.restarts_as_a_whole and known is not None else None
     if last is None or last.at is None or not last.phases.get(PAUSE):
         return None
     pause = timedelta(milliseconds=last.phases[PAUSE])
     end = last.at + pause
     # Further away than it is long: the clock has stepped back, and nobody shall wait until it is there again.
-    return end if snapshot.now < end <= snapshot.now + pause + SKEW else None
+    return end if now < end <= now + pause + SKEW else None
 
 
-def may_start(job: Job, snapshot: Snapshot) -> bool:
-    """Not before all of the former group are gone: under their names the new ones would meet the old."""
-    return not restarts_as_a_whole(job, snapshot) or (not pods_of_earlier_starts(job, snapshot) and pause_until(job, snapshot) is None)
+def may_start(view: JobView) -> bool:
+    """Not before all pods of the former group are gone: under their names new pods would meet old ones."""
+    return not view.restarts_as_a_whole or (not pods_of_earlier_starts(view.job, view.snapshot) and pause_until(view) is None)
 
 
-def is_apart(job: Job, snapshot: Snapshot, new: ElasticStatus) -> bool:
-    """From the moment of a loss until the former group is gone."""
-    return restarts_as_a_whole(job, snapshot) and (
-        new.generation > _number(job) or (_number(job) > 0 and bool(pods_of_earlier_starts(job, snapshot)))
-    )
+def is_apart(view: JobView, new: ElasticStatus) -> bool:
+    """Is the group being restarted? From the moment of a loss until the former group is gone."""
+    job, number = view.job, _number(view.job)
+    return view.restarts_as_a_whole and (new.generation > number or (number > 0 and bool(pods_of_earlier_starts(job, view.snapshot))))
 
 
 def _number(job: Job) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from controller.deciding.actions import Delete, Plan, warning
+from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import LOST
 from controller.watching.snapshot import Pod, Snapshot, pod_from
 from elastic.api.job import Job
@@ -17,18 +18,19 @@ PATIENCE_S = 60.0
 the toleration, 300 s unless the template says otherwise, does the cluster delete its pods."""
 
 
-def with_lost_given_up(job: Job, snapshot: Snapshot, planned: Plan) -> Plan:
-    """The plan, and beside it the removal of those whose time is up; where time is left, a look when it is."""
+def force_delete_on_lost_nodes(view: JobView, planned: Plan) -> Plan:
+    """The plan, with the forced deletion of pods on lost nodes whose time is up, or a look at the time when it will be."""
+    job, snapshot = view.job, view.snapshot
     due = [(pod, at) for pod in _all_pods(snapshot) if (at := _given_up_at(pod, snapshot)) is not None]
     if not due:
         return planned
     given_up = [pod for pod, at in due if at <= snapshot.now]
     later = [at for _, at in due if at > snapshot.now]
-    told = [warning("PodGivenUp", _words(job, pod), about=pod.uid) for pod in given_up]
+    events = [warning("PodGivenUp", _words(job, pod), about=pod.uid) for pod in given_up]
     return replace(
         planned,
         actions=(*planned.actions, *(Delete(PODS, pod.name, pod.uid, grace_s=0) for pod in given_up)),
-        news=(*planned.news, *told),
+        news=(*planned.news, *events),
         look_again_at=min(filter(None, (planned.look_again_at, *later)), default=None),
     )
 

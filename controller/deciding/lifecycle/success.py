@@ -1,9 +1,11 @@
 """Decides whether a job runs and whether it has succeeded: by its head where it has one, by its workers otherwise."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
-from controller.deciding.rendezvous.membership import FINISHED, RendezvousBackend, backend_in_use, chosen_by_command
+from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous.backend import RendezvousBackend, chosen_by_command
+from controller.deciding.rendezvous.world_status import FINISHED
 from controller.deciding.replicas.tally import Tally
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Container, Phase, Pod, Snapshot
@@ -20,19 +22,18 @@ def is_running(job: Job, counts: Mapping[str, Tally]) -> bool:
     return decides in counts and counts[decides].active > 0
 
 
-def has_succeeded(job: Job, snapshot: Snapshot, counts: Mapping[str, Tally], *, failed: Collection[str] = ()) -> bool:
-    """`failed` are the uids of pods that have failed for good."""
-    framework = FRAMEWORKS[job.kind.name]
-    own = framework.has_succeeded(job, snapshot.pods, failed)
+def has_succeeded(view: JobView) -> bool:
+    job, framework = view.job, FRAMEWORKS[view.job.kind.name]
+    own = framework.has_succeeded(job, view.snapshot.pods, view.failed)
     if own is not None:
         return own
     head = framework.leader_type(job)
     decides = head or WORKER
     if decides not in job.replicas:
         return False
-    done = counts[decides].succeeded
+    done = view.counts[decides].succeeded
     if head is None and job.elastic is not None and job.kind.native_elastic:
-        return (done > 0 or _have_all_gone(job, snapshot)) and not any(_at_work(job, snapshot))
+        return (done > 0 or _have_all_gone(job, view.snapshot)) and not any(_at_work(view))
     return 0 < job.replicas[decides].replicas <= done
 
 
@@ -42,12 +43,13 @@ def _have_all_gone(job: Job, snapshot: Snapshot) -> bool:
     return is_done and job.replicas[WORKER].restart_policy is not RestartPolicy.ALWAYS
 
 
-def _at_work(job: Job, snapshot: Snapshot) -> Iterable[Pod]:
+def _at_work(view: JobView) -> Iterable[Pod]:
     """An elastic job has ended when all that could do some of its work have: a worker that never came, or was lost at the end, is not
     waited for, nor one that comes back when nobody is taken in any more.
     """
+    job, snapshot, backend = view.job, view.snapshot, view.backend
     there = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.phase in (Phase.RUNNING, Phase.UNKNOWN)]
-    world, backend = snapshot.world, backend_in_use(job, snapshot)
+    world = snapshot.world
     if backend is RendezvousBackend.OURS:
         if world is None or world.phase != FINISHED:
             return there

@@ -7,15 +7,24 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from controller.deciding.actions import Forget, JobEvent, Plan, normal
+from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.cleanup import everything_deleted
 from controller.deciding.lifecycle.conditions import holds, reason_of, with_condition, without_condition
+from controller.deciding.rendezvous.world_status import record_restarts
 from controller.deciding.replicas.tally import replica_statuses, tally
 from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, JobStatus, ReplicaStatus
 from elastic.api.words import ConditionType
 
 
-def suspended(job: Job, snapshot: Snapshot, status: JobStatus, news: tuple[JobEvent, ...]) -> Plan:
+def suspend(view: JobView) -> Plan | None:
+    if not view.job.run_policy.suspend:
+        return None
+    return record_restarts(view) or _suspended(view)
+
+
+def _suspended(view: JobView) -> Plan:
+    job, snapshot, status, news = view.job, view.snapshot, view.status, view.news
     now, message = snapshot.now, f"{job.kind.name} {job.metadata.name} is suspended."
     if not holds(status, ConditionType.SUSPENDED):
         news = (*news, normal(reason_of(job, "Suspended"), message, about=str(now)))

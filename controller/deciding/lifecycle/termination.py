@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from controller.deciding.actions import Plan, normal, warning
-from controller.deciding.job_view import JobView, booked, called, counted
+from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import cleanup, failure, restart_accounting
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.success import has_succeeded
-from controller.deciding.rendezvous import c10d_recovery, membership
+from controller.deciding.lifecycle.verdicts import Fate, Verdict
+from controller.deciding.rendezvous import c10d_recovery, world_status
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import replica_statuses
 from controller.frameworks import FRAMEWORKS
 from elastic.api.job import ElasticStatus
@@ -20,15 +22,15 @@ NO_MORE_RESTARTS = "it has reached the specified backoff limit"
 NO_MORE_TIME = "it was active longer than specified deadline"
 
 
-def succeeded(view: JobView) -> Plan | None:
+def succeed(view: JobView) -> Plan | None:
     job = view.job
-    if not has_succeeded(job, view.snapshot, view.counts, failed=view.failed):
+    if not has_succeeded(view):
         return None
-    named = called(job)
+    named = FRAMEWORKS[job.kind.name].called(job)
     words = "successfully completed." if "/" in named else "is successfully completed."
-    told = normal(reason_of(job, "Succeeded"), f"{job.kind.name} {named} {words}")
-    status = cleanup.succeeded(job, view.status, view.counts, told, view.snapshot.now)
-    return Plan(status=status, news=(*view.news, told))
+    event = normal(reason_of(job, "Succeeded"), f"{job.kind.name} {named} {words}")
+    status = cleanup.succeeded(job, view.status, view.counts, event, view.snapshot.now)
+    return Plan(status=status, news=(*view.news, event))
 
 
 def finalize_failure(view: JobView) -> Plan | None:
@@ -36,7 +38,7 @@ def finalize_failure(view: JobView) -> Plan | None:
         return None
     if view.closed in (NO_MORE_RESTARTS, NO_MORE_TIME):
         return _ended(view, f"Job {view.job.metadata.name} has failed because {view.closed}")
-    whose = "its group ended: " if view.backend is membership.RendezvousBackend.OURS else ""
+    whose = "its group ended: " if view.backend is RendezvousBackend.OURS else ""
     message = f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}"
     status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
     return Plan(status=status, news=(*view.news, normal(reason_of(view.job, "Failed"), message)))
@@ -55,20 +57,20 @@ def _ended(view: JobView, message: str) -> Plan:
     return Plan(tuple(cleanup.everything_deleted(view.snapshot)), status, news, is_final=True)
 
 
-def failed(view: JobView) -> Plan | None:
+def fail(view: JobView) -> Plan | None:
     """The rendezvous has given up, a pod failed for good, or the job's restarts are used up."""
     job, snapshot = view.job, view.snapshot
     if snapshot.world is not None and snapshot.world.closed:
         return _closed(view)
-    fatal = [verdict for verdict in view.verdicts if verdict.fate is failure.Fate.FATAL]
+    fatal = [verdict for verdict in view.verdicts if verdict.fate is Fate.FATAL]
     if fatal:
         return _failed_by(view, fatal)
-    elastic = counted(view)
+    elastic = failure.counted(view)
     if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, view.answerable, elastic)):
         return _noted(view, elastic, NO_MORE_RESTARTS)
-    if view.backend is membership.RendezvousBackend.STORE and (reason := c10d_recovery.given_up(job, snapshot)):
+    if view.backend is RendezvousBackend.STORE and (reason := c10d_recovery.given_up(view)):
         return _noted(view, elastic, reason)
-    spent = "" if view.backend is membership.RendezvousBackend.OURS else restart_accounting.beyond_budget(job, elastic, now=snapshot.now)
+    spent = "" if view.backend is RendezvousBackend.OURS else restart_accounting.beyond_budget(job, elastic, now=snapshot.now)
     return _noted(view, elastic, spent) if spent else None
 
 
@@ -78,21 +80,21 @@ def _noted(view: JobView, elastic: ElasticStatus, reason: str) -> Plan:
 
 
 def _closed(view: JobView) -> Plan:
-    """The rendezvous has given up. That is written down before anything else is done: its server may be gone by the next look."""
+    """The rendezvous has given up. That is written down before anything else is done: its server may be gone by the next plan."""
     known = view.status.elastic or ElasticStatus()
-    return Plan(status=replace(view.status, elastic=booked(view.job, view.snapshot, known, leaving=known.leaving)), news=view.news)
+    return Plan(status=replace(view.status, elastic=world_status.recorded(view, known, leaving=known.leaving)), news=view.news)
 
 
-def _failed_by(view: JobView, fatal: Sequence[failure.Verdict]) -> Plan:
+def _failed_by(view: JobView, fatal: Sequence[Verdict]) -> Plan:
     job, counts = view.job, view.counts
     type = fatal[0].type
-    words = f"{called(job)} has" if job.kind.name == "TFJob" else f"{job.metadata.name} is"
+    words = f"{FRAMEWORKS[job.kind.name].called(job)} has" if job.kind.name == "TFJob" else f"{job.metadata.name} is"
     message = f"{job.kind.name} {words} failed because {counts[type].failed} {type} replica(s) failed."
     reason = FRAMEWORKS[job.kind.name].failed_reason
-    told = normal(reason_of(job, reason), message)
+    event = normal(reason_of(job, reason), message)
     if failure.by_exit_code(job, fatal[0]):
         message = f'job "{job.metadata.name}" is failing because "{type}" replica(s) failed.'
-        told = warning(reason_of(job, reason), message)
+        event = warning(reason_of(job, reason), message)
     status = replace(view.status, replica_statuses=replica_statuses(job, counts))
     failed = cleanup.failed(job, status, message=message, now=view.snapshot.now, reason=reason)
-    return Plan(status=failed, news=(*view.news, told))
+    return Plan(status=failed, news=(*view.news, event))

@@ -4,9 +4,11 @@ An elastic job needs room for its least workers only; the others come when there
 
 from collections.abc import Iterator
 
-from controller.deciding.actions import JobEvent, warning
+from controller.deciding.actions import JobEvent, Plan, warning
 from controller.deciding.events import template_reason
+from controller.deciding.job_view import JobView
 from controller.deciding.objects import quantities
+from controller.deciding.objects.differences import reconciled
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Snapshot
@@ -48,7 +50,14 @@ def _queue(job: Job, snapshot: Snapshot) -> str:
     return str((group.raw.get("spec") or {}).get("queue") or "") if group is not None else ""
 
 
-def is_waiting(job: Job, snapshot: Snapshot) -> bool:
+def wait_for_gang(view: JobView) -> Plan | None:
+    """Only the pod group is made until the gang scheduler has admitted it."""
+    if not _is_waiting(view.job, view.snapshot):
+        return None
+    return Plan(tuple(reconciled(view.snapshot, list(pod_group(view.job, view.snapshot)), managed=())), view.status)
+
+
+def _is_waiting(job: Job, snapshot: Snapshot) -> bool:
     """Volcano wants to admit the group before its pods are made."""
     if snapshot.settings.gang_scheduler != VOLCANO or snapshot.pods:
         return False

@@ -4,13 +4,12 @@ Same job, same settings, same bytes.
 
 from msgspec import json
 
-from controller.deciding.lifecycle import gang_restart
+from controller.deciding.job_view import JobView
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.objects.pod_group import with_group
 from controller.deciding.replicas.pod_revision import group_of, marked
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import Replica
-from controller.watching.snapshot import Snapshot
 from elastic.api import names
 from elastic.api.job import Job, Object, ReplicaSpec
 from elastic.api.template import ports, with_default_port
@@ -21,9 +20,9 @@ def replica_name(job: Job, type: str, index: int) -> str:
     return names.pod_name(job.kind, job.metadata.name, type, index)
 
 
-def pod_for(job: Job, type: str, index: int, snapshot: Snapshot) -> Object:
+def pod_for(view: JobView, type: str, index: int) -> Object:
     """The pod of one replica, ready to be created."""
-    spec = job.replicas[type]
+    job, spec = view.job, view.job.replicas[type]
     # By way of JSON, as it came: a third of what a deep copy takes.
     template = json.decode(json.encode(with_default_port(spec.template, job.kind)))
     written = template.get("metadata") or {}
@@ -33,14 +32,14 @@ def pod_for(job: Job, type: str, index: int, snapshot: Snapshot) -> Object:
         if written.get(field):
             metadata[field] = written[field]
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
-    pod["spec"]["restartPolicy"] = pod_restart_policy(job, spec, snapshot)
-    pod = FRAMEWORKS[job.kind.name].configure_pod(job, pod, Replica(type, index), snapshot)
-    return marked(with_group(job, pod, type, snapshot.settings), group_of(job, snapshot))
+    pod["spec"]["restartPolicy"] = _restart_policy(view, spec)
+    pod = FRAMEWORKS[job.kind.name].configure_pod(view, pod, Replica(type, index))
+    return marked(with_group(job, pod, type, view.snapshot.settings), group_of(view))
 
 
-def pod_restart_policy(job: Job, spec: ReplicaSpec, snapshot: Snapshot) -> str:
+def _restart_policy(view: JobView, spec: ReplicaSpec) -> str:
     """A pod knows neither ExitCode nor groups: whether to start again is then ours to decide, so the kubelet must not."""
-    is_ours = spec.restart_policy is RestartPolicy.EXIT_CODE or gang_restart.restarts_as_a_whole(job, snapshot)
+    is_ours = spec.restart_policy is RestartPolicy.EXIT_CODE or view.restarts_as_a_whole
     return "Never" if is_ours else spec.restart_policy.value
 
 

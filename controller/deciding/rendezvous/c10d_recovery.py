@@ -9,6 +9,10 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
+from controller.deciding.actions import Plan, normal
+from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.c10d_store import store_deleted
 from controller.deciding.replicas import pod_revision
 from controller.watching.snapshot import Container, Phase, Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Leaving, Rescale
@@ -24,13 +28,13 @@ LAST_OWN_CODE = 127
 """Codes above tell of a signal: what ended that way did not give up."""
 
 
-def with_c10d_world(job: Job, snapshot: Snapshot, known: ElasticStatus, surplus: Sequence[Pod]) -> ElasticStatus:
-    """What the job's status tells of its group: how many work, the newest loss, and who goes (`surplus`) because fewer are wanted."""
-    told = known.leaving
-    status = replace(known, backend=RdzvBackend.C10D.value, leaving=_leaving(snapshot, told, surplus))
-    if pod_revision.is_waiting(job, snapshot):
+def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod]) -> ElasticStatus:
+    """The status with how many workers work, the newest loss, and who leaves (`surplus`) because fewer are wanted."""
+    snapshot, leaving = view.snapshot, known.leaving
+    status = replace(known, backend=RdzvBackend.C10D.value, leaving=_leaving(snapshot, leaving, surplus))
+    if pod_revision.awaits_rendezvous(view):
         return status
-    members = _members(job, snapshot)
+    members = _members(view)
     working = [pod for pod in members if pod.is_active and not pod.disruption]
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
     # Who has done its work has worked in this group to its end.
@@ -42,11 +46,11 @@ def with_c10d_world(job: Job, snapshot: Snapshot, known: ElasticStatus, surplus:
     if not is_less and (not going or id == last_id):
         return status
     there = {pod.uid for pod in snapshot.pods}
-    planned = {entry.uid for entry in told}
+    planned = {entry.uid for entry in leaving}
     # What has vanished since the last look leaves no pod to tell by: it is those who were to go, if no more have vanished.
     vanished = known.world_size - size - (len(going) if id != last_id else 0)
     is_planned = all(pod.uid in planned for pod in going) and vanished <= len(planned - there)
-    names = ", ".join(sorted([pod.name for pod in going] + [entry.member for entry in told if entry.uid not in there])) or "a worker"
+    names = ", ".join(sorted([pod.name for pod in going] + [entry.member for entry in leaving if entry.uid not in there])) or "a worker"
     loss = Rescale(
         id=id if id != last_id else _id_of(working, f"{last_id}/{known.world_size}"),
         cause=(Cause.PLAN if is_planned else Cause.DISRUPTION).value,
@@ -58,21 +62,34 @@ def with_c10d_world(job: Job, snapshot: Snapshot, known: ElasticStatus, surplus:
     return replace(status, last_rescale=loss)
 
 
-def _leaving(snapshot: Snapshot, told: Sequence[Leaving], surplus: Sequence[Pod]) -> tuple[Leaving, ...]:
-    """Nobody at the store is told to leave; that these pods were to go is kept until they have gone."""
-    new = [pod for pod in surplus if all(entry.uid != pod.uid for entry in told)]
+def _leaving(snapshot: Snapshot, known: Sequence[Leaving], surplus: Sequence[Pod]) -> tuple[Leaving, ...]:
+    """No worker at the store is notified; the status keeps that these pods were to go until they have gone."""
+    new = [pod for pod in surplus if all(entry.uid != pod.uid for entry in known)]
     going = {pod.uid for pod in (*surplus, *(pod for pod in snapshot.pods if pod.is_deleting))}
-    kept = (entry for entry in told if entry.uid in going)
+    kept = (entry for entry in known if entry.uid in going)
     return (*kept, *(Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=snapshot.now) for pod in new))
 
 
-def gave_up_after_loss(job: Job, snapshot: Snapshot) -> Pod | None:
-    """A worker whose agent gave up in the wake of a loss that nobody is to blame for, and which the group has not yet met anew after."""
+def restart_on_fresh_store(view: JobView) -> Plan | None:
+    """A loss has made torch close its rendezvous: the store is deleted, and the group is made again at a fresh one, uncharged."""
+    job = view.job
+    pod = _gave_up_after_loss(view) if view.backend is RendezvousBackend.STORE else None
+    if pod is None:
+        return None
+    elastic = _with_loss_answered(view.status.elastic or ElasticStatus(), view.snapshot)
+    message = f"{job.kind.name} {job.metadata.name} meets anew at a fresh store, because the agent of {pod.name} gave up after a loss."
+    event = normal("FreshRendezvous", message, about=elastic.last_rescale.id if elastic.last_rescale else "")
+    return Plan(tuple(store_deleted(job, view.snapshot)), replace(view.status, elastic=elastic), (*view.news, event))
+
+
+def _gave_up_after_loss(view: JobView) -> Pod | None:
+    """The first pod whose agent exited within WINDOW of an uncharged loss that no fresh store has answered yet."""
+    job = view.job
     last = job.status.elastic.last_rescale if job.status.elastic is not None else None
     if last is None or last.at is None or last.cause not in (Cause.PLAN.value, Cause.DISRUPTION.value):
         return None
     begin, end = last.at - SKEW, last.at + WINDOW
-    for pod in _members(job, snapshot):
+    for pod in _members(view):
         if pod.is_deleting or pod.disruption:
             continue
         for container in _own(job, pod):
@@ -82,17 +99,17 @@ def gave_up_after_loss(job: Job, snapshot: Snapshot) -> Pod | None:
     return None
 
 
-def restart_on_fresh_store(known: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
-    """The loss has been made up for: what ends from now on has another reason."""
+def _with_loss_answered(known: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
+    """The status once a fresh store has answered the loss: ends from now on have another reason."""
     last = known.last_rescale or Rescale()
     words = f"{last.reason}; an agent gave up because of it, and the group meets anew"
-    made_up = Rescale(id=last.id, cause=Cause.COLLATERAL.value, reason=words, at=snapshot.now, from_size=last.from_size)
-    return replace(known, last_rescale=made_up, world_size=0)
+    answered = Rescale(id=last.id, cause=Cause.COLLATERAL.value, reason=words, at=snapshot.now, from_size=last.from_size)
+    return replace(known, last_rescale=answered, world_size=0)
 
 
-def given_up(job: Job, snapshot: Snapshot) -> str:
-    """Why the group will never work again, in words; empty while it may."""
-    members = _members(job, snapshot)
+def given_up(view: JobView) -> str:
+    """Why the group will never work again; empty while it may."""
+    job, members = view.job, _members(view)
     is_hopeless = bool(members) and all(any(_is_hopeless(container) for container in _own(job, pod)) for pod in members)
     if not is_hopeless or job.elastic is None:
         return ""
@@ -102,12 +119,12 @@ def given_up(job: Job, snapshot: Snapshot) -> str:
     )
 
 
-def _members(job: Job, snapshot: Snapshot) -> list[Pod]:
-    """Those of the store's present run."""
-    if pod_revision.is_waiting(job, snapshot):
+def _members(view: JobView) -> list[Pod]:
+    """The pods that were made for the store's present run."""
+    if pod_revision.awaits_rendezvous(view):
         return []
-    name = pod_revision.group_of(job, snapshot)
-    return [pod for pod in snapshot.pods if pod.group == name]
+    name = pod_revision.group_of(view)
+    return [pod for pod in view.snapshot.pods if pod.group == name]
 
 
 def _own(job: Job, pod: Pod) -> Iterator[Container]:

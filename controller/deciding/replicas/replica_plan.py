@@ -4,17 +4,19 @@ is filled again as it was.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from controller.deciding.actions import SetExpectation
-from controller.deciding.lifecycle import disruption, gang_restart
+from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle import gang_restart
 from controller.deciding.objects.pods import replica_name
-from controller.deciding.rendezvous import membership
-from controller.deciding.rendezvous.membership import RendezvousBackend
+from controller.deciding.rendezvous import departures
+from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.expectation import expectation
 from controller.deciding.replicas import pod_revision, replica_slots, slot_assignment
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Pod, Snapshot
-from elastic.api.job import Job, Leaving
+from controller.watching.snapshot import Pod
+from elastic.api.job import Leaving
 from elastic.api.kinds import WORKER
 
 ReplicaSlot = tuple[str, int]
@@ -32,58 +34,58 @@ class ReplicaPlan:
     expectations: tuple[SetExpectation, ...] = ()
 
 
-def plan_replicas(job: Job, snapshot: Snapshot, known: Sequence[Leaving]) -> ReplicaPlan:
-    """`known` are those that were told to leave before."""
-    may_start = gang_restart.may_start(job, snapshot)
-    pods = {type: [pod for pod in snapshot.pods if pod.type == type.lower()] for type in job.replicas}
-    if pod_revision.is_waiting(job, snapshot):
+def plan_replicas(view: JobView) -> ReplicaPlan:
+    job = view.job
+    may_start = gang_restart.may_start(view)
+    pods = {type: [pod for pod in view.snapshot.pods if pod.type == type.lower()] for type in job.replicas}
+    if pod_revision.awaits_rendezvous(view):
         return ReplicaPlan(filled=tuple((type, pod.index) for type, found in pods.items() for pod in found))
     framework = FRAMEWORKS[job.kind.name]
-    parts = [_part(job, snapshot, known, pods[type], type=type) for type in job.replicas]
+    parts = [_part(view, pods[type], type=type) for type in job.replicas]
     return ReplicaPlan(
         filled=tuple(slot for part in parts for slot in part.filled),
-        missing=tuple(p for part in parts for p in part.missing if may_start and framework.can_create(job, p[0], snapshot)),
+        missing=tuple(slot for part in parts for slot in part.missing if may_start and framework.can_create(view, slot[0])),
         surplus=tuple(pod for part in parts for pod in part.surplus),
         leaving=tuple(entry for part in parts for entry in part.leaving),
         expectations=tuple(word for part in parts for word in part.expectations),
     )
 
 
-def _part(job: Job, snapshot: Snapshot, known: Sequence[Leaving], pods: Sequence[Pod], *, type: str) -> ReplicaPlan:
-    """What becomes of one replica type; who may be missed is for the place to say where the group meets."""
-    if type == WORKER and membership.is_ours(job, snapshot):
-        return _members(job, snapshot, known, pods)
-    if type == WORKER and membership.backend_in_use(job, snapshot) is RendezvousBackend.STORE:
-        assigned = _at_store(job, snapshot, pods)
-        return ReplicaPlan(
-            filled=_filled(type, assigned), missing=tuple((type, index) for index in assigned.missing), surplus=assigned.surplus
-        )
-    assigned = replica_slots.of_workers(job, snapshot) if type == WORKER else slot_assignment.in_places(job.replicas[type].replicas, pods)
+def _part(view: JobView, pods: Sequence[Pod], *, type: str) -> ReplicaPlan:
+    """What becomes of one replica type. Which worker can be missed depends on where workers meet."""
+    if type == WORKER and view.backend is RendezvousBackend.OURS:
+        return _members(view, pods)
+    if type == WORKER and view.backend is RendezvousBackend.STORE:
+        assigned = _at_store(view, pods)
+    elif type == WORKER:
+        assigned = replica_slots.of_workers(view)
+    else:
+        assigned = slot_assignment.in_places(view.job.replicas[type].replicas, pods)
     return ReplicaPlan(filled=_filled(type, assigned), missing=tuple((type, index) for index in assigned.missing), surplus=assigned.surplus)
 
 
-def _at_store(job: Job, snapshot: Snapshot, pods: Sequence[Pod]) -> slot_assignment.SlotAssignment:
+def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignment:
     """Pods of a former run of the store leave as those of the next one come, under other names: `kubectl drain` evicts by name, and would
     go on to evict the new ones wherever they are."""
-    stale = {pod.name for pod in pod_revision.stale_pods(job, snapshot)}
-    of_this_run = replace(snapshot, pods=tuple(pod for pod in snapshot.pods if pod.name not in stale))
-    count = job.workers + disruption.to_be_moved(job, of_this_run)
-    return slot_assignment.by_count(count, pods, leaving=stale | set(disruption.notices(snapshot)))
+    stale = {pod.name for pod in pod_revision.stale_pods(view)}
+    count = replica_slots.wanted(view, pods=[pod for pod in pods if pod.name not in stale])
+    return slot_assignment.by_count(count, pods, leaving=stale | view.notices.keys())
 
 
-def _members(job: Job, snapshot: Snapshot, known: Sequence[Leaving], pods: Sequence[Pod]) -> ReplicaPlan:
-    count = job.workers + disruption.to_be_moved(job, snapshot)
-    noticed = set(disruption.notices(snapshot))
-    still = membership.still_leaving(snapshot, known)
+def _members(view: JobView, pods: Sequence[Pod]) -> ReplicaPlan:
+    """Workers at our rendezvous: the server learns who is expected and who leaves before any pod is made or deleted."""
+    known = view.status.elastic.leaving if view.status.elastic is not None else ()
+    count, noticed = replica_slots.wanted(view), view.notices.keys()
+    still = departures.still_leaving(view, known)
     short = count - len(slot_assignment.who_stay(pods, leaving={entry.member for entry in still} | noticed))
-    still = membership.without_spared(snapshot, still, short=short)
+    still = departures.without_spared(view.snapshot, still, short=short)
     gone = {entry.member for entry in still} | noticed
     assigned = slot_assignment.by_count(count, pods, leaving=gone)
-    departures = membership.departures(job, snapshot, still, surplus=assigned.surplus)
-    coming = [replica_name(job, WORKER, index) for index in assigned.missing]
-    expectation = membership.tell(job, snapshot, staying=assigned.present, coming=coming, leaving=departures.leaving)
+    out = departures.departures(view, still, surplus=assigned.surplus)
+    coming = [replica_name(view.job, WORKER, index) for index in assigned.missing]
+    word = expectation(view, staying=assigned.present, coming=coming, leaving=out.leaving)
     missing = tuple((WORKER, index) for index in assigned.missing)
-    return ReplicaPlan(_filled(WORKER, assigned), missing, departures.may_go, departures.leaving, (expectation,))
+    return ReplicaPlan(_filled(WORKER, assigned), missing, out.may_go, out.leaving, (word,))
 
 
 def _filled(type: str, assigned: slot_assignment.SlotAssignment) -> tuple[ReplicaSlot, ...]:

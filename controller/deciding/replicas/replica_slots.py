@@ -2,51 +2,57 @@
 any so many where only their number matters. Those on a cordoned node are replaced first, where a drain could not end otherwise.
 """
 
+from collections.abc import Sequence
 from itertools import chain
 
-from controller.deciding.lifecycle.disruption import to_be_moved
-from controller.deciding.rendezvous.membership import RendezvousBackend, backend_in_use
+from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import slot_assignment
 from controller.watching.snapshot import Pod, Snapshot
-from elastic.api.job import Job
 from elastic.api.kinds import WORKER
 from elastic.api.words import RdzvBackend
 
 FOREIGN = (RdzvBackend.ETCD, RdzvBackend.ETCD_V2)
 
 
-def are_counted(job: Job, snapshot: Snapshot) -> bool:
-    """Do any so many workers do? Not where one of them is what the others meet at, nor where all must be as upstream has it."""
-    if job.elastic is None or not job.kind.native_elastic or snapshot.settings.strict:
+def are_counted(view: JobView) -> bool:
+    """Does only the number of workers matter? Not where the others meet at one of them, nor where all must be as upstream has it."""
+    job = view.job
+    if job.elastic is None or not job.kind.native_elastic or view.snapshot.settings.strict:
         return False
-    return backend_in_use(job, snapshot) is not RendezvousBackend.NONE or job.kind.name == "MPIJob" or job.elastic.rdzv_backend in FOREIGN
+    return view.backend is not RendezvousBackend.NONE or job.kind.name == "MPIJob" or job.elastic.rdzv_backend in FOREIGN
 
 
-def of_workers(job: Job, snapshot: Snapshot) -> slot_assignment.SlotAssignment:
-    if are_counted(job, snapshot):
-        return slot_assignment.by_count_in_places(_wanted(job, snapshot), _workers(snapshot))
-    assigned = slot_assignment.in_places(job.workers, _workers(snapshot))
-    return (
-        slot_assignment.without_needed(assigned, least=job.least_workers)
-        if job.elastic is not None and job.kind.native_elastic
-        else assigned
-    )
+def of_workers(view: JobView) -> slot_assignment.SlotAssignment:
+    job, pods = view.job, _workers(view.snapshot)
+    if are_counted(view):
+        return slot_assignment.by_count_in_places(wanted(view), pods)
+    assigned = slot_assignment.in_places(job.workers, pods)
+    is_elastic = job.elastic is not None and job.kind.native_elastic
+    return slot_assignment.without_needed(assigned, least=job.least_workers) if is_elastic else assigned
 
 
-def of_hosts(job: Job, snapshot: Snapshot) -> list[int]:
+def of_hosts(view: JobView) -> list[int]:
     """The indexes of the workers that should be, also while one of them is away: for whoever must know them beforehand."""
-    if not are_counted(job, snapshot):
-        return list(range(job.workers))
-    assigned, here = of_workers(job, snapshot), _workers(snapshot)
+    if not are_counted(view):
+        return list(range(view.job.workers))
+    assigned, here = of_workers(view), _workers(view.snapshot)
     going = {pod.index for pod in assigned.surplus}
     well = (pod.index for pod in slot_assignment.who_stay(here, leaving=()))
     known = dict.fromkeys(chain(well, (pod.index for pod in here), assigned.missing))
-    return sorted([index for index in known if index not in going][: _wanted(job, snapshot)])
+    return sorted([index for index in known if index not in going][: wanted(view)])
 
 
-def _wanted(job: Job, snapshot: Snapshot) -> int:
-    return job.workers + to_be_moved(job, snapshot)
+def wanted(view: JobView, *, pods: Sequence[Pod] | None = None) -> int:
+    """How many workers there should be now: as many as the spec asks for, and a replacement for each of `pods` (all, if not given) that
+    must be made before the disruption budget lets a drain of cordoned nodes end.
+    """
+    job, nodes = view.job, view.snapshot.nodes
+    # A worker with a notice has its replacement already.
+    workers = [pod for pod in _workers(view.snapshot, pods) if pod.is_active and pod.name not in view.notices]
+    cordoned = sum((node := nodes.get(pod.node)) is not None and node.is_cordoned for pod in workers)
+    return job.workers + min(cordoned, max(0, job.least_workers - (job.workers - cordoned)))
 
 
-def _workers(snapshot: Snapshot) -> list[Pod]:
-    return [pod for pod in snapshot.pods if pod.type == WORKER.lower()]
+def _workers(snapshot: Snapshot, pods: Sequence[Pod] | None = None) -> list[Pod]:
+    return [pod for pod in (snapshot.pods if pods is None else pods) if pod.type == WORKER.lower()]

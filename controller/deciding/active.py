@@ -1,0 +1,132 @@
+"""Keeps an active job as it should be: counts ends of pods, chooses replicas, makes and deletes objects and pods, writes the status.
+Its parts stand in the modules that they are imported from; this one only puts them into order.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from controller.deciding.actions import Action, Create, JobEvent, Plan
+from controller.deciding.events import in_words, of_rescale, of_shortage, of_templates, shortage
+from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle import cleanup, failure, gang_restart
+from controller.deciding.lifecycle.conditions import has_begun, reason_of, with_condition, with_running_false, with_words_at_end
+from controller.deciding.lifecycle.success import is_running
+from controller.deciding.lifecycle.verdicts import Fate, Verdict
+from controller.deciding.objects import pod_group
+from controller.deciding.objects.differences import reconciled
+from controller.deciding.objects.hpa import autoscaler, left_out
+from controller.deciding.objects.pdb import disruption_budget
+from controller.deciding.objects.pods import pod_for
+from controller.deciding.objects.services import services
+from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, worker_library, world_status
+from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.replicas import creation_backoff, pod_revision
+from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
+from controller.deciding.replicas.tally import replica_statuses
+from controller.frameworks import FRAMEWORKS
+from elastic.api.job import ElasticStatus, JobStatus, Object
+from elastic.api.words import ConditionType
+from elastic.kube.resources import PODS
+
+
+def keep_running(view: JobView) -> Plan:
+    """Lost pods are counted, then made again; missing replicas are made, and surplus ones deleted."""
+    known = view.status.elastic or ElasticStatus()
+    lost = [verdict for verdict in view.verdicts if verdict.fate is Fate.AGAIN]
+    replicas = plan_replicas(view)
+    elastic = _with_group(view, failure.counted(view), replicas, lost)
+    restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in known.counted)
+    if not restarts and view.restarts_as_a_whole:
+        restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
+    status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic))
+    if elastic != (known if view.status.elastic else None) and elastic != ElasticStatus():
+        status = replace(status, elastic=elastic)
+    first = _first_pod_events(view) if replicas.missing else ()
+    news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
+    return Plan(tuple(_actions(view, replicas, lost)), status, news, _next_look(view, replicas))
+
+
+def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lost: Sequence[Verdict]) -> ElasticStatus:
+    """The status with what its rendezvous, or the group that restarts as a whole, has become."""
+    match view.backend:
+        case RendezvousBackend.OURS:
+            return world_status.recorded(view, elastic, leaving=replicas.leaving)
+        case RendezvousBackend.STORE:
+            return c10d_recovery.with_c10d_world(view, elastic, replicas.surplus)
+        case RendezvousBackend.NONE if view.restarts_as_a_whole:
+            return gang_restart.with_gang_restart(view, elastic, next((v for v in lost if not v.is_refused), None))
+    return elastic
+
+
+def _actions(view: JobView, replicas: ReplicaPlan, lost: Sequence[Verdict]) -> Iterator[Action]:
+    now, known = view.snapshot.now, view.status.elastic or ElasticStatus()
+    yield from replicas.expectations
+    objects = reconciled(view.snapshot, list(_objects(view)), managed=cleanup.ACTIVE_ONLY)
+    yield from creation_backoff.without_waiting(objects, view.status, now)
+    # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
+    replaced = [verdict.pod for verdict in lost if verdict.pod.uid in known.counted]
+    yield from cleanup.deletions([*replaced, *replicas.surplus, *pod_revision.stale_pods(view)])
+    yield from services(view.job, view.snapshot, replicas.filled)
+    held_back = creation_backoff.held_back(view.status, now)
+    for type, index in replicas.missing:
+        if type not in held_back:
+            yield Create(PODS, pod_for(view, type, index))
+
+
+def _objects(view: JobView) -> Iterator[Object]:
+    """What an active job has beside pods and services, in the order in which it is made."""
+    job, snapshot = view.job, view.snapshot
+    yield from pod_group.pod_group(job, snapshot)
+    yield from FRAMEWORKS[job.kind.name].objects(view)
+    yield from worker_library.secret(view)
+    if view.backend is RendezvousBackend.STORE:
+        yield from c10d_store.store_objects(job, snapshot)
+    yield from autoscaler(job, snapshot.settings)
+    yield from disruption_budget(view)
+
+
+def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
+    """What a user should know about the pods that are about to be made."""
+    job, settings = view.job, view.snapshot.settings
+    yield from of_templates(job)
+    yield from pod_group.of_schedulers(job, settings)
+    yield from left_out(job, settings)
+    yield from worker_library.events(view)
+    if view.backend is RendezvousBackend.STORE:
+        yield from c10d_store.unguarded(job)
+
+
+def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool) -> JobStatus:
+    """The status with its counts and the condition that follows from them. A group being restarted is not Running even if some of its pods
+    still are, nor is one with fewer workers than it needs, except in strict compatibility. A job that has not begun stays as it is while
+    its first pods start.
+    """
+    job, now, is_strict = view.job, view.snapshot.now, view.snapshot.settings.strict
+    status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
+    is_active, pause = not is_apart and is_running(job, view.counts), creation_backoff.in_words(view.status, view.snapshot)
+    remarks = in_words(job, view.snapshot) + pause
+    waits = "" if is_strict else shortage(job, view.counts)
+    if is_active and not waits:
+        message = f"{job.kind.name} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"
+        return with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
+    if restarting:
+        message = restarting[0].message + pause
+        status = with_condition(status, ConditionType.RESTARTING, reason=reason_of(job, "Restarting"), message=message, now=now)
+    has_no_room = any(pod.unscheduled for pod in view.snapshot.pods)
+    if waits and (is_active or has_no_room or has_begun(status)):
+        status = with_running_false(status, reason=reason_of(job, "Waiting"), message=f"{waits}{remarks}", now=now)
+    return status if restarting else with_words_at_end(status, pause, mark=creation_backoff.WAITS, now=now)
+
+
+def _next_look(view: JobView, replicas: ReplicaPlan) -> datetime | None:
+    """When time alone changes the plan."""
+    now = view.snapshot.now
+    moments = (
+        view.deadline,
+        departures.next_deadline(replicas.leaving, now=now),
+        gang_restart.pause_until(view),
+        creation_backoff.next_try(view.status, now),
+    )
+    return min((moment for moment in moments if moment is not None), default=None)

@@ -1,0 +1,62 @@
+"""Derives the view of a job from the job and the snapshot of its cluster: once before the first decision, and once more when the job is
+active, for an active job has a start time, and pods that a node refused wait like pending ones.
+"""
+
+from dataclasses import replace
+
+from msgspec import structs
+
+from controller.deciding.events import of_membership, of_pods, of_remarks, of_strays
+from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle import acceptance, failure, gang_restart, suspension
+from controller.deciding.lifecycle.disruption import notices
+from controller.deciding.lifecycle.verdicts import Fate
+from controller.deciding.rendezvous.backend import backend_in_use
+from controller.deciding.replicas import creation_backoff, pod_revision
+from controller.deciding.replicas.tally import tally
+from controller.frameworks import FRAMEWORKS
+from controller.watching.snapshot import Snapshot
+from elastic.api.job import Job
+
+
+def derive(job: Job, snapshot: Snapshot) -> JobView:
+    view = JobView(
+        job=job,
+        snapshot=snapshot,
+        status=acceptance.accepted(job, snapshot),
+        backend=backend_in_use(job, snapshot.settings),
+        restarts_as_a_whole=gang_restart.restarts_as_a_whole(job, snapshot.settings),
+        notices=notices(snapshot),
+        answerable=(),
+        verdicts=(),
+        failed=frozenset(),
+        counts={},
+    )
+    return _with_ends(view)
+
+
+def activated(view: JobView) -> JobView:
+    """The view of a job that nothing holds back any more: it has a start time, and its user hears what is new."""
+    job, snapshot = view.job, view.snapshot
+    status, news = suspension.resumed(job, view.status, snapshot.now)
+    if status.start_time is None:
+        status = structs.replace(status, start_time=snapshot.now)
+    news = (*news, *of_remarks(snapshot), *of_membership(snapshot), *of_pods(job, snapshot.pods), *of_strays(snapshot.left_behind))
+    news = (*news, *creation_backoff.events(job, snapshot))
+    status = creation_backoff.noted(job, snapshot, status)
+    waiting = creation_backoff.with_waiting(snapshot, status)
+    active = replace(view, snapshot=waiting, status=status, news=news)
+    return active if waiting is snapshot else _with_ends(active)
+
+
+def _with_ends(view: JobView) -> JobView:
+    """The view with what its pods and their ends mean."""
+    job, pods = view.job, view.snapshot.pods
+    orphans = {pod.uid for pod in pod_revision.orphans(view)}
+    answerable = tuple(pod for pod in pods if pod.uid not in orphans)
+    verdicts = failure.judge(job, answerable)
+    failed = frozenset(verdict.pod.uid for verdict in verdicts if verdict.fate is not Fate.AGAIN)
+    if view.restarts_as_a_whole:
+        verdicts = gang_restart.decisive(verdicts)
+    counts = FRAMEWORKS[job.kind.name].displayed_counts(job, tally(job, pods))
+    return replace(view, answerable=answerable, verdicts=tuple(verdicts), failed=failed, counts=counts)

@@ -1,0 +1,95 @@
+"""Decides which workers leave a world at the rendezvous server, and when the pod of a leaving worker may be deleted.
+A worker leaves in three steps: its leaving stands in the status, the server notifies it, its pod is deleted once a world works without it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous.world_status import FORMED
+from controller.watching.snapshot import Phase, Pod, Snapshot
+from elastic.api.job import Leaving
+from elastic.api.words import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Departures:
+    """`leaving` are the workers on their way out; `may_go` are those of their pods that may be deleted now."""
+
+    may_go: tuple[Pod, ...]
+    leaving: tuple[Leaving, ...]
+
+
+def still_leaving(view: JobView, known: Sequence[Leaving]) -> list[Leaving]:
+    """The entries of `known` that still hold: the pod is the same one, and a notice that was the cause has not been withdrawn.
+    That the node is gone, or that the pod has failed, withdraws no notice.
+    """
+    snapshot, noticed = view.snapshot, view.notices
+    pods = _may_leave(snapshot)
+
+    def stands(entry: Leaving, pod: Pod) -> bool:
+        is_beyond = pod.node not in snapshot.nodes or pod.phase is Phase.FAILED
+        return entry.cause == Cause.PLAN.value or entry.member in noticed or is_beyond
+
+    return [e for e in known if (pod := pods.get(e.member)) is not None and pod.uid == e.uid and stands(e, pod)]
+
+
+def _may_leave(snapshot: Snapshot) -> dict[str, Pod]:
+    """By name, the pods that can be leaving: a pod that succeeded has not left, and one that failed is yet to be removed."""
+    return {pod.name: pod for pod in snapshot.pods if pod.phase is not Phase.SUCCEEDED}
+
+
+def without_spared(snapshot: Snapshot, leaving: Sequence[Leaving], *, short: int) -> list[Leaving]:
+    """The entries without those of surplus workers that stay after all, because `short` other workers were lost meanwhile."""
+    here = {pod.name for pod in snapshot.pods if pod.is_active}
+    spared = [entry for entry in leaving if entry.cause == Cause.PLAN.value and entry.member in here][: max(0, short)]
+    return [entry for entry in leaving if entry not in spared]
+
+
+def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[Pod]) -> Departures:
+    """Adds surplus workers and workers with a disruption notice to those that are leaving already.
+    A worker's pod may be deleted once it has left the world, was never in it, or its time is up. The worker counts as leaving until its pod
+    is gone, so that the end of that pod is never taken for a failure.
+    """
+    snapshot, policy = view.snapshot, view.job.elastic
+    assert policy is not None
+    by = snapshot.now + timedelta(seconds=policy.scale_in_grace_seconds)
+    pods = _may_leave(snapshot)
+    known = {entry.member for entry in leaving}
+    new = [
+        Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=by)
+        for pod in surplus
+        if pod.name in pods and pod.name not in known
+    ]
+    for name, notice in view.notices.items():
+        if name not in known:
+            new.append(Leaving(member=name, uid=pods[name].uid, cause=Cause.DISRUPTION.value, by=notice.by))
+    out = (*leaving, *new)
+    may_go = [pods[entry.member] for entry in out if _may_go(pods[entry.member], entry, snapshot, is_known=entry.member in known)]
+    return Departures(tuple(may_go), out)
+
+
+def _may_go(pod: Pod, entry: Leaving, snapshot: Snapshot, *, is_known: bool) -> bool:
+    """May we delete it? A pod that the cluster disrupts is the cluster's to delete, unless it has failed already."""
+    if pod.is_deleting:
+        return False
+    if pod.phase is Phase.FAILED:
+        return True
+    return entry.cause == Cause.PLAN.value and _has_left(pod, entry, snapshot, is_known=is_known)
+
+
+def _has_left(pod: Pod, entry: Leaving, snapshot: Snapshot, *, is_known: bool) -> bool:
+    if pod.phase is not Phase.RUNNING:
+        return True
+    if not is_known:
+        return False  # not before its leaving stands in the status: the next controller would take its end for a disruption
+    if entry.by is not None and entry.by <= snapshot.now:
+        return True
+    world = snapshot.world
+    return world is not None and world.phase == FORMED and pod.name not in world.members
+
+
+def next_deadline(leaving: Sequence[Leaving], *, now: datetime) -> datetime | None:
+    """The next time at which a worker must be gone; one that has passed changes nothing any more."""
+    return min((entry.by for entry in leaving if entry.by is not None and entry.by > now), default=None)

@@ -1,0 +1,69 @@
+"""Decides what the rendezvous server must know of a job: its members, who of them leaves, how containers ended, and what limits restarts.
+It decides nothing about ranks or rounds: those are the server's.
+"""
+
+from collections.abc import Collection, Sequence
+
+from controller.deciding.actions import End, Leave, SetExpectation
+from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle import end_reasons, restart_accounting
+from controller.watching.snapshot import Phase, Pod
+from elastic.api.job import ElasticStatus, Job, Leaving
+from elastic.api.words import Cause
+from rendezvous.delivery import is_undeliverable
+
+
+def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> SetExpectation:
+    """The whole expectation. Its members are the pods that stay and the names of pods to come; `pending` are those that do not run yet."""
+    job, snapshot = view.job, view.snapshot
+    assert job.elastic is not None
+    policy, known = job.elastic, job.status.elastic or ElasticStatus()
+    least, most = job.bounds
+    going = {entry.uid for entry in leaving}
+    failed = [pod for pod in snapshot.pods if pod.phase is Phase.FAILED and not pod.is_deleting and pod.uid not in going]
+    sizes = policy.allowed_sizes or tuple(n for n in range(least, most + 1) if policy.size_step and n % policy.size_step == 0)
+    return SetExpectation(
+        members=tuple(sorted({pod.name for pod in staying} | set(coming))),
+        pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
+        leaving=tuple(Leave(entry.member, entry.by or snapshot.now, entry.cause) for entry in leaving),
+        ended=tuple(end for pod in (*staying, *failed) if (end := _end_of(job, pod)) is not None),
+        finished=tuple(sorted(pod.name for pod in staying if pod.phase is Phase.SUCCEEDED)),
+        least=least,
+        most=max(most, len(staying) + len(coming)),
+        sizes=sizes,
+        budget=restart_accounting.budget_of(policy),
+        restarts=tuple(sorted(known.restarts.items())),
+        grace_s=float(policy.scale_in_grace_seconds),
+        floor=max(known.generation, snapshot.world.generation if snapshot.world else 0),
+        term=snapshot.term,
+        open=known.open,
+        booked_to=known.generation,
+        closed=known.closed,
+        charged=known.charged,
+        fruitless=known.fruitless,
+        step=known.step,
+    )
+
+
+def _end_of(job: Job, pod: Pod) -> End | None:
+    """The newest end of the worker's container with an error, until the server has confirmed that it took that into account."""
+    container = next((c for c in pod.containers if c.name == job.kind.container), None)
+    if container is None or end_reasons.cause_of(pod, container.name) is Cause.DISRUPTION:
+        return None
+    code, reason, message, run = container.exit_code, container.exit_reason, container.message, container.restarts
+    if code is None:
+        code, reason, message, run = container.last_exit_code, container.last_exit_reason, container.last_message, container.restarts - 1
+    if not code or is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid):
+        return None
+    cause = Cause.OUT_OF_MEMORY if end_reasons.of_container(reason) is end_reasons.Meaning.OUT_OF_MEMORY else Cause.USER
+    if end_reasons.came_from_outside(code, reason):
+        cause = Cause.DISRUPTION  # makes certain what the server saw of it, a broken connection or a farewell, and counts nothing by itself
+    end = End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED)
+    is_counted = job.status.elastic is not None and end.id in job.status.elastic.counted
+    return None if is_counted else end
+
+
+def is_accounted(view: JobView, pod: Pod) -> bool:
+    """Whether the server has taken into account how this pod ended, if that is for it to count."""
+    end, world = _end_of(view.job, pod), view.snapshot.world
+    return end is None or end.cause is Cause.DISRUPTION or (world is not None and end.id in world.explained)

@@ -1,0 +1,76 @@
+"""Brings elastic_worker into the workers that meet at the rendezvous server, and decides what happens where an image cannot take it:
+the pods are made again with c10d.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from controller.deciding.actions import Forget, JobEvent, Plan, normal, warning
+from controller.deciding.job_view import JobView
+from controller.deciding.objects.ownership import owned_metadata
+from controller.deciding.rendezvous.backend import RendezvousBackend, obstacle_to
+from controller.watching.snapshot import Pod
+from elastic.api.job import ElasticStatus, Job, Object
+from elastic.api.words import RdzvBackend
+from rendezvous.delivery import CA_KEY, TOKEN_KEY, Delivery, deliver, is_undeliverable
+
+
+def secret_name(job: Job) -> str:
+    return f"{job.metadata.name}-elastic"
+
+
+def secret(view: JobView) -> Iterator[Object]:
+    """The token by which the rendezvous server knows a worker, and the CA by which a worker knows the server."""
+    job, rendezvous = view.job, view.snapshot.settings.rendezvous
+    if rendezvous is None or view.backend is not RendezvousBackend.OURS:
+        return
+    data = {TOKEN_KEY: view.snapshot.token, CA_KEY: rendezvous.ca}
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    yield {"apiVersion": "v1", "kind": "Secret", "metadata": owned_metadata(job, secret_name(job)), "type": "Opaque", "data": encoded}
+
+
+def delivered(view: JobView, pod: Object, index: int) -> Object:
+    """The worker's pod with all that torchrun needs to meet its peers at our server."""
+    job, settings = view.job, view.snapshot.settings
+    assert settings.rendezvous is not None
+    delivery = Delivery(
+        job_uid=job.metadata.uid,
+        index=index,
+        image=settings.worker_image,
+        endpoint=settings.rendezvous.endpoint,
+        secret=secret_name(job),
+        container=job.kind.container,
+    )
+    return deliver(pod, delivery)
+
+
+def events(view: JobView) -> Iterator[JobEvent]:
+    """Why a job that left the choice to us meets through c10d."""
+    job, policy = view.job, view.job.elastic
+    if policy is None or policy.rdzv_backend is not None or view.snapshot.settings.rendezvous is None:
+        return
+    if view.backend is RendezvousBackend.STORE and (reason := obstacle_to(job)):
+        yield normal("OtherRendezvous", f"{job.kind.name} {job.metadata.name} meets through c10d, because {reason}.")
+
+
+def fall_back_to_c10d(view: JobView) -> Plan | None:
+    """A worker's image cannot take our library: all workers are made again with c10d. It costs the job no restart."""
+    job = view.job
+    if view.backend is not RendezvousBackend.OURS or not (reason := _undeliverable(job, view.snapshot.pods)):
+        return None
+    message = f"{job.kind.name} {job.metadata.name} is made anew with c10d, because its image cannot take the library: {reason}"
+    elastic = replace(view.status.elastic or ElasticStatus(), backend=RdzvBackend.C10D.value, leaving=())
+    return Plan((Forget(),), replace(view.status, elastic=elastic), (*view.news, warning("OtherRendezvous", message)))
+
+
+def _undeliverable(job: Job, pods: Sequence[Pod]) -> str:
+    """Why a worker's image cannot take our library, as the init container of one has reported; empty while none has."""
+    for pod in pods:
+        for container in pod.containers:
+            for code, message in ((container.exit_code, container.message), (container.last_exit_code, container.last_message)):
+                reason = is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid)
+                if reason:
+                    return reason
+    return ""

@@ -1,0 +1,57 @@
+"""Writes into a job's status what the rendezvous server says of its world: restarts, generation, size and the newest rescale."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from controller.deciding.actions import Plan
+from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle import restart_accounting
+from controller.watching.snapshot import Snapshot, World
+from elastic.api.job import ElasticStatus, Leaving
+from elastic.api.words import RdzvBackend
+
+FORMED = "running"
+"""The phase of a world whose members work; in any other one, who leaves may still be saving its state."""
+FINISHED = "finished"
+"""The phase once the work is done and nobody is waited for who was not there at its end."""
+
+
+def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:
+    """The status with all that the rendezvous server says."""
+    new = _with_world(known, view.snapshot, leaving)
+    return restart_accounting.dated(view.job, known=known, new=new, now=view.snapshot.now)
+
+
+def record_restarts(view: JobView) -> Plan | None:
+    """Writes down the restarts that only the rendezvous server knows, before it is told to forget the job."""
+    known = view.status.elastic or ElasticStatus()
+    if view.snapshot.world is None or (elastic := recorded(view, known, leaving=known.leaving)).restarts == known.restarts:
+        return None
+    return Plan(status=replace(view.status, elastic=elastic))
+
+
+def _with_world(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:
+    """The status with who leaves, the restarts, and the number, size and rescale of the newest world."""
+    status = replace(status, backend=RdzvBackend.ELASTIC.value, leaving=tuple(leaving))
+    if snapshot.world is None:
+        return status
+    status = restart_accounting.booked(status, snapshot.world)
+    return restart_accounting.settled(_of_world(status, snapshot, snapshot.world), snapshot.pods)
+
+
+def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> ElasticStatus:
+    status = replace(status, closed=world.closed or status.closed)
+    if world.fruitless is not None:
+        status = replace(status, fruitless=world.fruitless, step=world.step)
+    last = status.last_rescale
+    if world.rescale is not None and last is not None and world.rescale.id == last.id:
+        # Nobody but us writes the number of its group; who has lowered it, or written what cannot be read, learns it again.
+        generation = max(status.generation, world.generation) if world.phase == FORMED else status.generation
+        return replace(status, generation=generation, last_rescale=replace(last, phases=world.rescale.phases))
+    if world.phase != FORMED or world.generation <= status.generation:
+        return status
+    size = len(world.members)
+    if world.rescale is not None:
+        status = replace(status, last_rescale=replace(world.rescale, at=snapshot.now, from_size=status.world_size, to_size=size))
+    return replace(status, generation=world.generation, world_size=size)
