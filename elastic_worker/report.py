@@ -1,11 +1,11 @@
-"""For training code of any framework: report a step and signals, and hear in the reply whether to stop or to checkpoint now.
+"""For training code of any framework: report a step and signals; the answer says whether to stop or to checkpoint now.
 
     reporter = Reporter.from_environment()
-    answer = reporter.send(step, loss=loss)     # never waits: the newest report goes out once a second, the last answer is returned
+    answer = reporter.send(step, loss=loss)     # never waits: the newest report is sent once a second, the last answer is returned
     if answer.checkpoint_s is not None: save()
 
-A report is a courtesy: whatever goes wrong on its way, training goes on, and at full speed. A thread of its own resolves names, connects
-and waits for the server; `send` only leaves the newest report for it.
+Reports are optional: if sending fails, training goes on at full speed. A thread of its own resolves names, connects and waits for the
+server; `send` only stores the newest report for it.
 """
 
 import atexit
@@ -23,12 +23,12 @@ LEAST_GAP_S = 1.0
 TIMEOUT_S = 5.0
 LONGEST_BACK_OFF_S = 30.0
 FLUSH_S = 1.0
-"""So long the end of a process waits for its last report to be out."""
+"""How long the end of a process waits until its last report is sent."""
 LONGEST_ANSWER = 64 * 1024
 
 
 class Answer(typing.NamedTuple):
-    """What the rendezvous wants of this worker: stop at the next step, or checkpoint within this many seconds."""
+    """What this worker shall do: stop at the next step, or checkpoint within this many seconds."""
 
     stop: bool = False
     reason: str = ""
@@ -38,10 +38,10 @@ class Answer(typing.NamedTuple):
 class Reporter:
     """Reports for one worker."""
 
-    def __init__(self, told: settings.Settings, *, generation: int = 0, least_gap_s: float = LEAST_GAP_S) -> None:
-        self._settings = told
+    def __init__(self, own: settings.Settings, *, generation: int = 0, least_gap_s: float = LEAST_GAP_S) -> None:
+        self._settings = own
         self._generation = generation
-        self._tls = told.tls()
+        self._tls = own.tls()
         self._least_gap_s = least_gap_s
         self._connection = None  # type: typing.Optional[http.client.HTTPSConnection]
         self._changed = threading.Condition()
@@ -53,13 +53,13 @@ class Reporter:
 
     @classmethod
     def from_environment(cls) -> "Reporter":
-        """A reporter as the pod's environment says. torchrun hands it on to its workers."""
+        """A reporter for this pod, from the environment, which torchrun passes on to its workers."""
         env = os.environ
-        told = settings.read(env, endpoint=env.get("PET_RDZV_ENDPOINT", ""), job=env.get("PET_RDZV_ID", ""), local_address=None)
-        return cls(told, generation=int(env.get(settings.GENERATION) or 0))
+        own = settings.read(env, endpoint=env.get("PET_RDZV_ENDPOINT", ""), job=env.get("PET_RDZV_ID", ""), local_address=None)
+        return cls(own, generation=int(env.get(settings.GENERATION) or 0))
 
     def send(self, step: int, **values: float) -> Answer:
-        """Leave this report to be sent, in the place of one that has not gone out yet, and return what the rendezvous last answered."""
+        """Store this report for sending; it replaces one that is not sent yet. Returns the server's last answer."""
         report = json.dumps({"member": self._settings.member, "generation": self._generation, "step": step, "values": values})
         with self._changed:
             self._newest = report
@@ -72,7 +72,7 @@ class Reporter:
         return answer._replace(checkpoint_s=max(0.0, answer.checkpoint_s - (time.monotonic() - self._answered_at)))
 
     def close(self) -> None:
-        """Let the last report go out, if that can be within a moment, and stop."""
+        """Wait up to FLUSH_S until the last report is sent, and stop."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -83,7 +83,7 @@ class Reporter:
     # --- the thread ---
 
     def _start(self) -> None:
-        """Also after a fork, which does not take threads along."""
+        """Start the thread, also after a fork, which copies no threads."""
         self._is_closing = self._is_sending = False
         self._thread = threading.Thread(target=self._run, name="elastic-report", daemon=True)
         self._thread.start()
@@ -95,7 +95,7 @@ class Reporter:
         while True:
             report = self._take()
             if report is None:
-                self._hang_up()
+                self._disconnect()
                 return
             answer = self._try(report)
             with self._changed:
@@ -107,11 +107,11 @@ class Reporter:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closing, max(self._least_gap_s, back_off_s))
                 if self._is_closing and answer is None:
-                    self._newest = None  # nobody is waited for at the end
+                    self._newest = None  # at the end there is no second attempt
                     self._changed.notify_all()
 
     def _take(self) -> typing.Optional[str]:
-        """The newest report, once there is one; None at the end."""
+        """Wait for a report and return the newest one; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._newest is not None or self._is_closing)
             report, self._newest = self._newest, None
@@ -119,25 +119,25 @@ class Reporter:
             return report
 
     def _try(self, report: str) -> typing.Optional[Answer]:
-        """The server's answer; None where there is none."""
+        """The server's answer; None if there is none."""
         try:
             fields = self._post(report)
             return Answer(bool(fields.get("stop")), str(fields.get("reason", "")), fields.get("checkpoint_s"))
         except (OSError, ssl.SSLError, http.client.HTTPException, ValueError, TypeError):
-            self._hang_up()
+            self._disconnect()
             return None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _post(self, body: str) -> typing.Dict[str, typing.Any]:
-        told = self._settings
+        to = self._settings
         if self._connection is None:
-            self._connection = http.client.HTTPSConnection(told.host, told.port, context=self._tls, timeout=TIMEOUT_S)
-        headers = {"Authorization": "Bearer {}".format(told.token), "Content-Type": "application/json"}
-        self._connection.request("POST", "/v1/jobs/{}/report".format(told.job), body, headers)
+            self._connection = http.client.HTTPSConnection(to.host, to.port, context=self._tls, timeout=TIMEOUT_S)
+        headers = {"Authorization": "Bearer {}".format(to.token), "Content-Type": "application/json"}
+        self._connection.request("POST", "/v1/jobs/{}/report".format(to.job), body, headers)
         response = self._connection.getresponse()
         text = response.read(LONGEST_ANSWER + 1)
         if response.status != 200 or len(text) > LONGEST_ANSWER:

@@ -1,4 +1,4 @@
-"""What a worker's container was told in its environment, checked once, with one clear message for what is missing."""
+"""Reads and checks the environment of a worker's container; one clear error names everything that is missing."""
 
 import dataclasses
 import ssl
@@ -13,12 +13,12 @@ GENERATION = "ELASTIC_GENERATION"
 
 
 class SettingsError(ValueError):
-    """The environment does not say what is needed to reach the rendezvous server."""
+    """The environment lacks what is needed to reach the rendezvous server."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Where the server is, who we are, and how we prove it."""
+    """The address of the server, the identity of this member, and its credentials."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class Settings:
         return "/v1/jobs/{}/members/{}".format(self.job, self.member)
 
     def tls(self) -> ssl.SSLContext:
-        """A context that trusts the installation's CA and nobody else."""
+        """A context that trusts only the installation's CA."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_verify_locations(cadata=self.ca)

@@ -1,6 +1,6 @@
 """The entry point by which torchrun finds the rendezvous backend `elastic` (group `torchrun.handlers`).
 
-Importing this module costs nothing: torch is imported when torchrun, which has it already, asks for the handler.
+Importing this module is cheap: torch is imported only when torchrun, which has imported it already, asks for the handler.
 """
 
 import typing
@@ -10,7 +10,7 @@ if typing.TYPE_CHECKING:
 
 
 def register() -> "typing.Callable[[RendezvousParameters], RendezvousHandler]":
-    """Called by torchrun without arguments; returns what makes a handler from torchrun's parameters."""
-    from elastic_worker.handler import create
+    """torchrun calls this without arguments; it returns the function that creates a handler from torchrun's parameters."""
+    from elastic_worker.agent.handler import create
 
     return create

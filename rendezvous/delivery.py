@@ -48,7 +48,7 @@ case "${{1##*/}}" in
   *) found=$(command -v torchrun) && python=$(python_of_torchrun "$found") ;;
 esac
 [ -n "$python" ] || python=$(command -v python3) || python=$(command -v python) || give_up 'no Python was found on PATH'
-verdict=$("$python" "$ELASTIC_LIBRARY/elastic_worker/check.py" 2>&1) || give_up "${{verdict:-$python could not be run}}"
+verdict=$("$python" "$ELASTIC_LIBRARY/elastic_worker/startup/check.py" 2>&1) || give_up "${{verdict:-$python could not be run}}"
 [ "$verdict" = own ] || export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$ELASTIC_LIBRARY"
 warm=$("$python" -IS "$ELASTIC_LIBRARY/elastic_worker/warm/launch.py" $$ "$@") && eval "$warm"
 exec "$@"
@@ -116,7 +116,7 @@ def is_undeliverable(terminated: Mapping[str, Any], job_uid: str) -> str:
 
 
 def _init_container(delivery: Delivery, spec: Mapping[str, Any]) -> dict[str, Any]:
-    command = ["python3", "-m", "elastic_worker.deliver", delivery.folder]
+    command = ["python3", "-m", "elastic_worker.startup.deliver", delivery.folder]
     made = init_container(INIT_CONTAINER, image=delivery.image, command=command, spec=spec, pull_policy=delivery.pull_policy)
     return made | {"volumeMounts": [{"name": VOLUME, "mountPath": delivery.folder}]}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.rescaling.agents import Agents, Lost
 from benchmarks.rescaling.server import Server
 from benchmarks.rescaling.settings import Setting
-from elastic_worker.deliver import deliver
+from elastic_worker.startup.deliver import deliver
 
 SETTLE_S = 2.0
 """Training goes on for so long before the next event, so that no event meets the aftermath of the last one."""

@@ -42,8 +42,8 @@ FINISH_S = 1.0
 """For rounds that have begun when the process is told to end; another one takes over soon after."""
 BLIND_S = 10.0
 OWN = "own"
-OWN_WAIT = ("python3", "-m", "elastic_worker.resolve")
-OWN_KUBECTL = ("python3", "-m", "elastic_worker.kubectl", "--install", "/opt/kube")
+OWN_WAIT = ("python3", "-m", "elastic_worker.startup.resolve")
+OWN_KUBECTL = ("python3", "-m", "elastic_worker.mpi.kubectl", "--install", "/opt/kube")
 
 
 class Process:

@@ -63,7 +63,7 @@ def _quoted(text: str) -> int:
 MEMBER_MESSAGE = max(longest_json(type) for type in get_args(FromMember))
 """One WebSocket message of a member."""
 MEMBER_VIEW = max(longest_json(View), longest_json(Refused))
-"""One WebSocket message to a member; elastic_worker.channel allows for as much."""
+"""One WebSocket message to a member; elastic_worker.agent.websocket allows for as much."""
 EXPECTATION_BODY = longest_json(Expectation)
 REPORT_BODY = longest_json(Report)
 WORLD_LINE = longest_json(World) + 1

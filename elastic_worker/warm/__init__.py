@@ -1,6 +1,6 @@
-"""Warm start: torchrun's workers come from a fork server that has torch imported already, and are otherwise as if started plainly.
+"""Warm start: torchrun's workers are forked from a server that has torch imported. Otherwise they are like plainly started workers.
 
-`launch` is run before torchrun's agent and starts `server` beside it. torchrun starts `stub` in place of a Python interpreter (its
-environment variable PYTHON_EXEC); the stub hands everything over and stands in for the worker until it ends. `likeness` says where a
-warm worker would differ from a plain one; whenever it says anything, the stub becomes a plain start.
+`launch` runs before torchrun's agent and starts `server` beside it. torchrun starts `stub` instead of a Python interpreter (torchrun's
+variable PYTHON_EXEC). The stub passes everything to the server and represents the worker until it ends. `differences` finds what a warm
+worker would not share with a plain one; if there is anything, the stub starts the worker plainly.
 """

@@ -1,7 +1,7 @@
-"""The process that becomes torchrun's agent: imports torch, leaves a fork server behind that has it too, and runs torchrun.
+"""The process that becomes torchrun's agent: imports torch, forks the fork server, and runs torchrun.
 
 `launch` puts it before a container's command that is torchrun itself. So agent and workers share one import of torch, its time and its
-memory. Whatever is odd before torchrun runs ends in a plain start of the command.
+memory. Any problem before torchrun runs leads to a plain start of the command.
 """
 
 import ctypes
@@ -12,23 +12,23 @@ import signal
 import sys
 import typing
 
-from elastic_worker.warm import fresh, likeness
+from elastic_worker.warm import differences, interpreter
 from elastic_worker.warm import program as programs
 from elastic_worker.warm.launch import environment_of_workers, listen, step_aside
 from elastic_worker.warm.server import serve
 from elastic_worker.warm.stub import OURS
 
 SHARED = ("torch", "torch.distributed")
-"""What the agent needs as well; the server imports the rest for its workers, while the agent is on its way to the rendezvous."""
+"""What the agent needs too. The server imports the rest for its workers while the agent goes to the rendezvous."""
 PR_SET_NAME = 15
 
 
-class Odd(Exception):
+class StartPlainly(Exception):
     """A reason to start plainly."""
 
 
 def import_shared(command: typing.Sequence[str]) -> typing.Dict[str, str]:
-    """Import in the environment that workers will have, and return that; our own stays what it was."""
+    """Import in the environment that workers will have, and return that environment. The own one is restored."""
     own = dict(os.environ)
     wanted = environment_of_workers(command, {name: value for name, value in own.items() if name not in OURS})
     _set_environment(wanted)
@@ -42,20 +42,20 @@ def import_shared(command: typing.Sequence[str]) -> typing.Dict[str, str]:
 def main() -> None:
     """`-c BOOT root folder room command...`: see launch."""
     root, folder, _, *command = sys.argv[1:]
-    fresh.leave_path_as_found(root)
+    interpreter.leave_path_as_found(root)
     agent = os.getpid()
     try:
         program = _torchrun(command)
-        before = fresh.descriptors()
+        before = interpreter.descriptors()
         environment = import_shared(command)
-        kept = fresh.descriptors() - before
+        kept = interpreter.descriptors() - before
         listener = listen(folder)
-        fresh.fork_in_vain()
-        why = likeness.of_process()
+        interpreter.fork_once()
+        why = differences.of_process()
         if why:
-            raise Odd(why)
-        is_server = _fork_nobodys()
-    except (Odd, OSError, ImportError) as why:
+            raise StartPlainly(why)
+        is_server = _fork_orphan()
+    except (StartPlainly, OSError, ImportError) as why:
         print("elastic_worker: torchrun and its workers start plainly: {}".format(why), file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         _start_plainly(command)
@@ -70,20 +70,20 @@ def main() -> None:
 def _torchrun(command: typing.Sequence[str]) -> programs.Program:
     program = programs.read_agent(command)
     if program is None:
-        raise Odd("{} is not on PATH".format(command[0]))
+        raise StartPlainly("{} is not on PATH".format(command[0]))
     return program
 
 
 def _run(program: programs.Program) -> None:
     arguments = (["-m"] if program.is_module else []) + [program.name, *program.arguments]
-    fresh.retitle([sys.executable, *arguments])
+    interpreter.retitle([sys.executable, *arguments])
     if not program.is_module:  # the kernel names a process after its script
         ctypes.CDLL(None).prctl(PR_SET_NAME, os.path.basename(program.name).encode(), 0, 0, 0)
-    fresh.run(program, arguments=arguments)
+    interpreter.run(program, arguments=arguments)
 
 
-def _fork_nobodys() -> bool:
-    """Fork a process that is nobody's child; True in it."""
+def _fork_orphan() -> bool:
+    """Fork a process that is not a child of this one; True in it."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)

@@ -1,7 +1,7 @@
-"""Run before torchrun's agent: starts the fork server beside it, and prints what the shell shall export so that torchrun uses it.
+"""Runs before torchrun's agent: starts the fork server beside it, and prints what the shell must export so that torchrun uses it.
 
-It is run by path with the options -I -S, imports the standard library only, and prints nothing where workers are to start plainly; why
-that is so goes to stderr, in one line. It never fails the container.
+The wrapper runs it by path with the options -I -S. It imports the standard library only. If workers are to start plainly, it prints
+nothing, and one line on stderr says why. It never fails the container.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ OLD_S = 60.0
 MOST_SWEPT = 64
 SWEEP_PATIENCE_S = 0.1
 TITLE_ROOM = " " * 2048
-"""Room in the server's command line for the command line of a worker, which `ps` is to show."""
+"""Reserves room in the server's command line: a worker replaces it by its own, for `ps`."""
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from elastic_worker.warm.{} import main; main()"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -35,7 +35,7 @@ Environment = typing.Mapping[str, str]
 
 
 def obstacle(environment: Environment, executable: str) -> str:
-    """Why workers are not to start warm in this environment; empty where they may."""
+    """Why workers must not start warm in this environment; empty if they may."""
     if environment.get(SWITCH, "").strip().lower() in OFF:
         return "{} is {}".format(SWITCH, environment[SWITCH])
     if environment.get(PYTHON_EXEC):
@@ -51,7 +51,7 @@ def obstacle(environment: Environment, executable: str) -> str:
 
 
 def workers_per_agent(command: typing.Sequence[str], environment: Environment) -> int:
-    """How many workers torchrun will start, as far as that can be seen from here; a wrong guess costs one plain start."""
+    """An estimate of how many workers torchrun will start; a wrong one costs one plain start."""
     asked = environment.get("PET_NPROC_PER_NODE", "1")
     for index, word in enumerate(command):
         name, equals, value = word.replace("_", "-").partition("=")
@@ -64,7 +64,7 @@ def workers_per_agent(command: typing.Sequence[str], environment: Environment) -
 
 
 def environment_of_workers(command: typing.Sequence[str], environment: Environment) -> typing.Dict[str, str]:
-    """What is set when workers import torch: torchrun limits the threads of several workers on one machine."""
+    """The environment in which workers import torch: torchrun limits the threads of several workers on one machine."""
     wanted = dict(environment)
     if workers_per_agent(command, environment) > 1:
         wanted.setdefault("OMP_NUM_THREADS", "1")
@@ -73,7 +73,10 @@ def environment_of_workers(command: typing.Sequence[str], environment: Environme
 
 @contextlib.contextmanager
 def address_in(folder: str) -> typing.Iterator[str]:
-    """As in stub.py, which must stand alone as this file must: the folder's path may be longer than a socket's address can be."""
+    """The socket's address through a descriptor of its folder, whose path may be too long for an address.
+
+    A copy of the one in stub.py: both files must stand alone.
+    """
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
         yield "/proc/self/fd/{}/socket".format(descriptor)
@@ -82,7 +85,7 @@ def address_in(folder: str) -> typing.Iterator[str]:
 
 
 def sweep(parent: str, *, now: float) -> None:
-    """Remove the folders of servers that were killed and could not do it: nobody listens there any more."""
+    """Remove folders of servers that were killed: nothing listens there any more."""
     names = [name for name in os.listdir(parent) if name.startswith(PREFIX)]
     for folder in [os.path.join(parent, name) for name in names[:MOST_SWEPT]]:
         try:
@@ -99,7 +102,7 @@ def sweep(parent: str, *, now: float) -> None:
 
 
 def make_folder(executable: str) -> str:
-    """A folder of our own with the stub as an executable file."""
+    """Make a folder that holds the stub as an executable file."""
     sweep(tempfile.gettempdir(), now=time.time())
     folder = tempfile.mkdtemp(prefix=PREFIX)
     try:
@@ -124,20 +127,20 @@ def listen(folder: str) -> socket.socket:
 
 
 def server_command(root: str, folder: str, listener: socket.socket, *, agent: int, renewals: int) -> typing.List[str]:
-    """How an interpreter becomes the fork server."""
+    """The command that starts the fork server."""
     words = [root, folder, str(listener.fileno()), str(agent), str(renewals), TITLE_ROOM]
     return [sys.executable, "-u", "-c", BOOT.format("server"), *words]
 
 
 def step_aside() -> None:
-    """In a child: a session of its own, no input, and no word but on standard error."""
+    """In a child: start a new session, read nothing, and write to standard error only."""
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(2, 1)
 
 
 def is_torchrun(command: typing.Sequence[str]) -> bool:
-    """Whether the command is torchrun itself, in one of its two forms, so that it can run in an interpreter of ours."""
+    """Whether the command is torchrun itself, in one of its two forms, so that warm.agent can run it."""
     words = [os.path.basename(command[0]), *command[1:4]] if command else [""]
     if words[1:2] == ["-u"]:
         del words[1]
@@ -145,7 +148,7 @@ def is_torchrun(command: typing.Sequence[str]) -> bool:
 
 
 def start_server(folder: str, *, agent: int, environment: Environment) -> None:
-    """Start the fork server as a process that is nobody's; it ends with the agent."""
+    """Start the fork server in a session of its own; it ends with the agent."""
     try:
         listener = listen(folder)
     except OSError:
@@ -168,7 +171,7 @@ def main(arguments: typing.Sequence[str]) -> int:
     why = obstacle(os.environ, sys.executable)
     if not why:
         try:
-            os.close(os.pidfd_open(agent))  # what the kernel or a sandbox refuses is known here, and not in the server
+            os.close(os.pidfd_open(agent))  # fail here, and not in the server, if the kernel or a sandbox refuses this
             folder = make_folder(sys.executable)
             if not is_torchrun(command):
                 start_server(folder, agent=agent, environment=environment_of_workers(command, os.environ))

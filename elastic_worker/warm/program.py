@@ -1,6 +1,6 @@
-"""What a worker is to run, read from the arguments that torchrun gives an interpreter, and why it cannot be run warm, if it cannot.
+"""Reads a worker's program from the arguments that torchrun gives an interpreter, and finds obstacles to running it warm.
 
-Only the two forms that torchrun writes are taken: `-u SCRIPT ...` and `-u -m MODULE ...`.
+Only the two forms that torchrun writes are accepted: `-u SCRIPT ...` and `-u -m MODULE ...`.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class Program:
 
 
 def read(arguments: typing.Sequence[str]) -> typing.Optional[Program]:
-    """The program in an interpreter's arguments; None where they have another form."""
+    """The program in an interpreter's arguments; None if they have another form."""
     if len(arguments) < 2 or arguments[0] != "-u":
         return None
     is_module = arguments[1] == "-m"
@@ -48,7 +48,7 @@ def read(arguments: typing.Sequence[str]) -> typing.Optional[Program]:
 
 
 def read_agent(command: typing.Sequence[str]) -> typing.Optional[Program]:
-    """torchrun in a container's command, as launch.is_torchrun knows it; None where its script cannot be found."""
+    """torchrun in a container's command that launch.is_torchrun accepts; None if its script cannot be found."""
     if os.path.basename(command[0]) == "torchrun":
         path = shutil.which(command[0])
         return Program(name=os.path.abspath(path), is_module=False, arguments=tuple(command[1:])) if path else None
@@ -57,7 +57,7 @@ def read_agent(command: typing.Sequence[str]) -> typing.Optional[Program]:
 
 
 def obstacle(program: Program, *, folder: str, loaded: typing.Iterable[str]) -> str:
-    """Why the program is to be started plainly: `loaded` are the modules that it would find imported already."""
+    """Why the program must start plainly; empty if it may start warm. `loaded` are the modules that are imported already."""
     if program.is_module:
         path = _module_file(program.name, folder)
     else:
@@ -70,7 +70,7 @@ def obstacle(program: Program, *, folder: str, loaded: typing.Iterable[str]) -> 
 
 
 def _module_file(name: str, folder: str) -> str:
-    """The source of a module of the working folder; installed ones are taken on trust."""
+    """The source of a module in the working folder; empty for installed modules, which are not checked."""
     stem = os.path.join(folder, *name.split("."))
     for path in (stem + ".py", os.path.join(stem, "__main__.py")):
         if os.path.isfile(path):

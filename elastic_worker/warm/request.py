@@ -1,4 +1,4 @@
-"""What a stub asks of the fork server, and the stub as the server sees it: the process at the other end of a connection."""
+"""A stub's request to the fork server, and the state of the stub process at the other end of the connection."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ DESCRIPTORS = 4
 
 
 class Malformed(ValueError):
-    """The other end is no stub of ours."""
+    """The peer is not one of our stubs, or its request is malformed."""
 
 
 class Request:
@@ -31,7 +31,7 @@ class Request:
 
     @classmethod
     def read(cls, connection: socket.socket) -> "Request":
-        """Read a request; the connection is left open whatever happens."""
+        """Read a request. The connection stays open in any case."""
         connection.settimeout(PATIENCE_S)
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", credentials)
@@ -53,7 +53,7 @@ class Request:
             raise
 
     def folder(self) -> str:
-        """The working folder by its name."""
+        """The path of the working folder."""
         return os.readlink("/proc/{}/cwd".format(self.pid))
 
     def signals(self) -> typing.Tuple[int, int]:
@@ -62,13 +62,13 @@ class Request:
             lines = dict(line.split(":", 1) for line in file)
         return int(lines["SigBlk"], 16), int(lines["SigIgn"], 16)
 
-    def tell_started(self, pid: int) -> None:
-        """Say that the worker runs, and which process it is."""
+    def send_started(self, pid: int) -> None:
+        """Send that the worker runs, and its pid."""
         with contextlib.suppress(OSError):
             self.connection.sendall(b"started" + struct.pack("!i", pid))
 
     def answer(self, text: str) -> None:
-        """Say why no worker is started; a stub that has gone needs no answer."""
+        """Send why no worker is started. Errors are ignored: the stub may have ended."""
         with contextlib.suppress(OSError):
             self.connection.sendall(text.encode("utf-8", "replace")[:4096])
 

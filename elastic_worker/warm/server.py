@@ -1,7 +1,7 @@
-"""The fork server: imports what every training worker imports, then forks a worker for each stub that asks, and tells the stub its end.
+"""The fork server: imports what every training worker imports, forks a worker for each stub that asks, and sends the stub its status.
 
-It is one thread without signal handlers. It ends with torchrun's agent and takes its workers along; a worker ends with its stub. Where a
-worker would not be like a plainly started one it says why instead; where importing anew helps, it does that as soon as it has no workers.
+It is one thread without signal handlers. When torchrun's agent ends, it kills its workers and ends; when a stub ends, it kills that worker.
+If a worker would differ from a plainly started one, it answers why. If importing anew helps, it does that once it has no workers.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ import struct
 import sys
 import typing
 
-from elastic_worker.warm import fresh, last, likeness
+from elastic_worker.warm import differences, exit_hook, interpreter
 from elastic_worker.warm import program as programs
 from elastic_worker.warm.launch import server_command
 from elastic_worker.warm.request import Malformed, Request, close_all
 from elastic_worker.warm.stub import ABORTED_AFTER_ITS_END
 
 IMPORTS = ("torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data", "torch._dynamo")
-"""What training workers import; the last comes in with the first optimizer step and takes as long as all the rest."""
+"""What training workers import. The first optimizer step imports the last one, which takes as long as all the others."""
 MOST_RENEWALS = 3
 
 
 class Worker:
-    """A forked worker and the stub that stands in for it."""
+    """A forked worker and the connection of its stub."""
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
@@ -37,10 +37,10 @@ class Worker:
         self.connection = connection
 
     def signal(self, number: int) -> None:
-        """To the worker's whole group, as torchrun signals a worker; it is ours until we have waited for it."""
+        """Signal the worker's whole group, as torchrun does. The pid is not reused before the worker is reaped."""
         try:
             os.killpg(self.pid, number)
-        except ProcessLookupError:  # it has not yet made its own group
+        except ProcessLookupError:  # it has not made its own group yet
             os.kill(self.pid, number)
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class Worker:
 
 
 class ForkServer:
-    """The loop. `serve` returns in a forked child, with what the child is to run."""
+    """The server's loop. In a forked child, `serve` returns what the child is to run."""
 
     def __init__(self, listener: socket.socket, *, agent: int, environment: typing.Dict[str, str]) -> None:
         self._listener = listener
@@ -64,27 +64,27 @@ class ForkServer:
         self._poller = select.poll()
         self._library = ctypes.CDLL(None)
         self.renewal = {}  # type: typing.Dict[str, str]
-        """The environment in which to import anew; empty while there is no need."""
+        """The environment in which to import anew; empty if that is not needed."""
 
     def prepare(self, kept: typing.FrozenSet[int]) -> None:
-        """Import, and see whether this process can fork at all."""
-        own = fresh.descriptors()
+        """Import the modules, and note what they opened and changed."""
+        own = interpreter.descriptors()
         for name in IMPORTS:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        self._keep = kept | (fresh.descriptors() - own)
+        self._keep = kept | (interpreter.descriptors() - own)
         self._after = dict(os.environ)
-        self._packages = likeness.package_folders(sys.modules, sys.path)
+        self._packages = differences.package_folders(sys.modules, sys.path)
         gc.collect()
         gc.freeze()
-        fresh.fork_in_vain()
+        interpreter.fork_once()
 
     def serve(self) -> typing.Optional[typing.Tuple[Request, programs.Program, typing.Tuple[int, int]]]:
-        """Serve until the agent ends or the imports are to be renewed (None); in a child: what it is to be."""
+        """Serve until the agent ends or the imports are to be renewed, then return None. In a child, return what it is to run."""
         for descriptor in (self._agent_end, self._listener.fileno()):
             self._poller.register(descriptor, select.POLLIN)
         while not self.renewal or self._workers:
-            descriptor = self._poller.poll()[0][0]  # one at a time: what it leads to may give the others' numbers to something new
+            descriptor = self._poller.poll()[0][0]  # one at a time: handling it may close other descriptors and reuse their numbers
             if descriptor == self._agent_end:
                 self._end_all()
                 return None
@@ -93,9 +93,9 @@ class ForkServer:
                 if child is not None:
                     return child
             elif descriptor in self._workers:
-                self._tell_end(self._workers[descriptor])
+                self._report_end(self._workers[descriptor])
             else:
-                self._hear(self._by_connection[descriptor])
+                self._receive(self._by_connection[descriptor])
         return None
 
     def _take(self) -> typing.Optional[typing.Tuple[Request, programs.Program, typing.Tuple[int, int]]]:
@@ -119,9 +119,9 @@ class ForkServer:
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            fresh.die_with_parent(self._library, server)
-            fresh.let_look(self._library, self._agent)
-            request.tell_started(os.getpid())  # by the worker itself: whoever sees a sign of it can be sure that the stub forwards signals
+            interpreter.die_with_parent(self._library, server)
+            interpreter.allow_inspection(self._library, self._agent)
+            request.send_started(os.getpid())  # sent by the worker itself, so that the stub forwards signals before the program starts
             return request, program, signals
         close_all(request.descriptors)
         self._watch(Worker(pid, connection))
@@ -130,13 +130,13 @@ class ForkServer:
     def _difference(self, request: Request, program: typing.Optional[programs.Program]) -> str:
         if program is None:
             return ""
-        why = likeness.of_environment(self._before, self._after, request.environment) or likeness.of_packages(self._packages)
+        why = differences.of_environment(self._before, self._after, request.environment) or differences.of_packages(self._packages)
         if why:
-            self.renewal = likeness.environment_for(self._before, request.environment)
+            self.renewal = differences.environment_for(self._before, request.environment)
             return why
         return (
-            likeness.of_process()
-            or likeness.of_standing(likeness.standing(os.getpid()), likeness.standing(request.pid))
+            differences.of_process()
+            or differences.of_inherited_state(differences.inherited_state(os.getpid()), differences.inherited_state(request.pid))
             or programs.obstacle(program, folder=request.folder(), loaded=sys.modules)
         )
 
@@ -146,17 +146,17 @@ class ForkServer:
         self._poller.register(worker.end, select.POLLIN)
         self._poller.register(worker.connection, select.POLLIN)
 
-    def _tell_end(self, worker: Worker) -> None:
-        had_ended = last.had_ended(worker.pid)
+    def _report_end(self, worker: Worker) -> None:
+        had_ended = exit_hook.had_ended(worker.pid)
         _, status = os.waitpid(worker.pid, 0)
         if had_ended and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT:
             status = ABORTED_AFTER_ITS_END
-        with contextlib.suppress(OSError):  # the stub was killed, and its parent knows
+        with contextlib.suppress(OSError):  # the stub was killed
             worker.connection.sendall(struct.pack("!i", status))
         self._forget(worker)
 
-    def _hear(self, worker: Worker) -> None:
-        """Signals to forward, or the end of the stub, which is the end of its worker."""
+    def _receive(self, worker: Worker) -> None:
+        """Forward signals. If the stub has ended, kill its worker."""
         try:
             numbers = worker.connection.recv(256)
         except OSError:
@@ -179,16 +179,16 @@ class ForkServer:
             worker.signal(signal.SIGKILL)
 
     def become(self, request: Request, signals: typing.Tuple[int, int]) -> None:
-        """In a child: let go of everything that the server holds, and be the worker."""
+        """In a child: release everything that the server holds, and become the worker."""
         for held in (self._listener, request.connection, *(worker.connection for worker in self._workers.values())):
-            held.detach()  # or it would close, when it is collected, a descriptor that is the program's by then
-        fresh.become(request, keep=self._keep, signals=signals)
+            held.detach()  # else its finalizer would close a descriptor that the program uses by then
+        interpreter.become(request, keep=self._keep, signals=signals)
 
 
 def main() -> None:
     """`-c BOOT root folder listener agent renewals room`: see launch."""
     root, folder, descriptor, agent, renewals = sys.argv[1:6]
-    fresh.leave_path_as_found(root)
+    interpreter.leave_path_as_found(root)
     listener = socket.socket(fileno=int(descriptor))
     serve(listener, root=root, folder=folder, agent=int(agent), renewals=int(renewals), environment=dict(os.environ))
 
@@ -203,8 +203,8 @@ def serve(
     environment: typing.Dict[str, str],
     kept: typing.FrozenSet[int] = frozenset(),
 ) -> None:
-    """Be the fork server until the agent ends. `kept` are descriptors that earlier imports opened."""
-    fresh.retitle(["elastic_worker: fork server of", str(agent)])
+    """Run the fork server until the agent ends. `kept` are descriptors that earlier imports opened."""
+    interpreter.retitle(["elastic_worker: fork server of", str(agent)])
     listener.set_inheritable(False)
     server = ForkServer(listener, agent=agent, environment=environment)
     server.prepare(kept)
@@ -222,15 +222,15 @@ def _become_worker(server: ForkServer, request: Request, program: programs.Progr
     arguments = request.arguments
     try:
         server.become(request, signals)
-        fresh.retitle([sys.executable, *arguments])
-        fresh.seed()
+        interpreter.retitle([sys.executable, *arguments])
+        interpreter.seed()
     except OSError as error:
         print("elastic_worker: this worker starts plainly: {}".format(error), file=sys.stderr)
         os.execve(sys.executable, [sys.executable, *arguments], request.environment)
-    end = last.Last()
+    end = exit_hook.ExitHook()
     try:
-        fresh.run(program, arguments=arguments)
+        interpreter.run(program, arguments=arguments)
     except SystemExit as error:
-        end.is_good = error.code in (None, 0)
+        end.has_succeeded = error.code in (None, 0)
         raise
-    end.is_good = True
+    end.has_succeeded = True

@@ -1,7 +1,7 @@
-"""What torchrun starts in place of a Python interpreter: hands its command, environment, folder and descriptors to the fork server, then
-forwards signals to the worker and ends as it ended. Where the server does not take it, it becomes a plain start.
+"""torchrun starts this instead of a Python interpreter. It passes its command, environment, folder and descriptors to the fork server,
+forwards signals to the worker, and ends with the worker's status. If the server refuses, it starts the worker plainly.
 
-It stands alone: a copy with a `#!` line is what runs, with the options -I -S.
+The file stands alone: a copy with a `#!` line runs, with the options -I -S.
 """
 
 import contextlib
@@ -20,21 +20,21 @@ import typing
 
 OURS = ("PYTHON_EXEC", "ELASTIC_WARM")
 PATIENCE_S = 120.0
-"""How long to wait for a server that is still importing. It began before us, so a plain start would hardly be sooner."""
+"""How long to wait for a server that is still importing. It started earlier, so a plain start would hardly be faster."""
 STARTED = b"started"
 PID = struct.Struct("!i")
 ABORTED_AFTER_ITS_END = 1 << 16
-"""In place of a wait status: the program had ended with 0, and then torch aborted the interpreter on its way out."""
+"""Sent instead of a wait status: the program had ended with 0, then torch aborted the interpreter during its shutdown."""
 NOT_FORWARDED = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGXFSZ)
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGSYS)
 
 
-class Odd(Exception):
+class StartPlainly(Exception):
     """A reason to start plainly."""
 
 
 def interpreter() -> str:
-    """The interpreter that torchrun, our parent, runs under, and would have started a worker with."""
+    """The interpreter of torchrun, our parent, which would start a worker with the same one."""
     parent = "/proc/{}".format(os.getppid())
     with open(parent + "/cmdline", "rb") as file:
         named = os.fsdecode(file.read().split(b"\0", 1)[0])
@@ -46,7 +46,7 @@ def interpreter() -> str:
 
 @contextlib.contextmanager
 def address_in(folder: str) -> typing.Iterator[str]:
-    """The server's address by way of a descriptor of its folder, for the path itself may be longer than an address can be."""
+    """The socket's address through a descriptor of its folder, whose path may be too long for an address."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
         yield "/proc/self/fd/{}/socket".format(descriptor)
@@ -55,7 +55,7 @@ def address_in(folder: str) -> typing.Iterator[str]:
 
 
 def listen_for_signals() -> socket.socket:
-    """From now on a signal is a byte in this socket; raises OSError where it would take the place of a closed standard stream."""
+    """Make each signal a byte in this socket. Raises OSError if a standard stream is closed, for the socket would take its number."""
     for descriptor in (0, 1, 2):
         os.fstat(descriptor)
     wake_in, wake_out = socket.socketpair()
@@ -71,8 +71,8 @@ def take(number: int, frame: typing.Optional[types.FrameType]) -> None:
     """Python needs a handler to write the byte."""
 
 
-def obey(wake: socket.socket) -> None:
-    """Do what the signals that came do to a process without handlers: there is no worker that could have any."""
+def apply_signals(wake: socket.socket) -> None:
+    """Apply the default action of signals that arrived: there is no worker yet that could handle them."""
     wake.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         for number in wake.recv(256):
@@ -82,7 +82,7 @@ def obey(wake: socket.socket) -> None:
 
 
 def ask(folder: str, environment: typing.Dict[str, str], wake: socket.socket) -> socket.socket:
-    """Hand everything to the server and wait until the worker runs; raises Odd or OSError where it will not."""
+    """Pass everything to the server and wait until the worker runs. Raises StartPlainly or OSError if it does not."""
     umask = os.umask(0o077)
     os.umask(umask)
     here = os.open(".", os.O_PATH | os.O_DIRECTORY)
@@ -95,18 +95,18 @@ def ask(folder: str, environment: typing.Dict[str, str], wake: socket.socket) ->
     connection.sendall(request)
     os.close(here)
     wait_for_answer(connection, wake)
-    answer = connection.recv(len(STARTED))  # and no more: the worker's status may follow at once
+    answer = connection.recv(len(STARTED))  # no more than that: the worker's status may follow at once
     if answer == STARTED:
         name_after(connection)
     else:
         answer += connection.recv(4096) if answer else b""
-        raise Odd(answer.decode("utf-8", "replace") or "the fork server ended")
+        raise StartPlainly(answer.decode("utf-8", "replace") or "the fork server ended")
     connection.settimeout(None)
     return connection
 
 
 def name_after(connection: socket.socket) -> None:
-    """Be called after the worker, `for PID`: the agent, whose child we are, finds it by that."""
+    """Rename this process to `for PID` of the worker, so that the agent, its parent, finds the worker."""
     pid = connection.recv(PID.size)
     if len(pid) == PID.size:
         with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
@@ -114,18 +114,18 @@ def name_after(connection: socket.socket) -> None:
 
 
 def wait_for_answer(connection: socket.socket, wake: socket.socket) -> None:
-    """A signal ends the wait as it would end an interpreter that is starting; once the answer is there it is the worker's to take."""
+    """Wait. A signal ends the wait as it would end a starting interpreter; after the answer, signals go to the worker."""
     until = time.monotonic() + PATIENCE_S
     while True:
         readable = select.select([connection, wake], [], [], max(0.0, until - time.monotonic()))[0]
         if connection in readable:
             return
         if not readable:
-            raise Odd("the fork server did not answer within {:.0f} s".format(PATIENCE_S))
-        obey(wake)
+            raise StartPlainly("the fork server did not answer within {:.0f} s".format(PATIENCE_S))
+        apply_signals(wake)
 
 
-def stand_in(connection: socket.socket, wake: socket.socket) -> int:
+def represent(connection: socket.socket, wake: socket.socket) -> int:
     """Forward signals until the worker has ended; returns its wait status."""
     while True:
         readable = select.select([connection, wake], [], [])[0]
@@ -141,7 +141,7 @@ def stand_in(connection: socket.socket, wake: socket.socket) -> int:
 
 
 def end_as(status: int) -> None:
-    """End as the worker did, but leave no second core file."""
+    """End with the worker's status, but without a second core file."""
     if status == ABORTED_AFTER_ITS_END:
         with contextlib.suppress(OSError):
             os.write(
@@ -162,7 +162,7 @@ def end_as(status: int) -> None:
 
 def start_plainly(python: str, environment: typing.Dict[str, str], wake: typing.Optional[socket.socket]) -> None:
     if wake is not None:
-        obey(wake)
+        apply_signals(wake)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execve(python, [python, *sys.argv[1:]], environment)
@@ -176,14 +176,14 @@ def main() -> None:
         python = interpreter()
         wake = listen_for_signals()
         if python != sys.executable:
-            raise Odd("torchrun runs under {} and the fork server under {}".format(python, sys.executable))
+            raise StartPlainly("torchrun runs under {} and the fork server under {}".format(python, sys.executable))
         connection = ask(os.environ.get("ELASTIC_WARM", ""), environment, wake)
-    except (Odd, OSError) as why:
+    except (StartPlainly, OSError) as why:
         with contextlib.suppress(OSError):
             os.write(2, "elastic_worker: this worker starts plainly: {}\n".format(why).encode("utf-8", "replace"))
         start_plainly(python, environment, wake)
     else:
-        end_as(stand_in(connection, wake))
+        end_as(represent(connection, wake))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from torch_agents import Server
 from elastic.membership.tokens import job_token
 from elastic.membership.wire import Expectation
 from elastic_worker import settings
-from elastic_worker.presence import Presence
+from elastic_worker.agent.presence import Presence
 
 
 class Member:
@@ -29,7 +29,7 @@ class Member:
         self.settings = told
         self.presence = Presence(told, on_signal=lambda number: None)
         self.generation = 0
-        self.presence.stand_at_barrier(after=0, store="127.0.0.1:1")
+        self.presence.announce_ready(after=0, store="127.0.0.1:1")
         self.presence.start()
         self._is_over = False
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -44,9 +44,9 @@ class Member:
             if view.generation > self.generation and not view.reform:
                 self.generation = view.generation
                 presence.enter(view)
-                presence.state("started", generation=view.generation)
+                presence.report_state("started", generation=view.generation)
             elif view.reform and self.generation:
-                presence.stand_at_barrier(after=self.generation, store="127.0.0.1:1")
+                presence.announce_ready(after=self.generation, store="127.0.0.1:1")
 
     def stop(self) -> None:
         self._is_over = True

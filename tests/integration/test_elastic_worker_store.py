@@ -10,7 +10,7 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
 torch_distributed = pytest.importorskip("torch.distributed")
 
-from elastic_worker.store import AgentStore, open_tcp_store  # noqa: E402
+from elastic_worker.agent.store import AgentStore, open_tcp_store  # noqa: E402
 
 
 def stores(size: int, *, over: threading.Event) -> list[AgentStore]:

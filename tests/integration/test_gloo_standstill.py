@@ -16,8 +16,8 @@ import pytest
 from torch_agents import Agents, Server, serving, wait_until
 
 from elastic.membership.wire import Budget, Expectation
-from elastic_worker import procfs
-from elastic_worker.ending import Ending
+from elastic_worker.gloo_deadlock import procfs
+from elastic_worker.gloo_deadlock.last_workers import LastWorkers
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(400)]
 
@@ -113,9 +113,9 @@ def test_a_process_that_may_still_work_is_left_alone_however_long_that_takes(wha
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(0.3)
-        ending = Ending()
+        ending = LastWorkers()
         for look in range(LOOKS):
-            assert not ending.stuck([process.pid], now=60.0 * look)
+            assert not ending.deadlocked([process.pid], now=60.0 * look)
             time.sleep(0.2)
         assert process.poll() is None
     finally:

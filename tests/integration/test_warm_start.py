@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from warm_server import End, Warm, end_of, is_alive, until, write
 
-from elastic_worker.procfs import worker_of
+from elastic_worker.gloo_deadlock.procfs import worker_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parent.parent.parent

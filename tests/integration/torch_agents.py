@@ -164,7 +164,7 @@ class Agents:
         self._python = python
         self._library = library
         if library is not None:
-            subprocess.run([python, str(ROOT / "elastic_worker/deliver.py"), str(library)], check=True, capture_output=True)
+            subprocess.run([python, str(ROOT / "elastic_worker/startup/deliver.py"), str(library)], check=True, capture_output=True)
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.server = server

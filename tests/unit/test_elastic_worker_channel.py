@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_worker.channel import Broken, _read_head, _take_frame
+from elastic_worker.agent.websocket import Broken, _read_head, _take_frame
 
 
 def frame(text: bytes) -> bytes:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from elastic_worker import children
-from elastic_worker.children import Watch
+from elastic_worker.agent import children
+from elastic_worker.agent.children import ChildWatch
 
 
 class Seen:
@@ -20,7 +20,7 @@ class Seen:
     def __init__(self) -> None:
         self.started = 0
         self.ends: dict[int, int | None] = {}
-        self.watch = Watch(on_start=self._start, on_end=self._end)
+        self.watch = ChildWatch(on_start=self._start, on_end=self._end)
 
     def _start(self) -> None:
         self.started += 1
@@ -106,7 +106,7 @@ def test_a_child_that_we_finish_counts_as_ended_with_0_for_us_and_for_whoever_st
         assert stuck.poll() == 0
         wait_until(lambda: len(seen.ends) == 2)
         assert seen.ends == {stuck.pid: 0, fine.pid: 0}
-        assert seen.watch.ended_well == 2
+        assert seen.watch.succeeded == 2
         assert not seen.watch.finish(stuck.pid)
     finally:
         seen.watch.end()

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from elastic_worker import presence
-from elastic_worker.channel import Broken, Denied
-from elastic_worker.presence import SILENCE_S, UNWELCOME_BACK_OFF_S, Presence
+from elastic_worker.agent import presence
+from elastic_worker.agent.presence import DENIED_BACK_OFF_S, SILENCE_S, Presence
+from elastic_worker.agent.websocket import Broken, Denied
 from elastic_worker.settings import Settings
 
 
@@ -21,7 +21,7 @@ class Connection:
         self._texts = list(texts)
         self._near, self._far = socket.socketpair()
         self._far.send(b"x")
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
         self.pings = 0
 
     def fileno(self) -> int:
@@ -48,7 +48,7 @@ class Connection:
 def waits(monkeypatch: pytest.MonkeyPatch, *attempts: Callable[[], Connection]) -> list[float]:
     """The longest waits that follow these attempts."""
     monkeypatch.setattr(Settings, "tls", lambda self: None)
-    monkeypatch.setattr("elastic_worker.presence.random.uniform", lambda least, most: most)
+    monkeypatch.setattr("elastic_worker.agent.presence.random.uniform", lambda least, most: most)
     told = Settings(host="h", port=1, job="j", member="m", pod_uid="u", address="a", token="t", ca="")
     agent, found, left = Presence(told, on_signal=lambda number: None), list[float](), list(attempts)
 
@@ -57,7 +57,7 @@ def waits(monkeypatch: pytest.MonkeyPatch, *attempts: Callable[[], Connection]) 
         return not left
 
     monkeypatch.setattr(agent, "_connect", lambda: left.pop(0)())
-    monkeypatch.setattr(agent, "_ends_while_waiting", wait)
+    monkeypatch.setattr(agent, "_should_end_after", wait)
     agent._run()
     agent.close()
     return found
@@ -75,7 +75,7 @@ def test_a_server_that_takes_the_connection_and_closes_it_is_not_stormed(monkeyp
     """An agent whose introduction was too long opened 49 TLS connections in 3 seconds: each that opened counted as success."""
     found = waits(monkeypatch, *10 * [Connection])
     assert found[:3] == [0.05, 0.1, 0.2]
-    assert found[-1] == UNWELCOME_BACK_OFF_S
+    assert found[-1] == DENIED_BACK_OFF_S
 
 
 def test_after_a_view_the_next_server_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_after_a_view_the_next_server_is_looked_for_at_once(monkeypatch: pytest.
 
 def test_a_server_that_is_away_is_looked_for_often_and_one_that_denies_us_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits(monkeypatch, *10 * [refused])[-1] == 0.5
-    assert waits(monkeypatch, *10 * [denied])[-1] == UNWELCOME_BACK_OFF_S
+    assert waits(monkeypatch, *10 * [denied])[-1] == DENIED_BACK_OFF_S
 
 
 def test_a_server_that_answers_no_ping_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_server_that_answers_no_ping_is_given_up(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(presence, "BEAT_S", 0.01)
     silent = Connection()
     silent._near.recv(1)
-    silent.heard_at = time.monotonic() - SILENCE_S + 0.1
+    silent.received_at = time.monotonic() - SILENCE_S + 0.1
     found = waits(monkeypatch, lambda: silent, refused)
     assert len(found) == 2
     assert silent.pings > 0
@@ -104,7 +104,7 @@ def test_a_server_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(presence, "BEAT_S", 0.01)
     quiet = Connection()
     quiet._near.recv(1)
-    quiet.heard_at = time.monotonic() + 3600
+    quiet.received_at = time.monotonic() + 3600
     threading.Timer(0.3, quiet._far.send, (b"x",)).start()
     waits(monkeypatch, lambda: quiet)
     assert quiet.pings > 3, "and it beats on"
@@ -115,14 +115,14 @@ def test_a_failure_is_told_with_the_seconds_since_it_happened(monkeypatch: pytes
     told = Settings(host="h", port=1, job="j", member="m", pod_uid="u", address="a", token="t", ca="")
     agent, sent = Presence(told, on_signal=lambda number: None), list[str]()
     noted = time.monotonic()
-    agent.state("failed", generation=3, status=1)
-    monkeypatch.setattr("elastic_worker.presence.time.monotonic", lambda: noted + 7.0)
+    agent.report_state("failed", generation=3, status=1)
+    monkeypatch.setattr("elastic_worker.agent.presence.time.monotonic", lambda: noted + 7.0)
     connection = Connection()
     monkeypatch.setattr(connection, "send", sent.append)
     agent._send_all(connection)  # type: ignore[arg-type]
     (said,) = [json.loads(text) for text in sent]
     assert said == {"t": "failed", "generation": 3, "status": 1, "ago_s": pytest.approx(7.0, abs=0.1)}
-    agent.stand_at_barrier(after=3, store="a:1")
+    agent.announce_ready(after=3, store="a:1")
     assert agent._introduction()["failed_ago_s"] == pytest.approx(7.0, abs=0.1)
     connection.drop()
     monkeypatch.undo()

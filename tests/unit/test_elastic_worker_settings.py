@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from elastic_worker import check, settings
+from elastic_worker import settings
+from elastic_worker.startup import check
 
 ENVIRONMENT = {"ELASTIC_TOKEN": "t", "ELASTIC_CA": "c", "ELASTIC_MEMBER": "train-worker-0"}
 
@@ -46,6 +47,8 @@ def test_versions_are_read_as_far_as_they_go(version: str, numbers: tuple[int, .
 
 
 def test_asking_for_the_handler_is_what_imports_torch_and_nothing_before() -> None:
-    modules = ", ".join(f"elastic_worker.{name}" for name in ("torchrun", "report", "presence", "deliver", "work", "settings"))
+    modules = ", ".join(
+        f"elastic_worker.{name}" for name in ("torchrun", "report", "agent.presence", "startup.deliver", "agent.workers", "settings")
+    )
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_worker.warm import launch, likeness, program
+from elastic_worker.warm import differences, launch, program
 
 NAMES = st.text("ABCDEFGHIJ_", min_size=1, max_size=12)
-ENVIRONMENTS = st.dictionaries(NAMES | st.sampled_from(sorted(likeness.PER_WORKER)), st.text("01", max_size=2), max_size=6)
+ENVIRONMENTS = st.dictionaries(NAMES | st.sampled_from(sorted(differences.PER_WORKER)), st.text("01", max_size=2), max_size=6)
 
 
 def test_a_workers_own_variables_may_differ() -> None:
@@ -26,31 +26,31 @@ def test_a_workers_own_variables_may_differ() -> None:
         "ELASTIC_GENERATION": "7",
         "CUDA_VISIBLE_DEVICES": "2",
     }
-    assert likeness.of_environment(before, before, asked) == ""
+    assert differences.of_environment(before, before, asked) == ""
 
 
 @pytest.mark.parametrize("asked", [{"OMP_NUM_THREADS": "4"}, {}, {"OMP_NUM_THREADS": "1", "LD_PRELOAD": "libx.so"}])
 def test_anything_else_that_differs_is_named(asked: dict[str, str]) -> None:
     before = {"OMP_NUM_THREADS": "1"}
-    assert "differs from what it was when torch was imported" in likeness.of_environment(before, before, asked)
+    assert "differs from what it was when torch was imported" in differences.of_environment(before, before, asked)
 
 
 def test_what_the_imports_set_themselves_may_be_there_or_not() -> None:
     before, after = {}, {"TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor_root"}
-    assert likeness.of_environment(before, after, after) == ""
-    assert likeness.of_environment(before, after, before) == ""
+    assert differences.of_environment(before, after, after) == ""
+    assert differences.of_environment(before, after, before) == ""
 
 
 @given(before=ENVIRONMENTS, asked=ENVIRONMENTS)
 def test_importing_anew_in_the_environment_for_a_worker_makes_it_like_one(before: dict[str, str], asked: dict[str, str]) -> None:
-    renewed = likeness.environment_for(before, asked)
-    assert likeness.of_environment(renewed, renewed, asked) == ""
+    renewed = differences.environment_for(before, asked)
+    assert differences.of_environment(renewed, renewed, asked) == ""
 
 
 def test_a_process_is_like_itself_and_a_changed_limit_is_named() -> None:
-    own = likeness.standing(os.getpid())
-    assert likeness.of_standing(own, own) == ""
-    assert likeness.of_standing(own, own | {"limits": "none"}) == "its limits differs from the fork server's"
+    own = differences.inherited_state(os.getpid())
+    assert differences.of_inherited_state(own, own) == ""
+    assert differences.of_inherited_state(own, own | {"limits": "none"}) == "its limits differs from the fork server's"
 
 
 def test_a_package_installed_after_the_imports_is_noticed(tmp_path: Path) -> None:
@@ -59,11 +59,11 @@ def test_a_package_installed_after_the_imports_is_noticed(tmp_path: Path) -> Non
     (package / "__init__.py").touch()
     module = type(sys)("thing")
     module.__file__ = str(package / "__init__.py")
-    then = likeness.package_folders({"thing": module, "thing.part": module, "os": os}, [str(tmp_path)])
+    then = differences.package_folders({"thing": module, "thing.part": module, "os": os}, [str(tmp_path)])
     assert set(then) == {str(tmp_path)}
-    assert likeness.of_packages(then) == ""
+    assert differences.of_packages(then) == ""
     os.utime(tmp_path, ns=(1, 1))
-    assert likeness.of_packages(then) == f"{tmp_path} has changed since torch was imported"
+    assert differences.of_packages(then) == f"{tmp_path} has changed since torch was imported"
 
 
 def test_only_the_two_forms_that_torchrun_writes_are_read() -> None:

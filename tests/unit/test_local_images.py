@@ -44,7 +44,7 @@ def test_other_images_run_with_our_own_programs() -> None:
 
 
 def test_the_image_that_brings_kubectl_to_mpi_launchers_has_a_command_here() -> None:
-    assert "elastic_worker.kubectl" in Images().find("kubeflow/kubectl-delivery:latest").command
+    assert "elastic_worker.mpi.kubectl" in Images().find("kubeflow/kubectl-delivery:latest").command
 
 
 @pytest.mark.parametrize("word", ["train", "train=", "=/venv"])

@@ -144,13 +144,13 @@ def test_workers_wait_for_their_masters_name_as_upstreams_do() -> None:
 
 
 def test_workers_can_wait_by_our_own_image_which_restricted_namespaces_admit_and_which_gives_up_never() -> None:
-    found = waits(init_image="registry/ours:1", init_command=("python3", "-m", "elastic_worker.resolve"))
+    found = waits(init_image="registry/ours:1", init_command=("python3", "-m", "elastic_worker.startup.resolve"))
     assert (found["name"], found["image"]) == ("init-pytorch", "registry/ours:1")
-    assert found["command"] == ["python3", "-m", "elastic_worker.resolve", "train-master-0"]
+    assert found["command"] == ["python3", "-m", "elastic_worker.startup.resolve", "train-master-0"]
     assert found["securityContext"]["runAsNonRoot"] is True
 
 
-@pytest.mark.parametrize(("command", "context"), [((), None), (("python3", "-m", "elastic_worker.kubectl"), restricted({}))])
+@pytest.mark.parametrize(("command", "context"), [((), None), (("python3", "-m", "elastic_worker.mpi.kubectl"), restricted({}))])
 def test_what_brings_the_exec_client_is_admitted_where_only_restricted_pods_are_if_it_is_our_image(
     command: tuple[str, ...], context: dict[str, Any] | None
 ) -> None:

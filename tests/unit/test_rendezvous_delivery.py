@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from elastic_worker.deliver import deliver as copy_library
+from elastic_worker.startup.deliver import deliver as copy_library
 from rendezvous.delivery import IMAGE_USER, WRAPPER, Delivery, deliver, is_undeliverable, obstacle, rendezvous_flags
 
 DELIVERY = Delivery(job_uid="0d9f", index=2, image="elastic:1", endpoint="rendezvous.elastic:8443", secret="train-elastic")
@@ -41,7 +41,7 @@ def test_the_folder_is_unique_per_pod_and_mounted_in_both_containers() -> None:
     made = deliver(pod(), DELIVERY)
     assert DELIVERY.folder == "/tmp/elastic-0d9f-2"
     init = made["spec"]["initContainers"][-1]
-    assert init["command"] == ["python3", "-m", "elastic_worker.deliver", DELIVERY.folder]
+    assert init["command"] == ["python3", "-m", "elastic_worker.startup.deliver", DELIVERY.folder]
     assert {mount["mountPath"] for mount in (*init["volumeMounts"], *worker(made)["volumeMounts"])} == {DELIVERY.folder}
     assert init["resources"]["limits"]
     assert init["securityContext"]["capabilities"] == {"drop": ["ALL"]}

@@ -23,7 +23,7 @@ from elastic.membership import wire
 from elastic.membership.client import RendezvousClient
 from elastic.membership.limits import MEMBER_VIEW, WORLD_LINE, Unbounded, longest_json
 from elastic.membership.tokens import control_token, job_token, load_keys
-from elastic_worker import channel
+from elastic_worker.agent import websocket
 from rendezvous.server.access import Gate
 from rendezvous.server.credentials import Credentials
 from rendezvous.server.http import Face, line_of
@@ -150,7 +150,7 @@ def agents_exchange(served: Served, texts: list[str]) -> list[str]:
     """What an agent's own channel hears after it has sent these."""
     tls = ssl.create_default_context(cadata=served.ca)
     path, token = "/v1/jobs/job/members/w0", job_token(served.key, "job")
-    link = channel.Channel.open(host="127.0.0.1", port=served.port, path=path, token=token, tls=tls, timeout_s=10)
+    link = websocket.WebSocket.open(host="127.0.0.1", port=served.port, path=path, token=token, tls=tls, timeout_s=10)
     try:
         for text in texts:
             link.send(text)
@@ -183,7 +183,7 @@ async def test_the_largest_message_to_a_member_arrives(served: Served, type: Any
         served.hub.refusal = message["refused"]
     (text,) = await asyncio.to_thread(agents_exchange, served, ['{"t":"join","incarnation":"a"}'])
     assert msgspec.json.decode(text, type=type) == msgspec.convert(message, type)
-    assert channel.LONGEST_FRAME >= MEMBER_VIEW, "the agents' channel takes what the wire allows"
+    assert websocket.LONGEST_FRAME >= MEMBER_VIEW, "the agents' channel takes what the wire allows"
 
 
 async def test_the_largest_expectation_arrives(served: Served) -> None:

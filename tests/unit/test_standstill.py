@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from elastic_worker.ending import Ending
-from elastic_worker.procfs import Unreadable
-from elastic_worker.standstill import CALLS, Look, Thread, doubt, told
+from elastic_worker.gloo_deadlock.diagnosis import CALLS, Snapshot, Thread, describe, doubt
+from elastic_worker.gloo_deadlock.last_workers import LastWorkers
+from elastic_worker.gloo_deadlock.procfs import Unreadable
 
 CALL = CALLS["x86_64"]
 FUTEX, EPOLL, SENDTO, READ, CLOCK_NANOSLEEP, FLOCK = 202, 232, 44, 0, 230, 73
@@ -19,7 +19,7 @@ def waiting(id: int, name: str, *call: int, switches: int = 5, state: str = "S")
     return Thread(id=id, name=name, state=state, switches=switches, call=(*call, 0, 0, 0, 0, 0, 0)[:7])
 
 
-def deadlock(at: float = 0.0) -> Look:
+def deadlock(at: float = 0.0) -> Snapshot:
     """As read from a process that hung."""
     threads = (
         waiting(MAIN, "python", FUTEX, 0x7F77, SHARED_WAIT, GROUP, 0),
@@ -27,26 +27,26 @@ def deadlock(at: float = 0.0) -> Look:
         waiting(LOOP, "gloo_tcp_loop", EPOLL, 0x13, 0x7F76, 0x40, 10, switches=int(100 * at)),
         waiting(GROUP, "pt_gloo_runloop", FUTEX, 0x7F79, 0x89, 0, 0x7FFC, switches=int(160 * at)),
     )
-    return Look(at=at, threads={thread.id: thread for thread in threads}, traffic=(518, 45, 4, 4), sending=0, children=0)
+    return Snapshot(at=at, threads={thread.id: thread for thread in threads}, traffic=(518, 45, 4, 4), sending=0, children=0)
 
 
-def changed(look: Look, id: int, **changes: object) -> Look:
+def changed(look: Snapshot, id: int, **changes: object) -> Snapshot:
     return replace(look, threads={**look.threads, id: replace(look.threads[id], **changes)})  # type: ignore[arg-type]
 
 
-def call(look: Look, id: int, *words: int) -> Look:
+def call(look: Snapshot, id: int, *words: int) -> Snapshot:
     return changed(look, id, call=(*words, 0, 0, 0, 0, 0, 0)[:7])
 
 
 def test_the_known_wait_is_known_and_told_with_all_its_threads() -> None:
     assert doubt(MAIN, deadlock(), deadlock(5.0), CALL) == ""
-    words = told(MAIN, deadlock(5.0))
+    words = describe(MAIN, deadlock(5.0))
     assert "main thread 100" in words
     assert "thread 103 (pt_gloo_runloop)" in words
     assert "101 (python), 102 (gloo_tcp_loop)" in words
 
 
-def _with_more(look: Look) -> Look:
+def _with_more(look: Snapshot) -> Snapshot:
     return replace(look, threads={**look.threads, 104: waiting(104, "gloo_tcp_loop", EPOLL)})
 
 
@@ -90,15 +90,15 @@ class Scripted:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.seen: Callable[[float], Look] = deadlock
-        self.ending = Ending(look=self._look, worker_of=lambda pid: MAIN)
+        self.seen: Callable[[float], Snapshot] = deadlock
+        self.ending = LastWorkers(snapshot=self._look, worker_of=lambda pid: MAIN)
 
-    def _look(self, pid: int) -> Look:
+    def _look(self, pid: int) -> Snapshot:
         return self.seen(self.now)
 
     def stuck(self, now: float, pids: tuple[int, ...] = (7,)) -> dict[int, str]:
         self.now = now
-        return self.ending.stuck(pids, now=now)
+        return self.ending.deadlocked(pids, now=now)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_one_doubt_begins_the_half_minute_anew(scripted: Scripted) -> None:
 def test_a_thread_of_torch_that_is_awake_for_a_moment_is_looked_at_again(scripted: Scripted) -> None:
     looks = 0
 
-    def awake_now_and_then(at: float) -> Look:
+    def awake_now_and_then(at: float) -> Snapshot:
         nonlocal looks
         looks += 1
         return deadlock(at) if looks % 3 == 0 else changed(deadlock(at), LOOP, state="R", call=())
@@ -136,25 +136,25 @@ def test_a_thread_of_torch_that_is_awake_for_a_moment_is_looked_at_again(scripte
 
 
 def test_what_cannot_be_read_is_left_alone_and_told_once(scripted: Scripted, caplog: pytest.LogCaptureFixture) -> None:
-    def unreadable(at: float) -> Look:
+    def unreadable(at: float) -> Snapshot:
         raise Unreadable("[Errno 13] Permission denied: '/proc/7/io'")
 
     scripted.seen = unreadable
     assert not any(scripted.stuck(float(now)) for now in range(0, 600, 5))
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1
-    assert "Permission denied" in told[0]
-    assert "left alone" in told[0]
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 1
+    assert "Permission denied" in logged[0]
+    assert "left alone" in logged[0]
 
 
 def test_nobody_is_ended_while_another_rank_of_the_pod_may_still_work(scripted: Scripted) -> None:
-    ending = Ending(
-        look=lambda pid: deadlock(scripted.now) if pid == MAIN else _unreadable(), worker_of=lambda pid: MAIN if pid == 7 else pid
+    ending = LastWorkers(
+        snapshot=lambda pid: deadlock(scripted.now) if pid == MAIN else _unreadable(), worker_of=lambda pid: MAIN if pid == 7 else pid
     )
     for now in range(0, 300, 5):
         scripted.now = float(now)
-        assert not ending.stuck((7, 8), now=float(now))
+        assert not ending.deadlocked((7, 8), now=float(now))
 
 
-def _unreadable() -> Look:
+def _unreadable() -> Snapshot:
     raise Unreadable("gone")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_worker import kubectl
+from elastic_worker.mpi import kubectl
 
 
 @pytest.fixture

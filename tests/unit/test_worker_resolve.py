@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastic_worker import resolve
+from elastic_worker.startup import resolve
 
 
 class Clock:

@@ -30,7 +30,7 @@ class Image:
 USUAL = Image()
 STAND_INS: Mapping[str, Image] = {
     "kubeflow/kubectl-delivery": Image(
-        command=(sys.executable, "-m", "elastic_worker.kubectl", "--install", "$(TARGET_DIR)"),
+        command=(sys.executable, "-m", "elastic_worker.mpi.kubectl", "--install", "$(TARGET_DIR)"),
     ),
 }
 

@@ -1,7 +1,7 @@
-"""Run by the wrapper around a container's command, with the interpreter that torchrun will use: can it load our handler?
+"""Checks whether an interpreter can load our rendezvous handler. The wrapper runs it with the interpreter that torchrun will use.
 
-Prints `own` where the image brings elastic_worker itself, `ours` where the delivered copy is to be used, or what is in the way, which is
-then also the exit status. It must be readable by very old interpreters, and never imports torch.
+Prints `own` if the image has elastic_worker installed, `ours` if the delivered copy is to be used, or the obstacle, with exit status 1.
+Very old interpreters must be able to parse this file, and it never imports torch.
 """
 
 import sys
@@ -28,7 +28,7 @@ def numbers(version):
 
 def verdict():
     # type: () -> tuple[bool, str]
-    """What this interpreter can do: (True, "own" or "ours") or (False, what is in the way)."""
+    """Either (True, "own" or "ours") or (False, the obstacle)."""
     if sys.version_info[:2] < LEAST_PYTHON:
         return False, "Python %d.%d runs torchrun here, and the backend elastic needs at least %d.%d" % (
             sys.version_info[:2] + LEAST_PYTHON
@@ -49,6 +49,6 @@ def verdict():
 
 
 if __name__ == "__main__":
-    can, words = verdict()
-    print(words)
-    sys.exit(0 if can else 1)
+    is_able, text = verdict()
+    print(text)
+    sys.exit(0 if is_able else 1)

@@ -1,7 +1,7 @@
-"""The last thing that a forked worker does before its interpreter goes down, once its program has returned.
+"""The last step of a forked worker, after its program has returned and before its interpreter shuts down.
 
-Threads of a gloo group that the program let live get a moment to come to rest, for one that wants the interpreter's lock later aborts the
-process. And the process takes a name by which the fork server knows, should it be aborted after all, that the program had ended with 0.
+It gives threads of a gloo group that still live a moment to become idle, because one that asks for the GIL later aborts the process. Then
+it renames the process. If the process is aborted all the same, its name shows the fork server that the program had ended with 0.
 """
 
 import atexit
@@ -10,22 +10,22 @@ import os
 import time
 
 ENDED = "program ended 0"
-"""As long as a name may be. A zombie keeps it until its status is read."""
+"""The longest possible process name. A zombie keeps it until it is reaped."""
 GROUP_THREAD = "pt_gloo_runloop"
 REST_S = 0.05
 
 
-class Last:
-    """Registered before the program runs, so that it comes after all that the program registers, and after its threads."""
+class ExitHook:
+    """An atexit hook. Registered before the program runs, it runs after the program's own hooks and threads."""
 
     def __init__(self) -> None:
-        self.is_good = False
+        self.has_succeeded = False
         """Whether the program ended as with status 0."""
         self._pid = os.getpid()
-        atexit.register(self._come)
+        atexit.register(self._run)
 
-    def _come(self) -> None:
-        if not self.is_good or os.getpid() != self._pid:
+    def _run(self) -> None:
+        if not self.has_succeeded or os.getpid() != self._pid:
             return
         with contextlib.suppress(OSError):
             if _has_group_threads():
@@ -35,7 +35,7 @@ class Last:
 
 
 def had_ended(pid: int) -> bool:
-    """Whether the program of this worker had ended with 0; for its parent, before it reads the status."""
+    """Whether the program of this worker had ended with 0. Its parent asks before it reaps the worker."""
     try:
         with open("/proc/{}/comm".format(pid)) as file:
             return file.read().rstrip("\n") == ENDED

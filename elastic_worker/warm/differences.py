@@ -1,6 +1,7 @@
-"""Says where a worker forked from the warm interpreter would differ from one that is started plainly; an empty answer means nowhere.
+"""Finds differences between a worker forked from the warm interpreter and a plainly started one.
 
-Every function answers in words, and none of them changes anything. What only a worker's own environment may say differs freely.
+Functions named of_... answer in words; an empty answer means no difference. They change nothing. Variables that differ between workers
+anyway are not compared.
 """
 
 import os
@@ -32,7 +33,7 @@ PER_WORKER = frozenset(
         "_",
     )
 )
-"""What torchrun, our handler and shells set anew, and what nothing reads when torch is imported."""
+"""What torchrun, our handler and shells set anew, and what nothing reads during the import of torch."""
 PER_WORKER_PREFIX = "TORCHELASTIC_"
 STATUS_LINES = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 PLACEMENT_LINES = ("Cpus_allowed_list", "Mems_allowed_list")
@@ -49,7 +50,7 @@ def is_per_worker(name: str) -> bool:
 
 
 def of_environment(before: Environment, after: Environment, asked: Environment) -> str:
-    """The variable that makes the environments differ: before the imports, after them, and what a worker is to have."""
+    """The first variable whose requested value is neither that before the imports nor that after them."""
     for name in sorted(set(before) | set(asked)):
         if not is_per_worker(name) and asked.get(name) not in (before.get(name), after.get(name)):
             return "{} differs from what it was when torch was imported".format(name)
@@ -57,14 +58,14 @@ def of_environment(before: Environment, after: Environment, asked: Environment) 
 
 
 def environment_for(before: Environment, asked: Environment) -> typing.Dict[str, str]:
-    """The environment in which to import anew, so that workers like the one that asked can be warm."""
+    """The environment in which to import anew, so that workers like the requested one can start warm."""
     kept = {name: value for name, value in before.items() if is_per_worker(name)}
     kept.update({name: value for name, value in asked.items() if not is_per_worker(name)})
     return kept
 
 
-def standing(pid: int) -> typing.Dict[str, str]:
-    """What the kernel holds about a process that its children inherit, beyond what a worker is handed explicitly."""
+def inherited_state(pid: int) -> typing.Dict[str, str]:
+    """The kernel's state of a process that children inherit, except what the stub passes explicitly."""
     folder = "/proc/{}".format(pid)
     with open(folder + "/status") as file:
         lines = dict(line.rstrip("\n").split(":", 1) for line in file)
@@ -80,7 +81,7 @@ def standing(pid: int) -> typing.Dict[str, str]:
     return found
 
 
-def of_standing(own: Environment, theirs: Environment) -> str:
+def of_inherited_state(own: Environment, theirs: Environment) -> str:
     for name in sorted(set(own) | set(theirs)):
         if own.get(name) != theirs.get(name):
             return "its {} differs from the fork server's".format(name)
@@ -88,7 +89,7 @@ def of_standing(own: Environment, theirs: Environment) -> str:
 
 
 def package_folders(modules: typing.Mapping[str, typing.Any], path: typing.Sequence[str]) -> typing.Dict[str, int]:
-    """Where packages other than ours were imported from, with the time of the last change: installing a package changes it."""
+    """The folders that packages other than ours were imported from, with their mtime: installing a package changes it."""
     folders = set()
     for name, module in list(modules.items()):
         file = getattr(module, "__file__", None)
@@ -115,7 +116,7 @@ def of_packages(then: typing.Mapping[str, int]) -> str:
 
 
 def of_process() -> str:
-    """Why this process must not fork: threads do not survive it, and no accelerator driver does."""
+    """Why this process must not fork: neither threads nor accelerator drivers survive it."""
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         return "the imports started {} more threads".format(threads - 1)

@@ -1,7 +1,7 @@
-"""torchrun's rendezvous backend `elastic`: the world is what the rendezvous server says.
+"""torchrun's rendezvous backend `elastic`.
 
-The handler waits at the barrier, hosts the generation's store where it is rank 0, brings torchrun back to the barrier when the world
-changes, and ends workers that do not stop. Who is in the world, and who pays for a restart, is decided by the server.
+The handler waits at the barrier, hosts the generation's store on rank 0, sends torchrun back to the barrier when the world changes, and
+kills workers that do not stop. The server decides who is in the world and which restarts are charged to the job.
 """
 
 import datetime
@@ -23,9 +23,9 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from elastic_worker import settings
-from elastic_worker.presence import Presence, View
-from elastic_worker.store import AgentStore, Store, open_tcp_store, uses_libuv
-from elastic_worker.work import Work
+from elastic_worker.agent.presence import Presence, View
+from elastic_worker.agent.store import AgentStore, Store, open_tcp_store, uses_libuv
+from elastic_worker.agent.workers import LocalWorkers
 
 log = logging.getLogger(__name__)
 
@@ -35,30 +35,30 @@ STORE_CONNECT = datetime.timedelta(seconds=2)
 STORE_ATTEMPTS = 8
 SERVER_AWAY_S = 600.0
 DENIED_S = 15.0
-LOOK_S = 1.0
+POLL_S = 1.0
 WORKERS_PORT = "elastic/workers_port"
 
 
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
-    """What torchrun calls with its rendezvous options."""
-    told = settings.read(os.environ, endpoint=parameters.endpoint, job=parameters.run_id, local_address=parameters.local_addr)
+    """torchrun calls this with its rendezvous options."""
+    own = settings.read(os.environ, endpoint=parameters.endpoint, job=parameters.run_id, local_address=parameters.local_addr)
     away_s = parameters.get_as_int("server_away_timeout") or SERVER_AWAY_S
-    return ElasticHandler(told, away_s=float(away_s))
+    return ElasticHandler(own, away_s=float(away_s))
 
 
 class ElasticHandler(RendezvousHandler):
     """One agent's side of the rendezvous."""
 
-    def __init__(self, told: settings.Settings, *, away_s: float = SERVER_AWAY_S) -> None:
-        self._settings = told
+    def __init__(self, own: settings.Settings, *, away_s: float = SERVER_AWAY_S) -> None:
+        self._settings = own
         self._away_s = away_s
-        self._presence = Presence(told, on_signal=self._heard_signal)
+        self._presence = Presence(own, on_signal=self._on_signal)
         self._is_started = False
         self._has_wake_fd = False
         self._is_terminating = threading.Event()
         self._generation = 0
         self._store = None  # type: typing.Optional[AgentStore]
-        self._work = None  # type: typing.Optional[Work]
+        self._workers = None  # type: typing.Optional[LocalWorkers]
 
     # --- what torchrun calls ---
 
@@ -77,7 +77,7 @@ class ElasticHandler(RendezvousHandler):
         trouble = self._leave_world()
         while True:
             own = open_tcp_store(self._settings.address, 0, os.environ, is_master=True, timeout=STORE_TIMEOUT)
-            self._presence.stand_at_barrier(after=self._generation, store="{}:{}".format(self._settings.address, own.port), trouble=trouble)
+            self._presence.announce_ready(after=self._generation, store="{}:{}".format(self._settings.address, own.port), trouble=trouble)
             view = self._wait_for_world()
             self._generation = view.generation
             self._presence.enter(view)
@@ -87,36 +87,36 @@ class ElasticHandler(RendezvousHandler):
             trouble = "the store of generation {} at {} could not be reached".format(view.generation, view.store)
 
     def num_nodes_waiting(self) -> int:
-        work = self._work
-        if work is None:
+        workers = self._workers
+        if workers is None:
             return 0
-        if work.is_asked_back:
+        if workers.is_rejoining:
             return 1
         view = self._presence.view
-        work.finish_stuck(view)
+        workers.finish_deadlocked(view)
         reason = self._presence.refused or view.closed or view.reform
         if not reason and self._store is not None and self._store.broke:
             reason = "the world broke before its workers had started"
         if not reason:
             return 0
         log.info("going back to the rendezvous: %s", reason)
-        work.ask_back(view.grace_s)
+        workers.rejoin(view.grace_s)
         return 1
 
     def is_closed(self) -> bool:
         return bool(self._presence.view.closed)
 
     def set_closed(self) -> None:
-        """Closing a job's world for everybody is the server's decision; an agent can only leave it."""
+        """Leave the world. Only the server can close a job's rendezvous for everyone."""
         self._presence.leave("torchrun closed the rendezvous")
 
     def shutdown(self) -> bool:
-        if self._work is not None:
-            self._work.end()
+        if self._workers is not None:
+            self._workers.end()
         if self._store is not None:
             self._store.close()
         if self._is_started:
-            self._presence.leave("finished" if self._work is not None and self._work.has_finished else "torchrun ended")
+            self._presence.leave("finished" if self._workers is not None and self._workers.has_finished else "torchrun ended")
         if self._has_wake_fd:
             signal.set_wakeup_fd(-1)
         self._presence.close()
@@ -129,7 +129,7 @@ class ElasticHandler(RendezvousHandler):
             return
         self._is_started = True
         if threading.current_thread() is threading.main_thread():
-            # Until torch has started workers it leaves SIGTERM to its default, which the first process of a container never sees.
+            # torch handles SIGTERM only once workers run. Until then the default applies, and the kernel ignores that for PID 1.
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, _end_on_signal)
             signal.set_wakeup_fd(self._presence.wake_fd, warn_on_full_buffer=False)
@@ -137,26 +137,26 @@ class ElasticHandler(RendezvousHandler):
         self._presence.start()
 
     def _leave_world(self) -> str:
-        """Let go of the last world; returns why, where it was neither asked for nor a worker's failure."""
+        """Leave the last world. Returns the reason if its store was lost; empty after a rescale or a failed worker."""
         trouble = ""
         if self._store is not None:
             if self._store.broke:
                 trouble = "the store of generation {} was lost".format(self._generation)
             self._store.close()
-        if self._work is not None and trouble:
-            self._work.end()
-        elif self._work is not None:
-            self._work.close()
-        self._store, self._work = None, None
+        if self._workers is not None and trouble:
+            self._workers.end()
+        elif self._workers is not None:
+            self._workers.close()
+        self._store, self._workers = None, None
         return trouble
 
     def _wait_for_world(self) -> View:
-        """Wait at the barrier until there is a world with us in it."""
-        told_why = ""
+        """Wait at the barrier until a new world includes this agent."""
+        logged_reason = ""
         presence = self._presence
         while True:
             with presence.changed:
-                presence.changed.wait_for(self._has_news, LOOK_S)
+                presence.changed.wait_for(self._has_news, POLL_S)
             view = presence.view
             if presence.refused:
                 raise RendezvousClosedError("this agent was replaced: {}".format(presence.refused))
@@ -165,23 +165,23 @@ class ElasticHandler(RendezvousHandler):
             if view.generation > self._generation:
                 return view
             if view.finished:
-                # Not by torch's RendezvousGracefulExitError: torchrun 2.13 catches it and then fails for want of a result.
+                # RendezvousGracefulExitError would be the way, but torchrun 2.13 catches it and then fails because there is no result.
                 log.warning("ending with status 0: %s", view.finished)
                 raise SystemExit(0)
             if presence.denied and presence.away_s > DENIED_S:
                 raise RendezvousConnectionError(presence.denied)
             if presence.away_s > self._away_s:
                 raise RendezvousConnectionError("the rendezvous server could not be reached for {:.0f} s".format(self._away_s))
-            if view.waiting and view.waiting != told_why:
-                told_why = view.waiting
-                log.info("waiting at the rendezvous: %s", told_why)
+            if view.waiting and view.waiting != logged_reason:
+                logged_reason = view.waiting
+                log.info("waiting at the rendezvous: %s", logged_reason)
 
     def _has_news(self) -> bool:
         presence = self._presence
         return bool(presence.refused or presence.view.closed or presence.view.finished) or presence.view.generation > self._generation
 
     def _connect(self, view: View) -> typing.Optional[Store]:
-        """Connect to the store of the world, which its rank 0 hosts; None where it cannot be reached."""
+        """Connect to the store of this world, which rank 0 hosts; None if it cannot be reached."""
         host, _, port = view.store.rpartition(":")
         for _ in range(STORE_ATTEMPTS):
             try:
@@ -197,14 +197,14 @@ class ElasticHandler(RendezvousHandler):
     def _enter(self, view: View, store: Store) -> RendezvousInfo:
         generation = view.generation
         self._store = AgentStore(store, rank=view.rank, size=view.size, is_over=lambda: self._is_over(generation))
-        self._work = Work(self._presence, generation=generation, is_terminating=self._is_terminating)
-        self._work.begin()
-        os.environ[settings.GENERATION] = str(generation)  # torch gives its own environment to the workers
+        self._workers = LocalWorkers(self._presence, generation=generation, is_terminating=self._is_terminating)
+        self._workers.begin()
+        os.environ[settings.GENERATION] = str(generation)  # workers inherit this environment
         log.info("generation %s: rank %s of %s, store at %s", generation, view.rank, view.size, view.store)
-        return RendezvousInfo(self._store, view.rank, view.size, self._where_workers_meet(view, self._store))  # type: ignore[arg-type]
+        return RendezvousInfo(self._store, view.rank, view.size, self._workers_store(view, self._store))  # type: ignore[arg-type]
 
-    def _where_workers_meet(self, view: View, store: AgentStore) -> RendezvousStoreInfo:
-        """At the agents' own store; or, where this build of torch lets no worker connect there, at one that rank 0's worker opens."""
+    def _workers_store(self, view: View, store: AgentStore) -> RendezvousStoreInfo:
+        """Where workers meet: at the agents' store, or at one that rank 0's worker opens if this torch cannot share the agents'."""
         host, _, port = view.store.rpartition(":")
         if not self.use_agent_store:
             if view.rank == 0:
@@ -214,12 +214,12 @@ class ElasticHandler(RendezvousHandler):
         return RendezvousStoreInfo(host, int(port))
 
     def _is_over(self, generation: int) -> bool:
-        """Whether nobody should wait any more for members of this world."""
+        """Whether this world is over, so that waiting for its members is pointless."""
         view = self._presence.view
         return bool(view.reform or view.closed or view.done or self._presence.refused) or view.generation not in (0, generation)
 
-    def _heard_signal(self, number: int) -> None:
-        """A signal reached this process; torch acts on it, the server hears of it now."""
+    def _on_signal(self, number: int) -> None:
+        """This process got a signal. torch acts on it; the server is notified now."""
         if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT) and not self._is_terminating.is_set():
             self._is_terminating.set()
             self._presence.leave("received {}".format(signal.Signals(number).name), by_signal=True)

@@ -1,6 +1,7 @@
-"""Waits until a name resolves: `python3 -m elastic_worker.resolve NAME`, in an init container of a worker whose master may come later.
+"""Waits until a name resolves: `python3 -m elastic_worker.startup.resolve NAME`.
 
-It asks as the training program will, needs no tool in the image, and gives up never: how long a job may wait is for its deadline to say.
+It runs in an init container of a worker whose master may start later. It resolves as the training program will and needs no tool in the
+image. It never gives up: the job's deadline limits the wait.
 """
 
 import socket
@@ -8,8 +9,8 @@ import sys
 import time
 import typing
 
-LOOK_EVERY_S = 1.0
-SAY_EVERY_S = 60.0
+ASK_EVERY_S = 1.0
+LOG_EVERY_S = 60.0
 
 
 def resolves(name: str) -> bool:
@@ -26,17 +27,17 @@ def wait_for(
     pause: typing.Callable[[float], None] = time.sleep,
     clock: typing.Callable[[], float] = time.monotonic,
 ) -> None:
-    said = clock() - SAY_EVERY_S
+    logged_at = clock() - LOG_EVERY_S
     while not is_there(name):
-        if clock() - said >= SAY_EVERY_S:
+        if clock() - logged_at >= LOG_EVERY_S:
             print("waiting for the name {}".format(name), flush=True)
-            said = clock()
-        pause(LOOK_EVERY_S)
+            logged_at = clock()
+        pause(ASK_EVERY_S)
 
 
 def main(words: typing.Sequence[str]) -> int:
     if len(words) != 1:
-        print("usage: python3 -m elastic_worker.resolve NAME", file=sys.stderr)
+        print("usage: python3 -m elastic_worker.startup.resolve NAME", file=sys.stderr)
         return 2
     wait_for(words[0])
     return 0

@@ -1,9 +1,9 @@
 """The one thing an MPI launcher needs of kubectl: `kubectl exec POD [-c CONTAINER] [-i] -- COMMAND...` with the pod's own account.
 
-The file stands alone: `python3 -m elastic_worker.kubectl --install FOLDER` copies it as the program FOLDER/kubectl, and, before it ends,
-waits until the workers named in a hostfile run, since MPI does not try twice. Streams come over a WebSocket in the way Kubernetes calls
-v4.channel.k8s.io: the first byte of each message says which stream it belongs to. Without -i the command's input is ours: through it
-signals reach the command, and its end, when this program or its pod is gone, ends the command, which kubectl would leave running.
+The file stands alone: `python3 -m elastic_worker.mpi.kubectl --install FOLDER` copies it to FOLDER/kubectl. Then it waits until the
+workers named in a hostfile run, because MPI does not try twice. Streams use the WebSocket protocol v4.channel.k8s.io: the first byte of
+each message names its stream. Without -i this program uses the command's input itself: it sends signals through it, and when the input
+closes because this program or its pod is gone, the command is ended. The real kubectl would leave it running.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from urllib.parse import urlencode
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 HOSTFILE = "/etc/mpi/hostfile"
 CONNECT_S = 30.0
-PATIENCE_S = 30.0  # How long an API server is asked again that cannot be reached, or does not know this pod's rights yet.
+PATIENCE_S = 30.0  # How long to retry while the API server is unreachable or does not know this pod's rights yet.
 LOOK_EVERY_S = 0.5
 SAY_EVERY_S = 60.0
 ALIVE_EVERY_S = 30.0
@@ -37,7 +37,7 @@ MOST_UNSENT = 256 * 1024
 STDIN, STDOUT, STDERR, STATUS, CLOSE_STREAM = 0, 1, 2, 3, 255
 CONTINUED, BINARY, CLOSE, PING, PONG = 0, 2, 8, 9, 10
 FORWARDED = {signal.SIGTERM: b"TERM", signal.SIGINT: b"INT", signal.SIGHUP: b"HUP"}
-LATER = {"429", "500", "502", "503", "504"}  # Answers that may be others in a moment.
+LATER = {"429", "500", "502", "503", "504"}  # Answers that are worth a retry.
 
 WATCHED = r"""
 exec 3<&0 </dev/null
@@ -57,20 +57,21 @@ status=$?
 kill -s KILL $watcher
 exit $status
 """
-"""Runs a command and, beside it, somebody who hands on the signals that come by name on the input, and ends the command when that closes.
-Empty lines only say that this end is alive. A runtime makes what it executes the leader of a group; elsewhere the command runs alone."""
+"""Runs a command and a watcher beside it. The watcher reads names of signals from the input, sends them to the command, and ends the
+command when the input closes. Empty lines are keepalives. A container runtime makes the command a group leader; elsewhere there is no
+watcher."""
 
 
 class ExecError(Exception):
-    """The API server could not be asked, or said no; the text says why."""
+    """The API server could not be reached, or refused; the text says why."""
 
 
 class NotNow(Exception):
-    """It may be otherwise in a moment."""
+    """A failure that is worth a retry."""
 
 
 class ApiServer:
-    """How this pod reaches the API server, and as whom."""
+    """The API server's address, and this pod's account."""
 
     def __init__(self, environ: typing.Mapping[str, str], account: str = ACCOUNT) -> None:
         self._host = environ.get("KUBERNETES_SERVICE_HOST", "")
@@ -91,7 +92,7 @@ class ApiServer:
         return http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_S, context=context)
 
     def headers(self) -> typing.Dict[str, str]:
-        """The token is read each time: it is replaced while the pod runs."""
+        """The token is read each time, because it is replaced while the pod runs."""
         return {"Authorization": "Bearer " + self._read("token")}
 
     def _read(self, name: str) -> str:
@@ -100,7 +101,7 @@ class ApiServer:
 
 
 class WebSocket:
-    """Messages of one connection that was a request and its answer before. It never waits: its user does, for both directions at once."""
+    """Messages over a connection that was upgraded already. It never blocks: the caller waits, for both directions at once."""
 
     def __init__(self, connection: socket.socket, received: bytes = b"", *, half_closes: bool = False) -> None:
         connection.setblocking(False)
@@ -127,7 +128,7 @@ class WebSocket:
         self.flush()
 
     def close_stdin(self) -> None:
-        """Older servers know no way to say this."""
+        """Close the command's input. Older servers have no message for this."""
         if self._half_closes:
             self.send(bytes([CLOSE_STREAM, STDIN]))
 
@@ -139,7 +140,7 @@ class WebSocket:
                 return
 
     def fill(self) -> None:
-        """Takes what has come. TLS may hold more than its socket shows, so this asks until there is nothing."""
+        """Read all that has arrived. TLS may buffer more than select reports, so this reads until nothing is left."""
         while not self._is_over:
             try:
                 more = self._socket.recv(65536)
@@ -149,7 +150,7 @@ class WebSocket:
             self._received += more
 
     def messages(self) -> typing.Iterator[typing.Optional[bytes]]:
-        """Those that are whole; None when the other side has closed."""
+        """The complete messages; None if the other side has closed."""
         while (frame := self._frame()) is not None:
             first, payload = frame
             kind = first & 0x0F
@@ -186,7 +187,7 @@ class WebSocket:
 
 
 def opened(server: ApiServer, pod: str, query: typing.Sequence[typing.Tuple[str, str]]) -> WebSocket:
-    """Tries for a while, since MPI does not: until the API server has agreed nothing has been started."""
+    """Open the exec stream, with retries, because MPI has none. Nothing has started before the API server accepts."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -212,7 +213,7 @@ def open_exec(server: ApiServer, pod: str, query: typing.Sequence[typing.Tuple[s
     for name, value in headers.items():
         connection.putheader(name, value)
     connection.endheaders()
-    # http.client gives no way to what follows an answer 101, so the answer's head is read here.
+    # http.client gives no access to what follows an answer 101, so the head is read here.
     plain = connection.sock
     received = b""
     while b"\r\n\r\n" not in received:
@@ -231,7 +232,7 @@ def open_exec(server: ApiServer, pod: str, query: typing.Sequence[typing.Tuple[s
 
 
 def _notice_loss(connection: socket.socket) -> None:
-    """A peer that is gone without a word would be waited for without end."""
+    """Turn on TCP keepalive: without it, this program would wait for ever for a peer that vanished."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, LOST_AFTER_S // 3)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, LOST_AFTER_S // 9)
@@ -239,7 +240,7 @@ def _notice_loss(connection: socket.socket) -> None:
 
 
 def refusal(status: str, body: bytes) -> str:
-    """The API server's own words, where the answer holds them."""
+    """The API server's own message, if the answer has one."""
     start, end = body.find(b"{"), body.rfind(b"}")
     try:
         return str(json.loads(body[start : end + 1])["message"])
@@ -248,7 +249,7 @@ def refusal(status: str, body: bytes) -> str:
 
 
 def run(server: ApiServer, pod: str, command: typing.Sequence[str], container: str = "", stdin: bool = False) -> int:
-    """Runs the command, passes its streams and our signals on, and returns its exit status."""
+    """Run the command, forward its streams and our signals, and return its exit status."""
     words = command if stdin else ["/bin/sh", "-c", WATCHED, "sh", *command]
     query = [("command", word) for word in words] + [(stream, "true") for stream in ("stdin", "stdout", "stderr")]
     query += [("container", container)] if container else []
@@ -257,7 +258,7 @@ def run(server: ApiServer, pod: str, command: typing.Sequence[str], container: s
 
 
 def _converse(link: WebSocket, pod: str, source: int, read: typing.Callable[[int], bytes]) -> int:
-    """Until the status comes. What is read from the source is the command's input."""
+    """Forward streams until the status arrives. `read` reads the command's input from `source`."""
     outputs = {STDOUT: sys.stdout.buffer, STDERR: sys.stderr.buffer}
     is_open = True
     while True:
@@ -286,12 +287,12 @@ def _given(source: int) -> bytes:
 
 
 def _named(source: int) -> bytes:
-    """Signals, as the one who watches the command reads them."""
+    """Signals by name, as the watcher reads them."""
     return b"".join(FORWARDED[signal.Signals(number)] + b"\n" for number in os.read(source, 64))
 
 
 def _signals() -> int:
-    """A pipe with the numbers of the signals that have come. The second of a sort ends this program, whatever the command does."""
+    """A pipe that gets the number of each signal. The second signal of a kind ends this program, whatever the command does."""
     source, sink = os.pipe()
 
     def note(number: int, _: object) -> None:
@@ -314,7 +315,7 @@ def exit_status(status: typing.Mapping[str, typing.Any]) -> int:
 
 
 def install(folder: str) -> None:
-    """Whole or not there at all, since another container may look already."""
+    """Copy this file atomically, because another container may run it already."""
     draft = os.path.join(folder, "kubectl.{}".format(os.getpid()))
     shutil.copyfile(os.path.abspath(__file__), draft)
     with open(draft, "r+", encoding="utf-8") as file:
@@ -326,13 +327,13 @@ def install(folder: str) -> None:
 
 
 def hosts(hostfile: str) -> typing.List[str]:
-    """The workers of a hostfile, without the launcher itself, whose host may bear another name than its pod."""
+    """The workers of a hostfile, without the launcher, whose host name may differ from its pod name."""
     with open(hostfile, encoding="utf-8") as file:
         return [line.split()[0] for line in file if line.strip() and not line.split()[0].endswith("-launcher")]
 
 
 def wait_for(server: ApiServer, names: typing.Sequence[str], least: int = 0) -> None:
-    """Until so many of these pods run, by default all; one is asked after at a time. For how long is for the job's deadline to say."""
+    """Wait until `least` of these pods run, or all of them; ask for one at a time. The job's deadline limits the wait."""
     waiting, said, until = list(names), 0.0, time.monotonic() + PATIENCE_S
     while waiting and len(names) - len(waiting) < (least or len(names)):
         name, problem = waiting.pop(0), ""
@@ -342,7 +343,7 @@ def wait_for(server: ApiServer, names: typing.Sequence[str], least: int = 0) -> 
         except OSError as error:
             problem = "{}: {}; trying again; ".format(server, error)
         except NotNow as error:
-            # An API server may hear of the launcher's rights later than of its pod.
+            # The API server may learn of the launcher's rights later than of its pod.
             if time.monotonic() > until:
                 raise ExecError(str(error)) from error
         if problem or time.monotonic() > said + SAY_EVERY_S:

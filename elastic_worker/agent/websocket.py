@@ -1,6 +1,6 @@
-"""One WebSocket over TLS to the rendezvous server, with the standard library only, for one thread.
+"""One WebSocket over TLS to the rendezvous server. Standard library only; for one thread.
 
-It frames and unframes text. It does not reconnect and knows nothing of what the text means.
+It sends and receives text messages. It does not reconnect and does not interpret the text.
 """
 
 import base64
@@ -17,7 +17,7 @@ _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _TEXT, _CLOSE, _PING, _PONG = 0x1, 0x8, 0x9, 0xA
 _LONGEST_HEAD = 16 * 1024
 LONGEST_FRAME = 1024 * 1024
-"""More than the longest view that a rendezvous server may send."""
+"""Longer than the longest view that a rendezvous server may send."""
 _SEND_TIMEOUT_S = 5.0
 
 
@@ -26,24 +26,24 @@ class Broken(OSError):
 
 
 class Denied(Exception):
-    """The server answered, and did not let us in."""
+    """The server answered the handshake with an error."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__("the rendezvous server answered {}: {}".format(status, text))
         self.status = status
 
 
-class Channel:
-    """An open connection. `fileno` becomes readable when `receive` has something to do."""
+class WebSocket:
+    """An open connection. `fileno` becomes readable when `receive` has data to read."""
 
     def __init__(self, sock: ssl.SSLSocket, left_over: bytes) -> None:
         self._sock = sock
         self._buffer = bytearray(left_over)
-        self.heard_at = time.monotonic()
-        """When something came last: a server answers each ping."""
+        self.received_at = time.monotonic()
+        """When data last arrived. A server answers each ping."""
 
     @classmethod
-    def open(cls, *, host: str, port: int, path: str, token: str, tls: ssl.SSLContext, timeout_s: float) -> "Channel":
+    def open(cls, *, host: str, port: int, path: str, token: str, tls: ssl.SSLContext, timeout_s: float) -> "WebSocket":
         plain = socket.create_connection((host, port), timeout=timeout_s)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,7 +65,7 @@ class Channel:
         self._send_frame(_TEXT, text.encode())
 
     def ping(self) -> None:
-        """Ask for a sign of life; the answer moves `heard_at`."""
+        """Send a ping; the answer updates `received_at`."""
         self._send_frame(_PING, b"")
 
     def receive(self) -> typing.List[str]:
@@ -83,20 +83,20 @@ class Channel:
                 is_over = True
                 break
             self._buffer += data
-            self.heard_at = time.monotonic()
+            self.received_at = time.monotonic()
         texts = self._unframe()
         if is_over and not texts:
             raise Broken("the server closed the connection")
         return texts
 
     def close(self) -> None:
-        """Say good-bye if that is possible at once, and close."""
+        """Send a close frame if possible, and close."""
         with contextlib.suppress(OSError):
             self._send_frame(_CLOSE, struct.pack(">H", 1000))
         self._sock.close()
 
     def drop(self) -> None:
-        """Close without a word."""
+        """Close without a close frame."""
         self._sock.close()
 
     def _unframe(self) -> typing.List[str]:
@@ -133,7 +133,7 @@ class Channel:
 
 
 def _take_frame(buffer: bytearray) -> typing.Optional[typing.Tuple[int, bytes]]:
-    """Cut one whole frame off the buffer, if there is one. Servers do not mask, and ours does not fragment."""
+    """Remove one whole frame from the buffer, if there is one. Servers do not mask frames, and ours does not fragment them."""
     if len(buffer) < 2:
         return None
     size, start = buffer[1] & 0x7F, 2
@@ -157,7 +157,7 @@ def _take_frame(buffer: bytearray) -> typing.Optional[typing.Tuple[int, bytes]]:
 
 
 def _shake_hands(sock: ssl.SSLSocket, *, host: str, path: str, token: str) -> bytes:
-    """Turn the connection into a WebSocket; returns what came after the server's answer."""
+    """Upgrade the connection to a WebSocket; returns the bytes that followed the server's answer."""
     key = base64.b64encode(os.urandom(16)).decode()
     lines = (
         "GET {} HTTP/1.1".format(path),

@@ -1,24 +1,24 @@
-"""Decides, from two looks at a training process, whether it stands still for good in torch's deadlock at the end of a gloo job.
+"""Decides, from two snapshots of a training process, whether it hangs in torch's deadlock at the end of a gloo job.
 
-There the main thread drops the last reference to a process group with the interpreter's lock held and waits for the group's thread to
-end, while that thread asks for the lock. The kernel shows both: pthread_join waits for the number of the thread that it joins, and a thread
-that wants the lock asks for it every 5 ms. Whatever else is seen is a doubt, in words. Nothing here reads or waits.
+In that deadlock the main thread holds the GIL, drops the last reference to a process group, and joins the group's thread, which waits for
+the GIL. The kernel shows both: the futex of pthread_join holds the id of the joined thread, and a thread that waits for the GIL asks for
+it every 5 ms. Anything else is a doubt, in words. Nothing here reads or waits.
 """
 
 import dataclasses
 import typing
 
 WAIT, WAIT_BITSET, PRIVATE, COMMAND = 0, 9, 128, 127
-"""Of the second argument of futex: what it does, and whether other processes share the word."""
+"""Parts of the second argument of futex: the operation, and whether the futex is private to the process."""
 GROUP_THREAD = "pt_gloo_runloop"
 TORCH_LOOPS = frozenset((GROUP_THREAD, "gloo_tcp_loop", "pt_tcpstore_uv", "pt_tcpstore"))
 LEAST_ASKS_A_SECOND = 10.0
-"""Of a thread that wants the interpreter's lock: 200 on a quiet machine, and still dozens where it gets a tenth of a core."""
+"""How often a thread asks for the GIL: 200 times on a quiet machine, and still dozens of times with a tenth of a core."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-    """The numbers of system calls on this machine."""
+    """The numbers of system calls on one architecture."""
 
     futex: int
     polls: typing.FrozenSet[int]
@@ -33,7 +33,7 @@ CALLS = {
 
 @dataclasses.dataclass(frozen=True)
 class Thread:
-    """One thread: what it waits in (the call's number and arguments; empty where it is in none), and how often it has been off a core."""
+    """One thread. call: number and arguments of its system call, empty if it is in none. switches: its context switches so far."""
 
     id: int
     name: str
@@ -43,8 +43,8 @@ class Thread:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
-    """A process at one moment. traffic: bytes and calls of reads and writes so far; sending: bytes in its sockets' queues."""
+class Snapshot:
+    """A process at one moment. traffic: bytes and calls of its reads and writes so far. sending: bytes in its sockets' send queues."""
 
     at: float
     threads: typing.Mapping[int, Thread]
@@ -53,27 +53,27 @@ class Look:
     children: int
 
 
-def is_at_rest(look: Look) -> bool:
-    """Whether none of torch's own threads is awake, as they are for moments."""
-    return all(thread.state != "R" and thread.call for thread in look.threads.values() if thread.name in TORCH_LOOPS)
+def is_at_rest(taken: Snapshot) -> bool:
+    """Whether all of torch's own threads are asleep."""
+    return all(thread.state != "R" and thread.call for thread in taken.threads.values() if thread.name in TORCH_LOOPS)
 
 
-def doubt(pid: int, before: Look, now: Look, calls: Calls) -> str:
-    """Why it may still be at work, or in another wait than the known one; empty where it certainly stands in that one."""
+def doubt(pid: int, before: Snapshot, now: Snapshot, calls: Calls) -> str:
+    """Why the process may still be working or be in another wait; empty if it is certainly in the known deadlock."""
     return _doubt_of_process(before, now) or _doubt_of_main(pid, before, now, calls) or _doubt_of_others(pid, before, now, calls)
 
 
-def told(pid: int, look: Look) -> str:
-    """The known wait in words, thread by thread."""
-    joined = look.threads[pid].call[3]
-    others = ", ".join("{} ({})".format(thread.id, thread.name) for id, thread in sorted(look.threads.items()) if id not in (pid, joined))
+def describe(pid: int, taken: Snapshot) -> str:
+    """The known deadlock in words, thread by thread."""
+    joined = taken.threads[pid].call[3]
+    others = ", ".join("{} ({})".format(thread.id, thread.name) for id, thread in sorted(taken.threads.items()) if id not in (pid, joined))
     return (
         "its main thread {} holds the interpreter's lock and waits in pthread_join for thread {} ({}), which waits for that lock;"
-        " the other threads, {}, are idle".format(pid, joined, look.threads[joined].name, others or "none")
+        " the other threads, {}, are idle".format(pid, joined, taken.threads[joined].name, others or "none")
     )
 
 
-def _doubt_of_process(before: Look, now: Look) -> str:
+def _doubt_of_process(before: Snapshot, now: Snapshot) -> str:
     if now.children:
         return "it has {} child processes".format(now.children)
     if now.sending:
@@ -90,7 +90,7 @@ def _doubt_of_process(before: Look, now: Look) -> str:
     return ""
 
 
-def _doubt_of_main(pid: int, before: Look, now: Look, calls: Calls) -> str:
+def _doubt_of_main(pid: int, before: Snapshot, now: Snapshot, calls: Calls) -> str:
     main = now.threads.get(pid)
     if main is None:
         return "its main thread has ended"
@@ -110,13 +110,13 @@ def _doubt_of_main(pid: int, before: Look, now: Look, calls: Calls) -> str:
     return ""
 
 
-def _doubt_of_others(pid: int, before: Look, now: Look, calls: Calls) -> str:
+def _doubt_of_others(pid: int, before: Snapshot, now: Snapshot, calls: Calls) -> str:
     joined = now.threads[pid].call[3]
     for id, thread in now.threads.items():
         if id in (pid, joined):
             continue
         is_loop = thread.name in TORCH_LOOPS and thread.call[0] in calls.polls
-        # Idle threads of pools (OpenMP, OpenBLAS) have the program's name: they wait for a thread of this process, without a limit.
+        # Idle pool threads (OpenMP, OpenBLAS) bear the program's name. They wait for a thread of this process, without a timeout.
         is_idle = _waits(thread, calls) and not thread.call[4] and thread.switches == before.threads[id].switches
         if not (is_loop or is_idle):
             return "its thread {} may be at work".format(_name(thread))
@@ -124,7 +124,7 @@ def _doubt_of_others(pid: int, before: Look, now: Look, calls: Calls) -> str:
 
 
 def _waits(thread: Thread, calls: Calls) -> bool:
-    """For another thread of its process."""
+    """Whether it waits for another thread of its process."""
     number, operation = thread.call[0], thread.call[2]
     return number == calls.futex and bool(operation & PRIVATE) and operation & COMMAND in (WAIT, WAIT_BITSET)
 

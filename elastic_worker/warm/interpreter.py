@@ -1,6 +1,6 @@
-"""Makes a child of the fork server what a newly started interpreter would be, and runs the program in it.
+"""Makes a forked child of the fork server like a newly started interpreter, and runs the program in it.
 
-It works on this process alone and decides nothing: whether a worker may be warm was decided before the fork.
+It changes this process only. It decides nothing: whether a worker may start warm is decided before the fork.
 """
 
 import builtins
@@ -31,24 +31,24 @@ Hook = typing.Callable[[typing.Type[BaseException], BaseException, typing.Option
 
 
 def die_with_parent(library: typing.Any, parent: int) -> None:
-    """Be killed when the fork server is: nobody could learn any more how this process ended."""
+    """Be killed when the fork server is, because nobody else could reap this process."""
     library.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
 
 
-def let_look(library: typing.Any, agent: int) -> None:
-    """Where only parents may look at what a process does (Yama), let the agent, which would be the parent of a plainly started worker."""
+def allow_inspection(library: typing.Any, agent: int) -> None:
+    """Where Yama allows only parents to inspect a process, allow the agent: it is the parent of a plainly started worker."""
     library.prctl(PR_SET_PTRACER, agent, 0, 0, 0)
 
 
 def descriptors() -> typing.FrozenSet[int]:
-    """The open descriptors, without the one of the listing itself."""
+    """The open descriptors, without that of the listing itself."""
     return frozenset(int(name) for name in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + name))
 
 
-def fork_in_vain() -> None:
-    """Libraries that keep threads and know about fork end them now, so that those of others can be seen."""
+def fork_once() -> None:
+    """Fork once: libraries with fork handlers end their threads now, and only threads of other libraries remain to be counted."""
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -56,7 +56,7 @@ def fork_in_vain() -> None:
 
 
 def become(request: Request, *, keep: typing.FrozenSet[int], signals: typing.Tuple[int, int]) -> None:
-    """Take over the stub's place: session, descriptors, folder, umask, environment, signals."""
+    """Take over from the stub: session, descriptors, folder, umask, environment, signals."""
     os.setsid()
     for target, descriptor in enumerate(request.descriptors[:3]):
         os.dup2(descriptor, target)
@@ -84,7 +84,7 @@ def _set_signals(blocked: int, ignored: int) -> None:
 
 
 def seed() -> None:
-    """What took its seed at import takes another one: siblings must not draw the same numbers."""
+    """Seed random generators anew: they were seeded at import, and siblings must not draw the same numbers."""
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -99,7 +99,7 @@ def seed() -> None:
 
 
 def run(program: Program, *, arguments: typing.Sequence[str]) -> None:
-    """Run the program as `__main__`; what it raises leaves this function without a trace of us."""
+    """Run the program as `__main__`. Tracebacks of its errors contain no frames of ours."""
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = [sys.executable, *arguments]
     folder = os.getcwd()
@@ -153,14 +153,14 @@ def _is_ours(filename: str) -> bool:
 
 
 def leave_path_as_found(root: str) -> None:
-    """Undo what `-c` and the way to this package did to sys.path."""
+    """Remove from sys.path what `-c` and the boot code added."""
     sys.path.remove(root)
     if not getattr(sys.flags, "safe_path", False):
         sys.path.remove("")
 
 
 def retitle(words: typing.Sequence[str]) -> None:
-    """Let `ps` show these words as our command line, as far as there is room."""
+    """Let `ps` show these words as the command line, as far as there is room."""
     with open("/proc/self/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     start, end = int(fields[ARG_START - 3]), int(fields[ARG_END - 3])

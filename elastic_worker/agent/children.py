@@ -1,7 +1,7 @@
-"""The worker processes of this agent: how each ended, learnt beside torch, which reaps them; and the end of those that do not stop.
+"""Watches the worker processes of this agent: reports how each ended, and kills those that do not stop.
 
-torch tells a rendezvous handler neither that a worker ended nor how. The kernel does: a process file descriptor becomes readable at a
-child's end, and waitid with WNOWAIT reads its status without taking it from torch.
+torch does not report the end of a worker to a rendezvous handler. The kernel does: a process file descriptor becomes readable when the
+child ends, and waitid with WNOWAIT reads the status without reaping the child, which stays torch's.
 """
 
 import os
@@ -11,9 +11,9 @@ import threading
 import time
 import typing
 
-LOOK_S = 0.02
-FINISH_LOOKS = 250
-CALM_S = 0.25
+POLL_S = 0.02
+FINISH_POLLS = 250
+SLOW_POLL_S = 0.25
 NO_DESCRIPTOR = -1
 
 Ended = typing.Callable[[int, typing.Optional[int]], None]
@@ -32,7 +32,7 @@ def children_of_this_process() -> typing.Set[int]:
 
 
 def end_of(pid: int) -> typing.Tuple[bool, typing.Optional[int]]:
-    """Whether a child has ended, and how, as a shell says it; None where somebody else has read its status first."""
+    """Whether a child has ended, and its status as a shell reports it; None where it was reaped already."""
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
     except ChildProcessError:
@@ -42,8 +42,8 @@ def end_of(pid: int) -> typing.Tuple[bool, typing.Optional[int]]:
     return True, result.si_status if result.si_code == os.CLD_EXITED else 128 + result.si_status
 
 
-class Watch:
-    """Watches the children that appear after `begin`; calls `on_start` once, and `on_end` for each end, from its own thread."""
+class ChildWatch:
+    """Watches children that appear after its creation. Its thread calls `on_start` once, and `on_end` for each child that ends."""
 
     def __init__(self, *, on_start: typing.Callable[[], None], on_end: Ended) -> None:
         self._on_start = on_start
@@ -52,7 +52,7 @@ class Watch:
         self._running = {}  # type: typing.Dict[int, int]
         self._seen = set()  # type: typing.Set[int]
         self._finished = set()  # type: typing.Set[int]
-        self._ended_well = 0
+        self._succeeded = 0
         self._lock = threading.Lock()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="elastic-children", daemon=True)
@@ -61,7 +61,7 @@ class Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop watching; the world of these children is over."""
+        """Stop watching, because the world of these children is over."""
         with self._lock:
             self._is_over = True
 
@@ -71,32 +71,32 @@ class Watch:
             return list(self._running)
 
     @property
-    def ended_well(self) -> int:
+    def succeeded(self) -> int:
         """How many children have ended with 0."""
         with self._lock:
-            return self._ended_well
+            return self._succeeded
 
     def finish(self, pid: int) -> bool:
-        """End a child so that it counts as ended with 0, for us and for torch; False where it is no longer ours, or does not go.
+        """Kill a child and let it count as ended with 0, here and in torch. False where it has ended already, or does not end.
 
-        Only the thread that waits for torch's children may call this: subprocess takes a child whose status somebody else has read, as
-        here, for one that ended with 0, and nobody may read it between its end and our reading.
+        subprocess assumes status 0 for a child that was reaped elsewhere, as it is here. Only the thread in which torch polls its children
+        may call this, so that torch cannot reap the child first.
         """
         with self._lock:
             if pid not in self._running or end_of(pid) != (False, None):
                 return False
             self._finished.add(pid)
             os.kill(pid, signal.SIGKILL)
-        for _ in range(FINISH_LOOKS):
+        for _ in range(FINISH_POLLS):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return True
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         with self._lock:
             self._finished.discard(pid)
         return False
 
     def kill(self, pids: typing.Iterable[int]) -> typing.List[int]:
-        """End these children, if they are still the ones that we watch, and their process groups if they lead one."""
+        """Kill those of these children that still run; returns them."""
         killed = []
         with self._lock:
             for pid in pids:
@@ -114,13 +114,13 @@ class Watch:
         try:
             while not self._is_over:
                 self._look_for_new(poller)
-                # Without process descriptors the only way to see an end before torch reaps it is to look often.
-                is_blind = NO_DESCRIPTOR in self._running.values()
-                poller.poll((CALM_S if self._seen and not is_blind else LOOK_S) * 1000)
+                # Without process descriptors, only frequent polling sees an end before torch reaps the child.
+                must_poll = NO_DESCRIPTOR in self._running.values()
+                poller.poll((SLOW_POLL_S if self._seen and not must_poll else POLL_S) * 1000)
                 for pid in self.running():
                     has_ended, status = end_of(pid)
                     if has_ended:
-                        self._take_end(poller, pid, status)
+                        self._handle_end(poller, pid, status)
         finally:
             with self._lock:
                 for descriptor in self._running.values():
@@ -143,11 +143,11 @@ class Watch:
             if is_first:
                 self._on_start()
 
-    def _take_end(self, poller: "select.poll", pid: int, status: typing.Optional[int]) -> None:
+    def _handle_end(self, poller: "select.poll", pid: int, status: typing.Optional[int]) -> None:
         with self._lock:
             descriptor = self._running.pop(pid)
             status = 0 if pid in self._finished else status
-            self._ended_well += status == 0
+            self._succeeded += status == 0
         if descriptor != NO_DESCRIPTOR:
             poller.unregister(descriptor)
         _close(descriptor)

@@ -1,6 +1,6 @@
-"""This agent's presence at the rendezvous server: one thread that keeps a connection, beats, and holds the newest view.
+"""This agent's connection to the rendezvous server: one thread that reconnects, sends heartbeats, and keeps the newest view.
 
-Whatever it told the server is presented again after every reconnect, so that neither a cut nor a restart of the server matters.
+After each reconnect it sends the agent's whole state again, so that a broken connection or a restarted server loses nothing.
 It decides nothing; the handler does.
 """
 
@@ -16,30 +16,30 @@ import threading
 import time
 import typing
 
-from elastic_worker.channel import Broken, Channel, Denied
+from elastic_worker.agent.websocket import Broken, Denied, WebSocket
 from elastic_worker.settings import Settings
 
 BEAT_S = 9.0
 SILENCE_S = 2 * BEAT_S + 2.0
-"""A server that answered no ping for so long is gone, or stands still; another may have its place."""
+"""A server that answers no ping for so long is gone or hangs. Another one may have replaced it."""
 CONNECT_TIMEOUT_S = 5.0
 FIRST_BACK_OFF_S = 0.05
 LONGEST_BACK_OFF_S = 0.5
-"""Where nobody answers: a server that is replaced comes back within seconds."""
-UNWELCOME_BACK_OFF_S = 5.0
-"""Where the server answers and does not take us, or nobody has answered for a minute."""
+"""While nothing answers: a server that is being replaced is back within seconds."""
+DENIED_BACK_OFF_S = 5.0
+"""After the server denied this agent, or after a minute without an answer."""
 LONG_AWAY_S = 60.0
 OUTBOX = 256
 LEAVE_S = 2.0
 
 _AT = "at"
-"""When a fact was noted, on our own clock; sent as the seconds since."""
+"""When the state was recorded, by the local monotonic clock. The message carries the seconds since then."""
 
 Message = typing.Dict[str, typing.Any]
 
 
 class View:
-    """What the server last said about us. See the wire format of the rendezvous server for the fields."""
+    """The server's last view for this member. elastic/membership/wire.py describes the fields."""
 
     def __init__(self, fields: typing.Mapping[str, typing.Any]) -> None:
         self.generation = int(fields.get("generation", 0))
@@ -55,7 +55,7 @@ class View:
         self.done = bool(fields.get("done", False))
         self.peers_finished = bool(fields.get("peers_finished", False))
         self.grace_s = float(fields.get("grace_s", 30.0))
-        self.uncounted = fields.get("uncounted", [])
+        self.unacknowledged_restarts = fields.get("uncounted", [])
 
 
 def _ago_s(at: float) -> float:
@@ -63,7 +63,7 @@ def _ago_s(at: float) -> float:
 
 
 def _wait_readable(seconds: float, *descriptors: int) -> typing.Set[int]:
-    """Which of these have something to read; unlike select, for descriptors of any number."""
+    """Those of these descriptors that are readable. Unlike select, poll takes descriptors above 1023."""
     poller = select.poll()
     for descriptor in descriptors:
         poller.register(descriptor, select.POLLIN)
@@ -71,7 +71,7 @@ def _wait_readable(seconds: float, *descriptors: int) -> typing.Set[int]:
 
 
 class Presence:
-    """The connection of one agent, as long as it lives."""
+    """The connection of one agent. It lives as long as the agent."""
 
     def __init__(self, settings: Settings, *, on_signal: typing.Callable[[int], None]) -> None:
         self._settings = settings
@@ -90,10 +90,10 @@ class Presence:
         self._store = ""
         self._trouble = ""
         self._failed = None  # type: typing.Optional[Message]
-        self._facts = {}  # type: typing.Dict[str, Message]
+        self._states = {}  # type: typing.Dict[str, Message]
         self._outbox = collections.deque(maxlen=OUTBOX)  # type: typing.Deque[Message]
         self._is_ending = False
-        self._is_heard = False  # by this connection's server, which has sent a view
+        self._has_view = False  # whether the server sent a view on this connection
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -106,7 +106,7 @@ class Presence:
 
     @property
     def wake_fd(self) -> int:
-        """Where a byte per signal may be written (signal.set_wakeup_fd), so that the server hears of it at once."""
+        """For signal.set_wakeup_fd: a signal wakes the thread, which notifies the server at once."""
         return self._wake_out.fileno()
 
     @property
@@ -116,30 +116,30 @@ class Presence:
 
     @property
     def refused(self) -> str:
-        """Why this incarnation must end; empty while it may go on."""
+        """Why the server refuses this incarnation, which must end; empty if it does not."""
         with self.changed:
             return self._refused
 
     @property
     def denied(self) -> str:
-        """The server's last answer where it did not let us in."""
+        """The server's last answer if it denied the handshake."""
         with self.changed:
             return self._denied
 
     @property
     def away_s(self) -> float:
-        """For how long there has been no connection."""
+        """How long there has been no connection."""
         with self.changed:
             return time.monotonic() - self._away_since if self._away_since is not None else 0.0
 
-    def stand_at_barrier(self, *, after: int, store: str, trouble: str = "") -> None:
-        """Say that we left the world `after` and wait for the next one."""
+    def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
+        """Report that this agent left the world `after` and waits at the barrier for the next one."""
         with self.changed:
             self._is_ready = True
             self._store = store
             self._trouble = trouble
-            self._failed = self._facts.get("failed", self._failed)
-            self._facts.clear()
+            self._failed = self._states.get("failed", self._failed)
+            self._states.clear()
             self._view = View({"grace_s": self._view.grace_s, "closed": self._view.closed})
             message = {"t": "ready", "after": after, "store": store}  # type: Message
             if trouble:
@@ -148,27 +148,27 @@ class Presence:
         self._wake()
 
     def enter(self, view: View) -> None:
-        """Say, from now on, that we are in this world."""
+        """Present this world from now on as the one that this agent is in."""
         with self.changed:
             self._is_ready = False
             self._failed = None
             self._held = {"id": view.id, "generation": view.generation, "rank": view.rank, "size": view.size, "store": view.store}
-            self._held["uncounted"] = view.uncounted
+            self._held["uncounted"] = view.unacknowledged_restarts
 
-    def state(self, kind: str, **fields: typing.Any) -> None:
-        """Tell a fact about the current world; it is told again after a reconnect."""
+    def report_state(self, kind: str, **fields: typing.Any) -> None:
+        """Report a state of the current world once; it is sent again after each reconnect."""
         message = dict(fields, t=kind)
         if kind == "failed":
             message[_AT] = time.monotonic()
         with self.changed:
-            if kind in self._facts:
+            if kind in self._states:
                 return
-            self._facts[kind] = message
+            self._states[kind] = message
             self._outbox.append(message)
         self._wake()
 
     def leave(self, reason: str, *, by_signal: bool = False) -> None:
-        """Leave cleanly, and wait a moment for the word to be out."""
+        """Leave cleanly, and wait up to LEAVE_S until the message is sent."""
         with self.changed:
             if self._is_ending:
                 return
@@ -179,7 +179,7 @@ class Presence:
             self._thread.join(LEAVE_S)
 
     def close(self) -> None:
-        """Let go of what is left. No signal may be written to `wake_fd` any more."""
+        """Leave and free the sockets. No signal may be written to `wake_fd` after this."""
         self.leave("closed")
         if not self._thread.is_alive():
             self._wake_in.close()
@@ -188,38 +188,38 @@ class Presence:
     # --- the thread ---
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # a full pipe means that it is awake for certain
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the thread as well
             self._wake_out.send(b"\0")
 
     def _run(self) -> None:
         back_off_s = FIRST_BACK_OFF_S
         while True:
-            longest_s = UNWELCOME_BACK_OFF_S
-            self._is_heard = False
+            longest_s = DENIED_BACK_OFF_S
+            self._has_view = False
             try:
-                channel = self._connect()
+                websocket = self._connect()
             except (OSError, ssl.SSLError, Denied) as error:
                 self._note_denial(error)
                 if not isinstance(error, Denied) and self.away_s < LONG_AWAY_S:
                     longest_s = LONGEST_BACK_OFF_S
             else:
-                if self._holds(channel):
+                if self._serve(websocket):
                     return
-            back_off_s = FIRST_BACK_OFF_S if self._is_heard else min(back_off_s, longest_s)
-            if self._ends_while_waiting(back_off_s * random.uniform(0.5, 1.0)):
+            back_off_s = FIRST_BACK_OFF_S if self._has_view else min(back_off_s, longest_s)
+            if self._should_end_after(back_off_s * random.uniform(0.5, 1.0)):
                 return
             back_off_s *= 2
 
-    def _connect(self) -> Channel:
-        told = self._settings
-        return Channel.open(host=told.host, port=told.port, path=told.path, token=told.token, tls=self._tls, timeout_s=CONNECT_TIMEOUT_S)
+    def _connect(self) -> WebSocket:
+        to = self._settings
+        return WebSocket.open(host=to.host, port=to.port, path=to.path, token=to.token, tls=self._tls, timeout_s=CONNECT_TIMEOUT_S)
 
-    def _holds(self, channel: Channel) -> bool:
-        """Talk until the connection ends; True when it was we who ended it."""
+    def _serve(self, websocket: WebSocket) -> bool:
+        """Use the connection until it ends; True if this side ended it."""
         try:
-            return self._talk(channel)
-        except (OSError, ValueError, TypeError):  # a broken connection, or an answer that makes no sense
-            channel.drop()
+            return self._talk(websocket)
+        except (OSError, ValueError, TypeError):  # a broken connection, or a malformed message
+            websocket.drop()
             with self.changed:
                 self._away_since = time.monotonic()
             return False
@@ -229,42 +229,42 @@ class Presence:
             self._denied = str(error) if isinstance(error, Denied) else ""
             self.changed.notify_all()
 
-    def _ends_while_waiting(self, seconds: float) -> bool:
-        """Wait before the next attempt; True where this presence is to end, for then nobody needs to hear of it."""
+    def _should_end_after(self, seconds: float) -> bool:
+        """Wait before the next attempt. True if this presence is to end: then there is nothing left to send."""
         _wait_readable(seconds, self._wake_in.fileno())
-        self._take_signals()
+        self._read_signals()
         with self.changed:
             return self._is_ending or bool(self._refused)
 
-    def _talk(self, channel: Channel) -> bool:
-        """Present ourselves and go on until we end the connection; a broken or silent one raises."""
+    def _talk(self, websocket: WebSocket) -> bool:
+        """Introduce this agent, then exchange messages until this side ends the connection. A broken or silent connection raises."""
         with self.changed:
             leaving = [message for message in self._outbox if message["t"] == "leave"]
             self._outbox.clear()
             self._outbox.append(self._introduction())
-            self._outbox.extend(self._facts.values())
+            self._outbox.extend(self._states.values())
             self._outbox.extend(leaving)
             self._denied = ""
             self._away_since = None
         beat_at = time.monotonic() + BEAT_S
         while True:
-            self._send_all(channel)
+            self._send_all(websocket)
             with self.changed:
                 if self._is_ending and not self._outbox:
-                    channel.close()
+                    websocket.close()
                     return True
-            patience_s = max(0.0, beat_at - time.monotonic())
-            readable = _wait_readable(patience_s, channel.fileno(), self._wake_in.fileno())
-            self._take_signals()
-            if channel.fileno() in readable and self._hear(channel.receive()):
-                channel.close()
+            wait_s = max(0.0, beat_at - time.monotonic())
+            readable = _wait_readable(wait_s, websocket.fileno(), self._wake_in.fileno())
+            self._read_signals()
+            if websocket.fileno() in readable and self._receive(websocket.receive()):
+                websocket.close()
                 return True
             if time.monotonic() >= beat_at:
-                if time.monotonic() > channel.heard_at + SILENCE_S:
+                if time.monotonic() > websocket.received_at + SILENCE_S:
                     raise Broken("the server is silent")
                 beat_at = time.monotonic() + BEAT_S
-                channel.send('{"t":"beat"}')
-                channel.ping()
+                websocket.send('{"t":"beat"}')
+                websocket.ping()
 
     def _introduction(self) -> Message:
         message = {"t": "join", "incarnation": self._incarnation, "ready": self._is_ready, "store": self._store}  # type: Message
@@ -279,7 +279,7 @@ class Presence:
             message["failed_ago_s"] = _ago_s(self._failed[_AT])
         return message
 
-    def _send_all(self, channel: Channel) -> None:
+    def _send_all(self, websocket: WebSocket) -> None:
         while True:
             with self.changed:
                 if not self._outbox:
@@ -287,10 +287,10 @@ class Presence:
                 message = dict(self._outbox.popleft())
             if _AT in message:
                 message["ago_s"] = _ago_s(message.pop(_AT))
-            channel.send(json.dumps(message, separators=(",", ":")))
+            websocket.send(json.dumps(message, separators=(",", ":")))
 
-    def _hear(self, texts: typing.List[str]) -> bool:
-        """Take in what the server said; True where it refuses us."""
+    def _receive(self, texts: typing.List[str]) -> bool:
+        """Handle messages of the server; True if it refuses this incarnation."""
         for text in texts:
             fields = json.loads(text)
             with self.changed:
@@ -298,15 +298,15 @@ class Presence:
                     self._refused = str(fields["refused"])
                 else:
                     self._view = View(fields)
-                    self._is_heard = True
-                    if self._held is not None and (self._held["id"] == self._view.id or self._view.uncounted):
-                        self._held["uncounted"] = self._view.uncounted
+                    self._has_view = True
+                    if self._held is not None and (self._held["id"] == self._view.id or self._view.unacknowledged_restarts):
+                        self._held["uncounted"] = self._view.unacknowledged_restarts
                 self.changed.notify_all()
                 if self._refused:
                     return True
         return False
 
-    def _take_signals(self) -> None:
+    def _read_signals(self) -> None:
         try:
             numbers = self._wake_in.recv(4096)
         except BlockingIOError:

@@ -1,6 +1,6 @@
-"""Copies this package, with the metadata by which torchrun finds it, into a folder: `python3 -m elastic_worker.deliver DEST`.
+"""Copies this package, with the metadata by which torchrun finds it, into a folder.
 
-An init container runs it; the folder is then appended to PYTHONPATH of an unmodified image.
+An init container runs `python3 -m elastic_worker.startup.deliver DEST`; the wrapper around the command appends DEST to PYTHONPATH.
 """
 
 import os
@@ -12,14 +12,15 @@ DISTRIBUTION = "elastic-worker-delivered"
 METADATA = "Metadata-Version: 2.1\nName: {}\nVersion: {}\nSummary: the rendezvous backend elastic, delivered into this container\n"
 ENTRY_POINTS = "[torchrun.handlers]\nelastic = elastic_worker.torchrun:register\n"
 VERSION = "0.1.0"
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def deliver(destination: str) -> None:
-    """Make the folder complete. What is there already from an earlier attempt is written anew."""
+    """Fill the folder. Files of an earlier attempt are replaced."""
     package = os.path.join(destination, "elastic_worker")
     draft = "{}.{}.draft".format(package, os.getpid())
     os.makedirs(destination, exist_ok=True)
-    shutil.copytree(os.path.dirname(os.path.abspath(__file__)), draft, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    shutil.copytree(PACKAGE, draft, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.rmtree(package, ignore_errors=True)
     os.rename(draft, package)
     information = os.path.join(destination, "{}-{}.dist-info".format(DISTRIBUTION.replace("-", "_"), VERSION))
@@ -35,7 +36,7 @@ def _write(path: str, text: str) -> None:
 
 def main(arguments: typing.Sequence[str]) -> int:
     if len(arguments) != 1:
-        print("usage: python3 -m elastic_worker.deliver DEST", file=sys.stderr)
+        print("usage: python3 -m elastic_worker.startup.deliver DEST", file=sys.stderr)
         return 2
     deliver(arguments[0])
     print("delivered elastic_worker to {}".format(arguments[0]))

@@ -1,6 +1,6 @@
-"""Reads from /proc what a training process does at this moment, as standstill judges it. Raises Unreadable for whatever cannot be read.
+"""Takes a snapshot of a training process from /proc, for diagnosis. Raises Unreadable for everything that cannot be read.
 
-All of it needs no more rights than the pod's own user has over its own processes. Every file is read up to a bound.
+It needs only the rights that the pod's user has over its own processes. Each file is read up to a limit.
 """
 
 import os
@@ -8,42 +8,42 @@ import re
 import time
 import typing
 
-from elastic_worker.standstill import Look, Thread
+from elastic_worker.gloo_deadlock.diagnosis import Snapshot, Thread
 
 MOST_THREADS = 1024
 MOST_DESCRIPTORS = 4096
 LONGEST = 1 << 20
-STAND_IN = re.compile(r"for (\d+)$")
+STUB_NAME = re.compile(r"for (\d+)$")
 SERVER = b"elastic_worker: fork server of "
 TRAFFIC = ("rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes")
 SOCKET = re.compile(r"socket:\[(\d+)\]$")
 
 
 class Unreadable(Exception):
-    """Something that has to be known cannot be known."""
+    """A value that the snapshot needs cannot be read."""
 
 
 def worker_of(pid: int) -> int:
-    """The training process behind a child of the agent: the child itself, or the warm worker that it stands in for."""
-    stand_in = STAND_IN.match(_read("/proc/{}/comm".format(pid)).strip())
-    if stand_in is None:
+    """The training process of a child of the agent: the child itself, or the warm worker if the child is a stub."""
+    stub = STUB_NAME.match(_read("/proc/{}/comm".format(pid)).strip())
+    if stub is None:
         return pid
-    worker = int(stand_in.group(1))
+    worker = int(stub.group(1))
     parent = _read("/proc/{}/stat".format(worker)).rpartition(")")[2].split()[1]
     if not _read("/proc/{}/cmdline".format(parent)).encode("latin-1").startswith(SERVER):
         raise Unreadable("process {}, which {} names as its worker, is none".format(worker, pid))
     return worker
 
 
-def look(pid: int) -> Look:
-    """What all its threads do now."""
+def snapshot(pid: int) -> Snapshot:
+    """The process at this moment, with all its threads."""
     folder = "/proc/{}".format(pid)
     tasks = _list(folder + "/task", MOST_THREADS)
     threads = {int(task): _thread(int(task), "{}/task/{}".format(folder, task)) for task in tasks}
     children = sum(len(_read("{}/task/{}/children".format(folder, task)).split()) for task in tasks)
     counts = dict(line.split(": ") for line in _read(folder + "/io").splitlines())
     traffic = tuple(int(counts.get(name, 0)) for name in TRAFFIC)
-    return Look(at=time.monotonic(), threads=threads, traffic=traffic, sending=_sending(folder), children=children)
+    return Snapshot(at=time.monotonic(), threads=threads, traffic=traffic, sending=_sending(folder), children=children)
 
 
 def _thread(id: int, folder: str) -> Thread:
@@ -60,7 +60,7 @@ def _thread(id: int, folder: str) -> Thread:
 
 
 def _sending(folder: str) -> int:
-    """Bytes that wait in the TCP sockets of this process for their way out."""
+    """Bytes in the send queues of this process's TCP sockets."""
     own = set()
     for name in _list(folder + "/fd", MOST_DESCRIPTORS):
         try:

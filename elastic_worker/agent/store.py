@@ -1,7 +1,7 @@
-"""The store that torchrun's agents of one generation share, so that nothing an agent waits for there outlives its world.
+"""The store that torchrun's agents of one generation share. A wait in it ends when the world is over.
 
-torch waits for its peers' keys for minutes and ends the agent when they do not come. Here a wait ends as soon as the rendezvous says
-that the world is over: the agent gets a harmless answer, and its next look at the rendezvous brings it back to the barrier.
+torch waits minutes for keys of its peers, and the agent fails if they do not arrive. Here the wait ends once the rendezvous says that the
+world is over. The agent gets a harmless made-up answer and returns to the barrier when it next polls the rendezvous.
 """
 
 import datetime
@@ -15,11 +15,11 @@ ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
 
 Answer = typing.TypeVar("Answer")
 Store = typing.Any
-"""A torch.distributed.TCPStore, whose type stubs lack half of what it can do."""
+"""A torch.distributed.TCPStore; its type stubs are incomplete."""
 
 
 USE_LIBUV = "USE_LIBUV"
-"""torch's own switch: whether TCPStore works with libuv, which is its default and which some builds of torch lack (Debian's)."""
+"""torch's own switch: whether TCPStore uses libuv. That is the default, but some builds of torch lack libuv (Debian's)."""
 
 
 def uses_libuv(environment: typing.Mapping[str, str]) -> bool:
@@ -29,7 +29,7 @@ def uses_libuv(environment: typing.Mapping[str, str]) -> bool:
 def open_tcp_store(
     host: str, port: int, environment: typing.MutableMapping[str, str], *, is_master: bool, timeout: datetime.timedelta
 ) -> Store:
-    """A TCPStore as this build of torch can have it; where it lacks libuv, `environment` says so from then on, for workers need to know."""
+    """Open a TCPStore with libuv if this torch has it. If not, set USE_LIBUV=0 in `environment`, which workers inherit."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     def open_with(use_libuv: bool) -> Store:
@@ -48,11 +48,11 @@ def open_tcp_store(
 
 
 class WorldOver(Exception):
-    """The world broke while the agent waited for a peer."""
+    """The world ended while the agent waited for a peer."""
 
 
 class AgentStore:
-    """What torchrun's agent uses of torch.distributed.Store, over the generation's TCPStore."""
+    """The part of torch.distributed.Store that torchrun's agent uses, on top of the generation's TCPStore."""
 
     def __init__(self, store: Store, *, rank: int, size: int, is_over: typing.Callable[[], bool]) -> None:
         self._store = store  # type: typing.Optional[Store]
@@ -72,7 +72,7 @@ class AgentStore:
         self._timeout = timeout
 
     def close(self) -> None:
-        """Let go of the TCPStore: where this agent hosts it, its peers' waits end with it."""
+        """Drop the TCPStore. If this agent hosts it, the waits of its peers end."""
         self._store = None
 
     def set(self, key: str, value: typing.Union[str, bytes]) -> None:
@@ -118,7 +118,7 @@ class AgentStore:
                     raise
 
     def _try(self, ask: typing.Callable[[Store], Answer], made_up: Answer) -> Answer:
-        """Ask the store; where it is gone, or the world over, give the harmless answer."""
+        """Ask the store. If the store is gone or the world is over, return the made-up answer."""
         if self._store is None:
             self.broke = True
             return made_up

@@ -1,0 +1,100 @@
+"""The workers of one generation on this agent: reports how they ended and why, and kills those that do not stop."""
+
+import logging
+import signal
+import threading
+import time
+import typing
+
+from elastic_worker.agent import children
+from elastic_worker.agent.presence import Presence, View
+from elastic_worker.gloo_deadlock.last_workers import LastWorkers
+
+log = logging.getLogger(__name__)
+
+SIGTERM_DELAY_S = 0.3
+"""How long the report of a worker that ended by SIGTERM is delayed. If the whole pod ends, the agent gets SIGTERM within this time."""
+REPORT_WAIT_S = 0.5
+"""How long to wait until ChildWatch reports an end that torch has seen already."""
+
+
+class LocalWorkers:
+    """The workers of one generation. `is_terminating` is set once the whole pod is ending."""
+
+    def __init__(self, presence: Presence, *, generation: int, is_terminating: threading.Event) -> None:
+        self._presence = presence
+        self._is_terminating = is_terminating
+        self.generation = generation
+        self.is_rejoining = False
+        self.has_finished = False
+        self._has_failed = threading.Event()
+        self._is_over = False
+        self._kill_timer = None  # type: typing.Optional[threading.Timer]
+        self._watch = children.ChildWatch(on_start=self._on_start, on_end=self._on_end)
+        self._last_workers = LastWorkers()
+
+    def begin(self) -> None:
+        self._watch.begin()
+
+    def rejoin(self, grace_s: float) -> None:
+        """The world changes: torch stops the workers now; those that still run after the grace are killed."""
+        self.is_rejoining = True
+        pids = self._watch.running()
+        self._kill_timer = threading.Timer(grace_s, self._kill, (pids, grace_s))
+        self._kill_timer.daemon = True
+        self._kill_timer.start()
+
+    def finish_deadlocked(self, view: View) -> None:
+        """Kill deadlocked workers once all other ranks of the world have ended with 0; they count as ended with 0 too.
+
+        Only the thread in which torch polls its workers may call this: see `ChildWatch.finish`.
+        """
+        pids = self._watch.running()
+        if view.generation != self.generation or not pids or not self._is_spontaneous():
+            return
+        if not (view.peers_finished if view.size > 1 else self._watch.succeeded):
+            return
+        for pid, wait in self._last_workers.deadlocked(pids, now=time.monotonic()).items():
+            is_ended = self._watch.finish(pid)
+            outcome = "ended it; it counts as ended with 0" if is_ended else "could not end it"
+            log.error("worker process %s hangs in torch's known deadlock at the end of a gloo job; this agent %s: %s", pid, outcome, wait)
+
+    def close(self) -> None:
+        """torch came back to the barrier. Unless it was asked to, a worker failed: make sure that the server learns of it."""
+        if not self.is_rejoining and not self._has_failed.wait(REPORT_WAIT_S):
+            self._presence.report_state("failed", generation=self.generation, detail="torchrun restarts its workers")
+        self.end()
+
+    def end(self) -> None:
+        """Stop watching: what these workers do no longer matters."""
+        self._is_over = True
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        self._watch.end()
+
+    def _on_start(self) -> None:
+        self._presence.report_state("started", generation=self.generation)
+
+    def _on_end(self, pid: int, status: typing.Optional[int]) -> None:
+        if status == 0:
+            if not self._watch.running() and self._is_spontaneous():
+                self.has_finished = True
+                self._presence.report_state("finished", generation=self.generation)
+            return
+        if status == 128 + signal.SIGTERM:
+            self._is_terminating.wait(SIGTERM_DELAY_S)
+        if not self._is_spontaneous():
+            return
+        fields = {"generation": self.generation, "detail": "worker process {}".format(pid)}  # type: typing.Dict[str, typing.Any]
+        if status is not None:
+            fields["status"] = status
+        self._presence.report_state("failed", **fields)
+        self._has_failed.set()
+
+    def _is_spontaneous(self) -> bool:
+        return not (self._is_over or self.is_rejoining or self._is_terminating.is_set() or self._has_failed.is_set())
+
+    def _kill(self, pids: typing.List[int], grace_s: float) -> None:
+        killed = self._watch.kill(pids)
+        if killed:
+            log.warning("workers %s did not stop within %.1f s and were killed", killed, grace_s)

@@ -1,0 +1,1 @@
+"""What MPI launchers need: a `kubectl` that knows `exec`."""
