@@ -1,6 +1,6 @@
-"""The controller's side of the rendezvous server: say who is expected, let go of a job, hear of every world.
+"""The controller's client of the rendezvous server: send expectations, forget jobs, read the stream of worlds.
 
-One session; the stream of worlds opens itself again and begins with the full state each time, so that a lost change does not matter.
+One session. The stream of worlds reopens by itself and starts with the full state each time, so a lost change does not matter.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ LONGEST_BACK_OFF_S = 2.0
 GOOD_BYE_S = 0.1
 AT_ONCE = 256 * 1024
 NOBODY = "?"
-"""Whose world it is, where not even that can be read."""
+"""Stands for the job of a world whose job cannot be read either."""
 
 _worlds = msgspec.json.Decoder(World)
 _encode = msgspec.json.encode
@@ -51,7 +51,7 @@ class RendezvousClient:
         self._tls = ssl.create_default_context(cadata=ca)
         self._session: aiohttp.ClientSession | None = None
         self._unreadable: set[str] = set()
-        """Jobs of which the log has heard that their world cannot be read."""
+        """Jobs whose unreadable world is logged already."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,14 +63,14 @@ class RendezvousClient:
         if self._session is not None:
             await self._session.close()
             self._session = None
-            await asyncio.sleep(GOOD_BYE_S)  # TLS connections close when the other side has answered, and aiohttp does not wait for that
+            await asyncio.sleep(GOOD_BYE_S)  # a TLS connection closes once the peer has answered, and aiohttp does not wait for that
 
     async def expect(self, job_uid: str, expectation: Expectation) -> None:
-        """Say who should be in the job's world. The full truth each time; saying it twice changes nothing."""
+        """Send who should be in the job's world. Always the full state; sending it twice changes nothing."""
         await self._call("PUT", f"/v1/jobs/{job_uid}/expectation", _encode(expectation))
 
     async def forget(self, job_uid: str) -> None:
-        """The job is over. Forgetting one that is not known is fine."""
+        """Forget a job that is over. An unknown job is no error."""
         await self._call("DELETE", f"/v1/jobs/{job_uid}")
 
     async def world(self, job_uid: str) -> World | None:
@@ -83,7 +83,7 @@ class RendezvousClient:
             raise
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
-        """Every job's world, then each change, without end. After a break it starts over with the full state.
+        """Every job's world, then each change, without end. After a disconnect it starts over with the full state.
 
         `on_open` is called each time a stream opens: the server may be a new one that knows no expectations yet.
         """
@@ -110,7 +110,7 @@ class RendezvousClient:
                     yield world
 
     def _read(self, line: bytes) -> World:
-        """A world that cannot be read costs its own job only; the log hears of it once."""
+        """Decode a world. An unreadable one affects only its own job and is logged once."""
         try:
             if len(line) > limits.WORLD_LINE:
                 raise ValueError(f"its line has more than {limits.WORLD_LINE} bytes")
@@ -126,7 +126,7 @@ class RendezvousClient:
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-        data = io.BytesIO(body) if body is not None and len(body) > AT_ONCE else body  # a long one goes out in pieces
+        data = io.BytesIO(body) if body is not None and len(body) > AT_ONCE else body  # aiohttp sends a long one in chunks
         try:
             async with self._open().request(
                 method, self._url + path, data=data, headers=await self._headers(), timeout=timeout, ssl=self._tls
@@ -148,7 +148,7 @@ class RendezvousClient:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The lines of a stream. Of one that is too long only the beginning is kept: more than may be, and enough to say whose it is."""
+    """The lines of a stream. Of a line that is too long only the beginning is kept: over the limit, and enough to find its job."""
     parts: list[bytes] = []
     kept = 0
     async for chunk in chunks:
@@ -162,6 +162,6 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _job_of(line: bytes) -> str:
-    """Whose world a line is about that cannot be read."""
+    """The job of a line that cannot be decoded."""
     found = re.match(rb'\s*\{\s*"job"\s*:\s*"([!#-\[\]-~]{1,253})"', line)
     return found.group(1).decode() if found else NOBODY

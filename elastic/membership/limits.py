@@ -1,5 +1,6 @@
-"""How many bytes a message may have: no more than the longest JSON text that the bounds of its type allow. Every transport takes its limit
-from here, so that no legal message is too long for the way it goes, and nothing longer than a legal one is read.
+"""The maximum size of each message in bytes: that of the longest JSON text that the bounds of its type allow.
+
+Every transport takes its limit from here. So every legal message passes, and nothing longer is read.
 """
 
 from typing import Any, get_args
@@ -10,12 +11,12 @@ from msgspec import inspect
 from elastic.membership.wire import PLAIN, Expectation, FromMember, Refused, Report, View, World
 
 BYTES_A_CHARACTER = 12
-"""Of free text, where JSON writes a character beyond the first 65,536 as two escapes."""
+"""For free text: JSON writes a character above U+FFFF as two escapes."""
 LONGEST_FLOAT = 25
 
 
 class Unbounded(TypeError):
-    """A type of the wire lacks a bound, so that no transport could have one."""
+    """A wire type lacks a bound, so no limit follows for its transport."""
 
 
 def longest_json(type: Any) -> int:
@@ -63,7 +64,7 @@ def _quoted(text: str) -> int:
 MEMBER_MESSAGE = max(longest_json(type) for type in get_args(FromMember))
 """One WebSocket message of a member."""
 MEMBER_VIEW = max(longest_json(View), longest_json(Refused))
-"""One WebSocket message to a member; elastic_worker.agent.websocket allows for as much."""
+"""One WebSocket message to a member; elastic_worker.agent.websocket accepts as much."""
 EXPECTATION_BODY = longest_json(Expectation)
 REPORT_BODY = longest_json(Report)
 WORLD_LINE = longest_json(World) + 1

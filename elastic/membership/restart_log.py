@@ -1,6 +1,7 @@
-"""The book of a job's restarts, which the rendezvous server and the controller keep in the same way: numbers by cause, and one by one those
-that may be told of once more or turn out to have another cause. Each restart has an id that follows from what happened, so it counts once
-whoever tells of it, however often and in whatever order. It knows neither budgets nor who writes the book down.
+"""A job's restart log, kept in the same way by rendezvous server and controller: counts by cause, and the unsettled restarts.
+
+An unsettled restart may be reported again or change its cause. The id of a restart follows from what happened, so it counts once: the
+reporter, the number of reports and their order do not matter. The log knows neither budgets nor where it is stored.
 """
 
 from collections import Counter
@@ -14,58 +15,60 @@ from elastic.membership.wire import Restart
 
 @dataclass(frozen=True, slots=True)
 class RestartLog:
-    """`counts` holds every restart, those of `open` too. What ended a world before `generation` and is not in `open` has been counted."""
+    """`counts` includes the restarts in `open`, the unsettled ones. Restarts before `generation` that are not in `open` are counted."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     open: tuple[Restart, ...] = ()
     generation: int = 0
 
     def lost(self, pod: str) -> Restart | None:
-        """The newest restart that the end of this pod's container belongs to, as long as it is not known how that ended."""
+        """The newest restart that waits for the end of this pod's container to be reported; None if there is none."""
         return max((entry for entry in self.open if entry.lost and entry.pod == pod), key=lambda entry: entry.generation, default=None)
 
 
-def merged(book: RestartLog, entries: Iterable[Restart]) -> RestartLog:
-    """The book after hearing of these: new ones are counted, known ones only become more certain."""
-    counts, known = Counter(book.counts), {entry.id: entry for entry in book.open}
+def merged(log: RestartLog, entries: Iterable[Restart]) -> RestartLog:
+    """The log with these entries: new ones are counted; a known one changes only from a guess to a known cause."""
+    counts, known = Counter(log.counts), {entry.id: entry for entry in log.open}
     for entry in entries:
         before = known.get(entry.id)
         if before is None:
-            if entry.generation < book.generation:
+            if entry.generation < log.generation:
                 continue
             counts[entry.cause] += 1
             known[entry.id] = entry
-        elif (better := _surer(before, entry)) != before:
+        elif (better := _more_certain(before, entry)) != before:
             counts[before.cause] -= 1
             counts[better.cause] += 1
             known[entry.id] = better
-    return replace(book, counts={cause: counts[cause] for cause in sorted(counts) if counts[cause] > 0}, open=tuple(known.values()))
+    return replace(log, counts={cause: counts[cause] for cause in sorted(counts) if counts[cause] > 0}, open=tuple(known.values()))
 
 
-def _surer(before: Restart, now: Restart) -> Restart:
-    """What is certain stays as it is: only a guess gives way, and only to knowledge."""
+def _more_certain(before: Restart, now: Restart) -> Restart:
+    """A known cause stays. A guess is replaced, but only by a known cause."""
     cause = now.cause if before.unsure and not now.unsure else before.cause
     return structs.replace(before, cause=cause, lost=before.lost and now.lost, unsure=before.unsure and now.unsure)
 
 
-def unknown_to(book: RestartLog, entries: Iterable[Restart]) -> tuple[Restart, ...]:
-    """Those of the entries that would change the book."""
-    known = {entry.id: entry for entry in book.open}
+def unknown_to(log: RestartLog, entries: Iterable[Restart]) -> tuple[Restart, ...]:
+    """Those of the entries that would change the log."""
+    known = {entry.id: entry for entry in log.open}
 
-    def is_news(entry: Restart) -> bool:
+    def is_unknown(entry: Restart) -> bool:
         before = known.get(entry.id)
-        return entry.generation >= book.generation if before is None else _surer(before, entry) != before
+        return entry.generation >= log.generation if before is None else _more_certain(before, entry) != before
 
-    return tuple(entry for entry in entries if is_news(entry))
+    return tuple(entry for entry in entries if is_unknown(entry))
 
 
-def settled(book: RestartLog, *, generation: int, pods: Collection[str]) -> RestartLog:
-    """The book once this generation is written down with it. Restarts that cannot be told of any more become mere numbers: kept are those
-    of the newest world, and of each pod that may still be heard of the one that its container's end belongs to, or has counted for it.
+def settled(log: RestartLog, *, generation: int, pods: Collection[str]) -> RestartLog:
+    """The log after it is stored together with this generation. Restarts that cannot be reported again remain only in the counts.
+
+    Kept are restarts of the newest world. Of each pod that may still be reported, the restart that waits for its container's end is kept,
+    and the one that ended its container outside any world.
     """
-    newest = {entry.pod: entry.id for entry in sorted(book.open, key=lambda entry: entry.generation) if entry.lost and entry.pod in pods}
+    newest = {entry.pod: entry.id for entry in sorted(log.open, key=lambda entry: entry.generation) if entry.lost and entry.pod in pods}
 
-    def may_come_again(entry: Restart) -> bool:
+    def may_be_reported(entry: Restart) -> bool:
         return entry.generation >= generation or newest.get(entry.pod) == entry.id or (entry.is_alone and entry.pod in pods)
 
-    return replace(book, open=tuple(entry for entry in book.open if may_come_again(entry)), generation=generation)
+    return replace(log, open=tuple(entry for entry in log.open if may_be_reported(entry)), generation=generation)

@@ -1,6 +1,6 @@
-"""Who may speak for a job: HMACs over the job's uid and a role, under the key of the installation.
+"""Tokens for a job: HMACs of the job's uid and a role, with the installation's key.
 
-Nothing is stored per job: whoever has the key can make and check a token. Two keys are accepted, so that one can be rotated.
+Nothing is stored per job: every process with the key can create and check a token. Two keys are accepted, so that one can be rotated.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ class Role(StrEnum):
     """What a token's holder may do."""
 
     AGENT = "agent"  # join, and report, as any member of its job
-    CONTROL = "control"  # say who is expected in every job, and hear of every world
+    CONTROL = "control"  # send expectations of every job, and read every world
 
 
 class BadKey(ValueError):

@@ -1,6 +1,6 @@
-"""What travels between the rendezvous server and its two kinds of peers: members (through a WebSocket) and the controller (HTTPS).
+"""Messages between the rendezvous server and its two kinds of peers: members (WebSocket) and the controller (HTTPS).
 
-Everything here is a frozen struct with a bound on what it may hold, in both directions; every limit of a transport follows from these
+Each message is a frozen struct, and each of its fields is bounded; every limit of a transport follows from these
 bounds (elastic.membership.limits). Nothing here decides. Times are durations in seconds from the moment of sending, because the clocks of
 two hosts are never compared.
 """
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 PLAIN = r"\A[!#-\[\]-~]*\Z"
-"""Printable ASCII that JSON writes as it is: one byte a character. What names things here is made of nothing else."""
+"""Printable ASCII that JSON does not escape: one byte a character. All names consist of it."""
 MAX_WORDS = 1024
 
 Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
@@ -21,7 +21,7 @@ Seconds = Annotated[float, Meta(ge=0, le=366 * 86400)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Generation = Annotated[int, Meta(ge=0, le=2**53)]
 KnownGeneration = Annotated[int, Meta(ge=0, le=2**52)]
-"""A generation that the next ones are counted on from: they need room."""
+"""A generation from which the next ones are counted: it leaves room for them."""
 Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 CauseWord = Annotated[str, Meta(max_length=64, pattern=PLAIN)]
@@ -35,7 +35,7 @@ Rank = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]
 
 
 def clipped(words: str) -> str:
-    """These words, no longer than a message may carry."""
+    """This text, cut to what a message may hold."""
     return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 3] + "..."
 
 
@@ -44,11 +44,11 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Restart(Wire, frozen=True):
-    """One restart that was counted; whoever tells of it uses the same id, so that it counts once.
+    """One restart. Every reporter derives the same id, so that it counts once.
 
-    id: `<world>/<pod>` for a member that failed or was lost, `<world>` for the whole group, `<pod>/<run>` for a container that was in no
-    world. generation: of the world that it ended, or that stood then. lost: the pod's container ended with it, and the controller has yet
-    to say how; unsure: that will be its cause, and the one given is a guess.
+    id: `<world>/<pod>` for a failed or lost member, `<world>` for the whole group, `<pod>/<run>` for a container outside any world.
+    generation: of the world that it ended, or of the current world at that time. lost: the pod's container ended, and the controller has
+    not reported yet how. unsure: the cause is a guess, and that report will replace it.
     """
 
     id: Annotated[str, Meta(min_length=1, max_length=512, pattern=PLAIN)]
@@ -60,24 +60,24 @@ class Restart(Wire, frozen=True):
 
     @property
     def is_alone(self) -> bool:
-        """Whether it ended a container that was in no world."""
+        """Whether it ended a container outside any world."""
         return bool(self.pod) and self.id.startswith(f"{self.pod}/")
 
 
 MAX_HELD = 256
-"""So many restarts one member keeps for the next server."""
+"""How many restarts one member keeps for the next server."""
 MAX_OPEN = 2 * MAX_MEMBERS
-"""So many restarts of a job are known one by one: two worlds in a row in which each member was lost or its worker failed."""
+"""How many unsettled restarts a job may have: two worlds in a row in which every member was lost or failed."""
 Restarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_OPEN)]
 HeldRestarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_HELD)]
 RestartCounts = Annotated[dict[CauseWord, Count], Meta(max_length=64)]
 
 
-# --- the controller says ------------------------------------------------------------------------------------------------------------
+# --- controller to server
 
 
 class Leaving(Wire, frozen=True):
-    """A member that was told to go: by when (seconds from now), and why (an announced cause, such as `plan` or `disruption`)."""
+    """A member that must leave: its deadline in seconds from now, and the announced cause, such as `plan` or `disruption`."""
 
     member: Name
     by_s: Seconds = 0.0
@@ -85,10 +85,10 @@ class Leaving(Wire, frozen=True):
 
 
 class Ended(Wire, frozen=True):
-    """What the controller saw of a container's end, which a broken connection does not tell: told again and again, counted once.
+    """The end of a container as the controller saw it; a broken connection does not show that. Sent repeatedly, counted once.
 
-    `run` keeps the ends of one pod apart, where its container is restarted in place: the container's restart count. is_last: the whole pod
-    is over, so that it counts also where it was never heard of here.
+    run: the container's restart count; it distinguishes the ends of one pod whose container restarts in place. is_last: the whole pod has
+    ended, so the end counts even if this server never knew the member.
     """
 
     member: Name
@@ -99,7 +99,7 @@ class Ended(Wire, frozen=True):
 
 
 class Charge(Wire, frozen=True):
-    """Restarts of one cause, so many seconds ago."""
+    """Restarts of one cause, `age_s` seconds ago."""
 
     cause: CauseWord
     age_s: Seconds
@@ -107,11 +107,11 @@ class Charge(Wire, frozen=True):
 
 
 class Budget(Wire, frozen=True):
-    """What ends a job: how many restarts there may be, and how long training may stand still.
+    """Limits of a job: how many restarts it may have, and how long training may make no progress.
 
-    by_cause: limits for single causes. max_restarts: for all others that count, together. window_s: only the restarts of the last so many
-    seconds count for these. without_progress: restarts in a row without a step forward. hang_s: training that has reported steps, and
-    reports no further one for so long, stands still and is started anew.
+    by_cause: limits of single causes. max_restarts: the limit of all other charged causes together. window_s: only restarts within the last
+    `window_s` seconds count for these. without_progress: restarts in a row without a further step. hang_s: if training has reported steps
+    and reports no further one for so long, it hangs and is restarted.
     """
 
     max_restarts: Count | None = None
@@ -122,17 +122,17 @@ class Budget(Wire, frozen=True):
 
 
 class Expectation(Wire, frozen=True):
-    """The full truth of the controller about one job, sent again whenever it changes; sending it twice changes nothing.
+    """The controller's full state of one job, sent at each change; sending it twice changes nothing.
 
-    pending: members whose pods cannot be here yet, so that nobody waits for them.
+    pending: members whose pods cannot have joined yet; the world is formed without waiting for them.
     ended: ends of containers that no World has confirmed yet.
-    finished: members whose pods have ended with 0, which a server that has just started cannot know.
-    floor, charged, fruitless, step: what the job's status says of the highest generation, of the restarts within the budget's window,
-    of restarts in a row without progress, and of the step reached by then. A server that has just started knows none of it.
+    finished: members whose pods have ended with 0; a server that has just started does not know them.
+    floor, charged, fruitless, step: from the job's status, for a server that has just started: the highest generation, the restarts within
+    the budget's window, the restarts in a row without progress, and the step reached by then.
     restarts, open, booked_to: the job's restart log (elastic.membership.restart_log).
-    closed: why the group has ended. Members hear it only when the status says it.
-    term: how often the controllers' Lease changed hands. A word of an older leader is refused.
-    speaker, number: the sending process and its sequence number. A word that arrives late is refused.
+    closed: why the group has ended. Members are notified only once the status says it.
+    term: how often the controllers' Lease changed hands. A message of an older leader is refused.
+    speaker, number: the sending process and its sequence number. A message that arrives late is refused.
     """
 
     members: Names = ()
@@ -158,7 +158,7 @@ class Expectation(Wire, frozen=True):
     number: Generation = 0
 
 
-# --- the controller hears -----------------------------------------------------------------------------------------------------------
+# --- server to controller
 
 
 class Seat(Wire, frozen=True):
@@ -169,9 +169,9 @@ class Seat(Wire, frozen=True):
 
 
 class Rescale(Wire, frozen=True):
-    """How the newest world came to be: one id through events, logs and status, its cause, and where the milliseconds went.
+    """How the newest world was formed: one id in events, logs and status, the cause, and the milliseconds of each phase.
 
-    Phases: detect (first sign until certain), notice (until members were told to come), drain (until they stood at the barrier), round
+    Phases: detect (first signal until detected), notice (until members were notified), drain (until they were at the barrier), round
     (until the world was sealed), start (until all workers ran), firstStep (until training reported a step).
     """
 
@@ -184,10 +184,10 @@ class Rescale(Wire, frozen=True):
 class World(Wire, frozen=True):
     """Who is in the world of a job now, and why. `members` is empty while a broken or absent world is being formed anew.
 
-    restarts: all by cause. uncounted: one by one those that the controller's word lacks or knows less of. explained: which of the ends that
-    it told of (pod uid/run) are taken into account. fruitless: restarts in a row without a step forward, None where the server has yet to
-    hear from the controller; step: the highest that had been reported at the last of them. Until it has heard, generation is 0 and
-    uncounted is empty, for it cannot judge what members claim.
+    restarts: all, by cause. uncounted: restarts that the controller's expectation lacks, or knows with less certainty. explained: the
+    reported ends (pod uid/run) that the server has processed. fruitless: restarts in a row without a further step; None until the first
+    expectation. step: the highest step reported before the last of them. Until the first expectation, generation is 0 and uncounted is
+    empty, because the server cannot verify what members claim.
     """
 
     job: Name
@@ -211,19 +211,19 @@ UNREADABLE = "unreadable"
 
 
 def unreadable(job: str, why: str) -> World:
-    """In the place of a world that cannot be told of, or not be read."""
+    """Replaces a world that cannot be encoded or decoded."""
     return World(
         job=job, generation=0, phase=UNREADABLE, reason=clipped(f"the rendezvous server's message about this job is unusable: {why}")
     )
 
 
-# --- members say --------------------------------------------------------------------------------------------------------------------
+# --- member to server
 
 
 class Held(Wire, frozen=True):
-    """The world a member believes itself in; presented on every connection, so that a restarted server can rebuild it.
+    """The world that a member assumes it is in; sent on every connection, so that a restarted server can rebuild it.
 
-    uncounted: what the view of that world told of restarts that nobody might have written down: this member's share of them.
+    uncounted: restarts from the view of that world that may not be stored in the status yet: this member's share of them.
     """
 
     id: Name
@@ -239,9 +239,9 @@ class Up(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
 
 
 class Join(Up, frozen=True):
-    """First message of every connection: who I am, what I hold, and whether I stand at the barrier (then as in Ready).
+    """First message of every connection: the incarnation, the world it holds, and whether it waits at the barrier (then as in Ready).
 
-    failed, status, failed_ago_s: at the barrier, that a worker of mine ended by itself in the world that I hold (as in Failed).
+    failed, status, failed_ago_s: at the barrier: one of its workers ended by itself in the held world (as in Failed).
     """
 
     incarnation: Name
@@ -255,9 +255,9 @@ class Join(Up, frozen=True):
 
 
 class Ready(Up, frozen=True):
-    """I stopped working in the world `after` (0: I never was in one) and stand at the barrier; my store, should I become rank 0.
+    """The member left the world `after` (0: none yet) and waits at the barrier. store: its store, used if it becomes rank 0.
 
-    trouble: what broke the world for me, where it was neither the server's wish nor a worker's failure.
+    trouble: what broke the world for it, if neither the server nor a failed worker did.
     """
 
     after: Generation = 0
@@ -266,27 +266,27 @@ class Ready(Up, frozen=True):
 
 
 class Beat(Up, frozen=True):
-    """I run."""
+    """A heartbeat."""
 
 
 class Leave(Up, frozen=True):
-    """I go now, and cleanly. by_signal: because I was told to by one, whatever code I end with."""
+    """The member leaves cleanly. by_signal: because of a signal, regardless of its exit code."""
 
     reason: Words = ""
     by_signal: bool = False
 
 
 class Notice(Up, frozen=True):
-    """I was told to be gone within `by_s` seconds."""
+    """The member must leave within `by_s` seconds."""
 
     by_s: Seconds = 0.0
     cause: CauseWord = "disruption"
 
 
 class Failed(Up, frozen=True):
-    """A worker of mine ended by itself in this generation; `status` as a shell would say it, 128+n for signal n, None if unknown.
+    """A worker of the member ended by itself in this generation. status: as in a shell, 128+n for signal n, None if unknown.
 
-    ago_s: how long ago, for a server that could not be told at once: of several workers the first one brought the others down.
+    ago_s: how long ago, in case the message was delayed: the first of several failures caused the others.
     """
 
     generation: Generation
@@ -296,13 +296,13 @@ class Failed(Up, frozen=True):
 
 
 class Started(Up, frozen=True):
-    """My workers of this generation run."""
+    """The member's workers of this generation run."""
 
     generation: Generation
 
 
 class Finished(Up, frozen=True):
-    """All my workers of this generation ended with status 0."""
+    """All workers of the member in this generation ended with status 0."""
 
     generation: Generation
 
@@ -310,20 +310,19 @@ class Finished(Up, frozen=True):
 FromMember = Join | Ready | Beat | Leave | Notice | Failed | Started | Finished
 
 
-# --- members hear -------------------------------------------------------------------------------------------------------------------
+# --- server to member
 
 
 class View(Wire, frozen=True):
-    """All that one member needs to know. It is the whole truth each time, so that a lost message does not matter.
+    """All that one member needs to know. Always the full state, so that a lost message does not matter.
 
     generation, id, rank, size, store: the world it is in (generation 0: none).
-    reform: not empty: stop working and come to the barrier, for this reason.
+    reform: if not empty: stop the workers and return to the barrier, for this reason.
     waiting: why a member at the barrier is not in a world yet.
-    finished: not empty: the work is done and no further world follows, for this reason: a member at the barrier ends with 0.
-    closed: not empty: the job's world is closed for good, for this reason. done: everybody of the world finished or is gone.
+    finished: if not empty: the work is done and no further world follows, for this reason; a member at the barrier ends with 0.
+    closed: if not empty: the job's world is closed for good, for this reason. done: all members of the world have finished or are gone.
     peers_finished: it is the only one of the world whose workers have not all ended with 0.
-    uncounted: this member's share of those of the world it is in, or was in when the group was let end: to be shown to a server that
-    knows nothing.
+    uncounted: this member's share of the restarts that the status lacks, to be presented to a server that has just started.
     """
 
     generation: Generation = 0
