@@ -45,11 +45,14 @@ class Release:
         return f"{WORKER_IMAGE}:{self.name}"
 
     def stand_in(self, folder: Path) -> Path:
-        """A folder that stands for this release's image: its python3 finds this release's library first."""
+        """A folder that stands for this release's image: its python3 finds this release's library first.
+
+        `-m` looks in the working folder before PYTHONPATH, and pods work where the cluster was started: in this release's tree.
+        """
         programs = folder / f"image-{self.name}" / "bin"
         programs.mkdir(parents=True)
         python = programs / "python3"
-        python.write_text(f'#!/bin/sh\nPYTHONPATH="{self.tree}" exec "{sys.executable}" "$@"\n')
+        python.write_text(f'#!/bin/sh\ncd "{self.tree}" && PYTHONPATH="{self.tree}" exec "{sys.executable}" "$@"\n')
         python.chmod(0o755)
         return programs.parent
 
