@@ -144,13 +144,13 @@ async def made(kube: Kube, owners: set[str], *, of: set[Resource]) -> list[tuple
             await asyncio.sleep(0.2)
 
 
-async def take_names(kube: Kube, found: list[tuple[Resource, Object]]) -> None:
-    """Somebody else has objects by the names that the jobs of prefix b will want."""
+async def take_names(kube: Kube, found: list[tuple[Resource, Object]], *, prefix: str = "b") -> None:
+    """Somebody else has objects by the names that the jobs of this prefix will want."""
     for resource, item in found:
         kept = {key: value for key, value in item.items() if key in ("apiVersion", "kind", "spec", "data", "rules", "roleRef", "subjects")}
         if resource == PODS:
             kept["spec"] = {"containers": [{"name": "c", "image": "example.com/other:1"}]}
-        name = "b" + item["metadata"]["name"].removeprefix("a")
+        name = prefix + item["metadata"]["name"].removeprefix("a")
         await kube.create(resource, kept | {"metadata": {"name": name}}, namespace="default")
 
 
@@ -178,7 +178,10 @@ async def live(kube: Kube, *, until_done: Callable[[Which], Awaitable[None]]) ->
     await begin(kube, short_lived())
     found = await made(kube, await begin(kube, jobs("a")), of=MADE)
     await take_names(kube, found)
-    await begin(kube, jobs("b"))
+    # Each of these stops what comes after it, so each has a job of its own.
+    await take_names(kube, [(resource, item) for resource, item in found if resource == ROLES], prefix="d")
+    await take_names(kube, [(resource, item) for resource, item in found if resource == ROLE_BINDINGS], prefix="e")
+    await begin(kube, [*jobs("b"), *jobs("d"), *jobs("e")])
     await change(kube, found)
     await give_up(kube, pytorch("c-given-up", "elastic"))
     await until_done(lambda use: use[0] != "delete" and not is_of_volcano(use))

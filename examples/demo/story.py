@@ -90,7 +90,7 @@ class Training:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    async def until(self, what: str, reached: Callable[[Training], bool], *, within_s: float = 120.0) -> None:
+    async def until(self, what: str, reached: Callable[[Training], bool], *, within_s: float = 300.0) -> None:
         """Wait until the training is there; say what is missing when it is not in time, or when the job ended before."""
         try:
             async with asyncio.timeout(within_s):

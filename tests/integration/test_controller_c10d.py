@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import pytest
 from grounds import Ground
 
 from controller.watching.keys import JOBS
+from elastic.api.names import JOB_NAME, REPLICA_TYPE
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -60,6 +61,12 @@ async def uid(kube: Kube, pod: str) -> str:
         return ""
 
 
+async def workers(kube: Kube, job: str) -> dict[str, str]:
+    """The uids of its workers by name."""
+    listing = await kube.list(PODS, namespace="default", labels=f"{JOB_NAME}={job},{REPLICA_TYPE}=worker")
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in listing.items}
+
+
 async def log_of(kube: Kube, pod: str) -> str:
     """Empty while the pod has none."""
     try:
@@ -78,18 +85,17 @@ async def test_the_loss_of_worker_0_does_not_end_a_job_that_meets_through_c10d(c
     async with connect(cluster.kubeconfig) as kube:
         await kube.create(PYTORCH, job(name, restarts=restarts), namespace="default")
 
-        async def trains() -> bool:
+        async def trains(*, without: Collection[str] = ()) -> bool:
+            """Two workers run, and those that were not there before train together."""
             counts = (await state(kube, name)).get("replicaStatuses", {}).get("Worker", {})
-            return counts.get("active") == 2 and "world 2" in await log_of(kube, f"{name}-worker-0")
+            new = [pod for pod, uid in (await workers(kube, name)).items() if uid not in without]
+            return counts.get("active") == 2 and bool(new) and all(["world 2" in await log_of(kube, pod) for pod in new])
 
         await until("two workers train", trains)
-        first, store = await uid(kube, f"{name}-worker-0"), await uid(kube, f"{name}-rdzv")
+        before, store = await workers(kube, name), await uid(kube, f"{name}-rdzv")
         await kube.delete(PODS, f"{name}-worker-0", namespace="default", grace_s=0)
 
-        async def trains_again() -> bool:
-            return await uid(kube, f"{name}-worker-0") not in ("", first) and await trains()
-
-        await until("a new worker-0 trains with worker-1", trains_again)
+        await until("a new worker trains with another", lambda: trains(without=before.values()))
         stays = await uid(kube, f"{name}-rdzv") == store
         assert stays == (restarts > 0), "a survivor whom torch allows no restart closes torch's rendezvous, and only a fresh store opens it"
 

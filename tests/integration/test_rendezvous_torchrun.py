@@ -66,10 +66,16 @@ def test_a_job_grows_and_survives_a_terminated_and_a_killed_worker(server: Serve
     (agents.folder / "finish").touch()
     wait_until(lambda: agents.processes["train-worker-2"].poll() is not None, what=lambda: f"the last worker finishes\n{agents.describe()}")
     assert agents.processes["train-worker-2"].returncode == 0, agents.describe()
+    # worker-0 is expected still, and is waited for a while, for it might work on behind a cut connection.
+    wait_until(lambda: _phase(server, agents) == "finished", what=lambda: f"the job is finished\n{agents.describe()}")
     world = server.world(agents.job)
     assert world is not None
-    assert world.phase == "finished"
     assert "user" not in world.restarts
+
+
+def _phase(server: Server, agents: Agents) -> str:
+    world = server.world(agents.job)
+    return world.phase if world is not None else ""
 
 
 def test_a_worker_that_ignores_sigterm_is_ended_after_the_grace_and_not_after_torchs(tmp_path: Path, server: Server) -> None:
