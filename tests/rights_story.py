@@ -16,10 +16,11 @@ from control_plane import ROOT, SYSTEM, controller, install_crds, running
 from rights_used import Use
 
 from controller.watching.keys import JOBS
+from controller.watching.snapshot import IN_WORLD, pod_from
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
 from elastic.kube import connect
-from elastic.kube.client import Kube
+from elastic.kube.client import Kube, Patch
 from elastic.kube.resources import (
     CONFIG_MAPS,
     HORIZONTAL_POD_AUTOSCALERS,
@@ -158,10 +159,24 @@ async def change(kube: Kube, found: list[tuple[Resource, Object]]) -> None:
     for resource, item in found:
         if resource in DRIFT and (resource != SERVICES or item["metadata"]["name"].endswith("-rdzv")):
             await kube.patch(resource, item["metadata"]["name"], DRIFT[resource], namespace="default")
+        if resource == PODS and item["spec"].get("readinessGates"):
+            await _forge_readiness(kube, item["metadata"]["name"])
     # A Secret is looked at again when a pod is made.
     for resource, item in found:
         if resource == PODS:
             await kube.delete(PODS, item["metadata"]["name"], namespace="default", grace_s=0)
+
+
+async def _forge_readiness(kube: Kube, pod: str) -> None:
+    """Somebody says that a worker is in the world; waits until the controller has taken that back."""
+    forged = {"type": IN_WORLD, "status": "True", "reason": "Forged"}
+    await kube.patch(PODS, pod, {"status": {"conditions": [forged]}}, namespace="default", kind=Patch.STRATEGIC, subresource="status")
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = pod_from(await kube.get(PODS, pod, namespace="default")).in_world
+            if found is not None and not found.is_true:
+                return
+            await asyncio.sleep(0.2)
 
 
 async def begin(kube: Kube, wanted: list[Object]) -> set[str]:

@@ -12,13 +12,27 @@ import msgspec
 
 from controller.acting.event_recorder import EventRecorder
 from controller.acting.outbox import Membership
-from controller.deciding.actions import Action, Create, Delete, DeleteJob, Forget, JobEvent, Plan, SetExpectation, Update, normal, warning
+from controller.deciding.actions import (
+    Action,
+    Create,
+    Delete,
+    DeleteJob,
+    Forget,
+    JobEvent,
+    Plan,
+    SetCondition,
+    SetExpectation,
+    Update,
+    normal,
+    warning,
+)
 from controller.deciding.objects.differences import OWNED_LABEL
 from controller.watching.keys import JOBS, Key, owner_uid
 from controller.watching.observe import WatchScope
 from controller.watching.snapshot import NotCreated
 from elastic.api.job import JobStatus
 from elastic.api.names import REPLICA_TYPE
+from elastic.kube.client import Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import (
     CONFIG_MAPS,
@@ -158,12 +172,14 @@ class Applier:
                         outcome.wrote(resource, await self._kube.patch(resource, name, change, namespace=key.namespace))
                     case Delete():
                         await self._delete(key, action, outcome)
+                    case SetCondition():
+                        await self._set_condition(key, action, outcome)
                     case DeleteJob():
                         await self._delete_job(key, job["metadata"]["uid"], outcome)
                     case SetExpectation() | Forget():
                         pass
             except KubeError as error:
-                if not (error.code == 404 and isinstance(action, Delete | DeleteJob)):
+                if not (error.code == 404 and isinstance(action, Delete | SetCondition | DeleteJob)):
                     outcome.errors.append(error)
                     return False
         return True
@@ -204,6 +220,12 @@ class Applier:
         if word is not None:
             noun = word if action.resource in GROUPS else word.lower()
             outcome.news.append(normal(f"SuccessfulDelete{word}", f"Deleted {noun}: {action.name}", about=action.uid))
+
+    async def _set_condition(self, key: Key, action: SetCondition, outcome: Outcome) -> None:
+        """The uid in the patch is a precondition: a pod made anew under the name is left alone."""
+        body = {"metadata": {"uid": action.uid}, "status": {"conditions": [dict(action.condition)]}}
+        patched = self._kube.patch(PODS, action.pod, body, namespace=key.namespace, kind=Patch.STRATEGIC, subresource="status")
+        outcome.wrote(PODS, await patched)
 
     async def _delete_job(self, key: Key, uid: str, outcome: Outcome) -> None:
         await self._kube.delete(JOBS[key.kind], key.name, namespace=key.namespace, uid=uid, propagation="Background")

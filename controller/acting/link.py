@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import msgspec
@@ -26,6 +26,7 @@ class RendezvousLink:
     ) -> None:
         self.worlds: dict[str, World] = {}
         self._server = server
+        self._clock = clock
         self._outbox = Outbox(server, encode=lambda told: expectation(told, now=clock()), errors=errors, heard=self._was_heard)
         self._changed: Callable[[str], None] = lambda job_uid: None
 
@@ -62,7 +63,7 @@ class RendezvousLink:
         elif heard.phase == wire.UNREADABLE:
             self.worlds[heard.job] = replace(before or World(0, frozenset()), trouble=heard.reason)
         else:
-            self.worlds[heard.job] = _world(heard)
+            self.worlds[heard.job] = _world(heard, before, now=self._clock())
         return heard.forgotten or self.worlds[heard.job] != before
 
     def _was_heard(self, job_uid: str, *, is_forgotten: bool) -> None:
@@ -115,11 +116,17 @@ def _budget(budget: Budget) -> wire.Budget:
     )
 
 
-def _world(heard: wire.World) -> World:
+def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
+    standing = heard.standing
     return World(
         generation=heard.generation,
         members=frozenset(seat.name for seat in heard.members),
         phase=heard.phase,
+        size=standing.size if standing is not None else None,
+        incarnations={seat.name: seat.incarnation for seat in heard.members},
+        waiting=frozenset(heard.waiting) if heard.members else frozenset(),
+        since=_since(heard, known, now=now),
+        has_stepped=standing is not None and standing.has_stepped,
         reason=heard.reason,
         closed=heard.closed,
         uncounted=heard.uncounted,
@@ -128,3 +135,12 @@ def _world(heard: wire.World) -> World:
         step=heard.step,
         rescale=None if heard.rescale is None else Rescale(**msgspec.structs.asdict(heard.rescale)),
     )
+
+
+def _since(heard: wire.World, known: World | None, *, now: datetime) -> datetime | None:
+    """When the world was formed, by our clock. Of an older server's, or one that a restarted server found, when it was first heard of."""
+    if not heard.members:
+        return None
+    formed = now - timedelta(seconds=heard.standing.age_s if heard.standing is not None else 0.0)
+    is_known = known is not None and known.generation == heard.generation
+    return known.since or formed if known is not None and is_known else formed

@@ -45,6 +45,15 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class SetCondition:
+    """Write one condition into the status of this very pod; its other conditions stay."""
+
+    pod: str
+    uid: str
+    condition: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """The job's time after its end is over."""
 
@@ -115,7 +124,7 @@ class Forget:
     """The rendezvous server need not know this job any more."""
 
 
-Action = Create | Update | Delete | DeleteJob | SetExpectation | Forget
+Action = Create | Update | Delete | SetCondition | DeleteJob | SetExpectation | Forget
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,13 @@ from controller.deciding.objects.hpa import autoscaler, left_out
 from controller.deciding.objects.pdb import disruption_budget
 from controller.deciding.objects.pods import pod_for
 from controller.deciding.objects.services import services
-from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, worker_library, world_status
+from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, readiness, worker_library, world_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, pod_revision
 from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
 from controller.deciding.replicas.tally import replica_statuses
 from controller.frameworks import FRAMEWORKS
+from controller.watching.snapshot import Pod
 from elastic.api.job import ElasticStatus, JobStatus, Object
 from elastic.api.words import ConditionType
 from elastic.kube.resources import PODS
@@ -43,9 +44,14 @@ def keep_running(view: JobView) -> Plan:
     status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic))
     if elastic != (known if view.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)
+    # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
+    replaced = [verdict.pod for verdict in lost if verdict.pod.uid in known.counted]
+    going = [*replaced, *replicas.surplus, *pod_revision.stale_pods(view)]
+    ready = readiness.of_workers(view, going=going)
     first = _first_pod_events(view) if replicas.missing else ()
     news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
-    return Plan(tuple(_actions(view, replicas, lost)), status, news, _next_look(view, replicas))
+    actions = (*_actions(view, replicas, going), *ready.changes)
+    return Plan(actions, status, news, _next_look(view, replicas, ready))
 
 
 def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lost: Sequence[Verdict]) -> ElasticStatus:
@@ -60,15 +66,13 @@ def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lo
     return elastic
 
 
-def _actions(view: JobView, replicas: ReplicaPlan, lost: Sequence[Verdict]) -> Iterator[Action]:
-    now, known = view.snapshot.now, view.status.elastic or ElasticStatus()
+def _actions(view: JobView, replicas: ReplicaPlan, going: list[Pod]) -> Iterator[Action]:
+    now = view.snapshot.now
     yield from replicas.expectations
     objects = reconciled(view.snapshot, list(_objects(view)), managed=cleanup.ACTIVE_ONLY)
     yield from creation_backoff.without_waiting(objects, view.status, now)
-    # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
-    replaced = [verdict.pod for verdict in lost if verdict.pod.uid in known.counted]
-    yield from cleanup.deletions([*replaced, *replicas.surplus, *pod_revision.stale_pods(view)])
-    yield from services(view.job, view.snapshot, replicas.filled)
+    yield from cleanup.deletions(going)
+    yield from services(view, replicas.filled)
     held_back = creation_backoff.held_back(view.status, now)
     for type, index in replicas.missing:
         if type not in held_back:
@@ -120,11 +124,12 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     return status if restarting else with_words_at_end(status, pause, mark=creation_backoff.WAITS, now=now)
 
 
-def _next_look(view: JobView, replicas: ReplicaPlan) -> datetime | None:
+def _next_look(view: JobView, replicas: ReplicaPlan, ready: readiness.Readiness) -> datetime | None:
     """When time alone changes the plan."""
     now = view.snapshot.now
     moments = (
         view.deadline,
+        ready.look_again_at,
         departures.next_deadline(replicas.leaving, now=now),
         gang_restart.pause_until(view),
         creation_backoff.next_try(view.status, now),

@@ -5,7 +5,7 @@ The rendezvous of the control plane itself is put into a pod by rendezvous.deliv
 from collections.abc import Iterator
 
 from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous import c10d_store, worker_library
+from controller.deciding.rendezvous import c10d_store, readiness, worker_library
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.protocol import Framework, Replica, total
@@ -26,7 +26,7 @@ class PyTorch(Framework):
         job, backend = view.job, view.backend
         pod = with_environment(pod, environment(job, replica, backend=backend))
         if backend is RendezvousBackend.OURS:
-            return worker_library.delivered(view, pod, replica.index)
+            return readiness.gated(view, worker_library.delivered(view, pod, replica.index))
         if backend is RendezvousBackend.STORE:
             return with_missing(pod, c10d_store.environment(job), only=job.kind.container)
         if MASTER in job.replicas and replica.type == WORKER:

@@ -19,6 +19,8 @@ MOST_DIGITS = 9
 ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 GROUP = "elastic-training/group"
 """Label of a pod that can work only with its like: where they meet, or how many they are."""
+IN_WORLD = "elastic-training/in-world"
+"""Condition that the readiness gate of workers at our rendezvous waits for."""
 
 
 class Phase(StrEnum):
@@ -35,6 +37,7 @@ class Container:
 
     name: str
     restarts: int = 0
+    is_running: bool = False
     exit_code: int | None = None
     exit_reason: str = ""
     waiting: str = ""
@@ -47,6 +50,15 @@ class Container:
     last_exit_code: int | None = None
     last_exit_reason: str = ""
     last_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InWorld:
+    """A worker's condition of that type, as it stands in its pod."""
+
+    is_true: bool = False
+    reason: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,8 @@ class Pod:
     """What its label says instead of the index; None where it says the same."""
     is_unowned: bool = False
     """Nobody controls it, so that nobody will delete it."""
+    in_world: InWorld | None = None
+    """None where the pod has no such readiness gate."""
 
     @property
     def is_active(self) -> bool:
@@ -130,6 +144,16 @@ class World:
     generation: int
     members: frozenset[str]
     phase: str = ""
+    size: int | None = None
+    """How many seats it has, also those whose members a restarted server has yet to hear from; None where the server does not tell."""
+    incarnations: Mapping[str, str] = field(default_factory=dict)
+    """By member, its pod's uid and which start of its agent is in this world: `uid/start`, empty where the server does not tell."""
+    waiting: frozenset[str] = frozenset()
+    """Who stands at the rendezvous beside a world that stands."""
+    since: datetime | None = None
+    """When a world that stands was formed, or was first seen."""
+    has_stepped: bool = False
+    """Training reported a step in this world."""
     reason: str = ""
     closed: str = ""
     uncounted: tuple[Restart, ...] = ()
@@ -221,6 +245,7 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
         gone_by=_time(metadata.get("deletionTimestamp")),
         deadline_s=(raw.get("spec") or {}).get("activeDeadlineSeconds"),
         is_forced=metadata.get("deletionGracePeriodSeconds") == 0,
+        in_world=_in_world(raw, conditions.get(IN_WORLD) or {}),
         inits=tuple(_container(c) for c in status.get("initContainerStatuses") or ()),
     )
 
@@ -229,6 +254,13 @@ def _index(name: str) -> int | None:
     """A launcher has none."""
     digits = name.rpartition("-")[2]
     return int(digits) if digits.isdecimal() and len(digits) <= MOST_DIGITS else None
+
+
+def _in_world(raw: Mapping[str, Any], condition: Mapping[str, Any]) -> InWorld | None:
+    gates = (raw.get("spec") or {}).get("readinessGates") or ()
+    if all(gate.get("conditionType") != IN_WORLD for gate in gates):
+        return None
+    return InWorld(condition.get("status") == "True", condition.get("reason") or "", condition.get("message") or "")
 
 
 def service_from(raw: Mapping[str, Any]) -> Service:
@@ -260,6 +292,7 @@ def _container(raw: Mapping[str, Any]) -> Container:
     return Container(
         name=raw.get("name", ""),
         restarts=int(raw.get("restartCount") or 0),
+        is_running="running" in state,
         exit_code=ended.get("exitCode"),
         exit_reason=ended.get("reason") or "",
         waiting=waiting.get("reason") or "",

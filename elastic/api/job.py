@@ -184,6 +184,9 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
     """Start training anew, by cause hang, when it has reported steps before and reports no further one for so long; longer than
     its longest pause, a start included. Default: never."""
+    ready_after_seconds: Seconds = 30
+    """Where training reports no steps: how long a world must stand before its new workers count as Ready, so that a drain may take
+    others. Default: 30."""
     worker_library: WorkerLibrary = WorkerLibrary.INJECT
     """How elastic_worker gets into the container: Inject (an init container brings it; a copy in the image is preferred), Image
     (the image has it, nothing is added) or None (do without: the backend is c10d). Default: Inject."""

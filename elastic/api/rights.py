@@ -66,6 +66,7 @@ REPLICAS = [
         ("get", *SEEN, "create", "patch", "delete"),
         "A job's replicas; those of a failed job are ended by a deadline, and stay.",
     ),
+    _right("", "pods/status", ("patch",), "Whether a worker is in its world and has its state, which its readiness gate waits for."),
     _right("", "services", ("get", *SEEN, "create", "patch", "delete"), "The names of replicas and stores."),
     _right("", "secrets", ("get", "create", "patch"), "A job's token for its world, and the keys of MPI over ssh, each by its name."),
     _right("", "events", ("create",), "What happened is told as Events."),

@@ -162,10 +162,21 @@ class Expectation(Wire, frozen=True):
 
 
 class Seat(Wire, frozen=True):
-    """A member of a world and its rank there."""
+    """A member of a world, its rank there, and its incarnation (pod uid/start of the agent; empty from an older server)."""
 
     name: Name
     rank: Rank
+    incarnation: NameOrNone = ""
+
+
+class Standing(Wire, frozen=True):
+    """More about the world that stands. size: its seats; a server that was restarted may not know yet who holds some of them. age_s: since
+    when this server knows it. has_stepped: whether training reported a step in it.
+    """
+
+    size: Size
+    age_s: Seconds
+    has_stepped: bool = False
 
 
 class Rescale(Wire, frozen=True):
@@ -187,7 +198,7 @@ class World(Wire, frozen=True):
     restarts: all, by cause. uncounted: restarts that the controller's expectation lacks, or knows with less certainty. explained: the
     reported ends (pod uid/run) that the server has processed. fruitless: restarts in a row without a further step; None until the first
     expectation. step: the highest step reported before the last of them. Until the first expectation, generation is 0 and uncounted is
-    empty, because the server cannot verify what members claim.
+    empty, because the server cannot verify what members claim. standing: None while no world stands, and from an older server.
     """
 
     job: Name
@@ -204,6 +215,7 @@ class World(Wire, frozen=True):
     reason: Words = ""
     closed: Words = ""
     rescale: Rescale | None = None
+    standing: Standing | None = None
     forgotten: bool = False
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
+from elastic.kube.client import Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
 
@@ -32,7 +33,14 @@ class Writer(Protocol):
     async def create(self, resource: Resource, body: Object, *, namespace: str | None = None) -> Object: ...
 
     async def patch(
-        self, resource: Resource, name: str, body: Any, *, namespace: str | None = None, subresource: str | None = None
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str | None = None,
+        kind: Patch = Patch.MERGE,
+        subresource: str | None = None,
     ) -> Object: ...
 
     async def delete(
@@ -61,9 +69,18 @@ class FencedWriter:
         return await self._guarded(lambda: self._writer.create(resource, body, namespace=namespace))
 
     async def patch(
-        self, resource: Resource, name: str, body: Any, *, namespace: str | None = None, subresource: str | None = None
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str | None = None,
+        kind: Patch = Patch.MERGE,
+        subresource: str | None = None,
     ) -> Object:
-        return await self._guarded(lambda: self._writer.patch(resource, name, body, namespace=namespace, subresource=subresource))
+        return await self._guarded(
+            lambda: self._writer.patch(resource, name, body, namespace=namespace, kind=kind, subresource=subresource)
+        )
 
     async def delete(self, resource: Resource, name: str, **options: Any) -> Object:
         return await self._guarded(lambda: self._writer.delete(resource, name, **options))

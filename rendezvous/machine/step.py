@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from elastic.membership.wire import Beat, Join, Ready, View
 from rendezvous.machine import event_handlers, progress, rounds, standstill
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
-from rendezvous.machine.state import Job, Limits, Phase
+from rendezvous.machine.state import Job, Limits, Phase, Progress
 from rendezvous.machine.views import summary, view
 
 CALM_S = 5.0
@@ -89,7 +89,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
             case Stepped(generation=generation, step=step):
                 known = job
                 job = progress.stepped(job, generation, step)
-                is_quiet = is_quiet and job.phases is known.phases and job.progress.fruitless == known.progress.fruitless
+                is_quiet = is_quiet and job.phases is known.phases and not _tells_more(known.progress, job.progress)
             case Resumed(pause_s=pause_s):
                 is_quiet = False
                 job = standstill.resumed(job, pause_s)
@@ -100,7 +100,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
     after = rounds.settle(job, let_go=is_tick)
     effects += _cuts(before, after)
     effects += _tells(before, after, subjects=subjects, answered=answered)
-    if summary(before) != summary(after):
+    if summary(replace(before, now=after.now)) != summary(after):  # that a world is older is no news
         effects.append(Publish())
     effects.append(Wake(_look_again_at(after, is_tick=is_tick, has_lost=has_lost)))
     return after, tuple(effects)
@@ -124,6 +124,11 @@ def _tells(before: Job, after: Job, *, subjects: set[str], answered: set[str]) -
         if name in answered or name not in before.members or view(before, name) != sees:
             effects.append(SendView(name, sees))
     return effects
+
+
+def _tells_more(before: Progress, after: Progress) -> bool:
+    """Whether the controller hears of what changed: the first step of a world, and restarts in a row without one forward."""
+    return before.fruitless != after.fruitless or (before.here is None) != (after.here is None)
 
 
 def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool) -> float:

@@ -1,11 +1,11 @@
 """What a job looks like from outside: to one member, and to the controller."""
 
-from elastic.membership.wire import MAX_MEMBERS, Rescale, Seat, View, World, clipped
+from elastic.membership.wire import MAX_MEMBERS, Rescale, Seat, Standing, View, World, clipped
 from rendezvous.machine.choose import absent, leaving
 from rendezvous.machine.event_handlers import end_id
 from rendezvous.machine.presented import share_of
 from rendezvous.machine.restart_budget import uncounted
-from rendezvous.machine.state import Job, Member, Phase
+from rendezvous.machine.state import CurrentWorld, Job, Member, Phase
 
 NAMED = 5
 DONE = "the training has ended: its other workers are done, and nobody is taken in any more"
@@ -68,13 +68,11 @@ def summary(job: Job) -> World:
     forming = job.round is not None and job.round.draining
     stands = standing is not None and not forming and not job.closed
     ended = job.expectation.ended if job.expectation is not None else ()
-    ranks = standing.ranks if standing is not None and stands else {}
-    seats = tuple(Seat(name=name, rank=rank) for name, rank in ranks.items() if not job.is_done or name in job.finished)
     return World(
         job=job.uid,
         generation=job.generation if job.expectation is not None else 0,
         phase=_phase(job),
-        members=seats,
+        members=_seats(job, standing) if standing is not None and stands else (),
         waiting=tuple(m.name for m in job.members.values() if m.phase is Phase.READY)[:MAX_MEMBERS],
         leaving=tuple(name for name in job.members if leaving(job, name) is not None)[:MAX_MEMBERS],
         restarts=dict(job.restarts),
@@ -85,7 +83,21 @@ def summary(job: Job) -> World:
         reason=clipped(_reason(job)),
         closed=job.closed,
         rescale=_rescale(job),
+        standing=_standing(job, standing) if standing is not None and stands else None,
     )
+
+
+def _seats(job: Job, standing: CurrentWorld) -> tuple[Seat, ...]:
+    here = job.members
+    return tuple(
+        Seat(name=name, rank=rank, incarnation=here[name].incarnation if name in here else "")
+        for name, rank in standing.ranks.items()
+        if not job.is_done or name in job.finished
+    )
+
+
+def _standing(job: Job, standing: CurrentWorld) -> Standing:
+    return Standing(size=standing.size, age_s=max(0.0, job.now - standing.since), has_stepped=job.progress.here is not None)
 
 
 def _phase(job: Job) -> str:

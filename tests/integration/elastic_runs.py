@@ -17,6 +17,7 @@ from story import Story, Training
 from elastic.api.names import JOB_NAME
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
 from elastic.kube.following import Event, Happening, JobKey, Line, Outcome, follow
 from elastic.kube.resources import PODS
 from elastic.kube.submission import Submission
@@ -77,8 +78,17 @@ class ElasticRun:
         await self.kube.patch(self.key.resource, self.key.name, body, namespace=NAMESPACE, kind=Patch.MERGE, subresource="scale")
 
     async def evict(self, name: str) -> None:
+        """As soon as the disruption budget lets it go."""
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": NAMESPACE}}
-        await self.kube.create(PODS, body, namespace=NAMESPACE, name=name, subresource="eviction")
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await self.kube.create(PODS, body, namespace=NAMESPACE, name=name, subresource="eviction")
+                    return
+                except KubeError as error:
+                    if error.code != 429:
+                        raise
+                await asyncio.sleep(0.2)
 
     def kill_worker(self, name: str) -> None:
         """Every process of the pod ends at once, and nobody is told."""

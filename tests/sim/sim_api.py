@@ -9,6 +9,7 @@ from datetime import timedelta
 import orjson
 from sim_time import now, stamp
 
+from elastic.kube.client import Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import NODES, PODS, Object, Resource
 
@@ -80,8 +81,14 @@ class Api:
         self._store(resource, None, item, actor=actor, verb="create")
         return copied(item)
 
-    def patch(self, resource: Resource, name: str, body: Object, *, subresource: str | None, actor: str) -> Object:
+    def patch(
+        self, resource: Resource, name: str, body: Object, *, kind: Patch = Patch.MERGE, subresource: str | None, actor: str
+    ) -> Object:
         old = self._find(resource, name)
+        if (uid := (body.get("metadata") or {}).get("uid")) is not None and uid != old["metadata"]["uid"]:
+            raise KubeError(code=409, reason="Conflict", message="the precondition of the uid failed")
+        if kind is Patch.STRATEGIC:
+            body = with_conditions_of(old, body)
         wanted = (body.get("metadata") or {}).get("resourceVersion")
         if wanted is not None and wanted != old["metadata"]["resourceVersion"]:
             raise KubeError(code=409, reason="Conflict", message="the object has been modified")
@@ -185,6 +192,14 @@ def copied(item: Object | None) -> Object:
     """A copy, by way of the wire: whatever cannot be sent fails here."""
     copy: Object = orjson.loads(orjson.dumps(item))
     return copy
+
+
+def with_conditions_of(old: Object, body: Object) -> Object:
+    """A strategic merge patch of conditions, which belong together by their type, as the JSON merge patch that does the same."""
+    merged = {condition["type"]: condition for condition in (old.get("status") or {}).get("conditions") or ()}
+    for condition in body["status"]["conditions"]:
+        merged[condition["type"]] = {**merged.get(condition["type"], {}), **condition}
+    return {**body, "status": {**body["status"], "conditions": list(merged.values())}}
 
 
 def merge(target: Object, patch: Object) -> None:

@@ -12,7 +12,7 @@ import aiohttp
 import orjson
 from sim_api import Api, matches
 
-from elastic.kube.client import Listing, WatchEvent, WatchType
+from elastic.kube.client import Listing, Patch, WatchEvent, WatchType
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
 
@@ -93,9 +93,16 @@ class SimKube:
         return await self._call(lambda: self._api.replace(resource, name, body, actor=self.actor))
 
     async def patch(
-        self, resource: Resource, name: str, body: Object, *, namespace: str | None = None, subresource: str | None = None
+        self,
+        resource: Resource,
+        name: str,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        kind: Patch = Patch.MERGE,
+        subresource: str | None = None,
     ) -> Object:
-        return await self._call(lambda: self._api.patch(resource, name, body, subresource=subresource, actor=self.actor))
+        return await self._call(lambda: self._api.patch(resource, name, body, kind=kind, subresource=subresource, actor=self.actor))
 
     async def delete(
         self,

@@ -282,6 +282,8 @@ class Cluster:
             self._exceed_deadline(pod)
         elif status["phase"] == "Running" and self._is_shut_out(pod):
             self._end(pod, code=1, reason="Error")
+        elif status["phase"] == "Running" and is_ready(pod) != are_gates_met(pod):
+            self._show_readiness(pod)
         elif status["phase"] == "Running" and self.is_finishing and _ends(pod) and self._draw.random() < 0.3:
             if run.agent is not None:
                 run.agent.finish()
@@ -322,10 +324,17 @@ class Cluster:
     def _begin(self, pod: Object, run: Run) -> None:
         started = {"running": {"startedAt": stamp(now())}}
         containers = [{"name": c["name"], "restartCount": run.runs, "state": started} for c in pod["spec"]["containers"]]
-        ready = [{"type": "Ready", "status": "True"}]
+        ready = [{"type": "Ready", "status": "True" if are_gates_met(pod) else "False"}]
         running = {"phase": "Running", "conditions": ready, "containerStatuses": containers}
         self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update(running))
         self._start_agent(pod, run)
+
+    def _show_readiness(self, pod: Object) -> None:
+        def change(item: Object) -> None:
+            others = [c for c in item["status"].get("conditions") or () if c["type"] != "Ready"]
+            item["status"]["conditions"] = [*others, {"type": "Ready", "status": "True" if are_gates_met(item) else "False"}]
+
+        self._api.change(PODS, pod["metadata"]["name"], change)
 
     def _start_agent(self, pod: Object, run: Run) -> None:
         job_uid = next((e.get("value") for c in pod["spec"]["containers"] for e in c.get("env") or () if e["name"] == "PET_RDZV_ID"), None)
@@ -417,6 +426,11 @@ def is_running(pod: Object) -> bool:
 
 def is_ready(pod: Object) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions") or ())
+
+
+def are_gates_met(pod: Object) -> bool:
+    met = {c["type"] for c in pod["status"].get("conditions") or () if c["status"] == "True"}
+    return all(gate["conditionType"] in met for gate in pod["spec"].get("readinessGates") or ())
 
 
 def selected(pod: Object, labels: Object) -> bool:

@@ -10,10 +10,11 @@ from functools import partial
 
 from msgspec import structs
 
-from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View, World
+from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Report, Started, View, World
 from rendezvous.server.hub import Course, Full, Hub
 
 BEAT_S = 5.0
+STEP_S = 2.0
 REACH_S = 0.01
 SILENCE_S = 20.0
 """After so long without an answer to its pings an agent looks for another server."""
@@ -79,10 +80,18 @@ class SimHub(Hub):
 class SimServer:
     """One installation's server over all its restarts."""
 
-    def __init__(self, *, dies_when_closing: bool = False) -> None:
+    def __init__(self, *, dies_when_closing: bool = False, hears_steps: bool = True) -> None:
         self.starts = self.cut_off = 0
         self.dies_when_closing = dies_when_closing
         """Once, when it lets a group end, before its word is out."""
+        self.hears_steps = hears_steps
+        """Whether training programs report their steps."""
+        self.groups: dict[tuple[str, str], dict[str, Agent]] = {}
+        """By job and world, the agents whose training processes have begun there."""
+        self.steps: dict[str, int] = {}
+        """The highest step of each job."""
+        self.lost_steps: list[str] = []
+        """Where training began below that."""
         self.is_down = False
         self.links: list[Connection] = []
         self.expected: dict[str, list[tuple[str, Expectation]]] = {}
@@ -260,6 +269,8 @@ class Agent:
     has_failed: bool = False
     link: Connection | None = None
     entered: list[int] = field(default_factory=list)
+    step: int = 0
+    """The state that training has left in this container."""
 
     def start(self) -> None:
         self._later(self.draw.uniform(0.1, 2.0), self._connect)
@@ -305,8 +316,37 @@ class Agent:
             self.is_ready = self.has_failed = False
             self.entered.append(view.generation)
             self._say(Started(generation=view.generation))
+            self._later(random.Random(f"{self.incarnation} {view.id}").uniform(0.5, 10.0), self._begin_training, view)
         elif view.reform and not self.is_ready:
             self._later(self.draw.choice([0.05, 0.5, 3.0]), self._come, self._generation)
+
+    def _begin_training(self, view: View) -> None:
+        """When all are there, everybody gets the newest state that one of them has."""
+        if not self.is_training(view.id):
+            return
+        group = self.server.groups.setdefault((self.job_uid, view.id), {})
+        group[self.name] = self
+        if len(group) == view.size and all(agent.is_training(view.id) for agent in group.values()):
+            newest, best = max(agent.step for agent in group.values()), self.server.steps.get(self.job_uid, 0)
+            if newest < best:
+                self.server.lost_steps.append(f"world {view.id} of {sorted(group)} begins at step {newest}, and {best} was reached")
+            for agent in group.values():
+                agent.step = newest
+            self._step(view.id)
+
+    def _step(self, world: str) -> None:
+        group = self.server.groups[self.job_uid, world]
+        if not all(agent.is_training(world) for agent in group.values()):
+            return
+        for agent in group.values():
+            agent.step += 1
+        self.server.steps[self.job_uid] = max(self.step, self.server.steps.get(self.job_uid, 0))
+        if self.server.hears_steps and not self.server.is_down:
+            self.server.hub.report(self.job_uid, Report(member=self.name, generation=self._generation, step=self.step))
+        self._later(STEP_S, self._step, world)
+
+    def is_training(self, world: str) -> bool:
+        return self.held is not None and self.held.id == world and not (self.is_ready or self.is_over or self.is_finishing)
 
     def refused(self, link: Connection, reason: str) -> None:
         if link is self.link and not self.is_over:

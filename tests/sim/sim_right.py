@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sim_api import Api
-from sim_cluster import is_deleting
+from sim_cluster import is_deleting, is_ready
 from sim_rendezvous import SimServer
 
 from controller.deciding.compat import ANNOTATION
@@ -108,6 +108,9 @@ def _active(api: Api, server: SimServer, job: Job, pods: list[Object]) -> Iterat
         wants_hpa = job.elastic.metrics is not None and not (is_strict and job.kind.name != "PyTorchJob")
         if len(api.all(HORIZONTAL_POD_AUTOSCALERS)) != wants_hpa:
             yield "a job with metrics has an autoscaler, and another has none"
+    for pod in pods:
+        if pod["metadata"]["labels"][REPLICA_TYPE] == WORKER.lower() and not is_ready(pod):
+            yield f"pod {pod['metadata']['name']} is not ready: {pod['status'].get('conditions')}"
     yield from _membership(api, server, job, names)
 
 

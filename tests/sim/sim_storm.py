@@ -69,7 +69,10 @@ class Storm:
         self.history: list[str] = [f"{self.kind} {self.manifest['metadata']} {self.manifest['spec']} {self.gang}"]
         self._after = random.Random(f"afterwards {seed}")
         self.api, self.sky = Api(), Sky(options.weather)
-        self.server = SimServer(dies_when_closing=options.kills and random.Random(f"server {seed}").random() < 0.5)
+        self.server = SimServer(
+            dies_when_closing=options.kills and random.Random(f"server {seed}").random() < 0.5,
+            hears_steps=random.Random(f"steps {seed}").random() < 0.5,
+        )
         self.cluster = Cluster(self.api, self.server, random.Random(f"cluster {seed}"))
         self.laws = Laws(self.api, self.cluster, self.server, kind=self.kind, can_overshoot=options.twins)
         self.controllers: list[Controller] = []

@@ -1,4 +1,6 @@
-"""A node is drained under a job that runs at its minimum: the drain ends, and where workers can go on without one of them, as many stay."""
+"""A node is drained under a job that runs at its minimum: the drain ends, where workers can go on without one of them, as many stay, and
+what training has reached stays in one of them: a drain loses no steps.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -7,6 +9,7 @@ from functools import partial
 import pytest
 import sim_time
 from sim_client import Weather
+from sim_cluster import is_ready
 from sim_jobs import job_of
 from sim_storm import Options, Storm
 
@@ -31,6 +34,15 @@ JOBS = {
 }
 RUNS_BY_S = 120
 ENDS_WITHIN_S = 300
+STATEFUL = {
+    "one of one": (1, {"minReplicas": 1, "maxReplicas": 1}),
+    "two of two": (2, JUST_2),
+    "three, at least one": (3, {**AT_LEAST_2, "minReplicas": 1}),
+    "two, only twos and fours": (2, {**AT_LEAST_2, "allowedSizes": [2, 4]}),
+    "two, only two": (2, {**JUST_2, "allowedSizes": [2]}),
+    "three, only threes": (3, {"minReplicas": 3, "maxReplicas": 3, "sizeStep": 3}),
+}
+"""Jobs whose workers all stand on the drained node, by how many there are."""
 
 
 class Drained(Storm):
@@ -91,3 +103,62 @@ def test_a_drain_ends_also_where_a_job_runs_at_its_minimum(job: str, seed: int, 
         assert storms[0].cluster.evicted_astray == [] or job.startswith("whole")
     except AssertionError as error:
         raise AssertionError(f"{job}: {error}\n" + "\n".join(storms[0].history)) from error
+
+
+class DrainedTogether(Drained):
+    """All workers stand on one node, which is drained while nothing else happens, or while a process of the control plane is restarted."""
+
+    def __init__(self, workers: int, policy: Object, *, seed: int, hears_steps: bool, restarts: str) -> None:
+        job = job_of(KINDS["PyTorchJob"], {"Worker": workers}, policy=policy, run_policy=KEEP)
+        super().__init__(job, seed=seed, is_quick=seed % 2 == 1, is_together=True)
+        self._count, self._restarts = workers, restarts
+        self.server.hears_steps = hears_steps
+
+    async def _storm(self) -> None:
+        first, *others = self.cluster.nodes()
+        for node in others:
+            self.cluster.cordon(node)
+        self.keep_controllers()
+        self.api.create(self.resource, self.manifest, actor="user")
+        await self._until(lambda: self._are_ready() and self._step > 5, within_s=RUNS_BY_S)
+        for node in others:
+            self.cluster.cordon(node, is_cordoned=False)
+        reached = self._step
+        self.note(f"{first} is drained at step {reached}")
+        self.cluster.cordon(first, drain=True)
+        await asyncio.sleep(self.draw.uniform(0, 10))
+        if self._restarts == "controller":
+            self.controllers[0].kill()
+            self.keep_controllers()
+        elif self._restarts == "server":
+            self.server.restart()
+        await self._until(partial(self._is_empty, first), within_s=ENDS_WITHIN_S)
+        await self._until(lambda: self._are_ready() and self._step > reached, within_s=ENDS_WITHIN_S)
+
+    def check(self) -> None:
+        super().check()
+        assert not self.server.lost_steps, f"a drain loses no steps: {self.server.lost_steps}"
+
+    @property
+    def _step(self) -> int:
+        return max(self.server.steps.values(), default=0)
+
+    def _are_ready(self) -> bool:
+        return len(self._workers()) == self._count and all(map(is_ready, self._workers()))
+
+
+@pytest.mark.parametrize("restarts", ["", "controller", "server"])
+@pytest.mark.parametrize("hears_steps", [True, False], ids=["reports steps", "reports none"])
+@pytest.mark.parametrize("job", STATEFUL)
+def test_a_drain_of_the_node_with_all_workers_loses_no_steps(job: str, hears_steps: bool, restarts: str) -> None:
+    for seed in range(2):
+        storms: list[DrainedTogether] = []
+
+        async def life(seed: int = seed, storms: list[DrainedTogether] = storms) -> None:
+            storms.append(DrainedTogether(*STATEFUL[job], seed=seed, hears_steps=hears_steps, restarts=restarts))
+            await storms[0].play()
+
+        try:
+            sim_time.run(life())
+        except AssertionError as error:
+            raise AssertionError(f"{job}, seed {seed}: {error}\n" + "\n".join(storms[0].history)) from error

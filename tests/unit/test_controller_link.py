@@ -251,7 +251,7 @@ async def test_a_world_that_is_as_it_was_makes_nobody_look() -> None:
         server.worlds_to_tell.put_nowait(world)
         async with asyncio.timeout(10):
             assert await changed.get() == "one"
-        again = msgspec.structs.replace(world, waiting=("b",))
+        again = msgspec.structs.replace(world, leaving=("b",))
         for said in (world, again, msgspec.structs.replace(world, generation=5)):
             server.worlds_to_tell.put_nowait(said)
         async with asyncio.timeout(10):
@@ -288,5 +288,34 @@ async def test_what_an_earlier_server_said_is_not_believed_of_the_next() -> None
         assert server.open is not None
         server.open()
         assert known == {}, "and whoever looks there sees it"
+    finally:
+        running.cancel()
+
+
+async def test_a_world_stands_since_it_was_formed_or_first_heard_of_by_our_own_clock() -> None:
+    server, heard = Server(), asyncio.Queue[str]()
+    clock = [NOW]
+    link = RendezvousLink(server, errors=(RuntimeError,), clock=lambda: clock[0])
+    running = asyncio.create_task(link.run(heard.put_nowait))
+
+    async def hears(generation: int, standing: wire.Standing | None) -> datetime | None:
+        seat = wire.Seat(name="a", rank=0, incarnation="uid/1")
+        words = f"something new at {clock[0]}"
+        world = wire.World(job="one", generation=generation, phase="running", members=(seat,), standing=standing, reason=words)
+        server.worlds_to_tell.put_nowait(world)
+        await heard.get()
+        return link.worlds["one"].since
+
+    try:
+        async with asyncio.timeout(10):
+            assert await hears(1, wire.Standing(size=1, age_s=60.0)) == NOW - timedelta(seconds=60), "a new controller does not count anew"
+            clock[0] += timedelta(seconds=5)
+            assert await hears(1, wire.Standing(size=1, age_s=65.1, has_stepped=True)) == NOW - timedelta(seconds=60), "as first heard of"
+            assert await hears(2, None) == clock[0], "an older server"
+            clock[0] += timedelta(seconds=5)
+            assert await hears(2, None) == NOW + timedelta(seconds=5)
+            assert await hears(3, wire.Standing(size=2, age_s=1.0, has_stepped=True)) == NOW + timedelta(seconds=9)
+        known = link.worlds["one"]
+        assert (known.size, known.has_stepped, known.incarnations) == (2, True, {"a": "uid/1"})
     finally:
         running.cancel()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from elastic.membership.wire import Beat, Budget, Expectation, Join, Ready, Report, View
+from elastic.membership.wire import Beat, Budget, Expectation, Held, Join, Ready, Report, Seat, Standing, View
 from rendezvous.server.hub import UNEXPECTED, Full, Hub
 
 
@@ -205,3 +205,23 @@ async def test_a_listener_that_begins_hears_of_no_job_that_is_gone_and_one_that_
     await turn()
     assert [world.job for world in hub.since(-1)] == ["c", "a"]
     assert [(world.job, world.forgotten) for world in hub.since(seen)] == [("a", False), ("b", True)]
+
+
+async def test_the_controller_hears_of_the_first_step_of_each_world_also_of_one_that_an_earlier_server_formed(
+    hub: Hub, clock: Clock
+) -> None:
+    hub.expect("job", Expectation(members=("w0", "w1"), step=9))
+    held = Held(id="4-s0", generation=4, rank=1, size=2)
+    hub.attach("job", name="w1", link=Wire(), message=Join(incarnation="uid/1", held=held, ready=False))
+    await turn()
+    world = hub.world("job")
+    assert world is not None
+    assert world.members == (Seat(name="w1", rank=1, incarnation="uid/1"),)
+    assert world.standing == Standing(size=2, age_s=0.0)
+    seen = hub.version
+    for step in (10, 11):
+        clock.now += 7.0
+        hub.report("job", Report(member="w1", generation=4, step=step))
+        await turn()
+    assert hub.version == seen + 1, "one step says it"
+    assert [world.standing for world in hub.since(seen)] == [Standing(size=2, age_s=14.0, has_stepped=True)]

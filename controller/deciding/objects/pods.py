@@ -43,17 +43,14 @@ def _restart_policy(view: JobView, spec: ReplicaSpec) -> str:
     return "Never" if is_ours else spec.restart_policy.value
 
 
-def service_for(job: Job, type: str, index: int) -> Object:
-    """Gives the replica a name that its peers can resolve."""
+def service_for(job: Job, type: str, index: int, *, also_unready: bool = False) -> Object:
+    """Gives the replica a name that its peers can resolve; where they must find each other before they can be ready, at once."""
     labels = names.replica_labels(job.kind, job.metadata.name, type, index)
     opened = ports(job.replicas[type].template, job.kind)
+    spec = {"clusterIP": "None", "selector": labels, "ports": [{"name": name, "port": port} for name, port in opened.items()]}
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": owned_metadata(job, replica_name(job, type, index), labels=labels),
-        "spec": {
-            "clusterIP": "None",
-            "selector": labels,
-            "ports": [{"name": name, "port": port} for name, port in opened.items()],
-        },
+        "spec": spec | ({"publishNotReadyAddresses": True} if also_unready else {}),
     }

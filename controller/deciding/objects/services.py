@@ -3,21 +3,22 @@
 from collections.abc import Collection, Iterator
 
 from controller.deciding.actions import Action, Create, Delete
+from controller.deciding.job_view import JobView
 from controller.deciding.objects.pods import replica_name, service_for
-from controller.watching.snapshot import Snapshot
-from elastic.api.job import Job
+from controller.deciding.rendezvous import readiness
 from elastic.kube.resources import SERVICES
 
 
-def services(job: Job, snapshot: Snapshot, places: Collection[tuple[str, int]]) -> Iterator[Action]:
+def services(view: JobView, places: Collection[tuple[str, int]]) -> Iterator[Action]:
     """`places` are the replicas that are there or about to be made, by type and index."""
+    job, snapshot = view.job, view.snapshot
     if not job.kind.has_services:
         return
     there = {service.name for service in snapshot.services}
     named = {replica_name(job, type, index): (type, index) for type, index in places}
     for name, (type, index) in named.items():
         if name not in there:
-            yield Create(SERVICES, service_for(job, type, index))
+            yield Create(SERVICES, service_for(job, type, index, also_unready=readiness.is_gated(view)))
     still_used = {pod.name for pod in snapshot.pods} | named.keys()
     for service in snapshot.services:
         if service.name not in still_used and not service.is_deleting:

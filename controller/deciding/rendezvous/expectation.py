@@ -18,10 +18,9 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
     job, snapshot = view.job, view.snapshot
     assert job.elastic is not None
     policy, known = job.elastic, job.status.elastic or ElasticStatus()
-    least, most = job.bounds
+    least, most = job.least_workers, max(job.most_workers, len(staying) + len(coming))
     going = {entry.uid for entry in leaving}
     failed = [pod for pod in snapshot.pods if pod.phase is Phase.FAILED and not pod.is_deleting and pod.uid not in going]
-    sizes = policy.allowed_sizes or tuple(n for n in range(least, most + 1) if policy.size_step and n % policy.size_step == 0)
     return SetExpectation(
         members=tuple(sorted({pod.name for pod in staying} | set(coming))),
         pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
@@ -29,8 +28,8 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         ended=tuple(end for pod in (*staying, *failed) if (end := _end_of(job, pod)) is not None),
         finished=tuple(sorted(pod.name for pod in staying if pod.phase is Phase.SUCCEEDED)),
         least=least,
-        most=max(most, len(staying) + len(coming)),
-        sizes=sizes,
+        most=most,
+        sizes=allowed_sizes(job, most=most),
         budget=restart_accounting.budget_of(policy),
         restarts=tuple(sorted(known.restarts.items())),
         grace_s=float(policy.scale_in_grace_seconds),
@@ -43,6 +42,13 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         fruitless=known.fruitless,
         step=known.step,
     )
+
+
+def allowed_sizes(job: Job, *, most: int) -> tuple[int, ...]:
+    """The only sizes that a world of at most so many may have; empty where it may have any."""
+    assert job.elastic is not None
+    least, step = job.least_workers, job.elastic.size_step
+    return job.elastic.allowed_sizes or tuple(n for n in range(least, most + 1) if step and n % step == 0)
 
 
 def _end_of(job: Job, pod: Pod) -> End | None:

@@ -1,0 +1,232 @@
+"""Decides which workers at our own rendezvous count as Ready: those that are in the job's world and have its state. The disruption budget
+counts Ready workers, so a drain then takes nobody who alone has the state.
+
+A worker's condition holds for one run of its container and one start of its agent. Both stand at the end of the condition's message, where
+the next controller finds them. While a world re-forms, conditions stay as they are.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from controller.deciding.actions import SetCondition
+from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.expectation import allowed_sizes
+from controller.deciding.rendezvous.world_status import FORMED
+from controller.watching.snapshot import IN_WORLD, Pod, Snapshot, World
+from elastic.api.job import ElasticPolicy, Job, Object
+
+NO_WORLD = World(generation=0, members=frozenset())
+
+
+class Reason(StrEnum):
+    STEP_REPORTED = "StepReported"
+    WORLD_STANDS = "WorldStands"
+    SPARE = "SpareWorker"
+    NOT_IN_WORLD = "NotInWorld"
+    STARTED_ANEW = "StartedAnew"
+
+    @property
+    def is_met(self) -> bool:
+        return self in (Reason.STEP_REPORTED, Reason.WORLD_STANDS, Reason.SPARE)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who was in the world: the run of the container, by its restart count, and the start of the agent in it, where that is known."""
+
+    run: int
+    agent: str = ""
+
+    def is_same(self, other: "Holder") -> bool:
+        return self.run == other.run and (self.agent == other.agent or not self.agent or not other.agent)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a worker's condition should say, and of whom."""
+
+    reason: Reason
+    words: str
+    holder: Holder
+
+    @property
+    def message(self) -> str:
+        return f"{self.words} (container run {self.holder.run}, agent {self.holder.agent or 'unknown'})"
+
+
+_HOLDER = re.compile(r"\(container run (\d{1,9}), agent (\S{1,300})\)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """The conditions to write, and when time alone will change one."""
+
+    changes: tuple[SetCondition, ...] = ()
+    look_again_at: datetime | None = None
+
+
+def is_gated(view: JobView) -> bool:
+    """Do new workers get the readiness gate? At other rendezvous the controller does not see who is in the world."""
+    return view.backend is RendezvousBackend.OURS and not view.snapshot.settings.strict
+
+
+def gated(view: JobView, pod: Object) -> Object:
+    """The worker's pod with our readiness gate beside the user's own."""
+    gates, ours = pod["spec"].get("readinessGates") or [], {"conditionType": IN_WORLD}
+    if ours in gates or not is_gated(view):
+        return pod
+    return pod | {"spec": pod["spec"] | {"readinessGates": [*gates, ours]}}
+
+
+def of_workers(view: JobView, *, going: Sequence[Pod] = ()) -> Readiness:
+    """`going` are deleted in this round. Pods that were made without the gate are left alone."""
+    gone = {pod.uid for pod in going}
+    snapshot = view.snapshot
+    pods = [pod for pod in snapshot.pods if pod.in_world is not None and not (pod.is_over or pod.is_deleting or pod.uid in gone)]
+    if not pods or view.backend is not RendezvousBackend.OURS:
+        return Readiness()
+    look = _Look(view.job, snapshot, snapshot.world or NO_WORLD)
+    spares = {pod.uid for pod in look.spares(pods)}
+    verdicts = [(pod, look.spare(pod) if pod.uid in spares else look.verdict(pod)) for pod in pods]
+    changes = tuple(_change(pod, said, now=snapshot.now) for pod, said in verdicts if said is not None and not _says(pod, said))
+    return Readiness(changes, look.next_moment(pods))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one round sees of a job's world."""
+
+    job: Job
+    snapshot: Snapshot
+    world: World
+
+    def verdict(self, pod: Pod) -> Verdict | None:
+        """None where the condition stays as it is."""
+        run, was = self._run(pod), _holder(pod)
+        if _is_met(pod) and (run is None or was is None or was.run != run):
+            return Verdict(Reason.STARTED_ANEW, "The container that was in the world has ended", was or Holder(run or 0))
+        if run is None or not self._stands:
+            return None
+        if not self._is_inside(pod):
+            is_out = _is_met(pod) and self._is_whole
+            return Verdict(Reason.NOT_IN_WORLD, f"World {self.world.generation} is without this worker", Holder(run)) if is_out else None
+        return self._inside(pod, Holder(run, self._agent(pod)), was)
+
+    def _inside(self, pod: Pod, holder: Holder, was: Holder | None) -> Verdict | None:
+        is_same = was is not None and was.is_same(holder)
+        if was is not None and was.run != holder.run and was.agent and was.agent == holder.agent:
+            return None  # the server has not noticed yet that this agent went with its container
+        if is_same and _is_met(pod) and not _is_spare(pod):
+            return None
+        if self.world.has_stepped:
+            return Verdict(Reason.STEP_REPORTED, f"Training reported a step in world {self.world.generation}", holder)
+        if self._due is not None and self._due <= self.snapshot.now:
+            seconds = self._policy.ready_after_seconds
+            return Verdict(Reason.WORLD_STANDS, f"World {self.world.generation} has stood for {seconds} s", holder)
+        if _is_met(pod) and not is_same:
+            return Verdict(Reason.STARTED_ANEW, "The agent that was in the world has ended", was or holder)
+        return None
+
+    def spares(self, pods: Sequence[Pod]) -> list[Pod]:
+        """Workers at the rendezvous for whom the allowed sizes leave no place before somebody goes. So many of them count as Ready that the
+        budget lets somebody go and still keeps one who has the state, where the least number of workers is more than one.
+        """
+        outside = [pod for pod in pods if pod.name in self.world.waiting and not self._is_inside(pod) and self._run(pod) is not None]
+        inside = len(self.world.members)
+        if not (outside and self._stands and self._is_whole) or self._may_grow(to=inside + len(outside)):
+            return []
+        unproven = sum(_is_spare(pod) and self._is_inside(pod) for pod in pods)
+        room = max(0, max(1, self.job.least_workers - 1) - unproven)
+        return sorted(outside, key=lambda pod: (not _is_spare(pod), pod.index))[:room]
+
+    def spare(self, pod: Pod) -> Verdict:
+        return Verdict(Reason.SPARE, "This worker can take a place in the world when another goes", Holder(self._run(pod) or 0))
+
+    def next_moment(self, pods: Sequence[Pod]) -> datetime | None:
+        """When the world will have stood for long enough, where that makes a worker Ready."""
+        if self._due is None or self._due <= self.snapshot.now or self.world.has_stepped:
+            return None
+        waits = any(self._is_inside(pod) and (not _is_met(pod) or _is_spare(pod)) for pod in pods)
+        return self._due if waits else None
+
+    @property
+    def _policy(self) -> ElasticPolicy:
+        assert self.job.elastic is not None
+        return self.job.elastic
+
+    @property
+    def _stands(self) -> bool:
+        return self.world.phase == FORMED
+
+    @property
+    def _is_whole(self) -> bool:
+        """Are all members known? A server that was restarted hears of them one by one; an older one does not tell."""
+        return self.world.size == len(self.world.members)
+
+    @property
+    def _due(self) -> datetime | None:
+        """When time alone says that the workers of this world have its state; None where steps say it."""
+        if not self._stands or self.world.since is None or self._reports_steps:
+            return None
+        return self.world.since + timedelta(seconds=self._policy.ready_after_seconds)
+
+    @property
+    def _reports_steps(self) -> bool:
+        """Did training ever report a step, as the world, the job's status or a worker's condition tell? An older server cannot say of which
+        world a step was, so that there only time counts.
+        """
+        if self.world.size is None:
+            return False
+        known = (pod.in_world.reason for pod in self.snapshot.pods if pod.in_world is not None)
+        return self.world.step is not None or Reason.STEP_REPORTED in known
+
+    def _may_grow(self, *, to: int) -> bool:
+        sizes = allowed_sizes(self.job, most=max(self.job.most_workers, to))
+        return not sizes or any(len(self.world.members) < size <= to for size in sizes)
+
+    def _is_inside(self, pod: Pod) -> bool:
+        """Is this very pod a member, and no namesake?"""
+        uid = self.world.incarnations.get(pod.name, "").partition("/")[0]
+        return pod.name in self.world.members and uid in ("", pod.uid)
+
+    def _agent(self, pod: Pod) -> str:
+        return self.world.incarnations.get(pod.name, "").partition("/")[2]
+
+    def _run(self, pod: Pod) -> int | None:
+        """Which run of the training container runs now."""
+        return next((c.restarts for c in pod.containers if c.name == self.job.kind.container and c.is_running), None)
+
+
+def _is_met(pod: Pod) -> bool:
+    return pod.in_world is not None and pod.in_world.is_true
+
+
+def _is_spare(pod: Pod) -> bool:
+    return pod.in_world is not None and pod.in_world.is_true and pod.in_world.reason == Reason.SPARE
+
+
+def _holder(pod: Pod) -> Holder | None:
+    found = _HOLDER.search(pod.in_world.message) if pod.in_world is not None else None
+    return None if found is None else Holder(int(found[1]), "" if found[2] == "unknown" else found[2])
+
+
+def _says(pod: Pod, verdict: Verdict) -> bool:
+    """Does the condition say so already?"""
+    there = pod.in_world
+    return there is not None and (there.is_true, there.reason, _holder(pod)) == (verdict.reason.is_met, verdict.reason, verdict.holder)
+
+
+def _change(pod: Pod, verdict: Verdict, *, now: datetime) -> SetCondition:
+    condition: Object = {
+        "type": IN_WORLD,
+        "status": "True" if verdict.reason.is_met else "False",
+        "reason": verdict.reason.value,
+        "message": verdict.message,
+    }
+    if verdict.reason.is_met != _is_met(pod):
+        condition["lastTransitionTime"] = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return SetCondition(pod.name, pod.uid, condition)

@@ -1,0 +1,52 @@
+"""The node with all workers of a job is drained: replacements are Ready only once they have the training's state, and no step is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from elastic_runs import NAMESPACE, ElasticRun, elastic_run
+from grounds import Ground
+from laptop import until
+
+from elastic.api.names import JOB_NAME
+from elastic.kube.nodes import cordon, drain
+from elastic.kube.resources import PODS
+from elastic.local import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(400)]
+DRAINED_WITHIN_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with ground.cluster(tmp_path_factory.mktemp("drained"), nodes=2) as running:
+        yield running
+
+
+async def workers_on(run: ElasticRun, node: str) -> list[str]:
+    """The workers there that are Ready."""
+    pods = (await run.kube.list(PODS, namespace=NAMESPACE, labels=f"{JOB_NAME}={run.key.name}")).items
+    conditions = {pod["metadata"]["name"]: pod["status"].get("conditions") or () for pod in pods if pod["spec"].get("nodeName") == node}
+    return [name for name, found in conditions.items() if any(c["type"] == "Ready" and c["status"] == "True" for c in found)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_drain_of_the_node_with_all_workers_loses_no_steps(cluster: LocalCluster, workers: int) -> None:
+    async with elastic_run(cluster, f"drained-{workers}", workers=workers, steps=5000, minReplicas=workers, maxReplicas=workers) as run:
+        first, second = "node-0", "node-1"
+        await cordon(run.kube, second)
+        await run.step(5, world=workers)
+        for node, other in ((first, second), (second, first)):
+
+            async def all_are_there(node: str = node) -> bool:
+                return len(await workers_on(run, node)) == workers
+
+            await until(all_are_there, f"{workers} Ready workers on {node}")
+            await cordon(run.kube, other, is_cordoned=False)
+            worlds = run.training.worlds
+            await drain(run.kube, node, tell=print, within_s=DRAINED_WITHIN_S)
+            await run.new_world(workers, after=worlds)
+        assert run.training.repeated == 0
+        assert set(await run.restarts()) <= {"disruption", "plan"}
+        await cordon(run.kube, second, is_cordoned=False)
