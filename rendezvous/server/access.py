@@ -1,4 +1,4 @@
-"""Who a request comes from. Agents show their job's token; a controller the installation's, or its service account's for our audience."""
+"""Authenticates requests. Agents present their job's token; a controller the installation's, or its service account's for our audience."""
 
 import asyncio
 import contextlib
@@ -16,15 +16,15 @@ REVIEW_KEPT_S = 60.0
 REVIEWS_KEPT = 64
 REVIEWS_AT_ONCE = 8
 MOST_WAITING = 64
-"""tokens nobody has seen before that may wait for their review"""
+"""How many unknown tokens may wait for their review."""
 
 
 class Busy(Exception):
-    """More unknown tokens wait for their review than may."""
+    """Too many unknown tokens wait for their review."""
 
 
 class Reviewer(Protocol):
-    """Asks the Kubernetes API whose token this is."""
+    """Asks the Kubernetes API for the user of a token."""
 
     async def review(self, token: str) -> str | None:
         """The user name of a token that is valid for our audience, else None."""
@@ -37,7 +37,7 @@ class Review:
 
 
 class Gate:
-    """Checks tokens, by the keys that are in force at that moment. Reviews by the API server are remembered for a minute."""
+    """Checks tokens with the current keys. Reviews by the API server are cached for a minute."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Gate:
         return is_valid(token, keys=self._keys(), job_uid=job_uid, role=Role.AGENT)
 
     async def is_control(self, token: str) -> bool:
-        """Whether this token may speak for the control plane. Raises Busy where too many others wait for the answer about theirs."""
+        """Whether this token belongs to the control plane. Raises Busy if too many unknown tokens wait for their review."""
         if not token or not token.isascii():
             return False
         if is_valid(token, keys=self._keys(), job_uid="", role=Role.CONTROL):
@@ -75,7 +75,7 @@ class Gate:
         if known is not None and self._clock() < known.at + REVIEW_KEPT_S:
             return known.user
         if token not in self._under_way:
-            # Whoever was one of ours a minute ago does not queue behind strangers, who may come by the thousand.
+            # An account of the control plane whose review expired does not queue behind unknown callers, who may be thousands.
             is_ours = known is not None and known.user in self._accounts
             if not is_ours and len(self._under_way) >= MOST_WAITING:
                 raise Busy(f"{MOST_WAITING} tokens wait for their review already")
@@ -86,7 +86,7 @@ class Gate:
     def _ended(self, token: str, done: "asyncio.Task[Review]") -> None:
         del self._under_way[token]
         if not done.cancelled():
-            done.exception()  # told to whoever still waits for it; nobody may be left
+            done.exception()  # callers that still wait get the error; reading it here avoids a warning if none is left
 
     async def _review(self, token: str, reviewer: Reviewer, *, at_once: bool) -> Review:
         async with contextlib.nullcontext() if at_once else self._places:
@@ -98,7 +98,7 @@ class Gate:
         return found
 
     def _least_wanted(self) -> str:
-        """The oldest review of a stranger, and only where there is none the oldest of all."""
+        """The oldest review of an account outside the control plane; if there is none, the oldest of all."""
         strangers = (token for token, review in self._reviews.items() if review.user not in self._accounts)
         return next(strangers, None) or next(iter(self._reviews))
 

@@ -1,7 +1,7 @@
-"""The server's own certificate and the installation's keys, read from its folder, and read again when the files change.
+"""The server's certificate and the installation's keys, read from its folder, and read again when the files change.
 
-Connections that stand are left alone: a new certificate serves those that come after it. What cannot be read is reported and the old one
-serves on, because a rotation may be seen halfway.
+Open connections are left alone: a new certificate is used for new connections. If new files cannot be used, that is logged and the old
+ones stay in use, because a rotation may be half done.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class Credentials:
-    """What the installation's folder holds. `tls` stays the same object, whatever certificate it shows."""
+    """The contents of the installation's folder. `tls` stays the same object when its certificate changes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,18 +30,18 @@ class Credentials:
         self.tls = _context(folder)
 
     def look(self) -> bool:
-        """Take over what has changed since the last look; whether anything did. Raises OSError (of which SSLError is one) or BadKey."""
+        """Load changed files; returns whether any changed. Raises OSError, which includes SSLError, or BadKey."""
         now = self._stamp()
         if now == self._seen:
             return False
         keys = load_keys(self._folder)
-        _context(self._folder)  # a certificate and a key that do not belong together must not get into the context that serves
+        _context(self._folder)  # test the pair first: a certificate that does not match its key must not reach the context in use
         _load(self.tls, self._folder)
         self.keys, self._seen = keys, now
         return True
 
     def _stamp(self) -> Stamp:
-        """When the files were last replaced; a mounted Secret changes behind a link, which leads to another file then."""
+        """The identity of the files. A mounted Secret changes through a symlink, which then leads to other files."""
         found: list[tuple[int, int, int] | None] = []
         for name in (*KEY_FILES, *CERTIFICATE_FILES):
             try:
@@ -54,7 +54,7 @@ class Credentials:
 
 
 async def follow(credentials: Credentials, *, every_s: float = LOOK_S) -> None:
-    """Look again and again, until cancelled. A trouble is told once, and again when it is another one."""
+    """Poll the files until cancelled. The same error is logged once."""
     trouble = ""
     while True:
         await asyncio.sleep(every_s)

@@ -1,6 +1,6 @@
-"""One member's connection: a WebSocket that carries its messages up and views down. The connection itself is the sign of life.
+"""One member's connection: a WebSocket for its messages and the server's views. The open connection shows that the member is alive.
 
-It checks the size, rate and form of what comes, and hands it to the hub; it decides nothing.
+It checks the size, rate and format of messages and passes them to the hub. It decides nothing.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _decoder = msgspec.json.Decoder(FromMember)
 
 
 class Connection:
-    """A member's WebSocket as the hub's Link: the newest view is what gets sent, older unsent ones are dropped."""
+    """A member's WebSocket as the hub's Link. Only the newest view is sent; older unsent ones are dropped."""
 
     def __init__(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
         self._socket = socket
@@ -55,7 +55,7 @@ class Connection:
                 view, self._next = self._next, None
                 await self._socket.send_str(msgspec.json.encode(view).decode())
         except (ConnectionError, RuntimeError):
-            pass  # the reading side notices the broken connection
+            pass  # the reader notices the broken connection
         finally:
             self._task = None
 
@@ -66,7 +66,7 @@ class Connection:
         await self._end(WSCloseCode.POLICY_VIOLATION, Refused(refused=reason))
 
     async def _end(self, code: WSCloseCode, last: Refused | None = None) -> None:
-        """Say good-bye. A peer that does not read must not keep the connection."""
+        """Close with a code, then abort: a peer that does not read must not keep the connection open."""
         try:
             with contextlib.suppress(ConnectionError, RuntimeError, TimeoutError):
                 async with asyncio.timeout(2 * GOOD_BYE_S):
@@ -97,7 +97,7 @@ class Rate:
 async def serve_member(
     request: web.Request, hub: Hub, *, uid: str, name: str, clock: Callable[[], float], open_sockets: set[web.WebSocketResponse]
 ) -> web.WebSocketResponse:
-    """Run one member's connection until it breaks."""
+    """Serve one member's connection until it ends."""
     socket = web.WebSocketResponse(max_msg_size=MEMBER_MESSAGE, compress=False, timeout=GOOD_BYE_S)
     await socket.prepare(request)
     try:
@@ -121,7 +121,7 @@ async def serve_member(
 
 
 async def _first(socket: web.WebSocketResponse) -> Join:
-    """A connection begins with a Join."""
+    """The first message, which must be a Join."""
     frame = await asyncio.wait_for(socket.receive(), FIRST_MESSAGE_S)
     if frame.type is not WSMsgType.TEXT:
         raise ValueError("the first message must be a join")
