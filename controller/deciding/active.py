@@ -7,6 +7,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
+from controller.deciding import compat
 from controller.deciding.actions import Action, Create, JobEvent, Plan
 from controller.deciding.events import in_words, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView
@@ -24,7 +25,7 @@ from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, pod_revision
 from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
-from controller.deciding.replicas.tally import replica_statuses
+from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Pod
 from elastic.api.job import ElasticStatus, JobStatus, Object
@@ -107,11 +108,11 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     still are, nor is one with fewer workers than it needs, except in strict compatibility. A job that has not begun stays as it is while
     its first pods start.
     """
-    job, now, is_strict = view.job, view.snapshot.now, view.snapshot.settings.strict
+    job, now = view.job, view.snapshot.now
     status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
     is_active, pause = not is_apart and is_running(job, view.counts), creation_backoff.in_words(view.status, view.snapshot)
     remarks = in_words(job, view.snapshot) + pause
-    waits = "" if is_strict else shortage(job, view.counts)
+    waits = shortage(job, view.counts) if compat.says_that_workers_are_missing(view.snapshot.settings) else ""
     if is_active and not waits:
         message = f"{job.kind.name} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"
         return with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)

@@ -1,5 +1,5 @@
 """Decides whether a job gets the Training Operator's exact objects: as the controller was started, unless the job says otherwise.
-docs/compat.md lists what then differs. It changes what is made, never how the controller behaves.
+docs/compat.md lists what then differs. Each difference has a question of its name below; nobody else reads the setting.
 """
 
 from dataclasses import replace
@@ -25,6 +25,59 @@ def as_chosen(job: Job, snapshot: Snapshot) -> Snapshot:
     if word not in tuple(Compat):
         return replace(snapshot, remarks=(*snapshot.remarks, _unknown(word, snapshot.settings)))
     return replace(snapshot, settings=replace(snapshot.settings, strict=word == Compat.STRICT))
+
+
+def has_our_rendezvous(settings: Settings) -> bool:
+    """Do elastic jobs meet at the rendezvous server, or at a c10d store of their own?"""
+    return not settings.strict
+
+
+def has_interchangeable_workers(settings: Settings) -> bool:
+    """May a lost worker be replaced under another index, where only the number of workers matters?"""
+    return not settings.strict
+
+
+def has_gang_restarts(settings: Settings) -> bool:
+    """Does a job restart as a whole although its spec does not ask for it?"""
+    return not settings.strict
+
+
+def has_disruption_budgets(settings: Settings) -> bool:
+    return not settings.strict
+
+
+def has_readiness_gates(settings: Settings) -> bool:
+    """Does a worker of our rendezvous count as Ready only while it is in the world?"""
+    return not settings.strict
+
+
+def has_autoscalers_for_all_kinds(settings: Settings) -> bool:
+    return not settings.strict
+
+
+def knows_kueue(settings: Settings) -> bool:
+    """Has a job in a queue of Kueue's no autoscaler?"""
+    return not settings.strict
+
+
+def starts_with_fewer_workers(settings: Settings) -> bool:
+    """Is minReplicas enough for the gang scheduler to start an elastic job?"""
+    return not settings.strict
+
+
+def says_that_workers_are_missing(settings: Settings) -> bool:
+    """Is an elastic job below minReplicas not Running?"""
+    return not settings.strict
+
+
+def has_upstream_launcher(settings: Settings) -> bool:
+    """Does an MPI launcher get upstream's files, rights and environment, which serve Open MPI 4 alone?"""
+    return settings.strict
+
+
+def has_upstream_events(settings: Settings) -> bool:
+    """Are Events told as the Training Operator does: one for each object, in the name of its controller?"""
+    return settings.strict
 
 
 def _unknown(word: str, settings: Settings) -> str:

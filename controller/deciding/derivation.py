@@ -6,26 +6,31 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from controller.deciding import compat
 from controller.deciding.events import of_membership, of_pods, of_remarks, of_strays
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import acceptance, failure, gang_restart, suspension
 from controller.deciding.lifecycle.disruption import notices
 from controller.deciding.lifecycle.verdicts import Fate
-from controller.deciding.rendezvous.backend import backend_in_use
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, pod_revision
 from controller.deciding.replicas.tally import tally
+from controller.deciding.settings import Settings
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job
 
 
 def derive(job: Job, snapshot: Snapshot) -> JobView:
+    settings = snapshot.settings
+    backend = FRAMEWORKS[job.kind.name].backend(job, settings)
     view = JobView(
         job=job,
         snapshot=snapshot,
         status=acceptance.accepted(job, snapshot),
-        backend=backend_in_use(job, snapshot.settings),
-        restarts_as_a_whole=gang_restart.restarts_as_a_whole(job, snapshot.settings),
+        backend=backend,
+        restarts_as_a_whole=gang_restart.restarts_as_a_whole(job, settings),
+        has_interchangeable_workers=_has_interchangeable_workers(job, settings, backend),
         notices=notices(snapshot),
         answerable=(),
         verdicts=(),
@@ -33,6 +38,12 @@ def derive(job: Job, snapshot: Snapshot) -> JobView:
         counts={},
     )
     return _with_ends(view)
+
+
+def _has_interchangeable_workers(job: Job, settings: Settings, backend: RendezvousBackend) -> bool:
+    if job.elastic is None or not job.kind.native_elastic or not compat.has_interchangeable_workers(settings):
+        return False
+    return backend is not RendezvousBackend.NONE or FRAMEWORKS[job.kind.name].has_interchangeable_workers(job)
 
 
 def activated(view: JobView) -> JobView:

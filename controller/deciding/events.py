@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from controller.deciding.actions import JobEvent, normal, warning
 from controller.deciding.replicas.tally import Tally
+from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
 from elastic.api.errors import shown
 from elastic.api.job import ElasticStatus, Job
@@ -83,8 +84,8 @@ def of_templates(job: Job) -> Iterator[JobEvent]:
 
 
 def template_reason(job: Job, field: str) -> str:
-    """The reason of an Event about a field of the template; upstream's MPI controller spells it in its own way."""
-    return f"{'Setted' if job.kind.name == 'MPIJob' else 'Set'}PodTemplate{field}"
+    """The reason of an Event about a field of the template."""
+    return f"{FRAMEWORKS[job.kind.name].template_reason}{field}"
 
 
 def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:

@@ -27,6 +27,8 @@ class JobView:
     backend: RendezvousBackend
     restarts_as_a_whole: bool
     """The loss of one replica restarts all of them."""
+    has_interchangeable_workers: bool
+    """Only the number of workers matters, not their indexes."""
     notices: Mapping[str, Notice]
     """By pod name, why and by when a running pod must go."""
     answerable: tuple[Pod, ...]

@@ -48,7 +48,7 @@ def plan(job: Job, snapshot: Snapshot) -> Plan:
     view = derive(job, compat.as_chosen(job, snapshot))
     planned = _first(NOT_ACTIVE, view) or _first(ACTIVE, activated(view)) or Plan()
     planned = force_delete_on_lost_nodes(view, planned)
-    return dataclasses.replace(planned, is_strict=view.snapshot.settings.strict)
+    return dataclasses.replace(planned, is_strict=compat.has_upstream_events(view.snapshot.settings))
 
 
 def _first(steps: Iterable[Step], view: JobView) -> Plan | None:

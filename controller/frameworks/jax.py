@@ -12,6 +12,8 @@ from elastic.api.template import training_port
 
 
 class Jax(Framework):
+    has_selector = True
+
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         return with_environment(pod, _environment(view.job, replica))
 

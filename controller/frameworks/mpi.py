@@ -17,6 +17,10 @@ from elastic.api.words import LauncherCreation
 class Mpi(Framework):
     # Upstream doubles the word when a pod's end ends the job; clients compare it.
     failed_reason = "MPIJobFailed"
+    template_reason = "SettedPodTemplate"
+
+    def has_interchangeable_workers(self, job: Job) -> bool:
+        return True
 
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         job, settings = view.job, view.snapshot.settings

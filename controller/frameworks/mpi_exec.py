@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.settings import Settings
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
@@ -41,7 +42,7 @@ def launcher(job: Job, pod: Object, settings: Settings) -> Object:
     first = spec["containers"][0]
     with_environment({"spec": {"containers": [first]}}, _environment(job, first))
     files = {"kubexec.sh": EXECUTABLE, "hostfile": READABLE, "discover_hosts.sh": EXECUTABLE}
-    if not settings.strict:
+    if not compat.has_upstream_launcher(settings):
         with_missing(pod, _of_other_implementations(job, spec), only=first["name"])
         files["hostfile.hydra"] = READABLE
     with_volume(spec, {"name": KUBECTL_VOLUME, "emptyDir": {}}, at=KUBECTL_PATH)
@@ -118,7 +119,7 @@ def objects(view: JobView) -> Iterator[Object]:
     rbac = "rbac.authorization.k8s.io"
     # A WebSocket begins with a GET, and our own client in the launcher, as any of today, knows nothing older.
     settings = snapshot.settings
-    exec_verbs = ["create"] if settings.strict and not settings.kubectl_command else ["create", "get"]
+    exec_verbs = ["create"] if compat.has_upstream_launcher(settings) and not settings.kubectl_command else ["create", "get"]
     owned = owned_workers(snapshot)
     in_workers = {"verbs": exec_verbs, "apiGroups": [""], "resources": ["pods/exec"], "resourceNames": owned}
     if not account:
@@ -152,13 +153,13 @@ def has_rights(view: JobView) -> bool:
 
 
 def _files(view: JobView) -> dict[str, str]:
-    job, is_strict = view.job, view.snapshot.settings.strict
+    job, is_upstream = view.job, compat.has_upstream_launcher(view.snapshot.settings)
     files = {
         "hostfile": _hostfile(view, " slots="),
-        "kubexec.sh": _strict_kubexec(job) if is_strict else _kubexec(job),
+        "kubexec.sh": _upstream_kubexec(job) if is_upstream else _kubexec(job),
         "discover_hosts.sh": _discover(view),
     }
-    return files if is_strict else {**files, "hostfile.hydra": _hostfile(view, ":")}
+    return files if is_upstream else {**files, "hostfile.hydra": _hostfile(view, ":")}
 
 
 def _hostfile(view: JobView, between: str) -> str:
@@ -175,7 +176,7 @@ def _kubexec(job: Job) -> str:
     return _script(f"exec /opt/kube/kubectl exec ${{POD_NAME}} --container {container}")
 
 
-def _strict_kubexec(job: Job) -> str:
+def _upstream_kubexec(job: Job) -> str:
     container = f" --container {job.options.main_container}" if job.options.main_container else ""
     return _script(f"/opt/kube/kubectl exec ${{POD_NAME}}{container}")
 

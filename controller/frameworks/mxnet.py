@@ -21,6 +21,9 @@ class MxNet(Framework):
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         return with_environment(pod, _environment(view.job, replica))
 
+    def needs_gang_restart(self, job: Job) -> bool:
+        return job.options.job_mode is JobMode.TRAIN
+
     def leader_type(self, job: Job) -> str | None:
         """The scheduler ends when training does. A search has none: its tuner ends it, and the servers that the tuner asks never end."""
         return next((type for type in (SCHEDULER, TUNER) if type in job.replicas), None)

@@ -16,6 +16,8 @@ MASTER = "Master"
 
 
 class Paddle(Framework):
+    has_selector = True
+
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         return with_environment(pod, _environment(view.job, replica))
 

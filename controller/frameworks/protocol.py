@@ -1,12 +1,14 @@
 """What differs between the kinds: what a replica's processes are told, whose end is the job's end, and what else the job needs.
-The defaults here are right for most kinds. A framework knows nothing of rounds, budgets or other objects' lives.
+The defaults here are right for most kinds. A framework knows nothing of reconciles, budgets or other objects' lives.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
+from controller.deciding.settings import Settings
 from controller.watching.snapshot import Pod
 from elastic.api.job import Job, Object
 
@@ -24,6 +26,24 @@ class Framework:
 
     failed_reason: str = "Failed"
     """What follows the kind in the reason of a job that failed by its pods."""
+    template_reason: str = "SetPodTemplate"
+    """What upstream's reasons of Events about a field of the pod template begin with."""
+    has_selector: bool = False
+    """Upstream writes a selector into each of the job's replicaStatuses."""
+    has_upstream_autoscaler: bool = False
+    """The Training Operator makes a HorizontalPodAutoscaler for this kind."""
+
+    def backend(self, job: Job, settings: Settings) -> RendezvousBackend:
+        """Through what elastic workers of this kind find each other."""
+        return RendezvousBackend.NONE
+
+    def has_interchangeable_workers(self, job: Job) -> bool:
+        """Does only the number of elastic workers matter, although they meet at no rendezvous of this control plane?"""
+        return False
+
+    def needs_gang_restart(self, job: Job) -> bool:
+        """Do processes wait for ever for a lost peer, even if that peer is started again?"""
+        return False
 
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         """Completes the replica's plain pod, which it may change, with environment, init containers and volumes."""
@@ -37,6 +57,10 @@ class Framework:
         """How upstream's messages call the job: by its name where a leader decides, with its namespace where the workers do."""
         name = job.metadata.name
         return name if self.leader_type(job) is not None else f"{job.metadata.namespace}/{name}"
+
+    def failed_subject(self, job: Job) -> str:
+        """The name and verb in upstream's message that the job failed."""
+        return f"{job.metadata.name} is"
 
     def has_succeeded(self, job: Job, pods: Sequence[Pod], failed: Collection[str]) -> bool | None:
         """A rule of its own for success; None: the common rule for the head or the workers. `failed` are the uids of pods that have

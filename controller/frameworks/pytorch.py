@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous import c10d_store, readiness, worker_library
-from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
+from controller.deciding.settings import Settings
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.protocol import Framework, Replica, total
 from controller.watching.snapshot import Snapshot
@@ -22,6 +23,16 @@ INIT_CONTAINER = "init-pytorch"
 
 
 class PyTorch(Framework):
+    has_selector = True
+    has_upstream_autoscaler = True
+
+    def backend(self, job: Job, settings: Settings) -> RendezvousBackend:
+        return backend_in_use(job, settings)
+
+    def has_interchangeable_workers(self, job: Job) -> bool:
+        """Workers that meet at an etcd of the user's own; in torch's own c10d worker 0 is the host of the others."""
+        return job.elastic is not None and job.elastic.rdzv_backend in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2)
+
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         job, backend = view.job, view.backend
         pod = with_environment(pod, environment(job, replica, backend=backend))

@@ -46,6 +46,9 @@ class TensorFlow(Framework):
     def called(self, job: Job) -> str:
         return f"{job.metadata.namespace}/{job.metadata.name}"
 
+    def failed_subject(self, job: Job) -> str:
+        return f"{self.called(job)} has"
+
     def tolerates(self, job: Job, type: str) -> bool:
         return job.options.enable_dynamic_worker and type == WORKER
 

@@ -9,7 +9,8 @@ from controller.deciding.actions import Action, Delete, DeleteJob, Forget, JobEv
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import ENDS, holds, is_over, reason_of, with_condition
 from controller.deciding.objects.differences import reconciled
-from controller.deciding.replicas.tally import Tally, replica_statuses
+from controller.deciding.replicas.replica_statuses import replica_statuses
+from controller.deciding.replicas.tally import Tally
 from controller.watching.snapshot import Phase, Pod, Service, Snapshot
 from elastic.api.job import Job, JobStatus, ReplicaStatus
 from elastic.api.words import CleanPodPolicy, ConditionType

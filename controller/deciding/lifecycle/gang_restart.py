@@ -7,16 +7,18 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
+from controller.deciding import compat
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
 from controller.deciding.settings import Settings
+from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import total
 from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Rescale
-from elastic.api.words import Cause, JobMode, RestartScope
+from elastic.api.words import Cause, RestartScope
 
 PAUSE = "pause"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10, 300
@@ -33,11 +35,10 @@ def restarts_as_a_whole(job: Job, settings: Settings) -> bool:
         return False
     if job.run_policy.restart_scope is not None:
         return job.run_policy.restart_scope is RestartScope.GROUP
-    if settings.strict or any(type in job.kind.servers for type in job.replicas):
+    if not compat.has_gang_restarts(settings) or any(type in job.kind.servers for type in job.replicas):
         return False
-    # What an elastic group of other kinds cannot do when it is resized, it cannot do when it loses one either; and MXNet waits for a
-    # lost peer for ever, whether that one is started again or not.
-    return job.elastic is not None or (job.kind.name == "MXJob" and job.options.job_mode is JobMode.TRAIN)
+    # An elastic group of other kinds cannot go on after a loss, as it cannot after a change of its size.
+    return job.elastic is not None or FRAMEWORKS[job.kind.name].needs_gang_restart(job)
 
 
 def name_of(job: Job) -> str:

@@ -11,7 +11,8 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.cleanup import everything_deleted
 from controller.deciding.lifecycle.conditions import holds, reason_of, with_condition, without_condition
 from controller.deciding.rendezvous.world_status import record_restarts
-from controller.deciding.replicas.tally import replica_statuses, tally
+from controller.deciding.replicas.replica_statuses import replica_statuses
+from controller.deciding.replicas.tally import tally
 from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, JobStatus, ReplicaStatus
 from elastic.api.words import ConditionType

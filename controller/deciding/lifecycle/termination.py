@@ -14,7 +14,7 @@ from controller.deciding.lifecycle.success import has_succeeded
 from controller.deciding.lifecycle.verdicts import Fate, Verdict
 from controller.deciding.rendezvous import c10d_recovery, world_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas.tally import replica_statuses
+from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.frameworks import FRAMEWORKS
 from elastic.api.job import ElasticStatus
 
@@ -88,9 +88,9 @@ def _closed(view: JobView) -> Plan:
 def _failed_by(view: JobView, fatal: Sequence[Verdict]) -> Plan:
     job, counts = view.job, view.counts
     type = fatal[0].type
-    words = f"{FRAMEWORKS[job.kind.name].called(job)} has" if job.kind.name == "TFJob" else f"{job.metadata.name} is"
-    message = f"{job.kind.name} {words} failed because {counts[type].failed} {type} replica(s) failed."
-    reason = FRAMEWORKS[job.kind.name].failed_reason
+    framework = FRAMEWORKS[job.kind.name]
+    message = f"{job.kind.name} {framework.failed_subject(job)} failed because {counts[type].failed} {type} replica(s) failed."
+    reason = framework.failed_reason
     event = normal(reason_of(job, reason), message)
     if failure.by_exit_code(job, fatal[0]):
         message = f'job "{job.metadata.name}" is failing because "{type}" replica(s) failed.'

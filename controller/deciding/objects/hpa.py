@@ -4,20 +4,21 @@ A job in a queue of Kueue's has none: Kueue admits a number of workers, and susp
 
 from collections.abc import Iterator
 
+from controller.deciding import compat
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.settings import Settings
+from controller.frameworks import FRAMEWORKS
 from elastic.api.job import Job, Object
 from elastic.api.kinds import API_VERSION
 
-UPSTREAM = "PyTorchJob"
-"""The one kind for which the Training Operator makes an autoscaler."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def autoscaler(job: Job, settings: Settings) -> Iterator[Object]:
     policy = job.elastic
-    if policy is None or policy.metrics is None or (settings.strict and job.kind.name != UPSTREAM) or _is_queued(job, settings):
+    has_one = compat.has_autoscalers_for_all_kinds(settings) or FRAMEWORKS[job.kind.name].has_upstream_autoscaler
+    if policy is None or policy.metrics is None or not has_one or _is_queued(job, settings):
         return
     least, most = job.bounds
     yield {
@@ -44,4 +45,4 @@ def left_out(job: Job, settings: Settings) -> Iterator[JobEvent]:
 
 
 def _is_queued(job: Job, settings: Settings) -> bool:
-    return bool(job.metadata.labels.get(QUEUE)) and not settings.strict
+    return bool(job.metadata.labels.get(QUEUE)) and compat.knows_kueue(settings)

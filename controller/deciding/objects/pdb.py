@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.objects.ownership import owned_metadata
-from controller.deciding.replicas import replica_slots
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_TYPE, job_labels
@@ -12,10 +12,10 @@ from elastic.api.names import REPLICA_TYPE, job_labels
 
 def disruption_budget(view: JobView) -> Iterator[Object]:
     job = view.job
-    if job.elastic is None or WORKER not in job.replicas or view.snapshot.settings.strict:
+    if job.elastic is None or WORKER not in job.replicas or not compat.has_disruption_budgets(view.snapshot.settings):
         return
     least = job.least_workers
-    if not replica_slots.are_counted(view):
+    if not view.has_interchangeable_workers:
         # Nobody can take a worker's place before it goes: without one to spare a drain would wait for ever.
         least = min(least, max(0, job.workers - 1))
     labels = job_labels(job.kind, job.metadata.name) | {REPLICA_TYPE: WORKER.lower()}

@@ -4,6 +4,7 @@ An elastic job needs room for its least workers only; the others come when there
 
 from collections.abc import Iterator
 
+from controller.deciding import compat
 from controller.deciding.actions import JobEvent, Plan, warning
 from controller.deciding.events import template_reason
 from controller.deciding.job_view import JobView
@@ -26,7 +27,7 @@ def pod_group(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     if not settings.gang_scheduler:
         return
     policy = job.run_policy.scheduling_policy or SchedulingPolicy()
-    spec: Object = {"minMember": _least_pods(job, policy, strict=settings.strict)}
+    spec: Object = {"minMember": _least_pods(job, policy, settings)}
     resources = policy.min_resources if policy.min_resources is not None else _resources(job, spec["minMember"])
     metadata = owned_metadata(job, job.metadata.name)
     if job.metadata.annotations:
@@ -87,12 +88,12 @@ def of_schedulers(job: Job, settings: Settings) -> Iterator[JobEvent]:
         yield warning(template_reason(job, "SchedulerName"), message)
 
 
-def _least_pods(job: Job, policy: SchedulingPolicy, *, strict: bool) -> int:
+def _least_pods(job: Job, policy: SchedulingPolicy, settings: Settings) -> int:
     if policy.min_available is not None:
         return policy.min_available
     others = sum(spec.replicas for type, spec in job.replicas.items() if type != WORKER)
     workers = job.workers
-    if not strict and job.elastic is not None and job.elastic.min_replicas is not None:
+    if compat.starts_with_fewer_workers(settings) and job.elastic is not None and job.elastic.min_replicas is not None:
         workers = min(workers, job.elastic.min_replicas)
     return others + workers
 

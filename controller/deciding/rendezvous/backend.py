@@ -1,7 +1,8 @@
-"""Decides where the workers of a job meet: at the rendezvous server, at a c10d store of the job's own, or as the user has arranged it."""
+"""Decides where the workers of a PyTorchJob meet: at the rendezvous server, at a c10d store of the job, or as its user has arranged."""
 
 from enum import Enum
 
+from controller.deciding import compat
 from controller.deciding.settings import Settings
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
@@ -34,7 +35,7 @@ def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:
             return RendezvousBackend.NONE
         return RendezvousBackend.STORE if begun == RendezvousBackend.STORE.value else wanted
     asks_for_c10d = job.elastic is not None and job.elastic.rdzv_backend is RdzvBackend.C10D
-    if settings.strict or (settings.rendezvous is None and not asks_for_c10d):
+    if not compat.has_our_rendezvous(settings) or (settings.rendezvous is None and not asks_for_c10d):
         return RendezvousBackend.NONE
     return wanted
 
@@ -42,7 +43,7 @@ def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:
 def _wanted_backend(job: Job) -> RendezvousBackend:
     """The backend that follows from the job's spec alone; NONE where the user chose how workers meet."""
     policy = job.elastic
-    if policy is None or job.kind.name != "PyTorchJob" or [*job.replicas] != [WORKER]:
+    if policy is None or [*job.replicas] != [WORKER]:
         return RendezvousBackend.NONE
     if policy.rdzv_host or policy.standalone or policy.rdzv_backend in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2):
         return RendezvousBackend.NONE

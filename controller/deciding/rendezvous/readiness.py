@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from controller.deciding import compat
 from controller.deciding.actions import SetCondition
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
@@ -71,7 +72,7 @@ class Readiness:
 
 def is_gated(view: JobView) -> bool:
     """Do new workers get the readiness gate? At other rendezvous the controller does not see who is in the world."""
-    return view.backend is RendezvousBackend.OURS and not view.snapshot.settings.strict
+    return view.backend is RendezvousBackend.OURS and compat.has_readiness_gates(view.snapshot.settings)
 
 
 def gated(view: JobView, pod: Object) -> Object:

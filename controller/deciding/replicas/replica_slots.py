@@ -6,26 +6,14 @@ from collections.abc import Sequence
 from itertools import chain
 
 from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import slot_assignment
 from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.kinds import WORKER
-from elastic.api.words import RdzvBackend
-
-FOREIGN = (RdzvBackend.ETCD, RdzvBackend.ETCD_V2)
-
-
-def are_counted(view: JobView) -> bool:
-    """Does only the number of workers matter? Not where the others meet at one of them, nor where all must be as upstream has it."""
-    job = view.job
-    if job.elastic is None or not job.kind.native_elastic or view.snapshot.settings.strict:
-        return False
-    return view.backend is not RendezvousBackend.NONE or job.kind.name == "MPIJob" or job.elastic.rdzv_backend in FOREIGN
 
 
 def of_workers(view: JobView) -> slot_assignment.SlotAssignment:
     job, pods = view.job, _workers(view.snapshot)
-    if are_counted(view):
+    if view.has_interchangeable_workers:
         return slot_assignment.by_count_in_places(wanted(view), pods)
     assigned = slot_assignment.in_places(job.workers, pods)
     is_elastic = job.elastic is not None and job.kind.native_elastic
@@ -34,7 +22,7 @@ def of_workers(view: JobView) -> slot_assignment.SlotAssignment:
 
 def of_hosts(view: JobView) -> list[int]:
     """The indexes of the workers that should be, also while one of them is away: for whoever must know them beforehand."""
-    if not are_counted(view):
+    if not view.has_interchangeable_workers:
         return list(range(view.job.workers))
     assigned, here = of_workers(view), _workers(view.snapshot)
     going = {pod.index for pod in assigned.surplus}

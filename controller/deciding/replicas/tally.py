@@ -1,14 +1,10 @@
-"""Counts a job's pods by replica type and writes the counts the way upstream's clients read them."""
+"""Counts a job's pods by replica type."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.watching.snapshot import Phase, Pod
-from elastic.api import names
-from elastic.api.job import Job, ReplicaStatus
-from elastic.api.kinds import WORKER
-
-WITH_SELECTOR = ("PyTorchJob", "PaddleJob", "JAXJob")
+from elastic.api.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +34,3 @@ def _count(pods: Iterable[Pod]) -> Tally:
         failed=sum(pod.phase is Phase.FAILED and not pod.is_deleting for pod in found),
         leaving=sum(pod.phase is Phase.RUNNING and pod.is_deleting for pod in found),
     )
-
-
-def replica_statuses(job: Job, counts: Mapping[str, Tally]) -> dict[str, ReplicaStatus]:
-    return {
-        type: ReplicaStatus(active=count.active, succeeded=count.succeeded, failed=count.failed, selector=_selector(job, type))
-        for type, count in counts.items()
-    }
-
-
-def _selector(job: Job, type: str) -> str:
-    # A HorizontalPodAutoscaler finds the pods by it. Upstream writes it for three kinds only; ours for whatever is elastic as well.
-    if job.kind.name in WITH_SELECTOR or (job.elastic is not None and type == WORKER):
-        return names.selector(job.kind, job.metadata.name, type)
-    return ""

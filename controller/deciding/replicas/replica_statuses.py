@@ -1,0 +1,23 @@
+"""Writes the counts of a job's pods the way upstream's clients read them."""
+
+from collections.abc import Mapping
+
+from controller.deciding.replicas.tally import Tally
+from controller.frameworks import FRAMEWORKS
+from elastic.api import names
+from elastic.api.job import Job, ReplicaStatus
+from elastic.api.kinds import WORKER
+
+
+def replica_statuses(job: Job, counts: Mapping[str, Tally]) -> dict[str, ReplicaStatus]:
+    return {
+        type: ReplicaStatus(active=count.active, succeeded=count.succeeded, failed=count.failed, selector=_selector(job, type))
+        for type, count in counts.items()
+    }
+
+
+def _selector(job: Job, type: str) -> str:
+    # A HorizontalPodAutoscaler finds the pods by it. Upstream writes it for three kinds only; ours for whatever is elastic as well.
+    if FRAMEWORKS[job.kind.name].has_selector or (job.elastic is not None and type == WORKER):
+        return names.selector(job.kind, job.metadata.name, type)
+    return ""
