@@ -1,12 +1,12 @@
 """Decides what to do about one job. `plan` derives one view of the job and its cluster, and asks the steps below in their order; the first
 step that returns a Plan decides. Whoever carries a plan out may fail half-way: the next plan starts from what is really there.
 
-An eviction: `disruption.notices` finds the pod's DisruptionTarget condition, `replica_plan.plan_replicas` fills a slot for its replacement,
-`departures.departures` writes that the worker leaves, and `expectation.expectation` names it in what the rendezvous server must know.
+An eviction: `disruption.notices` finds the condition DisruptionTarget or the deletion of the pod, `slot_assignment.by_count` finds a slot
+for its replacement, `departures.departures` adds the worker to those that leave, and `expectation.expectation` names it to the server.
 The end of the evicted pod is never charged, for `failure.judge` skips workers that leave.
 
-From 3 workers to 2: `slot_assignment.by_count` picks the surplus worker, and `departures.departures` writes into the status that it leaves.
-The next plan sets the expectation, which has the worker save its state; `departures` releases its pod once a world has formed without it.
+From 3 workers to 2: `slot_assignment.by_count` picks the surplus worker, and `departures.departures` adds it to those that leave, in the
+status and in the expectation, so that the server has it save its state. A later plan deletes its pod, once a world works without it.
 """
 
 import dataclasses

@@ -1,5 +1,5 @@
 """Decides which workers leave a world at the rendezvous server, and when the pod of a leaving worker may be deleted.
-A worker leaves in three steps: its leaving stands in the status, the server notifies it, its pod is deleted once a world works without it.
+The status and the server learn of it in the same plan; a later plan deletes the pod, once a world works without the worker.
 """
 
 from collections.abc import Sequence
