@@ -74,15 +74,15 @@ class RendezvousLink:
 
 
 def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
-    """Times become durations from now, because the clocks of two hosts are never compared."""
+    """Times become durations from now, because the clocks of two hosts are never compared. Numbers are cut to what a message may hold."""
     return wire.Expectation(
         members=told.members,
         pending=told.pending,
         leaving=tuple(
-            wire.Leaving(member=leave.member, by_s=max(0.0, (leave.by - now).total_seconds()), cause=leave.cause) for leave in told.leaving
+            wire.Leaving(member=leave.member, by_s=_seconds((leave.by - now).total_seconds()), cause=leave.cause) for leave in told.leaving
         ),
         ended=tuple(
-            wire.Ended(member=end.member, pod_uid=end.pod_uid, run=end.run, cause=end.cause.value, is_last=end.is_last)
+            wire.Ended(member=end.member, pod_uid=end.pod_uid, run=_count(end.run), cause=end.cause.value, is_last=end.is_last)
             for end in told.ended
         ),
         finished=told.finished,
@@ -91,7 +91,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         booked_to=told.booked_to,
         closed=told.closed,
         charged=tuple(
-            wire.Charge(cause=charge.cause, age_s=max(0.0, (now - charge.at).total_seconds()), count=charge.count)
+            wire.Charge(cause=charge.cause, age_s=_seconds((now - charge.at).total_seconds()), count=charge.count)
             for charge in told.charged
         ),
         fruitless=told.fruitless,
@@ -100,7 +100,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         max=told.most,
         sizes=told.sizes,
         budget=_budget(told.budget),
-        grace_s=told.grace_s,
+        grace_s=_seconds(told.grace_s),
         floor=told.floor,
         term=told.term,
     )
@@ -108,12 +108,20 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
 
 def _budget(budget: Budget) -> wire.Budget:
     return wire.Budget(
-        max_restarts=budget.max_restarts,
-        by_cause=dict(budget.by_cause),
+        max_restarts=None if budget.max_restarts is None else _count(budget.max_restarts),
+        by_cause={cause: _count(most) for cause, most in budget.by_cause},
         window_s=budget.window_s,
-        without_progress=budget.without_progress,
+        without_progress=None if budget.without_progress is None else _count(budget.without_progress),
         hang_s=budget.hang_s,
     )
+
+
+def _seconds(seconds: float) -> float:
+    return min(max(0.0, seconds), wire.MOST_SECONDS)
+
+
+def _count(number: int) -> int:
+    return min(number, wire.MOST_COUNTED)
 
 
 def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:

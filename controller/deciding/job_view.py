@@ -4,11 +4,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from controller.deciding.actions import JobEvent
 from controller.deciding.lifecycle.disruption import Notice
 from controller.deciding.lifecycle.verdicts import Verdict
+from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
 from controller.watching.snapshot import Pod, Snapshot
@@ -48,4 +49,4 @@ class JobView:
     @property
     def deadline(self) -> datetime | None:
         seconds, start = self.job.run_policy.active_deadline_seconds, self.status.start_time
-        return None if seconds is None or start is None else start + timedelta(seconds=seconds)
+        return None if seconds is None or start is None else after(start, seconds)

@@ -17,8 +17,10 @@ MAX_WORDS = 1024
 Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
 NameOrNone = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
 Words = Annotated[str, Meta(max_length=MAX_WORDS)]
-Seconds = Annotated[float, Meta(ge=0, le=366 * 86400)]
-Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+MOST_SECONDS = 366 * 86400
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+MOST_COUNTED = 1_000_000
+Count = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
 Generation = Annotated[int, Meta(ge=0, le=2**53)]
 KnownGeneration = Annotated[int, Meta(ge=0, le=2**52)]
 """A generation from which the next ones are counted: it leaves room for them."""

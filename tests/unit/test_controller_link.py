@@ -10,6 +10,7 @@ from job_builders import restarts
 
 from controller.acting.link import RendezvousLink, expectation
 from controller.deciding.actions import Budget, End, Leave, SetExpectation
+from elastic.api.book import Charge
 from elastic.api.words import Cause
 from elastic.membership import wire
 
@@ -319,3 +320,17 @@ async def test_a_world_stands_since_it_was_formed_or_first_heard_of_by_our_own_c
         assert (known.size, known.has_stepped, known.incarnations) == (2, True, {"a": "uid/1"})
     finally:
         running.cancel()
+
+
+def test_what_is_larger_than_a_message_holds_is_told_as_the_most_it_holds() -> None:
+    """`maxRestarts` and `scaleInGraceSeconds` may be 2^31 - 1, and a server that refuses each word about the job keeps it waiting."""
+    most, long_ago = 2**31 - 1, datetime(2000, 1, 1, tzinfo=UTC)
+    told = tell(
+        grace_s=float(most),
+        leaving=(Leave("a", datetime.max.replace(tzinfo=UTC), "plan"),),
+        ended=(End("a", "u", most, Cause.USER),),
+        budget=Budget(max_restarts=most, by_cause=(("user", most),), without_progress=most, window_s=most, hang_s=most),
+        charged=(Charge(cause="user", at=long_ago),),
+    )
+    said = msgspec.json.decode(msgspec.json.encode(expectation(told, now=NOW)), type=wire.Expectation)
+    assert (said.budget.max_restarts, said.grace_s, said.charged[0].age_s) == (wire.MOST_COUNTED, wire.MOST_SECONDS, wire.MOST_SECONDS)

@@ -1,13 +1,14 @@
 """Decides what becomes of a job at its end and afterwards: the last status, the clean-up of its pods, and when the job itself goes."""
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from msgspec.structs import replace
 
 from controller.deciding.actions import Action, Delete, DeleteJob, Forget, JobEvent, Plan, Update, normal
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import ENDS, holds, is_over, reason_of, with_condition
+from controller.deciding.moments import after
 from controller.deciding.objects.differences import reconciled
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import Tally
@@ -53,7 +54,7 @@ def clean_up(view: JobView) -> Plan | None:
 def due_at(status: JobStatus, ttl_s: int | None) -> datetime | None:
     """When a job that is over goes itself; None: never."""
     end = _end(status)
-    return None if ttl_s is None or end is None else end + timedelta(seconds=ttl_s)
+    return None if ttl_s is None or end is None else after(end, ttl_s)
 
 
 def _end(status: JobStatus) -> datetime | None:

@@ -13,6 +13,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
+from controller.deciding.moments import after
 from controller.deciding.settings import Settings
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import total
@@ -105,7 +106,7 @@ def _next(known: ElasticStatus, what: str, *, cause: Cause, size: int, now: date
 def _pause_s(last: Rescale | None, now: datetime) -> int:
     if last is None or last.at is None:
         return 0
-    before_s = last.phases.get(PAUSE, 0) // 1000
+    before_s = min(last.phases.get(PAUSE, 0) // 1000, LONGEST_PAUSE_S)
     if now - last.at > RAN_WELL + timedelta(seconds=before_s):
         return 0
     return min(2 * before_s or FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -125,10 +126,10 @@ def pause_until(view: JobView) -> datetime | None:
     last = known.last_rescale if view.restarts_as_a_whole and known is not None else None
     if last is None or last.at is None or not last.phases.get(PAUSE):
         return None
-    pause = timedelta(milliseconds=last.phases[PAUSE])
-    end = last.at + pause
+    pause_s = min(last.phases[PAUSE] / 1000, LONGEST_PAUSE_S)
+    end = after(last.at, pause_s)
     # Further away than it is long: the clock has stepped back, and nobody shall wait until it is there again.
-    return end if now < end <= now + pause + SKEW else None
+    return end if now < end <= after(now, pause_s) + SKEW else None
 
 
 def may_start(view: JobView) -> bool:

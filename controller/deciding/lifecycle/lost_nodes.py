@@ -4,11 +4,12 @@ A place, a name and a quota stay taken until a pod is gone, so waiting for ever 
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from controller.deciding.actions import Delete, Plan, warning
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import LOST
+from controller.deciding.moments import after
 from controller.watching.snapshot import Pod, Snapshot, pod_from
 from elastic.api.job import Job
 from elastic.kube.resources import PODS
@@ -48,7 +49,7 @@ def _given_up_at(pod: Pod, snapshot: Snapshot) -> datetime | None:
     node = snapshot.nodes.get(pod.node)
     if node is not None and LOST.isdisjoint(node.taints):
         return None
-    return pod.gone_by + timedelta(seconds=PATIENCE_S)
+    return after(pod.gone_by, PATIENCE_S)
 
 
 def _words(job: Job, pod: Pod) -> str:

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from controller.deciding.actions import Action, Create, Delete, JobEvent, warning
 from controller.deciding.lifecycle.end_reasons import is_refused
+from controller.deciding.moments import after
 from controller.watching.snapshot import NotCreated, Phase, Pod, Snapshot, pod_from
 from elastic.api.book import Refusal
 from elastic.api.job import ElasticStatus, Job, JobStatus
@@ -136,11 +137,11 @@ def _waiting(status: JobStatus, now: datetime) -> Iterator[Refusal]:
 
 def _is_waiting(entry: Refusal, now: datetime) -> bool:
     # Further away than it is long: the clock has stepped back, and nobody shall wait until it is there again.
-    return now < _end(entry) <= now + timedelta(seconds=_pause_s(entry)) + SKEW
+    return now < _end(entry) <= after(now, _pause_s(entry)) + SKEW
 
 
 def _end(entry: Refusal) -> datetime:
-    return entry.at + timedelta(seconds=_pause_s(entry))
+    return after(entry.at, _pause_s(entry))
 
 
 def _pause_s(entry: Refusal) -> int:
