@@ -1,9 +1,11 @@
-"""How deep YAML and JSON may be nested, found out without recursion. PyYAML composes by recursion in C without a limit, so that a few
-kilobytes of brackets end the process; what reads the values afterwards recurses in Python.
+"""What reading YAML and JSON may cost, found out without recursion. PyYAML composes by recursion in C without a limit, so that a few
+kilobytes of brackets end the process; what reads the values afterwards recurses in Python. PyYAML also copies what an alias merges
+(`<<: *a`), and its numbers of base 60 cost the square of their length.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -25,6 +27,47 @@ def line_too_deep(text: str | bytes) -> int | None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
     return None
+
+
+MOST_ALIASED = 3 << 20
+"""Characters and values that the aliases of a text may add to it, each written out; an API server takes no larger text."""
+MOST_DIGITS = 400
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+def line_too_costly(text: str | bytes) -> tuple[int, str] | None:
+    """The first line of YAML at which aliases add too much or a number is too long, and which; None if there is none. Raises YAMLError."""
+    sizes: dict[str, int] = {}
+    size = added = 0
+    holders: list[tuple[str | None, int]] = []
+    for event in yaml.parse(text, Loader=LOADER):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if isinstance(event, yaml.AliasEvent):
+            more = sizes.get(event.anchor or "", 1)  # what contains itself is too deep anyway
+            size, added = size + more, added + more
+            if added > MOST_ALIASED:
+                return line, f"its aliases stand for more than {MOST_ALIASED} characters"
+        elif isinstance(event, yaml.ScalarEvent):
+            size += 1 + len(event.value)
+            if _is_long_number(event):
+                return line, f"a number has more than {MOST_DIGITS} digits"
+            if event.anchor:
+                sizes[event.anchor] = 1 + len(event.value)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            holders.append((event.anchor, size))
+            size += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = holders.pop()
+            if anchor:
+                sizes[anchor] = size - before
+    return None
+
+
+def _is_long_number(event: yaml.ScalarEvent) -> bool:
+    if len(event.value) <= MOST_DIGITS:
+        return False
+    return event.tag in _NUMBERS or (event.implicit[0] and _BASE_60.fullmatch(event.value) is not None)
 
 
 def is_too_deep(value: Any) -> bool:

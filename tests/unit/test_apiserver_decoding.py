@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from types import FrameType
 from typing import Any
 
@@ -46,9 +47,9 @@ def test_a_body_may_be_as_deep_as_is_said_and_no_deeper(media: str):
     refusal(b"[" * (MOST_DEPTH + 1) + b"]" * (MOST_DEPTH + 1), media)
 
 
-def test_aliases_of_aliases_are_read_without_being_written_out():
+def test_aliases_of_aliases_are_refused_where_they_would_fill_any_memory_written_out():
     lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 60))]
-    assert len(decoding.parse("\n".join(lines).encode(), YAML)) == 60
+    assert "its aliases stand for more than" in refusal("\n".join(lines).encode(), YAML)
 
 
 @pytest.mark.parametrize("body", [b"a: 2024-13-41", b"a: " + b"1" * 5000, b"{1: 2", b"? [a]\n: b", b"a: \xff"])
@@ -105,3 +106,34 @@ def work(body: bytes, monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_twice_as_many_repeated_keys_take_at_most_twice_the_work(monkeypatch: pytest.MonkeyPatch):
     assert work(repeating(800), monkeypatch) <= 2 * work(repeating(400), monkeypatch) + 1000
+
+
+MERGED_IN_TURN = "a0: &a0 {x: 1, y: 2}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 20)}]}}\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (MERGED_IN_TURN, "its aliases stand for more than"),
+        ("a: &a " + "x" * 100_000 + "\nb: [" + ", ".join(["*a"] * 100) + "]", "its aliases stand for more than"),
+        ("a: 1" + ":59" * 500_000, "a number has more than"),
+        ("a: 1" + ":59" * 400 + ".5", "a number has more than"),
+        ('a: !!int "1' + ":59" * 400 + '"', "a number has more than"),
+    ],
+    ids=["merged in turn", "a long text", "base 60", "base 60 with a fraction", "by its tag"],
+)
+def test_yaml_that_costs_more_than_its_length_is_refused_with_its_line(body: str, why: str):
+    begun = time.process_time()
+    assert why in (told := refusal(body.encode(), YAML))
+    assert "line " in told
+    assert time.process_time() - begun < 5
+
+
+def test_aliases_and_merges_of_ordinary_size_are_read():
+    text = b"a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: [*a, *a]\nd: 1:30\n"
+    assert decoding.parse(text, YAML) == {"a": {"x": 1}, "b": {"x": 1, "y": 2}, "c": [{"x": 1}] * 2, "d": 90}
+
+
+@pytest.mark.parametrize("value", ["!!timestamp x", "!!bool x", '!!int ""', '!!float ""', "1" + ":59" * 180 + ".5"])
+def test_a_value_that_is_not_what_its_tag_says_is_refused(value: str):
+    assert "error parsing YAML" in refusal(b"a: " + value.encode(), YAML)

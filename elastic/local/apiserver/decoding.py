@@ -13,10 +13,12 @@ from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Json, StatusError, bad, bad_request, invalid
 from elastic.local.apiserver.resources import ResourceType
 from elastic.local.apiserver.typed import Decoder, WrongType, go_name
-from elastic.nesting import LOADER, TOO_DEEP, is_too_deep, line_too_deep
+from elastic.nesting import LOADER, TOO_DEEP, is_too_deep, line_too_costly, line_too_deep
 
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml")
 JSON_TYPES = ("", "application/json")
+NOT_ITS_TAG = (AttributeError, LookupError, OverflowError, TypeError)
+"""What PyYAML raises for `!!timestamp x`, `!!bool x`, `!!int ""` and a number of base 60 that no float holds."""
 MOST_TOLD = 100
 """Unknown and repeated fields, as a real server tells of no more."""
 SUPPORTED = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
@@ -40,7 +42,11 @@ def _yaml(body: bytes) -> Any:
     try:
         if (line := line_too_deep(body)) is not None:
             raise bad_request(f"error parsing YAML: line {line}: {TOO_DEEP}")
+        if (costly := line_too_costly(body)) is not None:
+            raise bad_request("error parsing YAML: line {}: {}".format(*costly))
         return yaml.load(body, LOADER)
+    except NOT_ITS_TAG as e:
+        raise bad_request(f"error parsing YAML: a value is not what its tag says: {e!r}") from None
     except (yaml.YAMLError, ValueError) as e:  # a date of no month or a number of too many digits is no YAMLError
         raise bad_request(f"error parsing YAML: error converting YAML to JSON: {e}") from None
 
