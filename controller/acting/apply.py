@@ -27,6 +27,7 @@ from controller.deciding.actions import (
     warning,
 )
 from controller.deciding.objects.differences import OWNED_LABEL
+from controller.deciding.replicas import loss_backoff
 from controller.watching.keys import JOBS, Key, owner_uid
 from controller.watching.observe import WatchScope
 from controller.watching.snapshot import NotCreated
@@ -106,10 +107,15 @@ class Applier:
         if not self._speak(job, plan.actions, is_awaited=departs) and departs:
             # Untold members must not lose their pods: these go in the reconcile after the server's answer. Everything else goes on.
             plan, outcome.is_waiting = _without_departures(plan), True
+        unmade = [action for action in plan.actions if isinstance(action, Create) and action.resource == PODS]
         for stage in _stages(plan.actions):
             done = await self._act_all(key, job, stage, outcome)
+            made = {id(action) for action, is_done in zip(stage, done, strict=True) if is_done}
+            unmade = [action for action in unmade if id(action) not in made]
             if not all(is_done for action, is_done in zip(stage, done, strict=True) if _is_needed_by_pods(action)):
                 break
+        if plan.status is not None and unmade:
+            plan = replace(plan, status=loss_backoff.without_unmade(plan.status, (action.object for action in unmade)))
         if plan.status is not None and plan.status != old and not (plan.is_final and (outcome.errors or outcome.is_waiting)):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
         # What was done is told as it is; what the status must say first waits until it does.

@@ -23,7 +23,7 @@ from controller.deciding.objects.pods import pod_for
 from controller.deciding.objects.services import services
 from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, readiness, worker_library, world_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas import creation_backoff, pod_revision
+from controller.deciding.replicas import creation_backoff, loss_backoff, pod_revision
 from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.frameworks import FRAMEWORKS
@@ -37,8 +37,10 @@ def keep_running(view: JobView) -> Plan:
     """Lost pods are counted, then made again; missing replicas are made, and surplus ones deleted."""
     known = view.status.elastic or ElasticStatus()
     lost = [verdict for verdict in view.verdicts if verdict.fate is Fate.AGAIN]
-    replicas = plan_replicas(view)
+    replicas, stale = plan_replicas(view), pod_revision.stale_pods(view)
+    made = creation_backoff.made_now(view, replicas.missing)
     elastic = _with_group(view, failure.counted(view), replicas, lost)
+    elastic = loss_backoff.with_made(view, elastic, made, parted=(*replicas.surplus, *stale))
     restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in known.counted)
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
@@ -47,7 +49,7 @@ def keep_running(view: JobView) -> Plan:
         status = replace(status, elastic=elastic)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
     replaced = [verdict.pod for verdict in lost if verdict.pod.uid in known.counted]
-    going = [*replaced, *replicas.surplus, *pod_revision.stale_pods(view)]
+    going = [*replaced, *replicas.surplus, *stale]
     ready = readiness.of_workers(view, going=going)
     first = _first_pod_events(view) if replicas.missing else ()
     news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
@@ -74,10 +76,8 @@ def _actions(view: JobView, replicas: ReplicaPlan, going: list[Pod]) -> Iterator
     yield from creation_backoff.without_waiting(objects, view.status, now)
     yield from cleanup.deletions(going)
     yield from services(view, replicas.filled)
-    held_back = creation_backoff.held_back(view.status, now)
-    for type, index in replicas.missing:
-        if type not in held_back:
-            yield Create(PODS, pod_for(view, type, index))
+    for type, index in creation_backoff.made_now(view, replicas.missing):
+        yield Create(PODS, pod_for(view, type, index))
 
 
 def _objects(view: JobView) -> Iterator[Object]:

@@ -1,5 +1,5 @@
-"""The particulars of restarts and refused pods that a job's status keeps for a while: so that each restart is counted once and within the
-budget's window, and pods are not made again and again without a pause."""
+"""The particulars of restarts and of pods that were refused or lost that a job's status keeps for a while: so that each restart is
+counted once and within the budget's window, and pods are not made again and again without a pause."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
+MOST_KNOWN = 64
+"""So many of the pods that were made of late are known by their number, for each replica type."""
 MOST_GENERATION = 2**48
 """No job has so many groups. A status that says more was written by somebody else; the rendezvous server counts to 2^53, and would have no
 room for those to come."""
@@ -52,3 +54,29 @@ class Refusal(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     at: Time
     """When the newest try was refused, after which the next one waits pauseSeconds."""
     pause_seconds: int = 0
+
+
+class Made(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A pod that was made when others of its type had been made before."""
+
+    index: Times
+    at: Time
+
+
+class Replacements(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Pods of one replica type that were made of late, and those of them that were lost in a row soon after."""
+
+    type: str
+    made: Annotated[tuple[Made, ...], Meta(max_length=MOST_KNOWN)] = ()
+    """The newest ones that are not known to be lost."""
+    lost: Annotated[tuple[Times, ...], Meta(max_length=MOST_KNOWN)] = ()
+    """The numbers of those that were lost since the newest try."""
+    count: Times = 0
+    """How many were lost in a row."""
+    tries: Times = 0
+    """How often in a row a place was lost again."""
+    at: Time | None = None
+    """When the newest try was lost, after which the next one waits pauseSeconds."""
+    pause_seconds: Times = 0
+    message: str = ""
+    """What became of the newest that was lost."""

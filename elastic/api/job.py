@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from elastic.api.book import CauseWord, Charge, Generation, Refusal, Restart, Time, Times
+from elastic.api.book import CauseWord, Charge, Generation, Refusal, Replacements, Restart, Time, Times
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.words import (
     CleanPodPolicy,
@@ -310,6 +310,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     count as disruptions (uid/container/run); of pods that exist, and of the last that did."""
     refused: tuple[Refusal, ...] = ()
     """Pods that nodes or the API server have refused in a row, and how long the next try waits; at most two for each replica type."""
+    replaced: tuple[Replacements, ...] = ()
+    """Pods that were made of late, and how many of them were lost soon after; one entry for each replica type at most."""
 
 
 class JobStatus(_Wire, frozen=True, kw_only=True):

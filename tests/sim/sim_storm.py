@@ -290,7 +290,7 @@ class Storm:
     async def _settled(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while loop.time() < max(began, self.laws.last_write) + QUIET_S or self.cluster.has_forsaken():
+        while loop.time() < max(began, self.laws.last_write) + QUIET_S or self.cluster.has_forsaken() or self._waits_after_losses():
             await asyncio.sleep(5.0)
             self.keep_controllers()
             self._bury()
@@ -306,6 +306,15 @@ class Storm:
         await asyncio.sleep(3.0)
         if self.laws.writes > before and not any(at <= now() for at in due):
             raise AssertionError(f"a plan for a right world is empty: {self.laws.newest} was written")
+
+    def _waits_after_losses(self) -> bool:
+        """Is a place empty because its pods were lost again and again? It is filled when the pause is over."""
+        conditions = ((self.job or {}).get("status") or {}).get("conditions") or ()
+        return any(
+            "in a row were lost soon after they were created" in c["message"]
+            for c in conditions
+            if c["type"] not in ("Succeeded", "Failed")
+        )
 
     def _due(self) -> list[datetime]:
         """When time alone will change something about the job."""

@@ -110,6 +110,7 @@ def test_ends_of_pods_that_are_gone_are_not_kept_for_ever() -> None:
         cluster.settle()
         cluster.run_all()
         cluster.set("train-worker-0", Phase.FAILED, code=137)
+        cluster.now += timedelta(seconds=301)  # so far apart none waits for the one before
     cluster.settle()
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {"user": REMEMBERED + 5}

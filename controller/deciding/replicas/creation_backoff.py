@@ -1,17 +1,20 @@
 """Decides how long pods wait that a node or the API server has refused, before they are made again: twice as long after each try.
+How long those wait that were taken in and lost soon after is for `loss_backoff`; both are looked at and told together here.
 A pod that a node refused keeps its place until then, and counts as one that is pending: all else about the job goes on meanwhile.
 What has been refused stands in the status, so that another controller waits as long. The store pod of c10d waits in the same way.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from msgspec import structs
 
 from controller.deciding.actions import Action, Create, Delete, JobEvent, warning
+from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
+from controller.deciding.replicas import loss_backoff
 from controller.watching.snapshot import NotCreated, Phase, Pod, Snapshot, pod_from
 from elastic.api.book import Refusal
 from elastic.api.job import ElasticStatus, Job, JobStatus
@@ -31,7 +34,8 @@ STORE = "store"
 
 
 def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
-    """The status with each refusal that is new in this look, and without those that have been made up for."""
+    """The status with each refusal and loss that is new in this look, and without refusals that have been made up for."""
+    status = loss_backoff.noted(job, snapshot, status)
     known, types = status.elastic or ElasticStatus(), {"": STORE, **{type.lower(): type for type in job.replicas}}
     entries = {(entry.type, entry.node != ""): entry for entry in known.refused if not _is_over(job, snapshot, entry)}
     new = [pod for pod in _refused(snapshot) if pod.type in types and pod.uid not in known.counted]
@@ -95,9 +99,10 @@ def with_waiting(snapshot: Snapshot, status: JobStatus) -> Snapshot:
     return replace(snapshot, pods=pods) if waiting else snapshot
 
 
-def held_back(status: JobStatus, now: datetime) -> frozenset[str]:
-    """The types of which the API server takes no pods at the moment."""
-    return frozenset(entry.type for entry in _waiting(status, now) if not entry.node)
+def made_now(view: JobView, missing: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Of the missing replicas those that need not wait: the API server takes pods of their type, and they were not lost again and again."""
+    held_back = frozenset(entry.type for entry in _waiting(view.status, view.snapshot.now) if not entry.node)
+    return loss_backoff.made_now(view, (place for place in missing if place[0] not in held_back))
 
 
 def without_waiting(actions: Iterator[Action], status: JobStatus, now: datetime) -> Iterator[Action]:
@@ -107,14 +112,16 @@ def without_waiting(actions: Iterator[Action], status: JobStatus, now: datetime)
 
 
 def next_try(status: JobStatus, now: datetime) -> datetime | None:
-    return min((_end(entry) for entry in _waiting(status, now)), default=None)
+    ends = [_end(entry) for entry in _waiting(status, now)]
+    return min(filter(None, (*ends, loss_backoff.next_try(status, now))), default=None)
 
 
 def in_words(status: JobStatus, snapshot: Snapshot) -> str:
     """What the message of a condition goes on with while pods wait. It stays the same for as long as they do."""
     now, taken = snapshot.now, sorted(one.message for one in snapshot.not_created if one.is_taken)
     by_name = f"{WAITS}for a name: {taken[0].rstrip('.')}." if taken else ""
-    return by_name + "".join(map(_pause_in_words, _waiting(status, now)))
+    lost = (f"{WAITS}{words}" for words in loss_backoff.in_words(status, now))
+    return by_name + "".join((*map(_pause_in_words, _waiting(status, now)), *lost))
 
 
 def _pause_in_words(entry: Refusal) -> str:

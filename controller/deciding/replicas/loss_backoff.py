@@ -1,0 +1,181 @@
+"""Decides how long a replica waits that is lost again and again soon after it was made: by a crash, by a deletion from outside, or
+without a trace. The first losses in a row are made up for at once; after them each try waits twice as long. Only lost places wait.
+Which pods were made of late and how many of them were lost stands in the status (`status.elastic.replaced`), so another controller
+waits as long.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from msgspec import structs
+
+from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle.end_reasons import is_refused
+from controller.deciding.moments import after
+from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.watching.snapshot import LAUNCHER_INDEX, Phase, Pod, Snapshot
+from elastic.api import names
+from elastic.api.book import MOST_KNOWN, Made, Replacements
+from elastic.api.job import ElasticStatus, Job, JobStatus, Object
+from elastic.api.kinds import WORKER
+from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+
+FREE_TRIES = 3
+"""So many losses of one place in a row are made up for at once: a single eviction or crash costs no second."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 2, 300
+RAN_WELL = timedelta(seconds=300)
+"""A pod that was made up for and has lived for so long is not part of a loop, and ends it."""
+SKEW = timedelta(seconds=5)
+"""By so much the clocks of two controllers may differ."""
+LONGEST_MESSAGE = 300
+
+
+def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
+    """The status with each loss that is new in this look of a pod that was made of late."""
+    known = status.elastic or ElasticStatus()
+    entries = tuple(_with_losses(job, snapshot, entry) for entry in known.replaced if entry.type in job.replicas)
+    return status if entries == known.replaced else structs.replace(status, elastic=structs.replace(known, replaced=entries))
+
+
+def _with_losses(job: Job, snapshot: Snapshot, entry: Replacements) -> Replacements:
+    pods = {pod.index: pod for pod in snapshot.pods if pod.type == entry.type.lower()}
+    gone = [made.index for made in entry.made if _is_young(made, snapshot.now) and _is_lost(pods.get(made.index))]
+    if not gone:
+        return entry
+    left = tuple(made for made in entry.made if made.index not in gone)
+    lost = [index for index in gone if not _was_refused(pods.get(index))]
+    entry = structs.replace(_with_survivors(entry, pods, snapshot.now), made=left)
+    if not lost:
+        return entry
+    most = min(MOST_KNOWN, max(1, job.replicas[entry.type].replicas))
+    return _counted(entry, lost, most=most, message=_what(job, entry.type, lost[-1], pods.get(lost[-1])), now=snapshot.now)
+
+
+def _is_young(made: Made, now: datetime) -> bool:
+    return now - RAN_WELL < made.at <= now + SKEW
+
+
+def _is_lost(pod: Pod | None) -> bool:
+    return pod is None or pod.is_deleting or pod.phase is Phase.FAILED
+
+
+def _was_refused(pod: Pod | None) -> bool:
+    """That is for creation_backoff to slow down."""
+    return pod is not None and is_refused(pod)
+
+
+def _what(job: Job, type: str, index: int, pod: Pod | None) -> str:
+    name = names.pod_name(job.kind, job.metadata.name, type, index)
+    if pod is None:
+        return f"{name} vanished"
+    if pod.is_deleting:
+        return f"{name} was deleted" + (f" ({pod.disruption})" if pod.disruption else "")
+    ends = (f"{c.exit_reason or 'Error'}, exit code {c.exit_code}" for c in (*pod.inits, *pod.containers) if c.exit_code)
+    return f"{name} failed: {pod.disruption or pod.reason or next(ends, 'no reason is given')}"
+
+
+def _with_survivors(entry: Replacements, pods: Mapping[int, Pod], now: datetime) -> Replacements:
+    """The entry without pods that are too old to tell; where one of these still works, the losses before count no more."""
+    old = [made for made in entry.made if not _is_young(made, now)]
+    if not old:
+        return entry
+    young = tuple(made for made in entry.made if made not in old)
+    if any(not _is_lost(pods.get(made.index)) for made in old):
+        return Replacements(type=entry.type, made=young)
+    return structs.replace(entry, made=young)
+
+
+def _counted(entry: Replacements, lost: Sequence[int], *, most: int, message: str, now: datetime) -> Replacements:
+    """A place that is lost once more begins another try, and so does one more loss than there are places (`most`), where any number is as
+    good as another. What is lost beside it, or while it waits, belongs to the same try."""
+    if entry.at is not None and now - RAN_WELL > _end(entry):
+        entry = Replacements(type=entry.type, made=entry.made)
+    count, together = entry.count + len(lost), tuple(sorted({*entry.lost, *lost})[:MOST_KNOWN])
+    is_same_try = bool(entry.lost) and len(entry.lost) + len(lost) <= most and set(entry.lost).isdisjoint(lost)
+    entry = structs.replace(entry, count=count, message=message[:LONGEST_MESSAGE])
+    if is_same_try or _is_waiting(entry, now):
+        return structs.replace(entry, lost=together)
+    tries = entry.tries + 1
+    doubled = min(max(0, tries - FREE_TRIES - 1), 16)
+    pause_s = 0 if tries <= FREE_TRIES else min(FIRST_PAUSE_S * 2**doubled, LONGEST_PAUSE_S)
+    return structs.replace(entry, tries=tries, at=now, pause_seconds=pause_s, lost=tuple(sorted(lost)[:MOST_KNOWN]))
+
+
+def made_now(view: JobView, missing: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Of the missing replicas those that do not wait. A group that starts anew as a whole is made whole, or not at all."""
+    waiting = {entry.type: entry for entry in _waiting(view.status, view.snapshot.now)}
+    if waiting and view.restarts_as_a_whole:
+        return []
+    is_by_count, places = view.backend is not RendezvousBackend.NONE, list(missing)
+    for type, entry in waiting.items():
+        beside = _beside(entry, [place for place in places if place[0] == type], is_by_count=is_by_count and type == WORKER)
+        places = [place for place in places if place[0] != type or place in beside]
+    return places
+
+
+def _beside(entry: Replacements, places: list[tuple[str, int]], *, is_by_count: bool) -> list[tuple[str, int]]:
+    """The places that are missing for another reason. Where only the count matters, another index would take the place of a lost one."""
+    if len(entry.lost) >= MOST_KNOWN:
+        return []
+    return places[len(entry.lost) :] if is_by_count else [place for place in places if place[1] not in entry.lost]
+
+
+def with_made(view: JobView, known: ElasticStatus, made: Collection[tuple[str, int]], *, parted: Iterable[Pod]) -> ElasticStatus:
+    """The status with the pods that are made in this round, but for a job's first ones, and without those that we part with ourselves."""
+    job, snapshot = view.job, view.snapshot
+    entries, going = {entry.type: entry for entry in known.replaced}, {(pod.type, pod.index) for pod in parted}
+    for type in (type for type in job.replicas if type in job.status.replica_statuses):
+        before, indexes = entries.get(type, Replacements(type=type)), {index for word, index in made if word == type}
+        kept = tuple(one for one in before.made if one.index not in indexes and (type.lower(), one.index) not in going)
+        new = tuple(Made(index=index, at=snapshot.now) for index in sorted(indexes))
+        if kept + new != before.made:
+            pods = {pod.index: pod for pod in snapshot.pods if pod.type == type.lower()}
+            entry = _with_survivors(structs.replace(before, made=kept), pods, snapshot.now)
+            entries[type] = structs.replace(entry, made=(*entry.made, *new)[-MOST_KNOWN:])
+    replaced = tuple(entry for entry in entries.values() if entry.made or entry.tries)
+    return known if replaced == known.replaced else structs.replace(known, replaced=replaced)
+
+
+def without_unmade(status: JobStatus, pods: Iterable[Object]) -> JobStatus:
+    """The status without those pods: they could not be created, so that nobody can lose them."""
+    labels = [pod["metadata"]["labels"] for pod in pods]
+    unmade = {(label.get(REPLICA_TYPE), int(label.get(REPLICA_INDEX, LAUNCHER_INDEX))) for label in labels}
+    if not unmade or status.elastic is None or not status.elastic.replaced:
+        return status
+    entries = (
+        structs.replace(entry, made=tuple(made for made in entry.made if (entry.type.lower(), made.index) not in unmade))
+        for entry in status.elastic.replaced
+    )
+    replaced = tuple(entry for entry in entries if entry.made or entry.tries)
+    return structs.replace(status, elastic=structs.replace(status.elastic, replaced=replaced))
+
+
+def next_try(status: JobStatus, now: datetime) -> datetime | None:
+    return min((_end(entry) for entry in _waiting(status, now)), default=None)
+
+
+def in_words(status: JobStatus, now: datetime) -> Iterator[str]:
+    """For each type that waits: how long, until when, and for what."""
+    for entry in _waiting(status, now):
+        pods = (
+            f"{entry.count} pods ({entry.type}) in a row were lost soon after they were created, the last one: {entry.message.rstrip('.')}."
+        )
+        yield f"{entry.pause_seconds} s, until {_end(entry):%H:%M:%S} UTC, to create pods again: {pods}"
+
+
+def _waiting(status: JobStatus, now: datetime) -> Iterator[Replacements]:
+    return (entry for entry in (status.elastic.replaced if status.elastic is not None else ()) if _is_waiting(entry, now))
+
+
+def _is_waiting(entry: Replacements, now: datetime) -> bool:
+    # Further away than it is long: the clock has stepped back, and nobody shall wait until it is there again.
+    return entry.at is not None and now < _end(entry) <= now + timedelta(seconds=_pause_s(entry)) + SKEW
+
+
+def _end(entry: Replacements) -> datetime:
+    assert entry.at is not None
+    return after(entry.at, _pause_s(entry))
+
+
+def _pause_s(entry: Replacements) -> int:
+    return min(entry.pause_seconds, LONGEST_PAUSE_S)

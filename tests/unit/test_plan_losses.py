@@ -1,0 +1,165 @@
+"""A replica that is lost again and again soon after it was made waits: when, for how long, and what that leaves alone."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from job_builders import NOW, Cluster, created, elastic_job, job, replica
+from msgspec import structs
+
+from controller.deciding.actions import Create
+from controller.deciding.replicas.loss_backoff import without_unmade
+from controller.watching.snapshot import Phase
+from elastic.api.job import ElasticStatus, Job
+from elastic.kube.resources import PODS
+
+
+def running(restart: str = "ExitCode", **types: int) -> Cluster:
+    cluster = Cluster(job(**{type: replica(count, restart=restart) for type, count in (types or {"Worker": 3}).items()}))
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    return cluster
+
+
+def elastic(cluster: Cluster) -> ElasticStatus:
+    assert cluster.job.status.elastic is not None
+    return cluster.job.status.elastic
+
+
+def lose(cluster: Cluster, name: str = "train-worker-1", how: str = "fails") -> None:
+    if how == "fails":
+        cluster.set(name, Phase.FAILED, code=137)
+    elif how == "vanishes":
+        del cluster.pods[name]
+    else:
+        cluster.pods[name] = replace(cluster.pods[name], is_deleting=True)
+        cluster.settle()
+        del cluster.pods[name]
+    cluster.settle()
+
+
+def pauses(cluster: Cluster, how: str, *, losses: int) -> list[int]:
+    """How long the place stays empty after each loss, a second at a time."""
+    found = []
+    for _ in range(losses):
+        lose(cluster, how=how)
+        waited = 0
+        while "train-worker-1" not in cluster.pods:
+            assert waited < 400
+            cluster.now += timedelta(seconds=1)
+            waited += 1
+            cluster.settle()
+        cluster.run_all()
+        cluster.settle()
+        found.append(waited)
+    return found
+
+
+@pytest.mark.parametrize("how", ["fails", "vanishes", "is deleted"])
+def test_the_first_losses_in_a_row_are_made_up_for_at_once_and_later_ones_ever_more_slowly(how: str) -> None:
+    assert pauses(running(), how, losses=13) == [0, 0, 0, 0, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+
+
+def test_the_condition_says_what_happened_how_often_and_when_the_next_try_is() -> None:
+    cluster = running()
+    pauses(cluster, "fails", losses=4)
+    cluster.set("train-worker-1", Phase.FAILED, code=137)
+    plans = cluster.settle()
+    assert plans[-1].look_again_at == NOW + timedelta(seconds=2)
+    assert cluster.job.status.conditions[-1].message.endswith(
+        " It waits 2 s, until 12:00:02 UTC, to create pods again: 4 pods (Worker) in a row were lost soon after they were created, "
+        "the last one: train-worker-1 failed: Error, exit code 137."
+    )
+    cluster.now += timedelta(seconds=2)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    assert "It waits" not in cluster.job.status.conditions[-1].message
+
+
+def test_what_was_lost_for_the_first_time_does_not_wait_for_what_is_lost_again_and_again() -> None:
+    cluster = running(Master=1, Worker=3)
+    pauses(cluster, "fails", losses=9)
+    lose(cluster)
+    lose(cluster, "train-worker-2")
+    lose(cluster, "train-master-0")
+    assert cluster.names() == ["train-master-0", "train-worker-0", "train-worker-2"]
+
+
+def test_any_number_of_pods_that_are_lost_together_are_one_try() -> None:
+    """All workers of a job with a bad image end at nearly the same time, and none of them has been lost twice."""
+    cluster = running(Worker=40)
+    for _ in range(4):
+        for name in cluster.names():
+            cluster.set(name, Phase.FAILED, code=137)
+        cluster.settle()
+        assert len(cluster.pods) == 40
+        cluster.run_all()
+        cluster.settle()
+    assert elastic(cluster).replaced[0].tries == 3
+
+
+def test_a_pod_that_has_run_for_minutes_ends_the_row() -> None:
+    cluster = running()
+    pauses(cluster, "fails", losses=7)
+    cluster.now += timedelta(seconds=301)
+    assert pauses(cluster, "fails", losses=4) == [0, 0, 0, 0]
+
+
+def test_losses_far_apart_never_wait() -> None:
+    cluster = running()
+    for _ in range(12):
+        assert pauses(cluster, "vanishes", losses=1) == [0]
+        cluster.now += timedelta(seconds=301)
+
+
+def test_what_the_job_itself_parts_with_is_no_loss() -> None:
+    cluster = running(restart="OnFailure")
+    for _ in range(12):
+        cluster.job = replaced_workers(cluster, 2)
+        cluster.settle()
+        cluster.job = replaced_workers(cluster, 3)
+        cluster.settle()
+        assert len(cluster.pods) == 3
+        cluster.run_all()
+
+
+def replaced_workers(cluster: Cluster, count: int) -> Job:
+    types = dict(cluster.job.replicas)
+    types["Worker"] = structs.replace(types["Worker"], replicas=count)
+    return structs.replace(cluster.job, replicas=types)
+
+
+def test_where_only_the_count_matters_another_number_is_no_way_around_the_pause() -> None:
+    cluster = Cluster(elastic_job(3, elastic={"rdzvBackend": "etcd"}))
+    cluster.settle()
+    cluster.run_all()
+    pauses(cluster, "vanishes", losses=6)
+    del cluster.pods["train-worker-1"]
+    assert all(created(plan) == [] for plan in cluster.settle())
+
+
+def test_a_clock_that_has_stepped_back_keeps_nobody_waiting() -> None:
+    cluster = running()
+    pauses(cluster, "fails", losses=9)
+    lose(cluster)
+    assert "train-worker-1" not in cluster.pods
+    cluster.now -= timedelta(hours=1)
+    cluster.settle()
+    assert "train-worker-1" in cluster.pods
+
+
+def test_a_pod_that_could_not_be_created_is_not_lost() -> None:
+    """Its name was taken by another job's pod, and the condition said that pods had vanished."""
+    cluster = running()
+    del cluster.pods["train-worker-1"]
+    planned = cluster.round()
+    assert planned.status is not None
+    pods = [action.object for action in planned.actions if isinstance(action, Create) and action.resource == PODS]
+    assert [pod["metadata"]["name"] for pod in pods] == ["train-worker-1"]
+    assert planned.status.elastic is not None
+    assert [made.index for made in planned.status.elastic.replaced[0].made] == [1]
+    left = without_unmade(planned.status, pods)
+    assert left.elastic is not None
+    assert left.elastic.replaced == ()
