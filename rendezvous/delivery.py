@@ -144,7 +144,7 @@ def restricted(spec: Mapping[str, Any]) -> dict[str, Any]:
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     is_roots = (spec.get("securityContext") or {}).get("runAsUser") == 0
-    return context | ({"runAsUser": IMAGE_USER} if is_roots else {})
+    return context | ({"runAsUser": IMAGE_USER, "runAsGroup": IMAGE_USER} if is_roots else {})
 
 
 def _env(delivery: Delivery, container: Mapping[str, Any]) -> list[dict[str, Any]]:

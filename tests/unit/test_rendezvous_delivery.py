@@ -53,8 +53,8 @@ def test_where_the_whole_pod_is_roots_the_library_is_brought_by_the_images_own_u
     given = pod()
     given["spec"]["securityContext"] = {"runAsUser": 0}
     context = deliver(given, DELIVERY)["spec"]["initContainers"][-1]["securityContext"]
-    assert (context["runAsUser"], context["runAsNonRoot"]) == (IMAGE_USER, True)
-    assert f"USER {IMAGE_USER}:" in (Path(__file__).parents[2] / "deploy" / "Dockerfile").read_text()
+    assert (context["runAsUser"], context["runAsGroup"], context["runAsNonRoot"]) == (IMAGE_USER, IMAGE_USER, True)
+    assert f"USER {IMAGE_USER}:{IMAGE_USER}" in (Path(__file__).parents[2] / "deploy" / "Dockerfile").read_text()
 
 
 def test_the_rendezvous_of_the_environment_is_ours_as_a_whole() -> None:
