@@ -132,6 +132,12 @@ def pause_until(view: JobView) -> datetime | None:
     return end if now < end <= after(now, pause_s) + SKEW else None
 
 
+def pause_in_words(view: JobView) -> str:
+    """What the message of a condition goes on with during the pause."""
+    end = pause_until(view)
+    return f" It waits until {end:%H:%M:%S} UTC to create all pods again." if end is not None else ""
+
+
 def may_start(view: JobView) -> bool:
     """Not before all pods of the former group are gone: under their names new pods would meet old ones."""
     return not view.restarts_as_a_whole or (not pods_of_earlier_starts(view.job, view.snapshot) and pause_until(view) is None)
