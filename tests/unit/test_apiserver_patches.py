@@ -93,3 +93,26 @@ def test_a_strategic_patch_keeps_every_container_and_adds_the_new(present: list[
     assert sorted(c["name"] for c in after) == sorted({*present, *patched})
     assert {c["name"]: c["image"] for c in after} == {**dict.fromkeys(present, "old"), **dict.fromkeys(patched, "new")}
     assert [c["name"] for c in after if c["name"] in patched] == patched
+
+
+def test_a_json_patch_that_nests_deeper_with_each_operation_is_refused_in_words() -> None:
+    """Shallow operations build what no request could hold, deep enough for the recursion of whatever looks at it later."""
+    deeper = [{"op": "add", "path": "/spec" + "/a" * count, "value": {}} for count in range(1, 1500)]
+    with pytest.raises(StatusError, match="nested more than 100 deep") as refused:
+        patches.json_patch({"spec": {}}, deeper)
+    assert refused.value.code == 400
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"data": {"$retainKeys": 5}},
+        {"data": {"$retainKeys": [{"a": 1}]}},
+        {"data": {"$deleteFromPrimitiveList/f": 5}},
+        {"data": {"$deleteFromPrimitiveList/g": ["x"]}},
+    ],
+)
+def test_a_directive_of_the_wrong_form_is_a_bad_request(patch: Json) -> None:
+    with pytest.raises(StatusError, match=r"\$retainKeys|\$deleteFromPrimitiveList") as refused:
+        patches.strategic({"data": {"f": ["a"], "g": "text"}}, patch, {})
+    assert refused.value.code == 400

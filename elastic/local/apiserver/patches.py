@@ -10,6 +10,7 @@ from jsonpointer import JsonPointerException, resolve_pointer
 
 from elastic.local.apiserver import schemas
 from elastic.local.apiserver.errors import Json, StatusError, bad_request
+from elastic.nesting import TOO_DEEP
 
 MOST_COPIED = 3 << 20
 
@@ -40,6 +41,8 @@ def json_patch(target: Json, operations: Any) -> Any:
             if copied > MOST_COPIED:
                 raise StatusError(413, "RequestEntityTooLarge", f"Unable to complete the JSON patch: its copies exceed {MOST_COPIED} bytes")
             target = jsonpatch.apply_patch(target, [_lenient(target, op)])
+        except RecursionError:
+            raise bad_request(f"the JSON patch makes an object that cannot be stored: {TOO_DEEP}") from None
         except (jsonpatch.JsonPatchException, JsonPointerException, TypeError, KeyError, IndexError) as e:
             raise _unfit(op, i, e) from None
     return target
@@ -89,14 +92,17 @@ def _strategic_object(target: Any, patch: Json, schema: Json) -> Json:
         return {}
     out = dict(target) if isinstance(target, dict) else {}
     if "$retainKeys" in patch:
-        keep = set(patch["$retainKeys"])
+        keep = set(_directive(patch, "$retainKeys", of=str))
         out = {k: v for k, v in out.items() if k in keep}
     for key, value in patch.items():
         if key in ("$patch", "$retainKeys") or key.startswith("$setElementOrder/"):
             continue
         if key.startswith("$deleteFromPrimitiveList/"):
             field = key.partition("/")[2]
-            out[field] = [v for v in out.get(field) or [] if v not in value]
+            gone, there = _directive(patch, key), out.get(field) or []
+            if not isinstance(there, list):
+                raise bad_request(f"{key} is given, but {field} is no list")
+            out[field] = [v for v in there if v not in gone]
             continue
         if value is None:
             out.pop(key, None)
@@ -109,6 +115,14 @@ def _strategic_object(target: Any, patch: Json, schema: Json) -> Json:
         if field not in patch and isinstance(out.get(field), list):
             out[field] = _ordered(out[field], out[field], patch[key], _merge_key(schema.get("properties", {}).get(field, {})))
     return out
+
+
+def _directive(patch: Json, key: str, *, of: type = object) -> list[Any]:
+    """What a directive of the patch lists."""
+    listed = patch[key]
+    if not isinstance(listed, list) or not all(isinstance(item, of) for item in listed):
+        raise bad_request(f"error decoding patch: {key} must be a list of {'strings' if of is str else 'values'}")
+    return listed
 
 
 def _merge_key(field: Json) -> str | None:

@@ -24,6 +24,7 @@ from elastic.local.apiserver.errors import (
 )
 from elastic.local.apiserver.objects import Mutate, Objects, Part
 from elastic.local.apiserver.store import Store
+from elastic.nesting import TOO_DEEP, is_too_deep
 
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 JSON_PATCH, APPLY = "application/json-patch+json", "application/apply-patch+yaml"
@@ -193,4 +194,6 @@ def patched(call: Call, current: Json, patch: Any) -> Json:
         out = patches.merge(current, patch)
     if not isinstance(out, dict):
         raise bad_request("the patch leaves no object")
+    if is_too_deep(out):
+        raise bad_request(f"the patch makes an object that cannot be stored: {TOO_DEEP}")
     return {**out, "apiVersion": out.get("apiVersion", call.kind.api_version), "kind": out.get("kind", call.kind.kind)}
