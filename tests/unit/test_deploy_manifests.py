@@ -134,6 +134,41 @@ def test_pods_of_the_control_plane_fit_the_level_restricted_and_say_what_they_ne
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_pods_of_a_dead_node_are_replaced_within_seconds(build: Build, overlay: str) -> None:
+    for pod, _ in containers(build(overlay)):
+        waits = {toleration["key"]: toleration for toleration in pod["tolerations"]}
+        assert waits.keys() == {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+        for toleration in waits.values():
+            assert (toleration["operator"], toleration["effect"], toleration["tolerationSeconds"]) == ("Exists", "NoExecute", 5)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_controllers_and_server_prefer_nodes_that_stay_and_to_be_apart_and_start_anywhere(build: Build, overlay: str) -> None:
+    found = build(overlay)
+    for name, other in (("elastic-controller", "elastic-rendezvous"), ("elastic-rendezvous", "elastic-controller")):
+        pod = only(found, "Deployment", name)["spec"]["template"]["spec"]
+        assert all(set(rules) == {"preferredDuringSchedulingIgnoredDuringExecution"} for rules in pod["affinity"].values())
+        (stays,) = pod["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        rules = stays["preference"]["matchExpressions"]
+        assert {rule["operator"] for rule in rules} == {"NotIn"}, "a node without the label fits as well"
+        keys = {rule["key"] for rule in rules}
+        assert {"karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType", "cloud.google.com/gke-spot"} < keys
+        (apart,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        there = only(found, "Deployment", other)["spec"]["template"]["metadata"]["labels"]
+        assert apart["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= there.items()
+        assert apart["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_update_of_the_server_waits_for_no_pod_of_a_dead_node_and_never_has_two_that_serve(build: Build, overlay: str) -> None:
+    deployment = only(build(overlay), "Deployment", "elastic-rendezvous")["spec"]
+    assert deployment["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    assert deployment["replicas"] == 1
+    container = deployment["template"]["spec"]["containers"][0]
+    assert container["readinessProbe"]["periodSeconds"] == container["startupProbe"]["periodSeconds"] == 1
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_network_policies_open_ports_that_there_are_and_all_that_serve(build: Build, overlay: str) -> None:
     found = build(overlay)
     for item in (item for item in found if item["kind"] == "NetworkPolicy"):
