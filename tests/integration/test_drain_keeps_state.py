@@ -14,8 +14,9 @@ from elastic.kube.nodes import cordon, drain
 from elastic.kube.resources import PODS
 from elastic.local import LocalCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(400)]
-DRAINED_WITHIN_S = 120.0
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(600)]
+DRAINED_WITHIN_S = 240.0
+"""The replacements import torch, and then all start training anew, on a machine that may be busy."""
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +32,13 @@ async def workers_on(run: ElasticRun, node: str) -> list[str]:
     return [name for name, found in conditions.items() if any(c["type"] == "Ready" and c["status"] == "True" for c in found)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_a_drain_of_the_node_with_all_workers_loses_no_steps(cluster: LocalCluster, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "drains"), [(1, 2), (2, 1)])
+async def test_a_drain_of_the_node_with_all_workers_loses_no_steps(cluster: LocalCluster, workers: int, drains: int) -> None:
     async with elastic_run(cluster, f"drained-{workers}", workers=workers, steps=5000, minReplicas=workers, maxReplicas=workers) as run:
         first, second = "node-0", "node-1"
         await cordon(run.kube, second)
         await run.step(5, world=workers)
-        for node, other in ((first, second), (second, first)):
+        for node, other in ((first, second), (second, first))[:drains]:
 
             async def all_are_there(node: str = node) -> bool:
                 return len(await workers_on(run, node)) == workers
@@ -49,4 +50,5 @@ async def test_a_drain_of_the_node_with_all_workers_loses_no_steps(cluster: Loca
             await run.new_world(workers, after=worlds)
         assert run.training.repeated == 0
         assert set(await run.restarts()) <= {"disruption", "plan"}
-        await cordon(run.kube, second, is_cordoned=False)
+        for node in (first, second):
+            await cordon(run.kube, node, is_cordoned=False)
