@@ -47,7 +47,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WorkerReadiness:
     """What a worker's condition should say, and of whom."""
 
     reason: Reason
@@ -105,31 +105,32 @@ class _Look:
     snapshot: Snapshot
     world: World
 
-    def verdict(self, pod: Pod) -> Verdict | None:
+    def verdict(self, pod: Pod) -> WorkerReadiness | None:
         """None where the condition stays as it is."""
         run, was = self._run(pod), _holder(pod)
         if _is_met(pod) and (run is None or was is None or was.run != run):
-            return Verdict(Reason.STARTED_ANEW, "The container that was in the world has ended", was or Holder(run or 0))
+            return WorkerReadiness(Reason.STARTED_ANEW, "The container that was in the world has ended", was or Holder(run or 0))
         if run is None or not self._stands:
             return None
         if not self._is_inside(pod):
             is_out = _is_met(pod) and self._is_whole
-            return Verdict(Reason.NOT_IN_WORLD, f"World {self.world.generation} is without this worker", Holder(run)) if is_out else None
+            words = f"World {self.world.generation} is without this worker"
+            return WorkerReadiness(Reason.NOT_IN_WORLD, words, Holder(run)) if is_out else None
         return self._inside(pod, Holder(run, self._agent(pod)), was)
 
-    def _inside(self, pod: Pod, holder: Holder, was: Holder | None) -> Verdict | None:
+    def _inside(self, pod: Pod, holder: Holder, was: Holder | None) -> WorkerReadiness | None:
         is_same = was is not None and was.is_same(holder)
         if was is not None and was.run != holder.run and was.agent and was.agent == holder.agent:
             return None  # the server has not noticed yet that this agent went with its container
         if is_same and _is_met(pod) and not _is_spare(pod):
             return None
         if self.world.has_stepped:
-            return Verdict(Reason.STEP_REPORTED, f"Training reported a step in world {self.world.generation}", holder)
+            return WorkerReadiness(Reason.STEP_REPORTED, f"Training reported a step in world {self.world.generation}", holder)
         if self._due is not None and self._due <= self.snapshot.now:
             seconds = self._policy.ready_after_seconds
-            return Verdict(Reason.WORLD_STANDS, f"World {self.world.generation} has stood for {seconds} s", holder)
+            return WorkerReadiness(Reason.WORLD_STANDS, f"World {self.world.generation} has stood for {seconds} s", holder)
         if _is_met(pod) and not is_same:
-            return Verdict(Reason.STARTED_ANEW, "The agent that was in the world has ended", was or holder)
+            return WorkerReadiness(Reason.STARTED_ANEW, "The agent that was in the world has ended", was or holder)
         return None
 
     def spares(self, pods: Sequence[Pod]) -> list[Pod]:
@@ -144,8 +145,8 @@ class _Look:
         room = max(0, max(1, self.job.least_workers - 1) - unproven)
         return sorted(outside, key=lambda pod: (not _is_spare(pod), pod.index))[:room]
 
-    def spare(self, pod: Pod) -> Verdict:
-        return Verdict(Reason.SPARE, "This worker can take a place in the world when another goes", Holder(self._run(pod) or 0))
+    def spare(self, pod: Pod) -> WorkerReadiness:
+        return WorkerReadiness(Reason.SPARE, "This worker can take a place in the world when another goes", Holder(self._run(pod) or 0))
 
     def next_moment(self, pods: Sequence[Pod]) -> datetime | None:
         """When the world will have stood for long enough, where that makes a worker Ready."""
@@ -215,13 +216,13 @@ def _holder(pod: Pod) -> Holder | None:
     return None if found is None else Holder(int(found[1]), "" if found[2] == "unknown" else found[2])
 
 
-def _says(pod: Pod, verdict: Verdict) -> bool:
+def _says(pod: Pod, verdict: WorkerReadiness) -> bool:
     """Does the condition say so already?"""
     there = pod.in_world
     return there is not None and (there.is_true, there.reason, _holder(pod)) == (verdict.reason.is_met, verdict.reason, verdict.holder)
 
 
-def _change(pod: Pod, verdict: Verdict, *, now: datetime) -> SetCondition:
+def _change(pod: Pod, verdict: WorkerReadiness, *, now: datetime) -> SetCondition:
     condition: Object = {
         "type": IN_WORLD,
         "status": "True" if verdict.reason.is_met else "False",
