@@ -58,7 +58,7 @@ TABLE = (
     EndReason(Place.POD, "Preempted", Meaning.DISRUPTION, "schedulers other than the default one"),
     EndReason(Place.POD, "Evicted", Meaning.REFUSED, "kubelet: the node is short of memory, disk or process ids"),
     EndReason(Place.POD, "NodeShutdown", Meaning.REFUSED, "kubelet: the node is shutting down"),
-    EndReason(Place.POD, INSUFFICIENT, Meaning.REFUSED, "kubelet: `OutOfcpu`, `OutOfmemory`, `OutOfpods`, `OutOfnvidia.com/gpu` ..."),
+    EndReason(Place.POD, INSUFFICIENT, Meaning.REFUSED, "kubelet: the node lacks the resource, such as cpu, pods or nvidia.com/gpu"),
     EndReason(Place.POD, "UnexpectedAdmissionError", Meaning.REFUSED, "kubelet: a device plugin could not allocate"),
     EndReason(Place.POD, "TopologyAffinityError", Meaning.REFUSED, "kubelet: no NUMA node has all that the pod needs"),
     EndReason(Place.POD, "SMTAlignmentError", Meaning.REFUSED, "kubelet: the CPUs are not whole cores"),
