@@ -15,16 +15,25 @@ pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(24
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("pytorch-*/train.py"))
 WATCHED = """
-import os, runpy, sys
+import os, runpy, sys, time
 import torch.distributed as dist
 destroy = dist.destroy_process_group
 def watched():
     print("before:", threads(), flush=True)
     destroy()
+    # A joined thread may stand in /proc for another moment; one of a group that is held stays.
+    until = time.monotonic() + 10
+    while threads() and time.monotonic() < until:
+        time.sleep(0.01)
     print("after:", threads(), flush=True)
 def threads():
-    names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
-    return [name for name in names if "gloo" in name]
+    return [name for name in map(name_of, os.listdir("/proc/self/task")) if "gloo" in name]
+def name_of(task):
+    try:
+        with open(f"/proc/self/task/{task}/comm") as comm:
+            return comm.read().strip()
+    except OSError:
+        return ""  # it ended in between
 dist.destroy_process_group = watched
 runpy.run_path(sys.argv[1], run_name="__main__")
 """
