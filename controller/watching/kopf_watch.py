@@ -15,6 +15,7 @@ import aiohttp
 import kopf
 
 from controller.watching.keys import JOBS
+from controller.watching.kopf_answers import ShallowAnswer
 from elastic.kube.access import Access
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -154,7 +155,7 @@ class _Kopf:
             connector = aiohttp.TCPConnector(ssl=access.tls if access.tls is not None else True, limit=0)
             trace = aiohttp.TraceConfig()
             trace.on_request_end.append(was_answered)
-            session = aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[trace])
+            session = aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[trace], response_class=ShallowAnswer)
             return kopf.AiohttpSession(server=access.server, aiohttp_session=session, default_namespace=access.namespace)
 
         return login

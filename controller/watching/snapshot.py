@@ -276,7 +276,11 @@ def node_from(raw: Mapping[str, Any]) -> Node:
 
 
 def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    """None also for a date that no datetime holds: the API server takes a year 0."""
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
 
 
 def _phase(word: str | None) -> Phase:

@@ -16,6 +16,7 @@ import aiohttp
 import orjson
 
 from elastic.kube.access import Access, AccessError, TokenCommand
+from elastic.kube.decoding import decoded
 from elastic.kube.errors import KubeError, error_from_response, error_from_status
 from elastic.kube.resources import Object, Resource
 
@@ -176,8 +177,8 @@ class Kube:
         async with self._open().get(self._url(path), params=params, headers=await self._headers(), timeout=timeout) as response:
             if response.status != 200:
                 raise error_from_response(response.status, await response.read())
-            async for line in _lines(response.content):
-                event = orjson.loads(line)
+            async for line in lines(response.content):
+                event = decoded(line)
                 if event["type"] == "ERROR":
                     raise error_from_status(event["object"])
                 yield WatchEvent(WatchType(event["type"]), event["object"])
@@ -241,7 +242,7 @@ class Kube:
         if not answer:
             return {}
         try:
-            parsed: Any = orjson.loads(answer)
+            parsed: Any = decoded(answer)
         except orjson.JSONDecodeError:
             return {"text": answer.decode(errors="replace")}
         return parsed if isinstance(parsed, dict) else {"value": parsed}
@@ -291,7 +292,7 @@ def _kind_of_items(page: Object) -> Object:
     return {"apiVersion": page["apiVersion"], "kind": kind.removesuffix("List")} if kind.endswith("List") and "apiVersion" in page else {}
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Whole lines of any length: the stream's own line reader refuses objects above its buffer limit."""
     pending = bytearray()
     async for chunk in stream.iter_any():

@@ -3,12 +3,14 @@ It does not know where the objects come from.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from elastic.kube.resources import Object, Resource
 
+log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """Namespace and name; the namespace is empty for kinds that have none."""
 T = TypeVar("T")
@@ -109,7 +111,12 @@ class View(Generic[T]):
             # Deleted and made anew while we did not look: two objects, so two changes.
             self._drop(key)
             old = None
-        entry = _Entry(uid, version, self._project(item))
+        try:
+            entry = _Entry(uid, version, self._project(item))
+        except Exception:
+            # One object, perhaps a hostile one, must not end the view of all the others.
+            log.exception("an object cannot be read, and is seen as it was before", extra={"resource": self.resource.plural, "object": key})
+            return
         if old is not None:
             self._unfile(key, old.value)
         self._entries[key] = entry

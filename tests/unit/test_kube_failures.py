@@ -2,10 +2,15 @@
 
 import asyncio
 import dataclasses
+import json
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import aiohttp
+import orjson
 import pytest
 from aiohttp import web
 from test_controller_rounds import JOB, KEY, NOW
@@ -15,10 +20,15 @@ from test_kube_client import served
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
 from controller.deciding.actions import Create, Plan
+from controller.watching.kopf_answers import ShallowAnswer
+from controller.watching.snapshot import pod_from
 from elastic.api.job import JobStatus
+from elastic.api.kinds import KINDS
+from elastic.api.names import JOB_NAME, OPERATOR_NAME
 from elastic.kube.access import TokenCommand
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
+from elastic.kube.decoding import MOST_DEPTH, cut, decoded
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, SERVICES, Object, Resource
 
@@ -140,3 +150,93 @@ async def test_nothing_is_written_after_a_reconcile_that_broke() -> None:
         await applier.carry_out(KEY, JOB, plan, old=JobStatus(), now=NOW)
     await asyncio.sleep(0.1)
     assert kube.written == []
+
+
+def labelled(name: str, version: int, **status: Any) -> Object:
+    labels = {OPERATOR_NAME: KINDS["PyTorchJob"].operator_name, JOB_NAME: "train"}
+    return {"metadata": {"name": name, "namespace": "n", "uid": name, "resourceVersion": str(version), "labels": labels}, "status": status}
+
+
+def deep(item: Object, levels: int) -> bytes:
+    """The object with managed fields as a client made them up; an API server stores up to 10,000 levels."""
+    managed = b'"managedFields":[{"fieldsV1":' + b'{"f:a":' * levels + b"{}" + b"}" * levels + b"}]"
+    return orjson.dumps(item).replace(b'"metadata":{', b'"metadata":{' + managed + b",")
+
+
+@pytest.mark.parametrize("levels", [100, 990, 1100, 9000])
+async def test_an_object_that_somebody_nested_deeply_blinds_nobody(levels: int) -> None:
+    listed = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"2"},"items":[%s]}' % deep(labelled("listed", 1), levels)
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.Response(body=listed, content_type="application/json")
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for item in (deep(labelled("watched", 3), levels), orjson.dumps(labelled("later", 4))):
+            await response.write(b'{"type":"ADDED","object":%s}\n' % item)
+        await asyncio.sleep(60)
+        return response
+
+    async with served(serve) as kube:
+        cache = Cache(kube, PODS, project=lambda raw: raw["metadata"]["name"])
+        running = asyncio.create_task(cache.run())
+        assert await cache.reached("4", timeout_s=10)
+        assert sorted(cache.list()) == ["later", "listed", "watched"]
+        async with aiohttp.ClientSession(response_class=ShallowAnswer) as session:  # as kopf reads
+            async with session.get(kube.access.server) as answer:
+                assert [item["metadata"]["name"] for item in (await answer.json())["items"]] == ["listed"]
+            async with session.get(kube.access.server, params={"watch": "true"}) as answer:
+                async for chunk in answer.content.iter_chunked(1 << 20):
+                    event = json.loads(chunk)
+                    if event["object"]["metadata"]["name"] == "later":
+                        break
+        running.cancel()
+
+
+@pytest.mark.parametrize("read", [cut, decoded])
+@pytest.mark.parametrize("text", [b"]" * 500 + b"[" * 500, b'{"a":' * 1100, b'"' * 1001 + b"{" * 1000])
+def test_what_is_no_json_stays_what_it_is(read: Callable[[bytes], object], text: bytes) -> None:
+    if read is cut:
+        assert cut(text) is text
+    else:
+        with pytest.raises(orjson.JSONDecodeError):
+            decoded(text)
+
+
+def test_what_lies_deeper_than_anybody_reads_is_null_and_all_else_stays() -> None:
+    inner: object = None
+    for _ in range(MOST_DEPTH):
+        inner = {"a": inner}
+    words = 'these are no levels: [{"\\' + "[" * 1000
+    assert decoded(orjson.dumps(words)) == words
+    assert json.loads(cut(b'[%s,%s,"%s"]' % (b'{"a":' * 1000 + b"[1,2]" + b"}" * 1000, b"1", b"{" * 9))) == [inner["a"], 1, "{" * 9]
+
+
+UNREADABLE: list[Object] = [
+    {"containerStatuses": [{"name": "pytorch", "state": {"terminated": {"exitCode": 1, "finishedAt": "0000-01-01T00:00:00Z"}}}]},
+    {"containerStatuses": [None]},
+    {"conditions": {"type": "Ready"}},
+]
+
+
+@pytest.mark.parametrize("status", UNREADABLE, ids=str)
+async def test_a_pod_that_cannot_be_read_is_seen_as_before_and_hides_no_other(status: Object) -> None:
+    """A kubelet or whoever else may write its pods' status is no reason to see nobody's pods any more."""
+    events = (labelled("odd", 2, phase="Running"), labelled("odd", 3, phase="Failed", **status), labelled("later", 4, phase="Running"))
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response({"items": [], "metadata": {"resourceVersion": "1"}})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for item in events:
+            await response.write(orjson.dumps({"type": "MODIFIED", "object": item}) + b"\n")
+        await asyncio.sleep(60)
+        return response
+
+    async with served(serve) as kube:
+        cache = Cache(kube, PODS, project=pod_from)
+        running = asyncio.create_task(cache.run())
+        assert await cache.reached("4", timeout_s=10)
+        assert sorted(pod.name for pod in cache.list()) == ["later", "odd"]
+        running.cancel()
