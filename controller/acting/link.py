@@ -74,7 +74,7 @@ class RendezvousLink:
 
 
 def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
-    """Times become durations from now, because the clocks of two hosts are never compared. Numbers are cut to what a message may hold."""
+    """Times become durations from now, because the clocks of two hosts are never compared. What is too much for a message is cut."""
     return wire.Expectation(
         members=told.members,
         pending=told.pending,
@@ -87,12 +87,12 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         ),
         finished=told.finished,
         restarts=dict(told.restarts),
-        open=tuple(wire.Restart(**msgspec.structs.asdict(entry)) for entry in told.open),
+        open=tuple(wire.Restart(**msgspec.structs.asdict(entry)) for entry in told.open[-wire.MAX_OPEN :]),
         booked_to=told.booked_to,
-        closed=told.closed,
+        closed=wire.clipped(told.closed),
         charged=tuple(
             wire.Charge(cause=charge.cause, age_s=_seconds((now - charge.at).total_seconds()), count=charge.count)
-            for charge in told.charged
+            for charge in told.charged[-wire.MAX_CHARGES :]
         ),
         fruitless=told.fruitless,
         step=told.step,

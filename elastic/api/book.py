@@ -14,9 +14,13 @@ MOST_GENERATION = 2**48
 """No job has so many groups. A status that says more was written by somebody else; the rendezvous server counts to 2^53, and would have no
 room for those to come."""
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_GENERATION, extra_json_schema={"format": "int64"})]
-Times: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000, extra_json_schema={"format": "int32"})]
-CauseWord: TypeAlias = Annotated[str, Meta(max_length=64)]
-PodUid: TypeAlias = Annotated[str, Meta(max_length=253)]
+MOST_TIMES = 1_000_000
+"""Counters stay there."""
+PLAIN = r"\A[!#-\[\]-~]*\Z"
+"""Printable ASCII that JSON does not escape: one byte a character. What the rendezvous server is sent consists of it."""
+Times: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_TIMES, extra_json_schema={"format": "int32"})]
+CauseWord: TypeAlias = Annotated[str, Meta(max_length=64, pattern=PLAIN)]
+PodUid: TypeAlias = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
 Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
 
 
@@ -31,7 +35,7 @@ class Charge(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
 class Restart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """One counted restart that may be told of again."""
 
-    id: Annotated[str, Meta(min_length=1, max_length=512)]
+    id: Annotated[str, Meta(min_length=1, max_length=512, pattern=PLAIN)]
     generation: Generation
     """Of the group that it ended."""
     cause: CauseWord
@@ -50,10 +54,10 @@ class Refusal(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     node: str = ""
     """The node that refused the newest; empty: the API server refused to create it."""
     message: str = ""
-    count: int = 1
+    count: Times = 1
     at: Time
     """When the newest try was refused, after which the next one waits pauseSeconds."""
-    pause_seconds: int = 0
+    pause_seconds: Times = 0
 
 
 class Made(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):

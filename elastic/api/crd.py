@@ -130,13 +130,14 @@ def _schema(node: inspect.Type) -> Schema:
         case inspect.StructType():
             return _object_schema(node)
         case inspect.DictType():
-            return {"type": "object", "additionalProperties": _schema(node.value_type)}
+            return _present({"type": "object", "additionalProperties": _schema(node.value_type), "maxProperties": node.max_length})
         case inspect.VarTupleType():
             return _present({"type": "array", "items": _schema(node.item_type), "maxItems": node.max_length})
         case inspect.EnumType():
             return {"type": "string", "enum": [member.value for member in node.cls]}
         case inspect.StrType():
-            return _present({"type": "string", "minLength": node.min_length, "maxLength": node.max_length})
+            pattern = node.pattern and node.pattern.replace(r"\A", "^").replace(r"\Z", "$")  # a server's expressions lack Python's anchors
+            return _present({"type": "string", "minLength": node.min_length, "maxLength": node.max_length, "pattern": pattern})
         case inspect.IntType():
             return _present({"type": "integer", "minimum": node.ge, "maximum": node.le})
         case inspect.BoolType():

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from elastic.api.book import CauseWord, Charge, Generation, Refusal, Replacements, Restart, Time, Times
+from elastic.api.book import PLAIN, CauseWord, Charge, Generation, Refusal, Replacements, Restart, Time, Times
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.words import (
     CleanPodPolicy,
@@ -262,7 +262,7 @@ class ReplicaStatus(_Wire, frozen=True, kw_only=True):
 class Leaving(_Wire, frozen=True, kw_only=True):
     """A worker that was told to go."""
 
-    member: Annotated[str, Meta(min_length=1, max_length=253)]
+    member: Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
     cause: CauseWord
     by: Time | None = None
     uid: str = ""
@@ -293,7 +293,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Workers in the current group."""
     leaving: tuple[Leaving, ...] = ()
     last_rescale: Rescale | None = None
-    restarts: dict[str, Times] = {}
+    restarts: Annotated[dict[CauseWord, Times], Meta(max_length=64)] = {}
     """Restarts by cause."""
     open: tuple[Restart, ...] = ()
     """Of these restarts, those that may be told of again or turn out to have another cause; at most a few for each pod that exists."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import enum
 import functools
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -203,6 +204,8 @@ def _walk_struct(value: Any, node: inspect.StructType, at: Path, findings: Findi
 def _walk_dict(value: Any, node: inspect.DictType, at: Path, findings: Findings) -> Any:
     if not isinstance(value, dict):
         return _wrong(at, findings, f"is {shown(value)}; an object is needed")
+    if node.max_length is not None and len(value) > node.max_length:
+        return _wrong(at, findings, f"has {len(value)} entries; the most is {node.max_length}")
     made: dict[str, Any] = {}
     is_valid = True
     for key, item in value.items():
@@ -212,8 +215,8 @@ def _walk_dict(value: Any, node: inspect.DictType, at: Path, findings: Findings)
             continue
         if item is None and not isinstance(node.value_type, inspect.AnyType):
             continue
-        made[key] = _walk(item, node.value_type, (*at, key), findings)
-        is_valid = is_valid and made[key] is not _INVALID
+        known, made[key] = _walk(key, node.key_type, (*at, key), findings), _walk(item, node.value_type, (*at, key), findings)
+        is_valid = is_valid and known is not _INVALID and made[key] is not _INVALID
     return made if is_valid else _INVALID
 
 
@@ -241,6 +244,8 @@ def _walk_str(value: Any, node: inspect.StrType, at: Path, findings: Findings) -
         return _wrong(at, findings, f"has {len(value)} characters; the most is {node.max_length}")
     if node.min_length is not None and len(value) < node.min_length:
         return _wrong(at, findings, "is empty; write a word")
+    if node.pattern is not None and not re.search(node.pattern, value):
+        return _wrong(at, findings, f"is {shown(value)}; it must match {node.pattern}")
     return value
 
 

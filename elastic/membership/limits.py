@@ -8,7 +8,8 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect
 
-from elastic.membership.wire import PLAIN, Expectation, FromMember, Refused, Report, View, World
+from elastic.api.book import PLAIN
+from elastic.membership.wire import Expectation, FromMember, Refused, Report, View, World
 
 BYTES_A_CHARACTER = 12
 """For free text: JSON writes a character above U+FFFF as two escapes."""

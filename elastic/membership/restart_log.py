@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from elastic.membership.wire import Restart
+from elastic.membership.wire import MOST_COUNTED, Restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ def merged(log: RestartLog, entries: Iterable[Restart]) -> RestartLog:
             counts[before.cause] -= 1
             counts[better.cause] += 1
             known[entry.id] = better
-    return replace(log, counts={cause: counts[cause] for cause in sorted(counts) if counts[cause] > 0}, open=tuple(known.values()))
+    kept = {cause: min(counts[cause], MOST_COUNTED) for cause in sorted(counts) if counts[cause] > 0}
+    return replace(log, counts=kept, open=tuple(known.values()))
 
 
 def _more_certain(before: Restart, now: Restart) -> Restart:

@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-PLAIN = r"\A[!#-\[\]-~]*\Z"
-"""Printable ASCII that JSON does not escape: one byte a character. All names consist of it."""
+from elastic.api.book import MOST_TIMES, PLAIN
+
 MAX_WORDS = 1024
 
 Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
@@ -19,7 +19,7 @@ NameOrNone = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
 Words = Annotated[str, Meta(max_length=MAX_WORDS)]
 MOST_SECONDS = 366 * 86400
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
-MOST_COUNTED = 1_000_000
+MOST_COUNTED = MOST_TIMES
 Count = Annotated[int, Meta(ge=0, le=MOST_COUNTED)]
 Generation = Annotated[int, Meta(ge=0, le=2**53)]
 KnownGeneration = Annotated[int, Meta(ge=0, le=2**52)]
@@ -71,6 +71,7 @@ MAX_HELD = 256
 MAX_OPEN = 2 * MAX_MEMBERS
 """How many unsettled restarts a job may have: two worlds in a row in which every member was lost or failed."""
 Restarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_OPEN)]
+MAX_CHARGES = 1024
 HeldRestarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_HELD)]
 RestartCounts = Annotated[dict[CauseWord, Count], Meta(max_length=64)]
 
@@ -150,7 +151,7 @@ class Expectation(Wire, frozen=True):
     open: Restarts = ()
     booked_to: Generation = 0
     closed: Words = ""
-    charged: Annotated[tuple[Charge, ...], Meta(max_length=1024)] = ()
+    charged: Annotated[tuple[Charge, ...], Meta(max_length=MAX_CHARGES)] = ()
     fruitless: Count = 0
     step: Step | None = None
     grace_s: Seconds = 30.0

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from job_builders import NOW, OURS, Cluster, created, elastic_job, job, pod, replica, snapshot
+from arbitrary_status import arbitrary
+from job_builders import NOW, OURS, Cluster, created, elastic_job, job, pod, replica, restarts, snapshot
+from msgspec.inspect import type_info
 
 from controller.acting.link import expectation as on_the_wire
 from controller.deciding.actions import SetExpectation
 from controller.deciding.plan import plan
-from controller.watching.snapshot import World, pod_from
+from controller.watching.snapshot import Phase, World, pod_from
 from elastic.api import parse
-from elastic.api.book import MOST_GENERATION
-from elastic.api.job import ElasticStatus, Rescale, to_object
+from elastic.api.book import MOST_GENERATION, MOST_TIMES
+from elastic.api.job import ElasticStatus, JobStatus, Rescale, to_object
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.membership.wire import Expectation
 
@@ -75,6 +79,14 @@ OUT_OF_BOUNDS: list[dict[str, Any]] = [
     {"open": [{"id": "a", "generation": 2**60, "cause": "user"}]},
     {"leaving": [{"member": "", "cause": "plan"}]},
     {"charged": [{"cause": "x" * 100, "at": "2026-01-01T00:00:00Z"}]},
+    {"charged": [{"cause": "two words", "at": "2026-01-01T00:00:00Z"}]},
+    {"open": [{"id": "\u00e9", "generation": 1, "cause": "user"}]},
+    {"open": [{"id": "a", "generation": 1, "cause": "\u00e9"}]},
+    {"open": [{"id": "a", "generation": 1, "cause": "user", "pod": "\n"}]},
+    {"leaving": [{"member": '"', "cause": "plan"}]},
+    {"restarts": {"\u00e9": 1}},
+    {"restarts": {f"cause-{n}": 1 for n in range(65)}},
+    {"refused": [{"type": "Worker", "at": "2026-01-01T00:00:00Z", "count": 2**63}]},
 ]
 
 
@@ -115,3 +127,34 @@ def test_a_number_that_was_passed_over_is_learnt_again_from_the_world():
     cluster.job = msgspec.structs.replace(cluster.job, status=status)
     cluster.settle()
     assert cluster.job.status.elastic == known
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_status_stops_a_job_or_makes_a_message_that_the_server_refuses(seed: int):
+    """Every value that the model allows: at each bound, far dates in time zones, words that JSON escapes."""
+    draw = random.Random(seed)
+    budget = {"restartBudget": {"windowSeconds": 600}, "maxRestarts": 5, "maxRestartsWithoutProgress": 5}
+    asked = to_object(elastic_job(elastic=budget))
+    for _ in range(40):
+        status = arbitrary(type_info(JobStatus), draw)
+        status["elastic"] = arbitrary(type_info(ElasticStatus), draw) | ({"backend": "elastic"} if draw.random() < 0.8 else {})
+        if draw.random() < 0.5:
+            status["elastic"].pop("closed", None)
+            status["conditions"] = []
+        read, _ = parse(asked | {"status": status}, stored=True)
+        planned = plan(read, snapshot(pod(), pod(index=1, phase=Phase.FAILED, code=1), settings=OURS))
+        for action in planned.actions:
+            if isinstance(action, SetExpectation):
+                msgspec.json.decode(msgspec.json.encode(on_the_wire(action, now=NOW)), type=Expectation)
+        if planned.status is not None:
+            again, warnings = parse(asked | {"status": json.loads(msgspec.json.encode(planned.status))}, stored=True)
+            assert (again.status, warnings) == (planned.status, []), "what a controller writes, the next one reads"
+
+
+def test_a_counter_of_restarts_stays_at_its_bound():
+    read, _ = parse(with_elastic_status({"restarts": {"user": MOST_TIMES}}), stored=True)
+    world = World(generation=1, members=frozenset(), phase="forming", uncounted=restarts("user"))
+    planned = plan(read, replace(snapshot(pod(), settings=OURS), world=world))
+    assert planned.status is not None
+    assert planned.status.elastic is not None
+    assert planned.status.elastic.restarts == {"user": MOST_TIMES}

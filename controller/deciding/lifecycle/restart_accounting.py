@@ -3,11 +3,12 @@ they have reached. It counts what others have judged; the dates are those at whi
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec.structs import asdict, replace
 
 from controller.deciding.actions import Budget
+from controller.deciding.moments import of_timestamp
 from controller.watching.snapshot import Pod, World
 from elastic.api.book import Charge, Restart
 from elastic.api.job import ElasticPolicy, ElasticStatus, Job
@@ -79,7 +80,7 @@ def dated(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) 
     for cause in sorted((new.restarts.keys() | known.restarts.keys()) - {Cause.PLAN.value}):
         more = new.restarts.get(cause, 0) - known.restarts.get(cause, 0)
         dates = window.recounted(dates, cause, more=more, now=now.timestamp(), window_s=window_s)
-    charged = tuple(Charge(cause=d.what, at=datetime.fromtimestamp(d.at, UTC).replace(microsecond=0), count=d.count) for d in dates)
+    charged = tuple(Charge(cause=d.what, at=of_timestamp(d.at).replace(microsecond=0), count=d.count) for d in dates)
     return replace(new, charged=charged)
 
 

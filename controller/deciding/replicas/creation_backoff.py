@@ -16,7 +16,7 @@ from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
 from controller.deciding.replicas import loss_backoff
 from controller.watching.snapshot import NotCreated, Phase, Pod, Snapshot, pod_from
-from elastic.api.book import Refusal
+from elastic.api.book import MOST_TIMES, Refusal
 from elastic.api.job import ElasticStatus, Job, JobStatus
 from elastic.kube.resources import PODS
 
@@ -74,10 +74,11 @@ def _counted(before: Refusal | None, *, type: str, node: str, words: str, now: d
     message = words[:LONGEST_MESSAGE]
     if before is None:
         return Refusal(type=type, node=node, message=message, count=1, at=now, pause_seconds=FIRST_PAUSE_S)
+    count = min(before.count + 1, MOST_TIMES)
     if _is_waiting(before, now):
-        return structs.replace(before, node=node, message=message, count=before.count + 1)
+        return structs.replace(before, node=node, message=message, count=count)
     pause_s = min(2 * _pause_s(before), _longest_s(before))
-    return structs.replace(before, node=node, message=message, count=before.count + 1, at=now, pause_seconds=pause_s)
+    return structs.replace(before, node=node, message=message, count=count, at=now, pause_seconds=pause_s)
 
 
 def _is_over(job: Job, snapshot: Snapshot, entry: Refusal) -> bool:

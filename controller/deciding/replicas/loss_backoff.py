@@ -15,7 +15,7 @@ from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import LAUNCHER_INDEX, Phase, Pod, Snapshot
 from elastic.api import names
-from elastic.api.book import MOST_KNOWN, Made, Replacements
+from elastic.api.book import MOST_KNOWN, MOST_TIMES, Made, Replacements
 from elastic.api.job import ElasticStatus, Job, JobStatus, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
@@ -90,12 +90,12 @@ def _counted(entry: Replacements, lost: Sequence[int], *, most: int, message: st
     good as another. What is lost beside it, or while it waits, belongs to the same try."""
     if entry.at is not None and now - RAN_WELL > _end(entry):
         entry = Replacements(type=entry.type, made=entry.made)
-    count, together = entry.count + len(lost), tuple(sorted({*entry.lost, *lost})[:MOST_KNOWN])
+    count, together = min(entry.count + len(lost), MOST_TIMES), tuple(sorted({*entry.lost, *lost})[:MOST_KNOWN])
     is_same_try = bool(entry.lost) and len(entry.lost) + len(lost) <= most and set(entry.lost).isdisjoint(lost)
     entry = structs.replace(entry, count=count, message=message[:LONGEST_MESSAGE])
     if is_same_try or _is_waiting(entry, now):
         return structs.replace(entry, lost=together)
-    tries = entry.tries + 1
+    tries = min(entry.tries + 1, MOST_TIMES)
     doubled = min(max(0, tries - FREE_TRIES - 1), 16)
     pause_s = 0 if tries <= FREE_TRIES else min(FIRST_PAUSE_S * 2**doubled, LONGEST_PAUSE_S)
     return structs.replace(entry, tries=tries, at=now, pause_seconds=pause_s, lost=tuple(sorted(lost)[:MOST_KNOWN]))
