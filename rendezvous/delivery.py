@@ -2,8 +2,8 @@
 
 An init container copies the library into a volume of its own; a short shell wrapper before the container's command checks the
 interpreter that torchrun will run under, appends the folder to PYTHONPATH, and starts the fork server that gives torchrun warm workers.
-Where the interpreter will not do, the container ends with a reserved status and a message that names the job, and whoever sees both
-together makes the group anew with another backend.
+If the interpreter does not fit, the container ends with a reserved status and a message that names the job. A controller that sees both
+restarts the group with another backend.
 """
 
 import copy
@@ -16,7 +16,7 @@ Pod = dict[str, Any]
 
 BACKEND = "elastic"
 IMAGE_USER = 65532
-"""Whom our image runs as."""
+"""The user of our image."""
 VOLUME = "elastic-library"
 INIT_CONTAINER = "elastic-library"
 TOKEN_KEY, CA_KEY = "token", "ca.crt"

@@ -49,11 +49,11 @@ DEFAULT_ACCOUNTS = (
     required=True,
     help="Folder with server.key, ca.crt, tls.crt, tls.key.",
 )
-@click.option("--listen", multiple=True, metavar="HOST:PORT", help="Address to serve on; port 0 takes a free one. May be given again.")
-@click.option("--listen-fd", multiple=True, type=int, help="An already listening socket, inherited from the parent. May be given again.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="To ask the API server whose token a controller shows.")
+@click.option("--listen", multiple=True, metavar="HOST:PORT", help="Address to serve on; port 0 takes a free one. Repeatable.")
+@click.option("--listen-fd", multiple=True, type=int, help="An already listening socket, inherited from the parent. Repeatable.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="For TokenReview of the control plane's tokens.")
 @click.option("--in-cluster", is_flag=True, help="Like --kubeconfig, with this pod's own service account.")
-@click.option("--account", multiple=True, metavar="USER", help="Users whose tokens may speak for the control plane.")
+@click.option("--account", multiple=True, metavar="USER", help="Users whose tokens count as the control plane's.")
 @click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Written, as JSON with the addresses, once the server serves."
 )

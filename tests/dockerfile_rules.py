@@ -34,7 +34,7 @@ def complaints(text: str) -> Iterator[str]:
     args = {step.rest.partition("=")[0] for step in found if step.word == "ARG" and step.stage == 0}
     for step in found:
         if step.word == "FROM" and not any(step.rest.startswith(f"${{{name}}}") for name in args):
-            yield f"FROM {step.rest}: take the base from an ARG, so that whoever builds can name its digest"
+            yield f"FROM {step.rest}: take the base from an ARG, so that a build can name its digest"
     users = [step.rest for step in last if step.word == "USER"]
     if not users or not re.fullmatch(r"[1-9]\d*(:[1-9]\d*)?", users[-1]):
         yield "the last USER must be a number above 0: runAsNonRoot cannot be checked for a name"

@@ -142,7 +142,7 @@ class Applier:
                 outcome.errors.append(error)
                 return False
         if (there.get("uid"), there.get("generation")) != (seen.get("uid"), seen.get("generation")):
-            outcome.errors.append(KubeError(code=409, reason="Conflict", message="the job has been changed since it was seen"))
+            outcome.errors.append(KubeError(code=409, reason="Conflict", message="the job changed after it was read"))
         return not outcome.errors
 
     def _speak(self, job: Object, actions: Iterable[Action], *, is_awaited: bool) -> bool:
@@ -268,10 +268,10 @@ def _owner_in_words(key: Key, there: Object) -> str:
     """Whose an object is that has a name which we need."""
     owner = next((r for r in there["metadata"].get("ownerReferences") or () if r.get("controller")), None)
     if owner is None:
-        return "it belongs to no job: delete it, or give it the ownerReferences that it should have"
+        return "it has no owner: delete it, or set its ownerReferences to this job"
     if (owner.get("kind"), owner.get("name")) == (key.kind, key.name):
-        return f"it belongs to an earlier {key.kind} {key.name} and goes with it"
-    return f"it belongs to {owner.get('kind')} {owner.get('name')}: give one of the two another name"
+        return f"it belongs to an earlier {key.kind} {key.name} and is deleted with it"
+    return f"it belongs to {owner.get('kind')} {owner.get('name')}: rename one of the two"
 
 
 def _without_departures(plan: Plan) -> Plan:

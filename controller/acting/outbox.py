@@ -156,15 +156,17 @@ class Outbox:
         """Once until all is well again: where one job cannot be told of, mostly none can."""
         level = logging.DEBUG if self._failing or is_lapse(error) else logging.WARNING
         self._failing.add(job_uid)
-        log.log(level, "the rendezvous server was not told what to expect", extra={"uid": job_uid, "error": str(error)})
+        log.log(
+            level, "the expectation could not be sent to the rendezvous server; trying again", extra={"uid": job_uid, "error": str(error)}
+        )
 
     def _report_success(self, job_uid: str) -> None:
         if job_uid in self._failing:
             self._failing.discard(job_uid)
             if not self._failing:
-                log.info("the rendezvous server has been told what to expect", extra={"uid": job_uid})
+                log.info("the expectation was sent to the rendezvous server", extra={"uid": job_uid})
 
 
 def _log_what_broke(sender: "asyncio.Task[None]") -> None:
     if not sender.cancelled() and (error := sender.exception()) is not None:
-        log.error("telling the rendezvous server broke", exc_info=error)
+        log.error("the task that sends expectations to the rendezvous server failed", exc_info=error)

@@ -83,4 +83,4 @@ def has_upstream_events(settings: Settings) -> bool:
 def _unknown(word: str, settings: Settings) -> str:
     rule = Compat.STRICT if settings.strict else Compat.DEFAULT
     choices = " or ".join(Compat)
-    return f"metadata.annotations[{ANNOTATION}] is {word!r} but must be {choices}; {rule} holds, as the controller was started"
+    return f"metadata.annotations[{ANNOTATION}] is {word!r} but must be {choices}; the controller's own mode, {rule}, applies"

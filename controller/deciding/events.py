@@ -36,7 +36,7 @@ def _of_label(pod: Pod) -> Iterator[JobEvent]:
     """The pod is taken as what it is, but its service and the tools of its user go by the label."""
     if pod.index_label is not None:
         says = f"says {shown(pod.index_label)}" if pod.index_label else "is missing"
-        words = f"the label {REPLICA_INDEX} of pod {pod.name} {says}, and the pod is number {pod.index}; set it to {pod.index} again"
+        words = f"the label {REPLICA_INDEX} of pod {pod.name} {says}, but the pod has index {pod.index}; set the label to {pod.index}"
         yield warning("PodLabelChanged", words, about=f"{pod.uid}/{pod.index_label}")
 
 
@@ -44,10 +44,8 @@ def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
     """Pods under this job's labels and names that nobody controls; nobody deletes them, and no pod of the job can have their name."""
     for pod in pods:
         if pod.is_unowned:
-            words = (
-                f"pod {pod.name} has the labels of this job's pods and no owner, so it is not the job's, which cannot have one of that name"
-            )
-            yield warning("PodWithoutOwner", f"{words}; delete the pod, or give it its ownerReference back", about=pod.uid)
+            words = f"pod {pod.name} has this job's labels but no owner, so the job does not use it and cannot create a pod of that name"
+            yield warning("PodWithoutOwner", f"{words}; delete the pod, or set its ownerReference to the job", about=pod.uid)
 
 
 def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[JobEvent]:
@@ -92,7 +90,7 @@ def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:
     """The group had formed and cannot go on: too few of its workers are left, and others may be long in coming."""
     known = job.status.elastic
     if known is not None and known.world_size >= job.least_workers and shortage(job, counts):
-        words = f"{job.kind.name} {job.metadata.name} waits: it trains on when {job.least_workers} workers run"
+        words = f"{job.kind.name} {job.metadata.name} waits until {job.least_workers} workers run"
         last = known.last_rescale.id if known.last_rescale is not None else ""
         yield warning("BelowMinimum", words, about=f"{known.generation}/{last}")
 
@@ -114,7 +112,7 @@ def of_remarks(snapshot: Snapshot) -> Iterator[JobEvent]:
 def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
     """That nobody can tell who is in the job's world: the job goes on as it was last heard of."""
     if snapshot.world is not None and snapshot.world.trouble:
-        yield warning("WorldUnreadable", f"Who is in the job's world is unknown: {snapshot.world.trouble}")
+        yield warning("WorldUnreadable", f"The members of the job's world are unknown: {snapshot.world.trouble}")
 
 
 def of_etcd(job: Job) -> str:
@@ -124,7 +122,7 @@ def of_etcd(job: Job) -> str:
         return ""
     return (
         f"elasticPolicy.rdzvBackend is {policy.rdzv_backend.value}: torch's own handler is used, which needs the package python-etcd "
-        "in the image and the v2 interface of etcd; leave rdzvBackend out to meet at this control plane"
+        "in the image and the v2 interface of etcd; remove rdzvBackend to use this control plane's rendezvous server"
     )
 
 

@@ -1,5 +1,5 @@
 """Decides what to do about one job. `plan` derives one view of the job and its cluster, and asks the steps below in their order; the first
-step that returns a Plan decides. Whoever carries a plan out may fail half-way: the next plan starts from what is really there.
+step that returns a Plan decides. Carrying out a plan may fail half-way: the next plan starts from the cluster's state.
 
 An eviction: `disruption.notices` finds the condition DisruptionTarget or the deletion of the pod, `slot_assignment.by_count` finds a slot
 for its replacement, `departures.departures` adds the worker to those that leave, and `expectation.expectation` names it to the server.

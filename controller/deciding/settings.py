@@ -16,7 +16,7 @@ class Settings:
     rendezvous: Rendezvous | None = None
     worker_image: str = "elastic-worker:latest"
     strict: bool = False
-    """Upstream's exact objects, for whoever depends on them."""
+    """Make upstream's exact objects."""
     gang_scheduler: str = ""
     cluster_domain: str = ""
     init_image: str = "alpine:3.10"

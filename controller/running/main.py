@@ -21,8 +21,8 @@ log = logging.getLogger("controller")
 
 @click.command()
 @click.option("--kubeconfig", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Default: the pod's service account.")
-@click.option("--namespace", help="Look after jobs of one namespace only. Default: all.")
-@click.option("--enable-kinds", "kinds", default=",".join(KINDS), show_default=True, help="Kinds to look after.")
+@click.option("--namespace", help="Control jobs of one namespace only. Default: all.")
+@click.option("--enable-kinds", "kinds", default=",".join(KINDS), show_default=True, help="Kinds to control.")
 @click.option("--installation", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder with server.key and ca.crt.")
 @click.option("--rendezvous-url", default="", help="Where this process reaches the rendezvous server.")
 @click.option("--rendezvous-endpoint", default="", metavar="HOST:PORT", help="Where pods reach the rendezvous server.")
@@ -55,7 +55,7 @@ log = logging.getLogger("controller")
 )
 @click.option("--metrics-port", default=0, show_default=True, help="Prometheus metrics; 0: none.")
 @click.option("--health-port", default=0, show_default=True, help="/healthz and /readyz; 0: none.")
-@click.option("--webhook-port", default=0, show_default=True, help="Answers the API server whether a job may come in; 0: does not.")
+@click.option("--webhook-port", default=0, show_default=True, help="Port of the admission webhook; 0: none.")
 @click.option("--webhook-fd", type=int, help="Like --webhook-port, on a listening socket inherited from the parent.")
 @click.option(
     "--webhook-name",
@@ -109,7 +109,7 @@ async def _run(options: Options) -> int:
             agent=f"elastic-controller/{options.identity}",
         )
     except AccessError as error:
-        log.error("no way to the API server", extra={"error": str(error)})
+        log.error("no access to the API server", extra={"error": str(error)})
         return 2
     stop = stop_on_signals()
     async with kube:
@@ -119,12 +119,12 @@ async def _run(options: Options) -> int:
                 options = replace(options, worker_image=await own_image(kube, pod=socket.gethostname()))
             await Process(kube, options).run(stop)
         except (LeaseLost, NoPod) as error:
-            log.error("it cannot go on", extra={"error": str(error)})
+            log.error("the controller stops", extra={"error": str(error)})
             return 1
         except (BadKey, PortTaken) as error:
-            log.error("it cannot start", extra={"error": str(error)})
+            log.error("the controller cannot start", extra={"error": str(error)})
             return 2
-        log.info("stopped as told")
+        log.info("stopped by a signal")
     return 0
 
 

@@ -16,9 +16,9 @@ METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 UPSTREAM = "training_operator_jobs"
 COUNTED = {
     "created": "Jobs that were accepted.",
-    "deleted": "Jobs that were deleted because their time after the end was over.",
+    "deleted": "Jobs that were deleted because of ttlSecondsAfterFinished.",
     "successful": "Jobs that succeeded.",
-    "failed": "Jobs that failed, for whatever reason.",
+    "failed": "Jobs that failed, for any reason.",
     "restarted": "Pods that were made again because they ended early.",
 }
 OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
@@ -36,20 +36,22 @@ class Metrics:
         self.registry = registry
         self._jobs = _JobCounts()
         registry.register(self._jobs)
-        self._seconds = Histogram("elastic_controller_round_seconds", "Time from taking a job up to having it done.", registry=registry)
+        self._seconds = Histogram("elastic_controller_round_seconds", "Duration of a reconcile.", registry=registry)
         self._errors = Counter("elastic_controller_round_errors", "Reconciles that must be repeated.", registry=registry)
         self._late = Histogram(
             "elastic_controller_wait_seconds",
-            "Time a job waited for its reconcile.",
+            "How long a job waited for its reconcile.",
             registry=registry,
             buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
         )
-        self._judged = Counter("elastic_controller_admissions", "Jobs that asked to come in.", ("framework", "allowed"), registry=registry)
+        self._judged = Counter(
+            "elastic_controller_admissions", "Jobs that the webhook judged.", ("framework", "allowed"), registry=registry
+        )
         for kind in KINDS.values():
             for allowed in ("true", "false"):
                 self._judged.labels(kind.framework, allowed)
         registry.register(_Requests(sent))
-        Gauge("elastic_controller_leads", "1 where this controller is the one that works.", registry=registry).set_function(
+        Gauge("elastic_controller_leads", "1 if this controller holds the Lease, or needs none.", registry=registry).set_function(
             lambda: float(leads())
         )
         Gauge("elastic_controller_waiting", "Jobs that wait for their reconcile.", registry=registry).set_function(waiting)

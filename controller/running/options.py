@@ -59,12 +59,12 @@ def _kinds(options: Options) -> Iterator[str]:
         yield f"--enable-kinds names no kind; choose from {', '.join(KINDS)}"
     for kind in options.kinds:
         if kind not in KINDS:
-            yield f"--enable-kinds: {kind!r} is no kind of ours; choose from {', '.join(KINDS)}"
+            yield f"--enable-kinds: {kind!r} is not a kind of this controller; choose from {', '.join(KINDS)}"
 
 
 def _namespaces(options: Options) -> Iterator[str]:
     for flag, name, otherwise in (
-        ("--namespace", options.namespace, "leave the flag out to look after all namespaces"),
+        ("--namespace", options.namespace, "leave the flag out for all namespaces"),
         ("--lease-namespace", options.lease_namespace or None, "leave the flag out for the controller's own"),
     ):
         if name is not None and not DNS_1123.match(name):
@@ -81,7 +81,7 @@ def _rendezvous(options: Options) -> Iterator[str]:
         missing = [flag for flag, is_given in given.items() if not is_given]
         yield f"{', '.join(flag for flag in given if flag not in missing)} alone is not enough; give {' and '.join(missing)} as well"
     if options.rendezvous_url and not options.rendezvous_url.startswith("https://"):
-        yield f"--rendezvous-url is {options.rendezvous_url!r} but must begin with https://, for the job's secrets go there"
+        yield f"--rendezvous-url is {options.rendezvous_url!r} but must begin with https://, because jobs' secrets are sent there"
     found = ENDPOINT.match(options.rendezvous_endpoint)
     if options.rendezvous_endpoint and (found is None or not 0 < int(found[2]) <= HIGHEST_PORT):
         yield f"--rendezvous-endpoint is {options.rendezvous_endpoint!r} but must be HOST:PORT"
@@ -93,6 +93,6 @@ def _ports(options: Options) -> Iterator[str]:
         if not 0 <= port <= HIGHEST_PORT:
             yield f"{flag} is {port} but must be from 1 to {HIGHEST_PORT}, or 0 for none"
     if options.webhook_port and options.webhook_port in (options.health_port, options.metrics_port):
-        yield f"--webhook-port is {options.webhook_port} as another port is, but the webhook speaks TLS and needs one of its own"
+        yield f"--webhook-port is {options.webhook_port}, which another flag uses; give the webhook a port of its own"
     if options.webhook_port and options.webhook_fd is not None:
         yield "--webhook-port and --webhook-fd are both given; give one of them"

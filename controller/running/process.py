@@ -160,11 +160,11 @@ class Process:
                     await self._observer.wait_synced()
                     break
             log.warning(
-                "not everything is in view: install what is not served, or leave out --gang-scheduler-name or its --enable-kinds; "
+                "some resources cannot be listed: install kinds that are not served, or change --gang-scheduler-name or --enable-kinds; "
                 "grant list and watch",
                 extra={"lacking": self._observer.lacking()},
             )
-        log.info("every view is whole", extra={"jobs": len(self._observer.job_keys())})
+        log.info("all caches are synced", extra={"jobs": len(self._observer.job_keys())})
         if self._door is not None:
             await self._door.wait_open()
         self._is_ready.set()
@@ -205,5 +205,5 @@ def _installation(folder: Path) -> tuple[bytes, str]:
         ca = path.read_text()
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=ca)
     except (OSError, ValueError) as error:
-        raise BadKey(f"{path} is no certificate that can be read ({error}); point --installation at the installation's folder") from error
+        raise BadKey(f"{path} cannot be read as a certificate ({error}); point --installation at the installation's folder") from error
     return key, ca

@@ -256,7 +256,7 @@ class Reconciler:
             self._metrics.changed(namespace=key.namespace, framework=framework, old=old, new=outcome.status)
             for condition in outcome.status.conditions[-1:]:
                 if condition.reason not in (last.reason for last in old.conditions[-1:]):
-                    log.info("a job has another state", extra=self._fields(key) | {"reason": condition.reason, "why": condition.message})
+                    log.info("the state of a job changed", extra=self._fields(key) | {"reason": condition.reason, "why": condition.message})
         if outcome.job_is_gone:
             self._metrics.deleted(namespace=key.namespace, framework=framework)
 

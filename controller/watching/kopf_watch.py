@@ -63,7 +63,7 @@ class KopfWatch:
                 finally:
                     more.cancel()
             if running.done() and kinds:
-                log.warning("kopf stopped watching the jobs and is started again", extra={"error": str(running.exception())})
+                log.warning("kopf stopped watching jobs; starting it again", extra={"error": str(running.exception())})
                 if asyncio.get_running_loop().time() - began > LONGEST_BACK_OFF_S:
                     back_off_s = FIRST_BACK_OFF_S
                 await asyncio.sleep(back_off_s)

@@ -246,7 +246,7 @@ def _without_bulk(raw: Object) -> Object:
 def resources_of(kinds: Iterable[str], *, gang_scheduler: str) -> list[Resource]:
     """Of which jobs of these kinds may have objects beside their replicas, pods and services among them.
 
-    Pod groups are watched only where a gang scheduler's kind exists, and what only MPIJobs have only by whoever looks after them:
+    Pod groups are watched only where a gang scheduler's kind exists, and objects that only MPIJobs have only if MPIJobs are enabled:
     others need no right to it. Secrets are asked for one by one.
     """
     groups = {"": None, "volcano": VOLCANO_POD_GROUPS}.get(gang_scheduler, PLUGIN_POD_GROUPS)

@@ -1,4 +1,4 @@
-"""What the controller's own pod says about itself: the image it runs, so that whoever installs it names an image in one place only."""
+"""What the controller's own pod says about itself: the image it runs, so that an installation names its image in one place."""
 
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError

@@ -1,6 +1,6 @@
-"""The webhook's connections. Whoever reaches it may open some, for it asks for no credentials. They are few, of one address fewer, and
-where there is no room the one goes that has kept us waiting longest. So a new caller is always heard, and the process that holds the
-Lease spends little on all of them together.
+"""The webhook's connections. Callers need no credentials, so connections are limited in total and by address.
+A new connection without room closes the one that has waited longest for its request. So a new caller is always served, and the process
+that holds the Lease spends little on all of them together.
 """
 
 from __future__ import annotations

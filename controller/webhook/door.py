@@ -42,7 +42,7 @@ class Door:
             if not verdict.allowed:
                 subject = verdict.subject
                 who = {"kind": subject.kind.kind, "namespace": subject.namespace, "job": subject.name}
-                log.info("refused at the door", extra={**who, "problems": verdict.problems})
+                log.info("the webhook refused a job", extra={**who, "problems": verdict.problems})
             return verdict
 
         async with self._judges.running():

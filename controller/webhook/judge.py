@@ -106,7 +106,7 @@ def _judge(body: bytes, judge: Callable[[Request], Answer], said: BinaryIO) -> N
     try:
         given = judge(msgspec.json.decode(body, type=Review).request)
     except (msgspec.DecodeError, RecursionError) as error:
-        given = refused(subject, [Problem((), f"this cannot be read: {error}")])
+        given = refused(subject, [Problem((), f"the review cannot be read: {error}")])
     response = given.response
     _say(said, Judged(response.allowed, response.status.message if response.status else "", msgspec.Raw(msgspec.json.encode(given))))
 

@@ -152,11 +152,11 @@ class Judges:
                     while True:
                         asking = asking or await self._turns.next()
                         if process.returncode is not None:
-                            raise _Died(None, "it ended while nobody asked")  # who asks now is answered by the next one
+                            raise _Died(None, "it ended between two reviews")  # who asks now is answered by the next one
                         current, asking = asking, None
                         await self._answer(current, process)
             except (_Died, OSError) as error:
-                log.warning("a process that judges jobs has ended, another takes its place", extra={"why": str(error)})
+                log.warning("a process that judges jobs ended; starting another", extra={"why": str(error)})
             await asyncio.sleep(again_s)
             again_s = min(2 * again_s, MOST_START_AGAIN_S)
 
@@ -208,7 +208,7 @@ class Judges:
                 return Verdict(subject, said.allowed, said.problems, bytes(said.body))
             case Unreadable(why):
                 raise NoReview(why)
-        raise _Died(subject, f"it said {said} where a judgement was expected")
+        raise _Died(subject, f"it said {said} instead of a judgement")
 
 
 def command(*, kinds: Collection[str], namespace: str | None) -> list[str]:
@@ -235,7 +235,7 @@ async def _heard(process: Process, subject: Subject | None) -> Ready | Unreadabl
     try:
         (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
         if length > MOST_SAID:
-            raise _Died(subject, "it said too much")
+            raise _Died(subject, "its answer is too long")
         said: Ready | Unreadable | Asked | Judged = msgspec.json.decode(await process.stdout.readexactly(length), type=Said)
     except asyncio.IncompleteReadError:
         raise _Died(subject, "the process that judged it ended") from None

@@ -120,7 +120,7 @@ def _changes_no_spec(request: Request) -> bool:
 
 
 def _brought(old: object, problems: Sequence[Problem]) -> Sequence[Problem]:
-    """Those that were not there before. Where there were more than are told of nobody can say, and whoever mends some must get on."""
+    """The new problems. If the old list was cut off, they cannot be known; an update that mends some must then pass."""
     if old is None or not problems:
         return problems
     known, _, is_whole = _found(old)

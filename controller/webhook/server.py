@@ -83,7 +83,7 @@ class _Reception:
                 body = await request.content.readexactly(size) if size else b""
             verdict = await self._judge(body, address)
         except (TimeoutError, asyncio.IncompleteReadError):
-            return _said(408, f"the review was not there within {RECEIVE_S:.0f} s")
+            return _said(408, f"the review did not arrive within {RECEIVE_S:.0f} s")
         except NoReview as error:
             return _said(400, str(error))
         except Busy:

@@ -71,7 +71,7 @@ class Findings:
 
     def all_warnings(self) -> list[Warning]:
         """With how many are not told of."""
-        return [*self.warnings, Warning((), f"there are {self._untold} more warnings")] if self._untold else self.warnings
+        return [*self.warnings, Warning((), f"{self._untold} more warnings are not shown")] if self._untold else self.warnings
 
     def blames(self, at: Path) -> bool:
         """Is there a problem there or below? Then rules about it would only repeat it."""

@@ -47,14 +47,16 @@ def job_rights(kinds: Iterable[str]) -> list[Right]:
             GROUP,
             " ".join(plurals),
             ("get", *SEEN, "delete"),
-            "Jobs are watched, read again before pods of theirs go, and deleted when their time after the end is over.",
+            "Jobs are watched, read again before their pods are deleted, and deleted after ttlSecondsAfterFinished.",
         ),
-        _right(GROUP, " ".join(f"{plural}/status" for plural in plurals), ("patch",), "Their status is ours to write, their spec is not."),
+        _right(
+            GROUP, " ".join(f"{plural}/status" for plural in plurals), ("patch",), "The controller writes their status, not their spec."
+        ),
         _right(
             GROUP,
             " ".join(f"{plural}/finalizers" for plural in plurals),
             ("update",),
-            "Asked for by API servers with OwnerReferencesPermissionEnforcement, for owner references that block the owner's deletion.",
+            "API servers with OwnerReferencesPermissionEnforcement require it, for owner references that block the owner's deletion.",
         ),
     ]
 
@@ -66,10 +68,10 @@ REPLICAS = [
         ("get", *SEEN, "create", "patch", "delete"),
         "A job's replicas; those of a failed job are ended by a deadline, and stay.",
     ),
-    _right("", "pods/status", ("patch",), "Whether a worker is in its world and has its state, which its readiness gate waits for."),
+    _right("", "pods/status", ("patch",), "The readiness gate: whether a worker is in its world and has its state."),
     _right("", "services", ("get", *SEEN, "create", "patch", "delete"), "The names of replicas and stores."),
     _right("", "secrets", ("get", "create", "patch"), "A job's token for its world, and the keys of MPI over ssh, each by its name."),
-    _right("", "events", ("create",), "What happened is told as Events."),
+    _right("", "events", ("create",), "Events of jobs."),
     _right("autoscaling", "horizontalpodautoscalers", ("get", *SEEN, "create", "patch", "delete"), "For elasticPolicy.metrics."),
     _right("policy", "poddisruptionbudgets", ("get", *SEEN, "create", "patch", "delete"), "minReplicas of an elastic job stay up."),
     _right(
@@ -89,7 +91,12 @@ NODES = [_right("", "nodes", SEEN, "The taints by which nodes give notice, and n
 MPI_OBJECTS = [
     _right("", "configmaps serviceaccounts", ("get", *SEEN, "create", "patch"), "Host file and account of MPI launchers."),
     _right(RBAC, "roles rolebindings", ("get", *SEEN, "create", "patch"), "What launchers may do: start processes in their own workers."),
-    _right("", "pods/exec", ("create", "get"), "Never used by the controller; but nobody can grant what he lacks, and launchers need it."),
+    _right(
+        "",
+        "pods/exec",
+        ("create", "get"),
+        "Never used by the controller; but an account can grant only rights that it has, and launchers need it.",
+    ),
 ]
 LEASE = [
     _right("coordination.k8s.io", "leases", ("create",), "The Lease by which one of several controllers works."),
@@ -101,7 +108,7 @@ CONFIGURATION = [
         "admissionregistration.k8s.io",
         "validatingwebhookconfigurations",
         ("get", "patch"),
-        "Whose certificate to trust is written into the one configuration that asks our webhook.",
+        "The CA to trust is written into the one configuration of our webhook.",
         names=(webhook.NAME,),
     )
 ]
@@ -124,7 +131,7 @@ def roles(*, everywhere: bool = True, kinds: Iterable[str] = tuple(KINDS)) -> li
         found.append(Role(f"{CONTROLLER}-mpi", (*job_rights([MPI]), *MPI_OBJECTS), everywhere))
     if not everywhere:
         return [*found, Role(f"{CONTROLLER}-own", tuple(LEASE), False)]
-    # The configuration that asks the webhook belongs to the whole cluster, and so does whoever writes to it.
+    # The configuration that asks the webhook belongs to the whole cluster, so writing it takes a ClusterRole.
     return [*found, Role(f"{CONTROLLER}-webhook", tuple(CONFIGURATION), True), Role(f"{CONTROLLER}-own", (*LEASE, *CERTIFICATE), False)]
 
 

@@ -49,7 +49,7 @@ def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
     if not findings.blames(draft.at(WORKER)[:-1]) or WORKER in job.replicas:
         job = _check_counts(draft, stored=stored, findings=findings)
     if job.elastic is not None and job.kind.native_elastic and job.run_policy.restart_scope is not None:
-        message = f"restartScope has no effect on {job.kind.a_job} with elasticPolicy, which goes on with those who remain; remove it"
+        message = f"restartScope has no effect on {job.kind.a_job} with elasticPolicy, which goes on with the remaining workers; remove it"
         findings.warning(("spec", "runPolicy", "restartScope"), message)
     if job.options.nproc_per_node is not None:
         _check_nproc(job.options.nproc_per_node, findings)
@@ -108,8 +108,8 @@ def _check_command(container: Mapping[str, Any], *, at: Path, findings: Findings
         for i, text in enumerate(words if isinstance(words, list) else ()):
             if isinstance(text, str) and any(MAX_RESTARTS_FLAG.match(word) for word in text.split()):
                 message = (
-                    "--max-restarts in the command wins over elasticPolicy: each torchrun counts for itself then, what a peer caused "
-                    "included, and ends when its own number is used up; remove it and set elasticPolicy.maxRestarts, one for the whole job"
+                    "--max-restarts in the command overrides elasticPolicy: each torchrun counts for itself, restarts that "
+                    "a peer caused included, and ends at its own limit; remove it and set elasticPolicy.maxRestarts, for the whole job"
                 )
                 findings.warning((*at, key, i), message)
                 return
@@ -125,7 +125,7 @@ def _check_ports(ports: Any, draft: Draft, *, at: Path, findings: Findings) -> N
         if not 1 <= number <= 65535:
             findings.problem((*at, i, "containerPort"), f"containerPort is {shown(number)}; a port is between 1 and 65535")
         if name and name in seen:
-            findings.problem((*at, i, "name"), f"the port name {shown(name)} is there twice; rename one")
+            findings.problem((*at, i, "name"), f"two ports have the name {shown(name)}; rename one")
         seen[name] = number
     taken = next((name for name, number in seen.items() if name and number == kind.port), None)
     if kind.has_services and kind.port_name not in seen and taken:

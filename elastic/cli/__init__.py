@@ -7,12 +7,12 @@ import importlib
 import click
 
 COMMANDS = {
-    "validate": ("elastic.cli.validate:validate", "Check job files and say what is wrong where."),
+    "validate": ("elastic.cli.validate:validate", "Check job files; name each problem and its place."),
     "crds": ("elastic.cli.crds:crds", "Print the custom resource definitions."),
     "up": ("elastic.cli.up:up", "Start the laptop cluster and the control plane on it."),
     "down": ("elastic.cli.up:down", "Stop the laptop cluster."),
     "status": ("elastic.cli.up:status", "Show the laptop cluster."),
-    "resume": ("elastic.cli.resume:resume", "Start jobs again that the laptop cluster was stopped with."),
+    "resume": ("elastic.cli.resume:resume", "Start the jobs again that stopped with the laptop cluster."),
     "run": ("elastic.cli.run:run", "Run a job file to its end on the laptop cluster."),
     "node": ("elastic.cli.node:node", "Add, drain, taint, reclaim or kill a node of the laptop cluster."),
 }

@@ -74,9 +74,9 @@ def documents(text: str) -> Iterator[Document]:
             yield from _unpacked(Document(value, node, tuple(build.doubled)))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise Unreadable(f"this is no YAML: {error.problem or error.context}", mark.line + 1 if mark else None) from None
+        raise Unreadable(f"this is not YAML: {error.problem or error.context}", mark.line + 1 if mark else None) from None
     except yaml.YAMLError as error:
-        raise Unreadable(f"this is no YAML: {error}") from None
+        raise Unreadable(f"this is not YAML: {error}") from None
     finally:
         loader.dispose()
 

@@ -60,7 +60,7 @@ def taint_node(name: str, taints: tuple[str, ...], data_dir: Path) -> None:
     async def write(kube: Kube) -> None:
         for taint in wanted:
             await set_taint(kube, name, taint)
-            click.echo(f"node {name}: taint {taint} {'taken away' if taint.is_removed else 'set'}")
+            click.echo(f"node {name}: taint {taint} {'removed' if taint.is_removed else 'set'}")
 
     _with_cluster(data_dir, write)
 
@@ -94,7 +94,7 @@ def reclaim(name: str, cloud: str, seconds: int | None, data_dir: Path) -> None:
         await asyncio.sleep(left_s)
         await asyncio.to_thread(_ask, data_dir, Kill(name=name))
         await kube.delete(NODES, name)
-        click.echo(f"node {name} has been taken back")
+        click.echo(f"node {name} has been reclaimed")
 
     _with_cluster(data_dir, play)
 
@@ -102,7 +102,7 @@ def reclaim(name: str, cloud: str, seconds: int | None, data_dir: Path) -> None:
 def _label(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not key or not separator:
-        raise click.BadParameter(f"{text!r} is no label; write KEY=VALUE", param_hint="--label")
+        raise click.BadParameter(f"{text!r} is not a label; write KEY=VALUE", param_hint="--label")
     return key, value
 
 

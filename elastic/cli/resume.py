@@ -25,7 +25,7 @@ LISTED_S = 5.0
 @click.option(
     "--working-dir",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
-    help="Where their programs start, instead of where they started before.",
+    help="Folder in which their programs start, instead of the former one.",
 )
 @DATA_DIR
 def resume(names: tuple[str, ...], namespace: str | None, working_dir: Path | None, data_dir: Path) -> None:
@@ -51,7 +51,9 @@ async def _resume(kubeconfig: Path, names: set[str], namespace: str | None, work
             if names and job.name not in names:
                 continue
             if not working_dir and (types := job.without_working_dir()):
-                raise click.ClickException(f"{job.title}: it is not known where {types[0]} started; say it with --working-dir FOLDER")
+                raise click.ClickException(
+                    f"{job.title}: the folder in which {types[0]} started is unknown; name one with --working-dir FOLDER"
+                )
             await resume_job(kube, job, working_dir=working_dir)
             where = working_dir or ", ".join(sorted(set(job.working_dirs.values())))
             click.echo(f"{job.title} resumed" + (f" in {where}" if where else ""))

@@ -121,7 +121,7 @@ class Printer:
         try:
             print(f"{time.monotonic() - self.start:7.1f} s  {text}", flush=True)
         except BrokenPipeError:
-            # Whoever read along has left; the job goes on, and so does the waiting for its outcome.
+            # The reader of the output has left; the job goes on, and so does the wait for its outcome.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
     def tell(self, job: JobKey, happening: Happening) -> None:
@@ -171,7 +171,7 @@ def _refuse_shape(options: list[str], cluster: str) -> None:
         said = " ".join(options)
         raise ClusterError(
             f"{said} is for a cluster that is started for this run, but {cluster} is used; leave it out, "
-            f"or start the laptop cluster anew with it: elastic down; elastic up --detach {said}"
+            f"or restart the laptop cluster with it: elastic down; elastic up --detach {said}"
         )
 
 
@@ -188,7 +188,7 @@ async def _run(kubeconfig: Path, report: Report, *, printer: Printer, namespace:
             await _undo(submission, printer)
             raise
         except asyncio.CancelledError:
-            printer.say("interrupted: deleting what was made (once more to leave it)")
+            printer.say("interrupted: deleting what this run created (press again to leave it)")
             await _undo(submission, printer)
             raise
         outcomes = [task.result() for task in running]

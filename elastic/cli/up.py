@@ -28,12 +28,12 @@ NO_WAY_OUT = """
 Pods reach no network outside this machine: what they pip install or download fails. With --sandbox loopback they have this machine's."""
 
 STOPPED = """
-Stopped with the cluster, and not started again until asked for:
+These jobs stopped with the cluster, and stay stopped until you resume them:
   {jobs}
   {resume}
 """
 
-ENDED = """These jobs were not over, and stay stopped until asked for (`{up}`, then `{resume}`):
+ENDED = """These jobs are unfinished, and stay stopped until you resume them (`{up}`, then `{resume}`):
   {jobs}
 """
 

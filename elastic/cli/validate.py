@@ -66,7 +66,7 @@ class Report:
 @click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR|-...", type=click.Path(allow_dash=True))
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print what was found.")
 def validate(sources: tuple[str, ...], output: str) -> None:
-    """Check job files and say what is wrong where.
+    """Check job files; name each problem and its place.
 
     FILE is YAML or JSON with any number of documents; a DIR is searched for such files; - is standard input. Objects that are no jobs are
     passed over. Exit code: 0 all jobs are valid, 1 a job is invalid, 2 a file could not be read.
@@ -114,7 +114,7 @@ def _text(file: str) -> str:
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from None
     except UnicodeDecodeError:
-        raise Unreadable("this is no UTF-8 text") from None
+        raise Unreadable("this is not UTF-8 text") from None
 
 
 def _is_meant_as_job(value: Any) -> bool:
@@ -130,7 +130,7 @@ def _is_meant_as_job(value: Any) -> bool:
 
 
 def _judge(file: str, document: Document) -> Verdict:
-    doubled = [Problem(at, f"{key} is there twice; keep one") for at, key in document.doubled]
+    doubled = [Problem(at, f"{key} appears twice; keep one") for at, key in document.doubled]
     try:
         _, warnings = parse(document.value)
         return Verdict(file, document, tuple(doubled), tuple(warnings))
@@ -153,7 +153,7 @@ def as_lines(report: Report) -> Iterator[str]:
     if report.unreadable:
         parts.append(f"{len(report.unreadable)} unreadable")
     if report.others:
-        parts.append(f"{_counted(len(report.others), 'other object')} passed over")
+        parts.append(f"{_counted(len(report.others), 'other object')} skipped")
     yield f"{_counted(len(report.verdicts), 'job')}: {', '.join(parts)}"
 
 

@@ -70,7 +70,7 @@ class Kube:
     def __init__(self, access: Access, *, user_agent: str = "elastic-training") -> None:
         self.access = access
         self.sent: Counter[str] = Counter()
-        """Requests sent so far by method, watches left out; for whoever counts what a process costs the API server."""
+        """Requests sent so far by method, without watches: what a process costs the API server."""
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
         self._renewing: asyncio.Task[str] | None = None
@@ -283,7 +283,7 @@ class Kube:
 
 def _log_failure(renewing: "asyncio.Task[str]") -> None:
     if not renewing.cancelled() and (error := renewing.exception()) is not None:
-        log.warning("no new credentials", extra={"error": str(error)})
+        log.warning("the credentials could not be renewed", extra={"error": str(error)})
 
 
 def _kind_of_items(page: Object) -> Object:

@@ -52,10 +52,10 @@ def parse_taint(text: str) -> Taint:
     effects = ", ".join(effect.value for effect in Effect)
     if found is None or (found["effect"] is None and not found["gone"]):
         raise TaintError(
-            f"{text!r} is no taint; write KEY=VALUE:EFFECT or KEY:EFFECT to set one, KEY- to take one away (effects: {effects})"
+            f"{text!r} is not a taint; write KEY=VALUE:EFFECT or KEY:EFFECT to set one, KEY- to remove one (effects: {effects})"
         )
     if found["effect"] and found["effect"] not in list(Effect):
-        raise TaintError(f"{found['effect']!r} is no effect of a taint; use one of {effects}")
+        raise TaintError(f"{found['effect']!r} is not an effect of a taint; use one of {effects}")
     effect = Effect(found["effect"]) if found["effect"] else None
     return Taint(found["key"], found["value"] or "", effect, is_removed=bool(found["gone"]))
 

@@ -102,7 +102,7 @@ class Child:
                 log.warning("process did not start", extra={"child": self.name, "error": str(error)})
 
     async def stop(self) -> None:
-        """Whoever keeps it has been cancelled before."""
+        """The task that restarts it was cancelled before."""
         if self.process is None or self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):

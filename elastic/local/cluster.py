@@ -169,7 +169,7 @@ class LocalCluster:
 
 
 def stop_detached(data_dir: Path) -> bool:
-    """Stops the cluster of a data folder, whoever started it; False where none runs."""
+    """Stops the cluster of a data folder, also one started by another process; False if none runs."""
     state = Layout(data_dir).read_state()
     if state is None:
         return False
@@ -190,5 +190,5 @@ def _last_words(log: Path, began: int) -> str:
     with log.open("rb") as file:
         file.seek(began)
         lines = file.read().decode(errors="replace").strip().splitlines()
-    words = lines[-1].split(" ERROR ", 1)[-1] if lines else "the supervisor ended without a word"
+    words = lines[-1].split(" ERROR ", 1)[-1] if lines else "the supervisor ended without a message"
     return f"{words} (log: {log})"

@@ -140,7 +140,12 @@ async def _end(kube: Kube, pod: Object) -> None:
             await kube.patch(PODS, metadata["name"], body, namespace=metadata["namespace"], subresource="status")
     except KubeError as error:
         if error.code != 404:
-            log.warning("pod %s/%s of the time before may start again: %s", metadata["namespace"], metadata["name"], error.message)
+            log.warning(
+                "pod %s/%s of the earlier cluster was not ended and may start again: %s",
+                metadata["namespace"],
+                metadata["name"],
+                error.message,
+            )
 
 
 async def resume(kube: Kube, job: StoredJob, *, working_dir: str = "") -> None:

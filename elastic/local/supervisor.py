@@ -83,7 +83,7 @@ class Supervisor:
             if keeper.done():
                 keeper.result()
         if not stop.is_set():
-            log.warning("the sandbox holder ended; starting the cluster anew")
+            log.warning("the sandbox holder ended; restarting the cluster")
 
     async def _start_all(self) -> None:
         options, layout = self._options, self._layout

@@ -94,7 +94,7 @@ class RendezvousClient:
                     back_off_s = FIRST_BACK_OFF_S
                     yield world
             except (RendezvousError, aiohttp.ClientError, TimeoutError) as error:
-                log.warning("the stream of worlds broke, opening it again", extra={"error": str(error)})
+                log.warning("the stream of worlds broke; opening it again", extra={"error": str(error)})
             await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
             back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
 

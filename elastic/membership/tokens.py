@@ -49,9 +49,9 @@ def load_keys(folder: Path) -> Sequence[bytes]:
         try:
             key = bytes.fromhex(path.read_text().strip())
         except ValueError as error:
-            raise BadKey(f"{path} is not a key in hex digits; make it anew with the install step") from error
+            raise BadKey(f"{path} is not a key in hex digits; create it again with the install step") from error
         if len(key) < LEAST_KEY_BYTES:
-            raise BadKey(f"{path} holds {len(key)} bytes but a key needs at least {LEAST_KEY_BYTES}; make it anew with the install step")
+            raise BadKey(f"{path} holds {len(key)} bytes but a key needs at least {LEAST_KEY_BYTES}; create it again with the install step")
         keys.append(key)
     if not keys:
         raise BadKey(f"{folder} holds no {KEY_FILES[0]}; point --installation at the installation's folder")

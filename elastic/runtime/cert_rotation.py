@@ -79,7 +79,7 @@ class Keeping:
             self._trouble = ""
         except (KubeError, aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
             if str(error) != self._trouble:
-                log.warning("the webhook's certificate could not be looked after, trying again", extra={"error": str(error)})
+                log.warning("the webhook's certificate could not be checked; trying again", extra={"error": str(error)})
             self._trouble = str(error)
 
     async def _credentials(self) -> Credentials:
@@ -97,9 +97,9 @@ class Keeping:
                 if error.code != 409:
                     raise
                 continue
-            log.info("the webhook's certificate was made anew", extra={"what": what.value, "secret": str(self._place)})
+            log.info("the webhook's certificate was renewed", extra={"what": what.value, "secret": str(self._place)})
             return made
-        raise TimeoutError(f"others write the secret {self._place} all the time")
+        raise TimeoutError(f"the secret {self._place} changed at every attempt to write it")
 
     async def _secret(self) -> Object | None:
         try:
@@ -128,7 +128,7 @@ class Keeping:
         if others:
             change = {"webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in others]}
             await self._kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, self._place.name, change, kind=Patch.STRATEGIC)
-            log.info("the API server trusts the webhook's authority now", extra={"configuration": self._place.name})
+            log.info("the API server now trusts the webhook's CA", extra={"configuration": self._place.name})
 
     async def _hooks(self) -> list[Object]:
         """None where nothing asks us: then there is nobody whose trust we need."""

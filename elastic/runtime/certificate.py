@@ -79,9 +79,9 @@ def _whole(credentials: Credentials) -> tuple[x509.Certificate, x509.Certificate
     served = x509.load_pem_x509_certificate(credentials.served.certificate)
     for certificate, key in ((authorities[0], credentials.authority_key), (served, credentials.served.key)):
         if load_key(key).public_key() != certificate.public_key():
-            raise ValueError("a certificate and a key that are not of one another")
+            raise ValueError("the certificate and the key do not match")
     if not any(_signed(authority, served) for authority in authorities):
-        raise ValueError("none of the authorities signed the certificate")
+        raise ValueError("no CA of the bundle signed the certificate")
     return authorities[0], served
 
 

@@ -257,8 +257,8 @@ class _Reports:
             log.info("the API server answers about the lease again", extra=self._fields)
         if took_s > self._slow_s and not self._is_slow:
             self._is_slow = True
-            message = "renewals of the lease are slow" if self._leads else "the API server is slow to answer about the lease"
+            message = "renewals of the lease are slow" if self._leads else "requests about the lease are slow"
             log.warning(message, extra=self._fields | {"took_s": round(took_s, 1), "left_s": round(max(left_s, 0.0), 1)})
         elif took_s < self._slow_s / 2 and self._is_slow:
             self._is_slow = False
-            log.info("the API server is quick to answer about the lease again", extra=self._fields)
+            log.info("requests about the lease are fast again", extra=self._fields)

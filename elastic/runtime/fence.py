@@ -96,7 +96,7 @@ async def in_time(left: Left, send: Callable[[], Awaitable[T]]) -> T:
     """A request that has no answer when the Lease lapses is given up."""
     left_s = left()
     if left_s <= 0:
-        raise Lapsed("nothing is sent: the lease may be another's")
+        raise Lapsed("the request was not sent: another process may hold the lease")
     limit = asyncio.timeout(left_s)
     try:
         async with limit:
@@ -104,4 +104,4 @@ async def in_time(left: Left, send: Callable[[], Awaitable[T]]) -> T:
     except TimeoutError:
         if not limit.expired():
             raise
-        raise Lapsed("no answer while the lease was certainly ours") from None
+        raise Lapsed("no answer before the lease could pass to another process") from None

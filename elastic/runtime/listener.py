@@ -225,7 +225,7 @@ class Listener:
     async def _room(self) -> None:
         """Returns when a place is free; closes a silent connection for it where one may be closed."""
         while self._strange >= self._bounds.strangers or self._connections >= self._bounds.most:
-            self._tell(f"all places for connections are taken ({self._connections}, {self._strange} of them have sent no request)")
+            self._tell(f"the limit of connections is reached ({self._connections}, {self._strange} of them have sent no request)")
             if not self._give_up_one():
                 self._freed.clear()
                 with contextlib.suppress(TimeoutError):

@@ -14,7 +14,7 @@ class PortTaken(RuntimeError):
 
 
 def taken(flags: str, port: int, error: OSError) -> PortTaken:
-    return PortTaken(f"{flags} is {port} but that cannot be listened on: {error.strerror}; choose another one")
+    return PortTaken(f"{flags} is {port}, which cannot be listened on: {error.strerror}; choose another port")
 
 
 @asynccontextmanager
@@ -25,7 +25,7 @@ async def serving(*, health_port: int, metrics_port: int, is_ready: Callable[[],
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n") if is_ready() else web.Response(status=503, text="the view of the cluster is not whole yet\n")
+        return web.Response(text="ok\n") if is_ready() else web.Response(status=503, text="the caches are not synced yet\n")
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), content_type="text/plain", charset="utf-8")

@@ -389,7 +389,7 @@ def main(words: typing.Sequence[str]) -> int:
             wait_for(server, hosts(options.hostfile), options.least)
             return 0
         if options.verb != "exec" or not command:
-            parser.error("only this is known here: kubectl exec POD [-c CONTAINER] [-i] -- COMMAND...")
+            parser.error("only this is supported: kubectl exec POD [-c CONTAINER] [-i] -- COMMAND...")
         return run(server, options.pod, command, container=options.container, stdin=options.stdin)
     except (ExecError, OSError, http.client.HTTPException) as error:
         print("error: {}".format(error), file=sys.stderr)

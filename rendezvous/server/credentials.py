@@ -63,11 +63,11 @@ async def follow(credentials: Credentials, *, every_s: float = LOOK_S) -> None:
         except (OSError, BadKey) as error:
             if str(error) != trouble:
                 trouble = str(error)
-                log.warning("changed files of the installation cannot be used, the old ones serve on", extra={"error": trouble})
+                log.warning("changed files of the installation cannot be used; the old ones stay in use", extra={"error": trouble})
             continue
         trouble = ""
         if has_changed:
-            log.info("files of the installation have changed, new connections are served with them")
+            log.info("the files of the installation changed; new connections use them")
 
 
 def _context(folder: Path) -> ssl.SSLContext:

@@ -96,7 +96,7 @@ class Face:
         return (
             web.Response(status=204)
             if taken
-            else _refusal(409, f"word {expectation.number} of term {expectation.term} is older than the last expectation")
+            else _refusal(409, f"expectation {expectation.number} of term {expectation.term} is older than the last one")
         )
 
     async def _forget(self, request: web.Request) -> web.StreamResponse:
@@ -110,7 +110,11 @@ class Face:
         if not self._gate.is_agent(_bearer(request), uid) and (refusal := await self._refuse_others(request)) is not None:
             return refusal
         world = self._hub.world(uid)
-        return _refusal(404, "no such job here") if world is None else web.Response(body=_encode(world), content_type="application/json")
+        return (
+            _refusal(404, "this server has no such job")
+            if world is None
+            else web.Response(body=_encode(world), content_type="application/json")
+        )
 
     async def _report(self, request: web.Request) -> web.StreamResponse:
         uid = request.match_info["uid"]
@@ -189,7 +193,7 @@ def line_of(world: World) -> bytes:
             raise ValueError(f"it has more than {limits.WORLD_LINE} bytes")
         _worlds.decode(line)
     except ValueError as error:
-        log.error("a world cannot be told of", extra={"uid": world.job, "error": str(error)})
+        log.error("a world cannot be sent to the controller", extra={"uid": world.job, "error": str(error)})
         return _encode(unreadable(world.job, str(error))) + b"\n"
     return line
 

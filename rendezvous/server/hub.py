@@ -40,7 +40,7 @@ MAX_JOBS = 20_000
 EMPTY_JOB_KEPT_S = 3600.0
 PULSE_S = 0.5
 LATE_S = 0.5
-"""A pulse that comes so late shows that this process stood still: it was stopped, starved, or a single decision took that long."""
+"""A pulse that comes so late shows that this process was paused: it was stopped, starved, or a single decision took that long."""
 REPLACED = "a newer incarnation of this member has come"
 
 
@@ -254,7 +254,7 @@ class Hub:
         pause_s = self._clock() - self._alive_at - PULSE_S
         if pause_s < LATE_S:
             return
-        log.warning("this process stood still", extra={"seconds": round(pause_s, 1), "jobs": len(self._jobs)})
+        log.warning("this process was paused", extra={"seconds": round(pause_s, 1), "jobs": len(self._jobs)})
         self._alive_at = self._clock()
         for course in self._jobs.values():
             if not course.inbox:

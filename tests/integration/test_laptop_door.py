@@ -1,4 +1,4 @@
-"""On the laptop as in a cluster: a bad job is refused at the door with its fields, and the control plane acts under accounts of its own."""
+"""On the laptop as in a cluster: the webhook refuses a bad job with its fields, and the control plane acts under accounts of its own."""
 
 from __future__ import annotations
 

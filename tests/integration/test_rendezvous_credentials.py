@@ -77,7 +77,7 @@ def test_a_certificate_that_does_not_fit_its_key_is_reported_and_the_old_one_ser
     ensure_installation(other, addresses=())
     old = shown(server)
     shutil.copy(other / "tls.key", server.installation / "tls.key")
-    wait_until(lambda: "the old ones serve on" in server.log(), what="the trouble is told")
+    wait_until(lambda: "the old ones stay in use" in server.log(), what="the trouble is told")
     assert shown(server) == old
     shutil.copy(other / "tls.crt", server.installation / "tls.crt")
     server.ca = (other / "ca.crt").read_text()

@@ -325,7 +325,7 @@ def test_a_server_that_is_stopped_and_goes_on_ends_no_world(server: Server) -> N
         assert world is not None
         assert (world.phase, world.generation, len(world.members), world.restarts) == ("running", 1, 3, {})
         assert not any(member.presence.view.reform for member in group)
-    assert "this process stood still" in server.log()
+    assert "this process was paused" in server.log()
 
 
 def test_a_server_that_is_told_to_end_waits_for_nobody(server: Server) -> None:

@@ -215,7 +215,7 @@ class Agents:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            return not pids  # whoever was being forked while we looked is found in the next look
+            return not pids  # a process that was being forked is found in the next look
 
         wait_until(is_gone, what=f"all processes of {name} are gone")
         self.processes[name].wait()

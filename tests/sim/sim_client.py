@@ -44,7 +44,7 @@ CALM = Weather()
 
 @dataclass(slots=True)
 class Sky:
-    """The weather now; whoever changes it changes it for all clients. `down_until` is when the API server answers again."""
+    """The weather now, which all clients share. `down_until` is when the API server answers again."""
 
     weather: Weather = CALM
     down_until: float = 0.0

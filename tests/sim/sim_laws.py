@@ -88,7 +88,7 @@ class Laws:
             self._lost.append((_time(), _owner(write.before)))
 
     def _see_lease(self, write: Write) -> None:
-        """While it is nobody's, whoever had it last may still be heard."""
+        """While it has no holder, messages of the last holder may still arrive."""
         self._holder = write.after["spec"]["holderIdentity"] or self._holder if write.after is not None else ""
 
     def _breach(self, law: str, words: str) -> None:
@@ -144,7 +144,7 @@ class Laws:
 
     @property
     def _losses(self) -> int:
-        """Pods that the cluster took; and a member of whom nothing is heard for long is lost as far as the rendezvous server can tell."""
+        """Pods that the cluster took; and members that were silent for long, which the rendezvous server takes for lost."""
         return len(self._cluster.lost) + self._server.cut_off
 
     def _see_end(self, life: Life, status: Object) -> None:

@@ -42,7 +42,7 @@ class SimHub(Hub):
             asyncio.get_running_loop().call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
-        """Timers first, which is the worst that can be: whoever decides then has heard nobody."""
+        """Timers first, the worst case: they decide before any message is read."""
         self.runs.set()
         late, self._late = self._late, []
         unread, self._unread = self._unread, []

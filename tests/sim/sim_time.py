@@ -35,8 +35,8 @@ class _Skipping(selectors.SelectSelector):
         self._at_this_moment = 0 if timeout > 0 else self._at_this_moment + 1
         if self._at_this_moment > BUSIEST_MOMENT:
             raise Stalled(f"something turns round and round at {self.now:.1f} s")
-        # A little further than asked for, as on a real machine, so that whoever was woken finds its time come. The loop calls a timer that
-        # is due within its resolution, and who asks the clock again must see it go on, or would set that timer for ever.
+        # A little further than requested, as on a real machine, so that a woken task finds that its time has come. The loop calls a timer
+        # that is due within its resolution; the next reading of the clock must be later, or that timer would be set for ever.
         is_turning = self._at_this_moment % BUSY_MOMENT == BUSY_MOMENT - 1
         self.now += timeout + JUST_AFTER_S if timeout > 0 else JUST_AFTER_S * is_turning
         return []

@@ -152,7 +152,7 @@ def test_a_leader_keeps_its_lease_while_requests_take_1_5_s_each_way_and_says_on
     played(story())
     said = logged(caplog)
     assert said.count("renewals of the lease are slow") == 1
-    assert said.count("the API server is quick to answer about the lease again") == 1
+    assert said.count("requests about the lease are fast again") == 1
     assert len(said) <= 5, said
 
 

@@ -45,10 +45,10 @@ def test_every_line_of_a_round_names_its_job_by_the_same_fields(caplog: pytest.L
     with caplog.at_level(logging.DEBUG, logger="controller"):
         sim_time.run(_life(uids))
     lines = [record.__dict__ for record in caplog.records if record.name in OF_ROUNDS]
-    assert {line["msg"] for line in lines} >= {"reconcile failed", "a job has another state"}
+    assert {line["msg"] for line in lines} >= {"reconcile failed", "the state of a job changed"}
     broken = [line for line in lines if line["msg"] == "reconcile failed" and line["exc_info"]]
     assert len(broken) == 1, "a bug has its traceback"
     named = {(line.get("kind"), line.get("namespace"), line.get("job"), line.get("uid")) for line in lines}
     assert named == {(KIND, "team", NAME, uids[0])}
-    states = [line["reason"] for line in lines if line["msg"] == "a job has another state"]
+    states = [line["reason"] for line in lines if line["msg"] == "the state of a job changed"]
     assert states[-1] == f"{KIND}Running"

@@ -106,9 +106,7 @@ def test_what_another_has_by_a_name_that_the_launcher_needs_is_neither_used_nor_
         await asyncio.sleep(60.0)
         assert scene.api.get(resource, name) == before
         assert scene.api.find(PODS, LAUNCHER) is None
-        assert f"{resource.plural} {name} already exists; it belongs to MPIJob other: give one of the two another name" in scene.message(
-            MPI
-        )
+        assert f"{resource.plural} {name} already exists; it belongs to MPIJob other: rename one of the two" in scene.message(MPI)
         scene.api.remove(resource, name)
         await asyncio.sleep(90.0)
         assert scene.api.find(PODS, LAUNCHER) is not None
@@ -144,7 +142,7 @@ def test_a_job_whose_pod_lost_its_owner_says_which_and_what_to_do(policy: Object
         await asyncio.sleep(30.0)
         scene.api.change(PODS, f"{NAME}-worker-1", lambda pod: pod["metadata"].pop("ownerReferences"))
         await asyncio.sleep(30.0)
-        words = f"It waits for a name: pods {NAME}-worker-1 already exists; it belongs to no job: delete it, or give it the ownerReferences"
+        words = f"It waits for a name: pods {NAME}-worker-1 already exists; it has no owner: delete it, or set its ownerReferences"
         assert words in scene.message(TORCH)
         scene.api.remove(PODS, f"{NAME}-worker-1")
         await asyncio.sleep(90.0)

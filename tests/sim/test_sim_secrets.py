@@ -1,4 +1,4 @@
-"""A job's Secret, which no watch shows: made once, looked for by whoever starts anew, mended before the next pod, never a stranger's."""
+"""A job's Secret, which no watch shows: created once, read by a new controller, mended before the next pod, never another object's."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -74,7 +74,7 @@ def test_each_problem_has_its_line_its_path_and_what_to_do(tmp_path):
         f'{file}:19: error: {at}.template.spec.containers[0].env[0].value: value is true, a boolean; write it in quotes: "true"',
         f"{file}:2: PyTorchJob first is invalid",
         f"{file}:25: PyTorchJob second is valid",
-        "2 jobs: 1 valid, 1 invalid, 1 other object passed over",
+        "2 jobs: 1 valid, 1 invalid, 1 other object skipped",
     ]
 
 
@@ -98,7 +98,7 @@ def test_an_anchor_and_a_merge_are_followed_to_the_line_where_the_value_stands(t
     )
     lines = elastic("validate", file).stdout.splitlines()
     assert f"{file}:8: error: spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].image: image is 5, a number" in "\n".join(lines)
-    assert f"{file}:12: error: spec.pytorchReplicaSpecs.Worker.replicas: replicas is there twice; keep one" in lines
+    assert f"{file}:12: error: spec.pytorchReplicaSpecs.Worker.replicas: replicas appears twice; keep one" in lines
 
 
 def test_all_valid_is_exit_code_0_and_other_objects_are_passed_over():
@@ -106,8 +106,7 @@ def test_all_valid_is_exit_code_0_and_other_objects_are_passed_over():
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1].endswith(" valid, 0 invalid")
     assert (
-        elastic("validate", "-", stdin="apiVersion: v1\nkind: Service\n").stdout
-        == "0 jobs: 0 valid, 0 invalid, 1 other object passed over\n"
+        elastic("validate", "-", stdin="apiVersion: v1\nkind: Service\n").stdout == "0 jobs: 0 valid, 0 invalid, 1 other object skipped\n"
     )
 
 
@@ -125,12 +124,12 @@ def test_a_folder_is_searched_for_yaml_and_json_but_not_for_hidden_files(tmp_pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"a: [}", ":1: error: cannot be read: this is no YAML: "),
-        (b"a: b: c", ":1: error: cannot be read: this is no YAML: "),
-        (b"\xff\xfe\x00", ": error: cannot be read: this is no UTF-8 text"),
+        (b"a: [}", ":1: error: cannot be read: this is not YAML: "),
+        (b"a: b: c", ":1: error: cannot be read: this is not YAML: "),
+        (b"\xff\xfe\x00", ": error: cannot be read: this is not UTF-8 text"),
         (b"[" * 5000, f":1: error: cannot be read: this is nested more than {MOST_DEPTH} deep"),
         (b"a: &a [*a]", ":1: error: cannot be read: an alias contains itself"),
-        (b"a: *b", ":1: error: cannot be read: this is no YAML: "),
+        (b"a: *b", ":1: error: cannot be read: this is not YAML: "),
     ],
 )
 def test_what_cannot_be_read_is_exit_code_2_with_the_line(tmp_path, text, said):

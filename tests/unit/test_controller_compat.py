@@ -65,7 +65,7 @@ def test_a_word_that_is_no_mode_changes_nothing_and_is_remarked_on() -> None:
         seen = compat.as_chosen(one, Snapshot(now=NOW, settings=settings))
         assert seen.settings == settings
         words = "metadata.annotations[elastic-training/compat] is 'exact' but must be default or strict;"
-        assert seen.remarks == (f"{words} {rule} holds, as the controller was started",)
+        assert seen.remarks == (f"{words} the controller's own mode, {rule}, applies",)
 
 
 class Kube:

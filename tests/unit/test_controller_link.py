@@ -288,7 +288,7 @@ async def test_what_an_earlier_server_said_is_not_believed_of_the_next() -> None
         known = link.worlds
         assert server.open is not None
         server.open()
-        assert known == {}, "and whoever looks there sees it"
+        assert known == {}, "and a reader sees it"
     finally:
         running.cancel()
 

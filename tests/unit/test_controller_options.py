@@ -24,15 +24,15 @@ def said(*flags: str) -> Result:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--enable-kinds", "PyTorchJob,Job"], "--enable-kinds: 'Job' is no kind of ours; choose from PyTorchJob"),
+        (["--enable-kinds", "PyTorchJob,Job"], "--enable-kinds: 'Job' is not a kind of this controller; choose from PyTorchJob"),
         (["--enable-kinds", ", "], "--enable-kinds names no kind"),
         (["--namespace", ""], "--namespace is '' but"),
-        (["--namespace", "Team_A"], "leave the flag out to look after all namespaces"),
+        (["--namespace", "Team_A"], "leave the flag out for all namespaces"),
         (["--lease-namespace", "a/b"], "--lease-namespace is 'a/b' but"),
         (["--gang-scheduler-name", "Volcano!"], "--gang-scheduler-name is 'Volcano!' but"),
         (["--metrics-port", "70000"], "--metrics-port is 70000 but must be from 1 to 65535, or 0 for none"),
         (["--health-port", "-1"], "--health-port is -1 but"),
-        (["--webhook-port", "9443", "--health-port", "9443"], "the webhook speaks TLS and needs one of its own"),
+        (["--webhook-port", "9443", "--health-port", "9443"], "which another flag uses; give the webhook a port of its own"),
         (["--webhook-port", "9443", "--webhook-fd", "3"], "give one of them"),
         (["--rendezvous-url", "https://r:1"], "give --rendezvous-endpoint and --installation as well"),
         (["--rendezvous-endpoint", "r:1"], "give --rendezvous-url and --installation as well"),
@@ -62,7 +62,7 @@ async def test_a_port_that_another_has_is_named_with_its_flag() -> None:
         other.bind(("0.0.0.0", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(PortTaken, match=f"--metrics-port is {port} but that cannot be listened on"):
+        with pytest.raises(PortTaken, match=f"--metrics-port is {port}, which cannot be listened on"):
             async with contextlib.AsyncExitStack() as stack:
                 await stack.enter_async_context(
                     serving(health_port=0, metrics_port=port, is_ready=lambda: True, registry=CollectorRegistry())
@@ -80,7 +80,7 @@ def test_a_port_of_the_webhook_that_another_has_is_named_too(tmp_path: Path) -> 
         ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 2
     (line,) = map(json.loads, ended.stderr.splitlines())
-    assert f"--webhook-port is {port} but that cannot be listened on" in line["error"]
+    assert f"--webhook-port is {port}, which cannot be listened on" in line["error"]
 
 
 @pytest.mark.parametrize("certificate", [None, "", "not a certificate"])
@@ -88,5 +88,5 @@ def test_an_installation_without_a_certificate_is_refused_with_its_path(tmp_path
     (tmp_path / "server.key").write_text("00" * 32)
     if certificate is not None:
         (tmp_path / "ca.crt").write_text(certificate)
-    with pytest.raises(BadKey, match=r"ca\.crt is no certificate that can be read"):
+    with pytest.raises(BadKey, match=r"ca\.crt cannot be read as a certificate"):
         _installation(tmp_path)

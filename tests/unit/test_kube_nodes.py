@@ -35,11 +35,11 @@ def test_a_taint_is_written_as_kubectl_has_it(text: str, taint: Taint) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a", "'a' is no taint; write KEY=VALUE:EFFECT or KEY:EFFECT to set one, KEY- to take one away"),
-        ("a=b", "'a=b' is no taint"),
-        ("", "'' is no taint"),
-        (":NoSchedule", "':NoSchedule' is no taint"),
-        ("a:Never", "'Never' is no effect of a taint; use one of NoSchedule, PreferNoSchedule, NoExecute"),
+        ("a", "'a' is not a taint; write KEY=VALUE:EFFECT or KEY:EFFECT to set one, KEY- to remove one"),
+        ("a=b", "'a=b' is not a taint"),
+        ("", "'' is not a taint"),
+        (":NoSchedule", "':NoSchedule' is not a taint"),
+        ("a:Never", "'Never' is not an effect of a taint; use one of NoSchedule, PreferNoSchedule, NoExecute"),
     ],
 )
 def test_what_is_no_taint_is_refused_with_how_one_is_written(text: str, words: str) -> None:

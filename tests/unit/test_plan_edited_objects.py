@@ -42,7 +42,7 @@ def test_a_pod_is_known_by_its_name_and_a_label_that_says_otherwise_is_told(labe
     planned = plan(job(Worker=replica(2)), snapshot(pod(index=0), found))
     (told,) = [event for event in planned.news if event.reason == "PodLabelChanged"]
     says = f'says "{label}"' if label else "is missing"
-    assert told.message == f"the label {REPLICA_INDEX} of pod train-worker-1 {says}, and the pod is number 1; set it to 1 again"
+    assert told.message == f"the label {REPLICA_INDEX} of pod train-worker-1 {says}, but the pod has index 1; set the label to 1"
 
 
 def test_a_pod_whose_label_is_as_it_was_made_is_not_told_of():
@@ -61,7 +61,7 @@ def test_a_pod_that_lost_its_owner_is_told_of_once():
     stray = pod_from(raw_pod("1", owner=""))
     planned = plan(job(Worker=replica(2)), replace(snapshot(pod(index=0)), left_behind=(stray,)))
     (told,) = [event for event in planned.news if event.reason == "PodWithoutOwner"]
-    assert "delete the pod, or give it its ownerReference back" in told.message
+    assert "delete the pod, or set its ownerReference to the job" in told.message
     former = pod_from(raw_pod("1", owner="an earlier job"))
     planned = plan(job(Worker=replica(2)), replace(snapshot(pod(index=0)), left_behind=(former,)))
     assert "PodWithoutOwner" not in {event.reason for event in planned.news}

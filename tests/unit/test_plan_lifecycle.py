@@ -181,7 +181,7 @@ def test_suspending_takes_the_pods_and_counts_those_that_still_run() -> None:
     cluster.round()
     cluster.round()
     assert conditions(cluster) == ["Created", "Running=False", "Suspended"]
-    assert cluster.job.status.replica_statuses["Worker"].active == 2, "whoever counts quota must see that they still run"
+    assert cluster.job.status.replica_statuses["Worker"].active == 2, "Kueue must see that they still run"
     cluster.pods.clear()
     cluster.settle()
     assert cluster.job.status.replica_statuses["Worker"].active == 0

@@ -49,7 +49,7 @@ def test_the_place_of_a_pod_that_was_given_up_is_filled_again_and_the_user_hears
     cluster.now = GONE_BY + timedelta(seconds=PATIENCE_S)
     planned = cluster.round()
     told = next(news for news in planned.news if news.reason == "PodGivenUp")
-    assert told.message == "PyTorchJob train gives up pod train-worker-1: its node silent is lost, and its grace ended 60 s ago"
+    assert told.message == "PyTorchJob train force-deletes pod train-worker-1: its node silent is lost, and its grace period ended 60 s ago"
     del cluster.pods["train-worker-1"]
     plans = cluster.settle()
     assert cluster.pods["train-worker-1"].phase is Phase.PENDING
@@ -80,7 +80,7 @@ def test_a_pod_that_a_finalizer_keeps_is_removed_by_force_once() -> None:
 
 @pytest.mark.parametrize("state", ["suspended", "over"])
 def test_a_job_that_no_longer_runs_gets_rid_of_its_pods_as_well(state: str) -> None:
-    """Whoever counts quota waits for pods to be gone before it lets another job in."""
+    """Kueue waits for pods to be gone before it admits another job."""
     one = job(Master=replica(), Worker=replica(2), policy={"cleanPodPolicy": "All"})
     cluster = stuck(one)
     if state == "over":

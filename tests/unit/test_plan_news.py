@@ -173,6 +173,6 @@ def test_a_world_that_cannot_be_read_is_told_of_and_the_job_goes_on() -> None:
     cluster.settle()
     cluster.world = World(1, frozenset(), phase="running", trouble="the line is too long")
     planned = cluster.round()
-    assert ("WorldUnreadable", "Who is in the job's world is unknown: the line is too long") in [
+    assert ("WorldUnreadable", "The members of the job's world are unknown: the line is too long") in [
         (n.reason, n.message) for n in planned.news
     ]

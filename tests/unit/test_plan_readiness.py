@@ -89,7 +89,7 @@ def test_where_nothing_reports_steps_a_world_must_have_stood_for_a_while() -> No
     assert early == Readiness((), STANDS + timedelta(seconds=30))
     found = decided(begun(), *pods, of=world(0, 1), after_s=20)
     assert told(found) == {"0": "WorldStands", "1": "WorldStands"}
-    assert "has stood for 30 s" in found.changes[0].condition["message"]
+    assert "has existed for 30 s" in found.changes[0].condition["message"]
     assert decided(begun(), *applied(pods, found), of=world(0, 1), after_s=20) == Readiness()
 
 

@@ -55,7 +55,7 @@ def test_a_restart_count_in_the_command_is_remarked_for_it_wins_over_the_policy(
     raw = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train", "namespace": "team"}, "spec": spec}
     (remark,) = parse(raw, stored=True)[1]
     field = f"spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].args[{index}]"
-    assert str(remark).startswith(f"{field}: --max-restarts in the command wins over elasticPolicy")
+    assert str(remark).startswith(f"{field}: --max-restarts in the command overrides elasticPolicy")
     del spec["elasticPolicy"]
     assert parse(raw, stored=True)[1] == []
 

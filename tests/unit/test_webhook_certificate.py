@@ -1,4 +1,4 @@
-"""The webhook's certificate: when it is renewed, who may renew it, and that whoever is asked to trust it has heard of it before."""
+"""The webhook's certificate: when it is renewed, who may renew it, and that its CA is in the caBundle before it is shown."""
 
 from __future__ import annotations
 

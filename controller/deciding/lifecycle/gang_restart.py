@@ -94,7 +94,7 @@ def _next(known: ElasticStatus, what: str, *, cause: Cause, size: int, now: date
     last = Rescale(
         id=f"run-{number}",
         cause=cause.value,
-        reason=f"{what}; all start anew",
+        reason=f"{what}; all replicas restart",
         at=now,
         from_size=known.world_size,
         to_size=size,

@@ -54,4 +54,4 @@ def _given_up_at(pod: Pod, snapshot: Snapshot) -> datetime | None:
 
 def _words(job: Job, pod: Pod) -> str:
     name = f"{job.kind.name} {job.metadata.name}"
-    return f"{name} gives up pod {pod.name}: its node {pod.node} is lost, and its grace ended {PATIENCE_S:.0f} s ago"
+    return f"{name} force-deletes pod {pod.name}: its node {pod.node} is lost, and its grace period ended {PATIENCE_S:.0f} s ago"

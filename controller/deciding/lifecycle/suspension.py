@@ -1,5 +1,5 @@
 """Decides what suspending and resuming a job means: no pods while it is suspended, a fresh start time when it is resumed.
-Whoever counts quota reads `active`, so it stays above zero until the pods are really gone.
+Kueue counts quota by `active`, so it stays above zero until the pods are gone.
 """
 
 from datetime import datetime

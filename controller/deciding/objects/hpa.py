@@ -35,11 +35,11 @@ def autoscaler(job: Job, settings: Settings) -> Iterator[Object]:
 
 
 def left_out(job: Job, settings: Settings) -> Iterator[JobEvent]:
-    """Tells whoever gave metrics why nothing scales by them."""
+    """An Event for a job with metrics that gets no autoscaler: why."""
     if job.elastic is not None and job.elastic.metrics is not None and _is_queued(job, settings):
         message = (
-            f"elasticPolicy.metrics has no effect while the label {QUEUE} is there: Kueue suspends an admitted job whose number of workers "
-            "changes, so no HorizontalPodAutoscaler is made; leave out one of the two"
+            f"elasticPolicy.metrics has no effect while the label {QUEUE} is set: Kueue suspends an admitted job whose number of workers "
+            "changes, so no HorizontalPodAutoscaler is created; remove one of the two"
         )
         yield warning("AutoscalerLeftOut", message)
 

@@ -46,7 +46,7 @@ def pod_group(job: Job, snapshot: Snapshot) -> Iterator[Object]:
 
 
 def _queue(job: Job, snapshot: Snapshot) -> str:
-    """The queue that the group is in already: whoever moved it there, to change it back would be to lose its turn."""
+    """The queue that the group is in already. Changing it back would lose the group's turn."""
     group = snapshot.find("PodGroup", job.metadata.name)
     return str((group.raw.get("spec") or {}).get("queue") or "") if group is not None else ""
 

@@ -77,7 +77,9 @@ def restart_on_fresh_store(view: JobView) -> Plan | None:
     if pod is None:
         return None
     elastic = _with_loss_answered(view.status.elastic or ElasticStatus(), view.snapshot)
-    message = f"{job.kind.name} {job.metadata.name} meets anew at a fresh store, because the agent of {pod.name} gave up after a loss."
+    message = (
+        f"{job.kind.name} {job.metadata.name} restarts its group on a new store, because the agent of pod {pod.name} gave up after a loss."
+    )
     event = normal("FreshRendezvous", message, about=elastic.last_rescale.id if elastic.last_rescale else "")
     return Plan(tuple(store_deleted(job, view.snapshot)), replace(view.status, elastic=elastic), (*view.news, event))
 
@@ -102,7 +104,7 @@ def _gave_up_after_loss(view: JobView) -> Pod | None:
 def _with_loss_answered(known: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
     """The status once a fresh store has answered the loss: ends from now on have another reason."""
     last = known.last_rescale or Rescale()
-    words = f"{last.reason}; an agent gave up because of it, and the group meets anew"
+    words = f"{last.reason}; an agent gave up because of it, and the group restarts on a new store"
     answered = Rescale(id=last.id, cause=Cause.COLLATERAL.value, reason=words, at=snapshot.now, from_size=last.from_size)
     return replace(known, last_rescale=answered, world_size=0)
 
@@ -114,8 +116,8 @@ def given_up(view: JobView) -> str:
     if not is_hopeless or job.elastic is None:
         return ""
     return (
-        f"all its agents end by themselves, again and again: torch's rendezvous is closed for good once an agent has used up "
-        f"maxRestarts ({job.elastic.max_restarts or 0}), which each of them counts for itself"
+        f"all its agents keep ending: torch's rendezvous closes for good when one agent has used up "
+        f"maxRestarts ({job.elastic.max_restarts or 0}), and each agent counts for itself"
     )
 
 

@@ -48,8 +48,8 @@ def unguarded(job: Job) -> Iterator[JobEvent]:
     """Tells where nothing can keep strangers from the store."""
     if store_network_policy(store_of(job)) is None:
         message = (
-            f"{job.kind.name} {job.metadata.name} meets at a store that no NetworkPolicy guards, for its workers use the host's network; "
-            "the store knows no authentication: leave elasticPolicy.rdzvBackend out to meet at this control plane"
+            f"{job.kind.name} {job.metadata.name} uses a store without a NetworkPolicy, because its workers use the host's network; "
+            "the store has no authentication: remove elasticPolicy.rdzvBackend to use this control plane's rendezvous server"
         )
         yield warning("UnguardedStore", message)
 

@@ -48,7 +48,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReadiness:
-    """What a worker's condition should say, and of whom."""
+    """What a worker's condition should say, and about which container run and agent."""
 
     reason: Reason
     words: str
@@ -114,7 +114,7 @@ class _Look:
             return None
         if not self._is_inside(pod):
             is_out = _is_met(pod) and self._is_whole
-            words = f"World {self.world.generation} is without this worker"
+            words = f"World {self.world.generation} does not include this worker"
             return WorkerReadiness(Reason.NOT_IN_WORLD, words, Holder(run)) if is_out else None
         return self._inside(pod, Holder(run, self._agent(pod)), was)
 
@@ -128,7 +128,7 @@ class _Look:
             return WorkerReadiness(Reason.STEP_REPORTED, f"Training reported a step in world {self.world.generation}", holder)
         if self._due is not None and self._due <= self.snapshot.now:
             seconds = self._policy.ready_after_seconds
-            return WorkerReadiness(Reason.WORLD_STANDS, f"World {self.world.generation} has stood for {seconds} s", holder)
+            return WorkerReadiness(Reason.WORLD_STANDS, f"World {self.world.generation} has existed for {seconds} s", holder)
         if _is_met(pod) and not is_same:
             return WorkerReadiness(Reason.STARTED_ANEW, "The agent that was in the world has ended", was or holder)
         return None
@@ -146,7 +146,11 @@ class _Look:
         return sorted(outside, key=lambda pod: (not _is_spare(pod), pod.index))[:room]
 
     def spare(self, pod: Pod) -> WorkerReadiness:
-        return WorkerReadiness(Reason.SPARE, "This worker can take a place in the world when another goes", Holder(self._run(pod) or 0))
+        return WorkerReadiness(
+            Reason.SPARE,
+            "This worker waits at the rendezvous and takes the place of the next worker that leaves",
+            Holder(self._run(pod) or 0),
+        )
 
     def next_moment(self, pods: Sequence[Pod]) -> datetime | None:
         """When the world will have stood for long enough, where that makes a worker Ready."""

@@ -52,7 +52,7 @@ def events(view: JobView) -> Iterator[JobEvent]:
     if policy is None or policy.rdzv_backend is not None or view.snapshot.settings.rendezvous is None:
         return
     if view.backend is RendezvousBackend.STORE and (reason := obstacle_to(job)):
-        yield normal("OtherRendezvous", f"{job.kind.name} {job.metadata.name} meets through c10d, because {reason}.")
+        yield normal("OtherRendezvous", f"{job.kind.name} {job.metadata.name} uses rdzvBackend c10d, because {reason}.")
 
 
 def fall_back_to_c10d(view: JobView) -> Plan | None:
@@ -60,7 +60,7 @@ def fall_back_to_c10d(view: JobView) -> Plan | None:
     job = view.job
     if view.backend is not RendezvousBackend.OURS or not (reason := _undeliverable(job, view.snapshot.pods)):
         return None
-    message = f"{job.kind.name} {job.metadata.name} is made anew with c10d, because its image cannot take the library: {reason}"
+    message = f"{job.kind.name} {job.metadata.name} restarts with rdzvBackend c10d, because its image cannot load the library: {reason}"
     elastic = replace(view.status.elastic or ElasticStatus(), backend=RdzvBackend.C10D.value, leaving=())
     return Plan((Forget(),), replace(view.status, elastic=elastic), (*view.news, warning("OtherRendezvous", message)))
 

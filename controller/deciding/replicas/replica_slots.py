@@ -21,7 +21,7 @@ def of_workers(view: JobView) -> slot_assignment.SlotAssignment:
 
 
 def of_hosts(view: JobView) -> list[int]:
-    """The indexes of the workers that should be, also while one of them is away: for whoever must know them beforehand."""
+    """The indexes of the workers that should exist, also while one of them is missing."""
     if not view.has_interchangeable_workers:
         return list(range(view.job.workers))
     assigned, here = of_workers(view), _workers(view.snapshot)

@@ -51,7 +51,7 @@ def by_count_in_places(count: int, pods: Sequence[Pod]) -> SlotAssignment:
 
 
 def without_needed(assigned: SlotAssignment, *, least: int) -> SlotAssignment:
-    """Where the highest places go whoever is well in the others: each of them stays until `least` without it are there."""
+    """Where the highest places go first, healthy or not: each of them stays until `least` others are there."""
     here = len(who_stay(assigned.present, leaving=()))
     needed = sorted(assigned.surplus, key=_last_to_go_first)[: max(0, least - here)]
     return replace(assigned, surplus=tuple(pod for pod in assigned.surplus if pod not in needed))

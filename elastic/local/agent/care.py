@@ -93,9 +93,9 @@ async def _watch_memory(run_id: str, target: Target, limit: int) -> None:
     try:
         await memory.watch(limit, pids=pids, kill=kill)
     except (HolderGone, SandboxError) as error:
-        log.warning("the memory of %s is not watched any more: %s", run_id, error)
+        log.warning("the memory of %s is no longer watched: %s", run_id, error)
 
 
 def _tell_defect(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a container is not looked after any more", exc_info=error)
+        log.error("the task that watches a container failed", exc_info=error)

@@ -20,7 +20,7 @@ REQUEST_S = 5.0
 
 
 class Refused(Exception):
-    """What was asked for cannot be done, in words for whoever asked."""
+    """The request cannot be carried out; the message is for the caller."""
 
 
 class Add(Member, frozen=True, tag_field="do", tag="add"):

@@ -1,5 +1,5 @@
-"""What environment and command line a container gets, from its spec and the objects that the spec points to. Pure: whoever calls has
-fetched config maps and secrets, and a missing one is a ConfigError in the words of a kubelet.
+"""What environment and command line a container gets, from its spec and the objects that the spec points to. Pure: the caller has
+fetched config maps and secrets; a missing one is a ConfigError in the words of a kubelet.
 """
 
 import base64

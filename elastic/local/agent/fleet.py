@@ -50,7 +50,7 @@ class Fleet:
         self._place = place
         self._pods = pods
         self._services: Cache[NamedService] = Cache(kube, SERVICES, project=named_service)
-        # Only that they change is kept: whoever needs the contents of one fetches it.
+        # Only the fact that they changed is kept; contents are fetched when needed.
         self._contents: list[Cache[bool]] = [Cache(kube, kind, project=lambda found: True) for kind in (CONFIG_MAPS, SECRETS)]
         self._named: dict[tuple[str, str], NamedPod] = {}
         self._agents: dict[str, NodeAgent] = {}

@@ -9,7 +9,7 @@ from elastic.local.agent.runs import BackOff, Health, Phase, Run, Seen
 
 Object = dict[str, Any]
 KILL_AGAIN_S = 2.0
-"""Whoever was killed is gone at once; should that ever fail, nothing else would bring us back."""
+"""A killed process is gone at once; if that ever fails, nothing else would wake the runner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,7 +324,7 @@ class PodRunner:
             if not await self._around.channel.signal(run_id, signal.SIGTERM):
                 self._lose(container, run_id)
         except HolderGone as error:
-            log.warning("pod %s: %s", self._pod["metadata"]["name"], error)
+            log.warning("pod %s did not get SIGTERM: %s", self._pod["metadata"]["name"], error)
 
     def find_lost(self, running: set[str]) -> None:
         """Runs that go on according to their record but not according to the holder have ended with an earlier holder."""

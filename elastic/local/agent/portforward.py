@@ -38,7 +38,7 @@ class Lane(Protocol):
 
 @dataclass(slots=True)
 class _Incoming:
-    """What the client sends on one lane, None for its end. Whoever puts waits, so that the client is held back and nothing piles up."""
+    """What the client sends on one lane, None for its end. `put` waits, so that the client is held back and nothing piles up."""
 
     queue: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(WAITING))
     is_over: bool = False
@@ -48,7 +48,7 @@ class _Incoming:
             await self.queue.put(data)
 
     def close(self) -> None:
-        """Nobody reads any more: whoever waits to put goes on."""
+        """The reader has gone: callers that wait in `put` go on."""
         self.is_over = True
         while not self.queue.empty():
             self.queue.get_nowait()
@@ -148,7 +148,7 @@ def _paired(pairs: dict[str, _Pair], session: Session, stream: int, headers: dic
 
 
 class _Lanes:
-    """The connections under way, which end with whoever carries them."""
+    """The open connections; they end with the link that carries them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

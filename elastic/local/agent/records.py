@@ -103,7 +103,7 @@ class PodFolder:
         return ""
 
     def lose(self, run: Run, container: str, *, now: float) -> None:
-        """Notes the end of a run that nobody has seen end: whoever would have noticed had gone too."""
+        """Notes the end of a run whose end was not seen, because its watcher had gone too."""
         record = Record(id=run.id, started_at=run.started_at, finished_at=now, exit_code=137, error="")
         self.record(container, run.attempt).write_bytes(msgspec.json.encode(record))
 

@@ -11,7 +11,7 @@ NODE_GRACE_S = 50.0
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A node as whoever adds it describes it."""
+    """A node as it is described when it is added."""
 
     name: str
     gpus: int = 0

@@ -82,7 +82,7 @@ def _environment(kube: Kube, options: Options, gateway: str) -> dict[str, str]:
 
 
 async def _follow(channel: Channel) -> None:
-    """Without the holder there are no sandboxes; whoever supervises us starts both anew."""
+    """Without the holder there are no sandboxes; the supervisor restarts both."""
     await channel.gone()
     raise SystemExit("the sandbox holder has gone")
 

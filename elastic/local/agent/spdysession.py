@@ -1,4 +1,4 @@
-"""One SPDY connection as a server has it: streams come, bring data and end; whoever asks is told in the order it happened.
+"""One SPDY connection as a server has it: streams come, bring data and end; readers get these in the order in which they happened.
 
 What a stream is for stands in its headers, and is for others to know.
 """

@@ -202,7 +202,7 @@ def _host_path(source: Object) -> Path:
 
 
 def mounts(container: Object, folders: Mapping[str, Path], env: Mapping[str, str]) -> list[Mount]:
-    """Where a container wants its volumes; a volume that is not among the folders is left out by whoever made them."""
+    """Where a container wants its volumes; a volume without a folder was left out when the folders were made."""
     found = []
     for wanted in container.get("volumeMounts") or ():
         if wanted["name"] not in folders:

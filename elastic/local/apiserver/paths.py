@@ -44,7 +44,7 @@ def parse(path: str) -> Target | None:
 
 
 def beyond_proxy(path: str) -> str:
-    """What follows /proxy, for whoever the request is passed on to."""
+    """What follows /proxy: the path of the request that is passed on."""
     proxied = _PROXIED.fullmatch(path)
     return (proxied[2] if proxied else "") or "/"
 

@@ -146,7 +146,7 @@ class ResourceType:
     custom: bool = False
     list_kind: str = ""
     remark: str = ""
-    """what whoever makes such an object is warned of"""
+    """the warning that a client gets when it creates such an object"""
 
     @property
     def api_version(self) -> str:

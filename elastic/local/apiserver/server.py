@@ -145,7 +145,7 @@ class ApiServer:
             try:
                 await asyncio.to_thread(self.store.move_journal)
             except sqlite3.Error as error:
-                log.warning("the journal stays as long as it is until the next time: %s", error)
+                log.warning("the database's journal was not shortened, trying again later: %s", error)
 
     async def stop(self) -> None:
         self._edge.end_watches()

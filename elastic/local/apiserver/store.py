@@ -1,4 +1,4 @@
-"""Objects by resource, namespace and name; every change gets the next resourceVersion and is told to whoever watches.
+"""Objects by resource, namespace and name; every change gets the next resourceVersion and is sent to its watchers.
 
 Each object is kept once, as the JSON bytes that answers are made of, and written to SQLite before a change is told to anybody,
 one transaction per change. The journal (WAL) reaches the kernel before a write returns, so a killed process loses nothing that
@@ -91,7 +91,7 @@ class Store:
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
-        # Whoever owns the store moves the journal into the database beside the writes; this is for when nobody does.
+        # The store's owner moves the journal into the database beside the writes; this is the fallback.
         self._db.execute("PRAGMA wal_autocheckpoint=20000")
         self._path, self._journalled = path, 0
         self._reserve = path.with_suffix(".reserve")
@@ -243,7 +243,7 @@ class Store:
             if not makes_room or not self._reserve.exists():
                 raise Unwritable(f"{self._path}: {error}") from error
             self._reserve.unlink()
-            log.warning("%s: %s; the reserve is used for what is deleted", self._path, error)
+            log.warning("%s: %s; deletions use the reserve", self._path, error)
             try:
                 self._write(statement, values, revision)
             except sqlite3.OperationalError as again:

@@ -47,7 +47,7 @@ class Tunnels:
         self._carrying: set[asyncio.Task[None]] = set()
 
     async def dig(self, *, address: tuple[str, int], path: str, context: ssl.SSLContext) -> socket.socket:
-        """A socket whose other end is in the pod's network, as far as whoever writes to it can tell."""
+        """A socket whose other end is in the pod's network, as far as its writer can tell."""
         _, far = await _upgraded(_head(f"GET {path}", address[0], [("Connection", "Upgrade"), ("Upgrade", "tcp")]), address, context)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)

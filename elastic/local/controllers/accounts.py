@@ -52,7 +52,7 @@ class DefaultAccounts:
                 if self._maps.get(namespace, ROOT_CA) is None:
                     await self._make(root_ca(self._authority), namespace)
             except (KubeError, aiohttp.ClientError, TimeoutError) as error:
-                log.warning("namespace %s: %s", namespace, error)
+                log.warning("namespace %s did not get its default account or CA bundle, trying again: %s", namespace, error)
                 asyncio.get_running_loop().call_later(RETRY_S, self._queue.put_nowait, namespace)
 
     async def _make(self, body: Object, namespace: str) -> None:

@@ -64,7 +64,7 @@ class DisruptionBudgets:
                 try:
                     await self._refresh(key)
                 except (KubeError, aiohttp.ClientError, TimeoutError) as error:
-                    log.warning("budget %s: %s", "/".join(key), error)
+                    log.warning("the status of disruption budget %s was not updated, trying again: %s", "/".join(key), error)
                     asyncio.get_running_loop().call_later(RETRY_S, self._look, [key])
 
     async def _refresh(self, key: tuple[str, str]) -> None:

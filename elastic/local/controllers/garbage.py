@@ -62,7 +62,7 @@ class GarbageCollector:
             try:
                 self._kinds = await discover(self._kube)
             except (KubeError, aiohttp.ClientError, TimeoutError) as error:
-                log.warning("discovery failed: %s", error)
+                log.warning("the API's kinds could not be listed, trying again: %s", error)
                 await asyncio.sleep(RETRY_S)
                 self._rediscover.set()
                 continue
@@ -116,10 +116,22 @@ class GarbageCollector:
             except KubeError as error:
                 if error.code == 404:
                     continue
-                log.warning("%s %s/%s: %s", subject.resource.plural, subject.namespace, subject.name, error)
+                log.warning(
+                    "garbage collection of %s %s/%s failed, trying again: %s",
+                    subject.resource.plural,
+                    subject.namespace,
+                    subject.name,
+                    error,
+                )
                 asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [uid])
             except (aiohttp.ClientError, TimeoutError) as error:
-                log.warning("%s %s/%s: %r", subject.resource.plural, subject.namespace, subject.name, error)
+                log.warning(
+                    "garbage collection of %s %s/%s failed, trying again: %r",
+                    subject.resource.plural,
+                    subject.namespace,
+                    subject.name,
+                    error,
+                )
                 asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [uid])
 
     async def _attend(self, subject: Item) -> None:

@@ -51,7 +51,7 @@ class NodeLifecycle:
             try:
                 due = await self._round()
             except (KubeError, aiohttp.ClientError, TimeoutError) as error:
-                log.warning("round over the nodes: %s", error)
+                log.warning("the nodes could not be checked, trying again: %s", error)
             try:
                 async with asyncio.timeout(max(LEAST_PAUSE_S, due - time.time())):
                     await self._changed.wait()

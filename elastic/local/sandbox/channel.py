@@ -34,7 +34,7 @@ def address_in(folder: Path, name: str = SOCKET) -> Iterator[str]:
 
 
 class Channel:
-    """A connection to the holder from an event loop. Requests may overlap; events go to whoever subscribed."""
+    """A connection to the holder from an event loop. Requests may overlap; events go to subscribers."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -1,5 +1,5 @@
 """Memory limits that the kernel holds containers to: a control group for each container that has a limit, below the group that we are in,
-of version 1 or 2. Whether such groups can be made is found out by making one; where not, whoever starts containers has to watch them.
+of version 1 or 2. Whether such groups can be made is found out by making one; otherwise the node agent watches its containers.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class Groups:
         self._emptying: list[Group] = []
 
     def open(self) -> None:
-        """Raises OSError where the kernel, or whoever runs us, does not let us."""
+        """Raises OSError if the kernel or the machine's administrator does not allow it."""
         for left in self._parent.glob(f"{OURS}*"):
             if not Path("/proc", left.name.removeprefix(OURS)).exists():
                 _remove(left)

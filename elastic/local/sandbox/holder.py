@@ -191,7 +191,7 @@ class Holder:
         return {"first": is_first}
 
     def _end_input(self, container: str) -> None:
-        """Whoever still has a descriptor of it may go on."""
+        """Processes that still have a descriptor of it may go on."""
         pid = self._init_of(container)
         if pid is not None:
             self._containers[pid].supply.close()
@@ -354,7 +354,7 @@ def make_sandbox(mode: Mode, folder: Path) -> Sandbox:
 
 
 def main() -> int:
-    """`python -m elastic.local.sandbox.holder FOLDER MODE`, started by whoever owns the cluster, with whom it ends."""
+    """`python -m elastic.local.sandbox.holder FOLDER MODE`, started by the cluster's supervisor, with which it ends."""
     folder, mode = Path(sys.argv[1]), Mode(sys.argv[2])
     linux.die_with_parent(signal.SIGTERM)
     linux.adopt_orphans()

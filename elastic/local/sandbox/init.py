@@ -114,7 +114,7 @@ def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, group
 
 
 def enter(group: int) -> None:
-    """Only the program counts against its limit; whoever starts it stays outside, and sees how it ends."""
+    """Only the program counts against its limit; its parent stays outside, and sees how it ends."""
     if group != NO_GROUP:
         os.write(group, b"0")
         os.close(group)

@@ -22,7 +22,7 @@ BRIDGE = "elastic0"
 GATEWAY = "10.64.0.1"
 PREFIX = 16
 HARDWARE = "02:00:0a:40:00:01"
-"""The bridge's own. A bridge without one takes the lowest of its ports', which changes as pods come and go, and whoever knew the former
+"""The bridge's own. A bridge without one takes the lowest of its ports', which changes as pods come and go, and peers that knew the former
 one reaches nobody for half a minute."""
 FIRST_POD, LAST_POD = 2, 65_534
 NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
@@ -71,7 +71,7 @@ class Netns:
             f"link add {BRIDGE} address {HARDWARE} type bridge",
             f"addr add {GATEWAY}/{PREFIX} dev {BRIDGE}",
             f"link set {BRIDGE} up",
-            # Whoever wants to leave the machine hears so at once, instead of waiting for a time-out.
+            # A connection out of the machine fails at once, instead of waiting for a time-out.
             "route add unreachable default",
         )
 
