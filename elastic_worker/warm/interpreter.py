@@ -55,8 +55,8 @@ def fork_once() -> None:
     os.waitpid(pid, 0)
 
 
-def become(request: Request, *, keep: typing.FrozenSet[int], signals: typing.Tuple[int, int]) -> None:
-    """Take over from the stub: session, descriptors, folder, umask, environment, signals."""
+def become(request: Request, *, keep: typing.FrozenSet[int]) -> None:
+    """Take over from the stub: session, descriptors, folder, umask, environment, signals. All signals are blocked until then."""
     os.setsid()
     for target, descriptor in enumerate(request.descriptors[:3]):
         os.dup2(descriptor, target)
@@ -68,19 +68,20 @@ def become(request: Request, *, keep: typing.FrozenSet[int], signals: typing.Tup
     os.umask(request.umask)
     os.environ.clear()
     os.environ.update(request.environment)
-    _set_signals(*signals)
+    set_signals(request)
 
 
-def _set_signals(blocked: int, ignored: int) -> None:
+def set_signals(request: Request) -> None:
+    """Ignore and block the signals that a plain start would; the others have the handlers of a new interpreter."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        is_ignored = ignored >> (number - 1) & 1 or number in IGNORED_BY_PYTHON
+        is_ignored = number in request.ignored or number in IGNORED_BY_PYTHON
         signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
-    if not ignored >> (signal.SIGINT - 1) & 1:
+    if signal.SIGINT not in request.ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if faulthandler.is_enabled():
         faulthandler.disable()
         faulthandler.enable()
-    signal.pthread_sigmask(signal.SIG_SETMASK, [number for number in signal.valid_signals() if blocked >> (number - 1) & 1])
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
 
 
 def seed() -> None:

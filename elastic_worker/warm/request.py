@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import struct
 import typing
@@ -28,6 +29,9 @@ class Request:
         self.arguments = [str(word) for word in fields["arguments"]]
         self.environment = {str(name): str(value) for name, value in fields["environment"].items()}
         self.umask = int(fields["umask"])
+        self.blocked = frozenset(signal.valid_signals() & set(fields["blocked"]))
+        """The signals that the stub found blocked when it started, and those that it found ignored."""
+        self.ignored = frozenset(signal.valid_signals() & set(fields["ignored"]))
 
     @classmethod
     def read(cls, connection: socket.socket) -> "Request":
@@ -48,19 +52,13 @@ class Request:
             return cls(connection, pid=pid, descriptors=descriptors, fields=json.loads(_read(connection, size)))
         except BaseException as error:
             close_all(descriptors)
-            if isinstance(error, (KeyError, TypeError, AttributeError)):
-                raise Malformed("the request lacks {}".format(error)) from error
+            if isinstance(error, (KeyError, TypeError, AttributeError, ValueError)) and not isinstance(error, Malformed):
+                raise Malformed("the request is incomplete: {!r}".format(error)) from error
             raise
 
     def folder(self) -> str:
         """The path of the working folder."""
         return os.readlink("/proc/{}/cwd".format(self.pid))
-
-    def signals(self) -> typing.Tuple[int, int]:
-        """The blocked and the ignored signals of the stub, as the kernel's bit masks."""
-        with open("/proc/{}/status".format(self.pid)) as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return int(lines["SigBlk"], 16), int(lines["SigIgn"], 16)
 
     def send_started(self, pid: int) -> None:
         """Send that the worker runs, and its pid."""

@@ -19,7 +19,7 @@ import typing
 
 from elastic_worker.warm import differences, exit_hook, interpreter
 from elastic_worker.warm import program as programs
-from elastic_worker.warm.launch import server_command
+from elastic_worker.warm.launch import BACKLOG, server_command
 from elastic_worker.warm.request import Malformed, Request, close_all
 from elastic_worker.warm.stub import ABORTED_AFTER_ITS_END
 
@@ -79,7 +79,7 @@ class ForkServer:
         gc.freeze()
         interpreter.fork_once()
 
-    def serve(self) -> typing.Optional[typing.Tuple[Request, programs.Program, typing.Tuple[int, int]]]:
+    def serve(self) -> typing.Optional[typing.Tuple[Request, programs.Program]]:
         """Serve until the agent ends or the imports are to be renewed, then return None. In a child, return what it is to run."""
         for descriptor in (self._agent_end, self._listener.fileno()):
             self._poller.register(descriptor, select.POLLIN)
@@ -98,7 +98,7 @@ class ForkServer:
                 self._receive(self._by_connection[descriptor])
         return None
 
-    def _take(self) -> typing.Optional[typing.Tuple[Request, programs.Program, typing.Tuple[int, int]]]:
+    def _take(self) -> typing.Optional[typing.Tuple[Request, programs.Program]]:
         connection, _ = self._listener.accept()
         try:
             request = Request.read(connection)
@@ -107,22 +107,23 @@ class ForkServer:
             return None
         try:
             program = programs.read(request.arguments)
-            signals = request.signals()
             why = self._difference(request, program)
         except (OSError, KeyError, ValueError) as error:
-            program, signals, why = None, (0, 0), "it could not be looked at: {}".format(error)
+            program, why = None, "it could not be looked at: {}".format(error)
         if program is None or why:
             request.answer(why or "the arguments {} have an unusual form".format(request.arguments[:3]))
             close_all(request.descriptors)
             connection.close()
             return None
         server = os.getpid()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the child unblocks them once it has its own handlers
         pid = os.fork()
         if pid == 0:
             interpreter.die_with_parent(self._library, server)
             interpreter.allow_inspection(self._library, self._agent)
             request.send_started(os.getpid())  # sent by the worker itself, so that the stub forwards signals before the program starts
-            return request, program, signals
+            return request, program
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         close_all(request.descriptors)
         self._watch(Worker(pid, connection))
         return None
@@ -178,11 +179,11 @@ class ForkServer:
         for worker in list(self._workers.values()):
             worker.signal(signal.SIGKILL)
 
-    def become(self, request: Request, signals: typing.Tuple[int, int]) -> None:
+    def become(self, request: Request) -> None:
         """In a child: release everything that the server holds, and become the worker."""
         for held in (self._listener, request.connection, *(worker.connection for worker in self._workers.values())):
             held.detach()  # else its finalizer would close a descriptor that the program uses by then
-        interpreter.become(request, keep=self._keep, signals=signals)
+        interpreter.become(request, keep=self._keep)
 
 
 def main() -> None:
@@ -206,6 +207,7 @@ def serve(
     """Run the fork server until the agent ends. `kept` are descriptors that earlier imports opened."""
     interpreter.retitle(["elastic_worker: fork server of", str(agent)])
     listener.set_inheritable(False)
+    listener.listen(BACKLOG)  # again: stubs are to see this process as their peer, not the one that made the socket
     server = ForkServer(listener, agent=agent, environment=environment)
     server.prepare(kept)
     child = server.serve()
@@ -218,14 +220,15 @@ def serve(
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _become_worker(server: ForkServer, request: Request, program: programs.Program, signals: typing.Tuple[int, int]) -> None:
+def _become_worker(server: ForkServer, request: Request, program: programs.Program) -> None:
     arguments = request.arguments
     try:
-        server.become(request, signals)
+        server.become(request)
         interpreter.retitle([sys.executable, *arguments])
         interpreter.seed()
     except OSError as error:
         print("elastic_worker: this worker starts plainly: {}".format(error), file=sys.stderr)
+        interpreter.set_signals(request)
         os.execve(sys.executable, [sys.executable, *arguments], request.environment)
     end = exit_hook.ExitHook()
     try:

@@ -20,13 +20,16 @@ import typing
 
 OURS = ("PYTHON_EXEC", "ELASTIC_WARM")
 PATIENCE_S = 120.0
-"""How long to wait for a server that is still importing. It started earlier, so a plain start would hardly be faster."""
+"""How long to wait for a server that uses no CPU time. While it imports, waiting is faster than a plain start, which would import too."""
+LOOK_S = 5.0
 STARTED = b"started"
 PID = struct.Struct("!i")
 ABORTED_AFTER_ITS_END = 1 << 16
 """Sent instead of a wait status: the program had ended with 0, then torch aborted the interpreter during its shutdown."""
-NOT_FORWARDED = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGXFSZ)
-FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGSYS)
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS)
+RAISED_BY_WRITES = (signal.SIGPIPE, signal.SIGXFSZ)
+FORWARDED = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, *FAULTS, *RAISED_BY_WRITES}
+"""All signals except those that cannot be caught and those that the kernel may raise for what this process itself does."""
 
 
 class StartPlainly(Exception):
@@ -54,47 +57,95 @@ def address_in(folder: str) -> typing.Iterator[str]:
         os.close(descriptor)
 
 
-def listen_for_signals() -> socket.socket:
-    """Make each signal a byte in this socket. Raises OSError if a standard stream is closed, for the socket would take its number."""
-    for descriptor in (0, 1, 2):
-        os.fstat(descriptor)
-    wake_in, wake_out = socket.socketpair()
-    wake_out.setblocking(False)
-    signal.set_wakeup_fd(wake_out.detach(), warn_on_full_buffer=False)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *NOT_FORWARDED, *FAULTS}:
-        if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            signal.signal(number, take)
-    return wake_in
+class Signals:
+    """The signals of this process: each becomes a byte in a socket. Blocked and ignored ones do too, because the worker may handle them.
+
+    Raises OSError if a standard stream is closed, because the socket would take its number.
+    """
+
+    def __init__(self) -> None:
+        for descriptor in (0, 1, 2):
+            os.fstat(descriptor)
+        self.arrived, wake = socket.socketpair()
+        self.arrived.setblocking(False)
+        wake.setblocking(False)
+        self.pending = b""
+        """Those that arrived and were neither applied nor forwarded."""
+        self.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self.ignored = {number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN}
+        signal.set_wakeup_fd(wake.detach(), warn_on_full_buffer=False)
+        for number in FORWARDED:
+            signal.signal(number, _note)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.blocked - FORWARDED)
+
+    def collect(self) -> None:
+        """Add to `pending` what has arrived."""
+        with contextlib.suppress(BlockingIOError):
+            self.pending += self.arrived.recv(4096)
+
+    def apply(self) -> None:
+        """Apply pending signals as to a starting interpreter: default action, or none. Blocked ones stay pending."""
+        waiting = self.pending
+        self.pending = bytes(number for number in waiting if number in self.blocked)
+        for number in waiting:
+            if number not in self.blocked | self.ignored:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+                signal.signal(number, _note)
+
+    def restore(self) -> None:
+        """Restore handlers and mask. Signals that arrived, or arrive meanwhile, have the effect that they would have had without us."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        for number in FORWARDED:
+            signal.signal(number, signal.SIG_IGN if number in self.ignored else signal.SIG_DFL)
+        self.collect()
+        for arrived in self.pending:
+            os.kill(os.getpid(), arrived)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.blocked)
 
 
-def take(number: int, frame: typing.Optional[types.FrameType]) -> None:
+def _note(number: int, frame: typing.Optional[types.FrameType]) -> None:
     """Python needs a handler to write the byte."""
 
 
-def apply_signals(wake: socket.socket) -> None:
-    """Apply the default action of signals that arrived: there is no worker yet that could handle them."""
-    wake.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        for number in wake.recv(256):
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            signal.signal(number, take)
+class Patience:
+    """How long to wait for a process: until it has used no CPU time for PATIENCE_S. One that cannot be seen is not waited for longer."""
+
+    def __init__(self, pid: int, *, now: float) -> None:
+        self._pid = pid
+        self._used = _cpu_time(pid)
+        self._since = now
+
+    def is_over(self, *, now: float) -> bool:
+        used = _cpu_time(self._pid)
+        if used != self._used:
+            self._used, self._since = used, now
+        return now - self._since > PATIENCE_S
 
 
-def ask(folder: str, environment: typing.Dict[str, str], wake: socket.socket) -> socket.socket:
+def _cpu_time(pid: int) -> typing.Tuple[str, ...]:
+    """User and system time; empty if the process cannot be seen."""
+    try:
+        with open("/proc/{}/stat".format(pid)) as file:
+            return tuple(file.read().rpartition(")")[2].split()[11:13])
+    except OSError:
+        return ()
+
+
+def ask(folder: str, environment: typing.Dict[str, str], signals: Signals) -> socket.socket:
     """Pass everything to the server and wait until the worker runs. Raises StartPlainly or OSError if it does not."""
     umask = os.umask(0o077)
     os.umask(umask)
     here = os.open(".", os.O_PATH | os.O_DIRECTORY)
-    request = json.dumps({"arguments": sys.argv[1:], "environment": environment, "umask": umask}).encode()
+    fields = {"arguments": sys.argv[1:], "environment": environment, "umask": umask}
+    request = json.dumps({**fields, "blocked": sorted(signals.blocked), "ignored": sorted(signals.ignored)}).encode()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(PATIENCE_S)
     with address_in(folder) as address:
         connection.connect(address)
     socket.send_fds(connection, [struct.pack("!I", len(request))], [0, 1, 2, here])
-    connection.sendall(request)
     os.close(here)
-    wait_for_answer(connection, wake)
+    wait_for_answer(connection, request, signals)
     answer = connection.recv(len(STARTED))  # no more than that: the worker's status may follow at once
     if answer == STARTED:
         name_after(connection)
@@ -113,26 +164,31 @@ def name_after(connection: socket.socket) -> None:
             file.write("for {}".format(*PID.unpack(pid)))
 
 
-def wait_for_answer(connection: socket.socket, wake: socket.socket) -> None:
-    """Wait. A signal ends the wait as it would end a starting interpreter; after the answer, signals go to the worker."""
-    until = time.monotonic() + PATIENCE_S
+def wait_for_answer(connection: socket.socket, request: bytes, signals: Signals) -> None:
+    """Send the request and wait. A signal before the answer acts as on a starting interpreter; later ones go to the worker."""
+    server = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))[0]
+    patience = Patience(server, now=time.monotonic())
     while True:
-        readable = select.select([connection, wake], [], [], max(0.0, until - time.monotonic()))[0]
-        if connection in readable:
+        asked = [connection] if request else []
+        writable = select.select([connection, signals.arrived], asked, [], LOOK_S)[1]
+        signals.collect()
+        if select.select([connection], [], [], 0)[0]:  # asked after `collect`: what was collected may be meant for the worker
             return
-        if not readable:
-            raise StartPlainly("the fork server did not answer within {:.0f} s".format(PATIENCE_S))
-        apply_signals(wake)
+        signals.apply()
+        if writable:
+            request = request[connection.send(request) :]
+        if patience.is_over(now=time.monotonic()):
+            raise StartPlainly("the fork server did not answer, and used no CPU time for {:.0f} s".format(PATIENCE_S))
 
 
-def represent(connection: socket.socket, wake: socket.socket) -> int:
+def represent(connection: socket.socket, signals: Signals) -> int:
     """Forward signals until the worker has ended; returns its wait status."""
     while True:
-        readable = select.select([connection, wake], [], [])[0]
-        if wake in readable:
-            with contextlib.suppress(BrokenPipeError):
-                connection.sendall(wake.recv(256))
-        if connection in readable:
+        signals.collect()
+        with contextlib.suppress(BrokenPipeError):  # the worker has ended; its status can still be read
+            connection.sendall(signals.pending)
+        signals.pending = b""
+        if connection in select.select([connection, signals.arrived], [], [])[0]:
             try:
                 status = connection.recv(4)
             except ConnectionResetError:
@@ -160,30 +216,30 @@ def end_as(status: int) -> None:
     os._exit(128 + number)
 
 
-def start_plainly(python: str, environment: typing.Dict[str, str], wake: typing.Optional[socket.socket]) -> None:
-    if wake is not None:
-        apply_signals(wake)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+def start_plainly(python: str, environment: typing.Dict[str, str], signals: typing.Optional[Signals]) -> None:
+    for number in RAISED_BY_WRITES:  # Python ignores them
         signal.signal(number, signal.SIG_DFL)
+    if signals is not None:
+        signals.restore()
     os.execve(python, [python, *sys.argv[1:]], environment)
 
 
 def main() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in OURS}
     python = sys.executable
-    wake = None  # type: typing.Optional[socket.socket]
+    signals = None  # type: typing.Optional[Signals]
     try:
         python = interpreter()
-        wake = listen_for_signals()
+        signals = Signals()
         if python != sys.executable:
             raise StartPlainly("torchrun runs under {} and the fork server under {}".format(python, sys.executable))
-        connection = ask(os.environ.get("ELASTIC_WARM", ""), environment, wake)
+        connection = ask(os.environ.get("ELASTIC_WARM", ""), environment, signals)
     except (StartPlainly, OSError) as why:
         with contextlib.suppress(OSError):
             os.write(2, "elastic_worker: this worker starts plainly: {}\n".format(why).encode("utf-8", "replace"))
-        start_plainly(python, environment, wake)
+        start_plainly(python, environment, signals)
     else:
-        end_as(represent(connection, wake))
+        end_as(represent(connection, signals))
 
 
 if __name__ == "__main__":

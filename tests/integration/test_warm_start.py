@@ -6,11 +6,11 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from warm_server import End, Warm, end_of, is_alive, until, write
+from warm_server import End, Warm, end_of, is_alive, line_of, write
 
 from elastic_worker.gloo_deadlock.procfs import worker_of
 
@@ -34,47 +34,100 @@ def own(tmp_path: Path) -> Iterator[Warm]:
 
 
 SIGNALLED = """
-import signal, sys, time
+import os, signal, sys
 def say(number, frame):
     print('got', signal.Signals(number).name, flush=True)
     if number == signal.SIGTERM:
         sys.exit(5)
+waker, wake = os.pipe()
+os.set_blocking(wake, False)
+signal.set_wakeup_fd(wake)  # time.sleep may miss a signal that comes just before it
 for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGWINCH):
     signal.signal(number, say)
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
 print('ready', 'torch' in sys.modules, flush=True)
 while True:
-    time.sleep(60)
+    os.read(waker, 1)
 """
 
 
-def test_signals_reach_the_worker(warm: Warm) -> None:
-    process = warm.start(write(warm.folder, "signalled.py", SIGNALLED))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready True\n"
+def ordinary() -> None:
+    """Nothing is done to the new process."""
+
+
+def hang_up_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def user_signal_ignored() -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+def user_signal_blocked() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+
+
+@pytest.mark.parametrize("before", [ordinary, hang_up_ignored, user_signal_blocked])
+def test_signals_reach_the_worker(warm: Warm, before: Callable[[], None]) -> None:
+    """Under nohup, where all processes begin with SIGHUP ignored, a stub never forwarded it to a worker that handled it."""
+    worker = warm.start(write(warm.folder, "signalled.py", SIGNALLED), preexec_fn=before)
+    assert line_of(worker) == "ready True\n"
     for name in ("SIGUSR1", "SIGHUP", "SIGWINCH", "SIGTERM"):
-        os.killpg(process.pid, signal.Signals[name])
-        assert process.stdout.readline() == f"got {name}\n"
-    assert end_of(process).status == 5
+        os.killpg(worker.pid, signal.Signals[name])
+        assert line_of(worker) == f"got {name}\n"
+    assert end_of(worker).status == 5
+
+
+SLOW_TO_BECOME = """
+import os, time
+def slow(make_session=os.setsid):
+    with open({folder!r} + '/between', 'w') as file:
+        file.write(str(os.getpid()))
+    os.rename({folder!r} + '/between', {folder!r} + '/forked')
+    while not os.path.exists({folder!r} + '/go on'):
+        time.sleep(0.01)
+    make_session()
+os.setsid = slow
+"""
+
+
+def test_a_signal_to_a_worker_that_was_just_forked_is_not_lost(tmp_path: Path) -> None:
+    """It still had the fork server's signals, and ignored what that ignored. The signal ends it like an interpreter that starts."""
+    write(tmp_path, "site/sitecustomize.py", SLOW_TO_BECOME.format(folder=str(tmp_path)))
+    server = Warm(tmp_path, {"PYTHONPATH": str(tmp_path / "site")}, preexec_fn=user_signal_ignored)
+    try:
+        worker = server.start(write(tmp_path, "signalled.py", SIGNALLED))
+        server.until((tmp_path / "forked").exists, "the server has forked")
+        forked = int((tmp_path / "forked").read_text())
+        os.kill(worker.pid, signal.SIGUSR1)
+        server.until(lambda: is_pending(forked, signal.SIGUSR1), "the signal waits for the worker")
+        (tmp_path / "go on").touch()
+        assert end_of(worker) == End(-signal.SIGUSR1, "", "")
+    finally:
+        server.stop()
+
+
+def is_pending(pid: int, number: signal.Signals) -> bool:
+    lines = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(lines["ShdPnd"], 16) >> (number - 1) & 1)
 
 
 def test_a_worker_ends_with_its_stub(warm: Warm) -> None:
     process = warm.start(write(warm.folder, "sleeper.py", "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"))
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
+    pid = int(line_of(process))
     assert is_alive(pid)
     process.kill()
-    until(lambda: not is_alive(pid), "the worker is gone")
+    warm.until(lambda: not is_alive(pid), "the worker is gone")
     end_of(process)
 
 
 def test_nothing_runs_on_when_the_agent_ends(own: Warm) -> None:
     process = own.start(write(own.folder, "sleeper.py", "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"))
-    assert process.stdout is not None
-    pid, server, folder = int(process.stdout.readline()), own.server(), Path(own.exported["ELASTIC_WARM"])
+    pid, server, folder = int(line_of(process)), own.server(), Path(own.exported["ELASTIC_WARM"])
     assert server
     assert folder.exists()
     own.agent.kill()
-    until(lambda: not is_alive(pid) and not is_alive(server), "worker and server are gone")
+    own.until(lambda: not is_alive(pid) and not is_alive(server), "worker and server are gone")
     assert end_of(process).status == -signal.SIGKILL
     assert not folder.exists()
 
@@ -82,13 +135,12 @@ def test_nothing_runs_on_when_the_agent_ends(own: Warm) -> None:
 def test_the_death_of_the_server_ends_its_workers_and_the_next_start_is_plain(own: Warm) -> None:
     write(own.folder, "sleeper.py", "import os, sys, time\nprint(os.getpid(), flush=True)\ntime.sleep(600 if len(sys.argv) > 1 else 0)")
     process = own.start("sleeper.py", "long")
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
+    pid = int(line_of(process))
     server = own.server()
     assert server
     os.kill(server, signal.SIGKILL)
     assert end_of(process).status == -signal.SIGKILL
-    until(lambda: not is_alive(pid), "the worker is gone")
+    own.until(lambda: not is_alive(pid), "the worker is gone")
     after = end_of(own.start("sleeper.py"))
     assert after.status == 0
     assert after.error == "elastic_worker: this worker starts plainly: [Errno 111] Connection refused\n"
@@ -217,9 +269,8 @@ def test_an_abort_before_the_program_has_ended_with_0_stays_one(warm: Warm, end:
 def test_a_stand_in_names_its_worker(warm: Warm) -> None:
     process = warm.start(write(warm.folder, "sleeper.py", "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"))
     try:
-        assert process.stdout is not None
-        worker = int(process.stdout.readline())
-        until(lambda: worker_of(process.pid) == worker, "the stub names the worker")
+        worker = int(line_of(process))
+        warm.until(lambda: worker_of(process.pid) == worker, "the stub names the worker")
     finally:
         process.kill()
         process.communicate()

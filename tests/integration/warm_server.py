@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import shlex
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from process_wait import Wait
+
 import elastic_worker
 
 LAUNCH = Path(elastic_worker.__file__).parent / "warm" / "launch.py"
-PATIENCE_S = 90.0
 
 
 @dataclass(frozen=True)
@@ -42,28 +44,38 @@ time.sleep(600)
 """Not torch's own, which would want to train: it tells what it finds, and stays."""
 
 
+class Worker(subprocess.Popen[str]):
+    """A worker, or its stub. Its temporary folder is its server's."""
+
+    folder: Path
+
+
 class Warm:
     """A fork server and the agent that it serves, which is played. It shares the server's interpreter where it is torchrun itself."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], *, is_torchrun: bool = False) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], *, is_torchrun: bool = False, preexec_fn: Callable[[], None] | None = None
+    ) -> None:
         self.folder = folder
         clean = {name: value for name, value in os.environ.items() if name not in ("PYTHON_EXEC", "ELASTIC_WARM", "ELASTIC_WARM_START")}
         self.environment = clean | {"TMPDIR": str(folder), "OMP_NUM_THREADS": "1"} | environment
         told = folder / "told"
         script = AGENT.format(launch=shlex.quote(str(LAUNCH)), told=shlex.quote(str(told)))
         command = [str(self._torchrun()), "a b", "--flag"] if is_torchrun else ["/bin/sleep", "600"]
-        self.agent = subprocess.Popen(["/bin/sh", "-c", script, sys.executable, *command], env=self.environment, cwd=folder)
-        until(told.exists, "the launcher has run")
+        self.agent = subprocess.Popen(
+            ["/bin/sh", "-c", script, sys.executable, *command], env=self.environment, cwd=folder, preexec_fn=preexec_fn
+        )
+        self.until(told.exists, "the launcher has run")
         exported = zip(("PYTHON_EXEC", "ELASTIC_WARM"), told.read_text().splitlines(), strict=True)
         self.exported = {name: value for name, value in exported if value}
         self.python = self.exported.get("PYTHON_EXEC", sys.executable)
         server = Path(self.exported.get("ELASTIC_WARM", "/nowhere"))
-        until(lambda: (server / "socket").exists() or not server.exists(), "the server listens, or there is none")
+        self.until(lambda: (server / "socket").exists() or not server.exists(), "the server listens, or there is none")
 
     def facts(self) -> dict[str, object]:
         """What the played torchrun found."""
         path = self.folder / "facts.json"
-        until(path.exists, "torchrun runs")
+        self.until(path.exists, "torchrun runs")
         found: dict[str, object] = json.loads(path.read_text())
         path.unlink()
         return found
@@ -75,23 +87,28 @@ class Warm:
         path.chmod(0o755)
         return path
 
-    def start(self, *command: str, cwd: Path | None = None, **options: object) -> "subprocess.Popen[str]":
+    def start(self, *command: str, cwd: Path | None = None, **options: object) -> Worker:
         extra = options.pop("environment", {})
         assert isinstance(extra, dict)
         environment = self.environment | self.exported | {"RANK": "1"} | extra
         return self._start(self.python, command, cwd or self.folder, environment, options)
 
-    def start_plainly(self, *command: str, cwd: Path | None = None, **options: object) -> "subprocess.Popen[str]":
+    def start_plainly(self, *command: str, cwd: Path | None = None, **options: object) -> Worker:
         extra = options.pop("environment", {})
         assert isinstance(extra, dict)
         return self._start(sys.executable, command, cwd or self.folder, self.environment | {"RANK": "1"} | extra, options)
 
-    @staticmethod
-    def _start(
-        python: str, command: tuple[str, ...], cwd: Path, environment: dict[str, str], options: dict[str, object]
-    ) -> "subprocess.Popen[str]":
+    def _start(self, python: str, command: tuple[str, ...], cwd: Path, environment: dict[str, str], options: dict[str, object]) -> Worker:
         pipes: dict[str, object] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([python, "-u", *command], cwd=cwd, env=environment, start_new_session=True, **(pipes | options))  # type: ignore[call-overload,no-any-return]
+        worker = Worker([python, "-u", *command], cwd=cwd, env=environment, start_new_session=True, **(pipes | options))  # type: ignore[call-overload]
+        worker.folder = self.folder
+        return worker  # type: ignore[no-any-return]
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        wait = Wait(self.folder, what)
+        while not holds():
+            wait.check()
+            time.sleep(0.02)
 
     def server(self) -> int:
         """The pid of the fork server."""
@@ -110,16 +127,30 @@ class Warm:
         self.agent.wait()
 
 
-def end_of(process: "subprocess.Popen[str]", say: str = "") -> End:
-    out, error = process.communicate(say, timeout=PATIENCE_S)
-    return End(process.returncode, out, error)
+def line_of(worker: Worker) -> str:
+    """The next line on its standard output."""
+    assert worker.stdout is not None
+    line, wait = b"", Wait(worker.folder, "the worker prints a line")
+    while not line.endswith(b"\n"):
+        if select.select([worker.stdout], [], [], 0.2)[0]:
+            letter = os.read(worker.stdout.fileno(), 1)  # no more, for `communicate` reads on
+            assert letter, f"its output ends after {line!r}"
+            line += letter
+        else:
+            wait.check()
+    return line.decode()
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < PATIENCE_S, what
-        time.sleep(0.02)
+def end_of(worker: Worker, say: str = "") -> End:
+    wait = Wait(worker.folder, "the worker ends")
+    given: str | None = say
+    while True:
+        try:
+            out, error = worker.communicate(given, timeout=0.5)
+            return End(worker.returncode, out, error)
+        except subprocess.TimeoutExpired:
+            given = None
+            wait.check()
 
 
 def is_alive(pid: int) -> bool:
