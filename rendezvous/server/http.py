@@ -87,7 +87,7 @@ class Face:
             return _refusal(400, "the uid of a job is 1 to 253 characters of printable ASCII without quotes and backslashes")
         try:
             expectation = _expectations.decode(await request.read())
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             return _refusal(400, f"expectation: {error}")
         try:
             taken = self._hub.expect(request.match_info["uid"], expectation)
@@ -125,7 +125,7 @@ class Face:
         try:
             report = _reports.decode(await request.read())
             answer = self._hub.report(uid, report)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             return _refusal(400, f"report: {error}")
         return web.Response(body=_encode(answer), content_type="application/json")
 

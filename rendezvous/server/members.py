@@ -23,6 +23,7 @@ BURST = 200.0
 BYTES_PER_MESSAGE = 4096
 """A longer message counts as several."""
 GOOD_BYE_S = 2.0
+TURN_AWAY_S = 0.2
 
 _decoder = msgspec.json.Decoder(FromMember)
 
@@ -98,12 +99,13 @@ async def serve_member(
     request: web.Request, hub: Hub, *, uid: str, name: str, clock: Callable[[], float], open_sockets: set[web.WebSocketResponse]
 ) -> web.WebSocketResponse:
     """Serve one member's connection until it ends."""
-    socket = web.WebSocketResponse(max_msg_size=MEMBER_MESSAGE, compress=False, timeout=GOOD_BYE_S)
+    # Pings come here, to be counted: aiohttp answers any number of them in one turn of the loop.
+    socket = web.WebSocketResponse(max_msg_size=MEMBER_MESSAGE, compress=False, timeout=GOOD_BYE_S, autoping=False)
     await socket.prepare(request)
     try:
         join = await _first(socket)
-    except (ValueError, TimeoutError) as error:
-        await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
+    except (ValueError, TimeoutError, RecursionError) as error:
+        await _turn_away(socket, request.transport, WSCloseCode.UNSUPPORTED_DATA, str(error))
         return socket
     connection = Connection(socket, request.transport)
     try:
@@ -113,7 +115,9 @@ async def serve_member(
         return socket
     open_sockets.add(socket)
     try:
-        await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=Rate(clock))
+        why = await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=Rate(clock))
+        if why is not None:
+            await _turn_away(socket, request.transport, *why)
     finally:
         open_sockets.discard(socket)
         hub.detach(uid, name=name, incarnation=join.incarnation, link=connection)
@@ -131,19 +135,34 @@ async def _first(socket: web.WebSocketResponse) -> Join:
     return message
 
 
-async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: str, incarnation: str, rate: Rate) -> None:
+async def _listen(
+    socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: str, incarnation: str, rate: Rate
+) -> tuple[WSCloseCode, str] | None:
+    """Until the connection ends, or must be ended: with which code, and why."""
     async for frame in socket:
+        if not rate.allows(len(frame.data) if isinstance(frame.data, str | bytes) else 0):
+            return WSCloseCode.POLICY_VIOLATION, "too many messages"
+        if frame.type is WSMsgType.PING:
+            await socket.pong(frame.data)
         if frame.type is not WSMsgType.TEXT:
             continue
-        if not rate.allows(len(frame.data)):
-            await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many messages")
-            return
         try:
             message = _decoder.decode(frame.data)
-        except msgspec.MsgspecError as error:
-            await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
-            return
+        except (msgspec.MsgspecError, RecursionError) as error:
+            return WSCloseCode.UNSUPPORTED_DATA, str(error)
         if isinstance(message, Failed):
             fields = {"uid": uid, "member": name, "generation": message.generation, "status": message.status, "detail": message.detail}
             log.info("a worker ended by itself", extra=fields)
         hub.said(uid, name=name, incarnation=incarnation, message=message)
+    return None
+
+
+async def _turn_away(socket: web.WebSocketResponse, transport: asyncio.Transport | None, code: WSCloseCode, why: str) -> None:
+    """Close with a code, and abort soon: a peer that goes on sending would be read until it has said good-bye as well."""
+    try:
+        with contextlib.suppress(ConnectionError, RuntimeError, TimeoutError):
+            async with asyncio.timeout(TURN_AWAY_S):
+                await socket.close(code=code, message=why.encode()[:120])
+    finally:
+        if transport is not None:
+            transport.abort()
