@@ -87,7 +87,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         ),
         finished=told.finished,
         restarts=dict(told.restarts),
-        open=tuple(wire.Restart(**msgspec.structs.asdict(entry)) for entry in told.open[-wire.MAX_OPEN :]),
+        open=told.open[-wire.MAX_OPEN :],
         booked_to=told.booked_to,
         closed=wire.clipped(told.closed),
         charged=tuple(

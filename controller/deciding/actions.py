@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from elastic.api.book import Charge, Restart
+from elastic.api.book import Charge
 from elastic.api.job import JobStatus
 from elastic.api.words import Cause
 from elastic.kube.resources import Object, Resource
+from elastic.membership.wire import Restart
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,19 +36,20 @@ from elastic.kube.resources import PODS
 def keep_running(view: JobView) -> Plan:
     """Lost pods are counted, then made again; missing replicas are made, and surplus ones deleted."""
     known = view.status.elastic or ElasticStatus()
+    counted = frozenset(known.counted)
     lost = [verdict for verdict in view.verdicts if verdict.fate is Fate.AGAIN]
     replicas, stale = plan_replicas(view), pod_revision.stale_pods(view)
     made = creation_backoff.made_now(view, replicas.missing)
     elastic = _with_group(view, failure.counted(view), replicas, lost)
     elastic = loss_backoff.with_made(view, elastic, made, parted=(*replicas.surplus, *stale))
-    restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in known.counted)
+    restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in counted)
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
     status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic))
     if elastic != (known if view.status.elastic else None) and elastic != ElasticStatus():
         status = replace(status, elastic=elastic)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
-    replaced = [verdict.pod for verdict in lost if verdict.pod.uid in known.counted]
+    replaced = [verdict.pod for verdict in lost if verdict.pod.uid in counted]
     going = [*replaced, *replicas.surplus, *stale]
     ready = readiness.of_workers(view, going=going)
     first = _first_pod_events(view) if replicas.missing else ()

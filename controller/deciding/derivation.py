@@ -34,6 +34,7 @@ def derive(job: Job, snapshot: Snapshot) -> JobView:
         notices=notices(snapshot),
         answerable=(),
         verdicts=(),
+        counted=frozenset(job.status.elastic.counted if job.status.elastic is not None else ()),
         failed=frozenset(),
         counts={},
     )

@@ -36,6 +36,8 @@ class JobView:
     """The pods whose end says something about the job."""
     verdicts: tuple[Verdict, ...]
     """What each failed pod means."""
+    counted: frozenset[str]
+    """The entries of the stored `status.elastic.counted`."""
     failed: frozenset[str]
     """The uids of pods that have failed for good."""
     counts: Mapping[str, Tally]

@@ -10,6 +10,8 @@ from msgspec import Meta, Struct
 
 MOST_KNOWN = 64
 """So many of the pods that were made of late are known by their number, for each replica type."""
+MOST_GROUPED = 16_384
+"""So many restarts are stored together as one entry at most."""
 MOST_GENERATION = 2**48
 """No job has so many groups. A status that says more was written by somebody else; the rendezvous server counts to 2^53, and would have no
 room for those to come."""
@@ -41,6 +43,8 @@ class Restart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     cause: CauseWord
     pod: PodUid = ""
     """Uid of the pod that failed or was lost."""
+    pods: Annotated[tuple[PodUid, ...], Meta(max_length=MOST_GROUPED)] = ()
+    """Uids of the pods of many restarts that differ in nothing else, where there are many; each has the id with its pod in place of `*`."""
     lost: bool = False
     """Its container ended with it, and it is not known how."""
     unsure: bool = False

@@ -45,6 +45,9 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of every message: frozen, keyword-only, defaults left out when written."""
 
 
+LONGEST_RESTART_ID = 512
+
+
 class Restart(Wire, frozen=True):
     """One restart. Every reporter derives the same id, so that it counts once.
 
@@ -53,7 +56,7 @@ class Restart(Wire, frozen=True):
     not reported yet how. unsure: the cause is a guess, and that report will replace it.
     """
 
-    id: Annotated[str, Meta(min_length=1, max_length=512, pattern=PLAIN)]
+    id: Annotated[str, Meta(min_length=1, max_length=LONGEST_RESTART_ID, pattern=PLAIN)]
     generation: Generation
     cause: CauseWord
     pod: NameOrNone = ""

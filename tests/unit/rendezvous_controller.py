@@ -1,12 +1,13 @@
 """The controller's half of a group in virtual time: what it has written down of what the server told it, and what it says then."""
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 from rendezvous_group import Group
 
 from controller.deciding.lifecycle import restart_accounting
+from controller.deciding.lifecycle.stored_restarts import log_of
 from controller.watching.snapshot import Pod, World
 from elastic.api.job import ElasticStatus
-from elastic.membership.wire import Budget, Charge, Ended, Expectation, Restart
+from elastic.membership.wire import Budget, Charge, Ended, Expectation
 from rendezvous.machine import summary
 
 
@@ -31,7 +32,7 @@ class Controller:
         group.expectation = replace(
             group.expectation,
             restarts=status.restarts,
-            open=tuple(Restart(**asdict(entry)) for entry in status.open),
+            open=log_of(status).open,
             booked_to=status.generation,
             floor=status.generation,
             closed=status.closed,
@@ -52,6 +53,6 @@ class Controller:
         if told.phase == "running":
             status = replace(status, generation=max(known.generation, told.generation))
         pods = [Pod(uid, uid, "worker", 0) for uid in self.pods]
-        self.status = restart_accounting.settled(replace(status, closed=told.closed or known.closed), pods)
+        self.status = restart_accounting.settled(replace(status, closed=told.closed or known.closed), pods, before=known)
         if told.fruitless is not None:
             self._progress = told.fruitless, told.step

@@ -10,12 +10,14 @@ from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import end_reasons, restart_accounting
+from controller.deciding.lifecycle import counted_runs, end_reasons, restart_accounting
 from controller.deciding.lifecycle.conditions import reason_of
+from controller.deciding.lifecycle.counted_runs import Runs
 from controller.deciding.lifecycle.restart_accounting import uid_of
 from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.expectation import is_accounted
+from controller.deciding.rendezvous.expectation import accounted
+from controller.deciding.status_room import with_counted
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Container, Phase, Pod
 from elastic.api.job import ElasticStatus, Job, JobStatus
@@ -67,7 +69,7 @@ def _is_permanent(code: int | None) -> bool:
 def counted(view: JobView) -> ElasticStatus:
     """The status with the ends of pods that this snapshot is the first to show, and with the date of each."""
     is_ours = view.backend is RendezvousBackend.OURS
-    verdicts = [verdict for verdict in view.verdicts if not is_ours or is_accounted(view, verdict.pod)]
+    verdicts = accounted(view, view.verdicts) if is_ours else view.verdicts
     status = _with_ends(view.job, view.status, verdicts, view.snapshot.pods, is_ours=is_ours)
     return restart_accounting.dated(view.job, known=view.status.elastic or ElasticStatus(), new=status, now=view.snapshot.now)
 
@@ -76,18 +78,22 @@ def _with_ends(job: Job, status: JobStatus, verdicts: Sequence[Verdict], pods: S
     """The ends seen so far by cause, each pod's end once, with the uids of those that may be seen again.
     At our own rendezvous its server counts: it sees ends that cost no pod, and knows which of them another one caused.
     """
-    known = status.elastic or ElasticStatus()
-    new = [v for v in verdicts if v.fate is Fate.AGAIN and v.pod.uid not in known.counted]
-    there = {pod.uid for pod in pods}
-    restarts = dict(known.restarts)
-    runs = () if is_ours else [run for pod in pods for run in _disrupted_runs(job, pod) if run not in known.counted]
-    causes = [v.cause for v in new] + [Cause.DISRUPTION] * len({uid_of(run) for run in runs})
-    for cause in () if is_ours else causes:
-        restarts[cause.value] = restarts.get(cause.value, 0) + 1
-    counted = (*known.counted, *(v.pod.uid for v in new), *runs)
-    gone = [entry for entry in counted if uid_of(entry) not in there]
+    known, there = status.elastic or ElasticStatus(), {pod.uid for pod in pods}
+    already = set(known.counted)
+    gone = [entry for entry in known.counted if uid_of(entry) not in there]
     forgotten = set(gone[: max(0, len(gone) - REMEMBERED)])
-    return replace(known, restarts=restarts, counted=tuple(uid for uid in counted if uid not in forgotten))
+    before = [entry for entry in known.counted if entry not in forgotten]
+    ended = {v.pod.uid: v.cause for v in verdicts if v.fate is Fate.AGAIN and v.pod.uid not in already}
+    # What has no room waits for the next reconcile, and so does its pod: it is deleted once its end is counted.
+    with_pods = with_counted(before, ended)
+    if is_ours:
+        return replace(known, counted=with_pods)
+    runs = counted_runs.uncounted(_disrupted_runs(job, pods), with_pods)
+    counted = counted_runs.with_runs(with_pods, runs)
+    left = {run.pod for run in counted_runs.uncounted(runs, counted)}
+    causes = [ended[uid] for uid in with_pods[len(before) :]] + [Cause.DISRUPTION] * len({run.pod for run in runs} - left)
+    restarts = Counter(known.restarts) + Counter(cause.value for cause in causes)
+    return replace(known, restarts=dict(restarts), counted=counted)
 
 
 def restart_event(job: Job, verdict: Verdict) -> JobEvent:
@@ -99,12 +105,13 @@ def by_exit_code(job: Job, verdict: Verdict) -> bool:
     return job.replicas[verdict.type].restart_policy is RestartPolicy.EXIT_CODE
 
 
-def _disrupted_runs(job: Job, pod: Pod) -> Iterator[str]:
-    """The newest run that ended of a container that the kubelet has started again, where the node ended it and not the program."""
-    name = next((default_container(s.template, job.kind).get("name", "") for t, s in job.replicas.items() if t.lower() == pod.type), "")
-    for container in (*pod.inits, *(c for c in pod.containers if c.name == name)):
-        if container.restarts and end_reasons.of_container(container.last_exit_reason) is end_reasons.Meaning.DISRUPTION:
-            yield f"{pod.uid}/{container.name}/{container.restarts - 1}"
+def _disrupted_runs(job: Job, pods: Sequence[Pod]) -> Iterator[Runs]:
+    """The newest run that ended of each container that the kubelet has started again, where the node ended it and not the program."""
+    names = {type.lower(): default_container(spec.template, job.kind).get("name", "") for type, spec in job.replicas.items()}
+    for pod in pods:
+        for container in (*pod.inits, *(c for c in pod.containers if c.name == names.get(pod.type, ""))):
+            if container.restarts and end_reasons.of_container(container.last_exit_reason) is end_reasons.Meaning.DISRUPTION:
+                yield Runs(pod.uid, container.name, container.restarts - 1, 1)
 
 
 def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
@@ -119,8 +126,10 @@ def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
         # The rendezvous server has counted them too, but for ends of workers that never came so far as to join.
         own = [pod for pod in running if not any(end_reasons.came_from_outside(*_newest_end(c)) for c in pod.containers)]
         return max(ended, sum(pod.restarts_of(names[pod.type]) for pod in own))
-    excused = Counter(uid_of(entry) for entry in counted.counted if entry != uid_of(entry))
-    return ended + sum(max(0, pod.restarts_of(names[pod.type]) - excused[pod.uid]) for pod in running)
+    excused = counted_runs.number_by_pod(counted.counted)
+    # The status had no room for the runs of these, and perhaps for earlier ones.
+    unknown = {run.pod for run in counted_runs.uncounted(_disrupted_runs(job, running), counted.counted)}
+    return ended + sum(max(0, pod.restarts_of(names[pod.type]) - excused[pod.uid]) for pod in running if pod.uid not in unknown)
 
 
 def _newest_end(container: Container) -> tuple[int, str]:

@@ -15,6 +15,7 @@ from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
 from controller.deciding.moments import after
 from controller.deciding.settings import Settings
+from controller.deciding.status_room import listed
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import total
 from controller.watching.snapshot import Pod, Snapshot
@@ -80,7 +81,7 @@ def with_gang_restart(view: JobView, known: ElasticStatus, ended: Verdict | None
     there = [pod for pod in members if not pod.is_deleting]
     if len(there) == everybody:
         return known
-    going = ", ".join(pod.name for pod in members if pod.is_deleting) or f"{everybody - len(there)} of {everybody}"
+    going = listed([pod.name for pod in members if pod.is_deleting]) or f"{everybody - len(there)} of {everybody}"
     return _next(known, f"{going} left", cause=Cause.DISRUPTION, size=everybody, now=snapshot.now)
 
 

@@ -5,16 +5,17 @@ they have reached. It counts what others have judged; the dates are those at whi
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from controller.deciding.actions import Budget
+from controller.deciding.lifecycle.stored_restarts import bounded, log_of, stored
 from controller.deciding.moments import of_timestamp
+from controller.deciding.status_room import COUNTED_BYTES, KEPT_FOR_PODS_BYTES, with_counted
 from controller.watching.snapshot import Pod, World
-from elastic.api.book import Charge, Restart
+from elastic.api.book import Charge
 from elastic.api.job import ElasticPolicy, ElasticStatus, Job
 from elastic.api.words import Cause
-from elastic.membership import restart_log, window, wire
-from elastic.membership.restart_log import RestartLog
+from elastic.membership import restart_log, window
 
 
 def budget_of(policy: ElasticPolicy) -> Budget:
@@ -50,25 +51,20 @@ def uid_of(entry: str) -> str:
 
 def booked(status: ElasticStatus, world: World) -> ElasticStatus:
     """The status with the restarts that the rendezvous server tells of, each once, and with the ends that it has taken into account."""
-    known = restart_log.merged(_book(status), world.uncounted)
+    known = restart_log.merged(log_of(status), world.uncounted)
     again = {uid_of(id) for id in world.explained}
-    counted = [entry for entry in status.counted if entry == uid_of(entry) or uid_of(entry) not in again]
-    return replace(status, restarts=dict(known.counts), open=_open(known), counted=(*counted, *world.explained))
+    others = [entry for entry in status.counted if entry == uid_of(entry) or uid_of(entry) not in again]
+    counted = with_counted(others, world.explained, room=COUNTED_BYTES - KEPT_FOR_PODS_BYTES)
+    return replace(status, restarts=dict(known.counts), open=stored(known.open), counted=counted)
 
 
-def settled(status: ElasticStatus, pods: Sequence[Pod]) -> ElasticStatus:
-    """The status without the particulars of restarts of which nobody can tell any more, since it has this generation."""
+def settled(status: ElasticStatus, pods: Sequence[Pod], *, before: ElasticStatus) -> ElasticStatus:
+    """The status without the particulars of restarts of which nobody can tell any more, since it has this generation, and with as many of
+    the others as it has room for. `before` is what the cluster holds."""
     heard = {pod.uid for pod in pods} | {uid_of(entry) for entry in status.counted}
-    return replace(status, open=_open(restart_log.settled(_book(status), generation=status.generation, pods=heard)))
-
-
-def _book(status: ElasticStatus) -> RestartLog:
-    entries = tuple(wire.Restart(**asdict(entry)) for entry in status.open)
-    return RestartLog(status.restarts, entries, status.generation)
-
-
-def _open(kept: RestartLog) -> tuple[Restart, ...]:
-    return tuple(Restart(**asdict(entry)) for entry in kept.open)
+    log = restart_log.settled(log_of(status), generation=status.generation, pods=heard)
+    log = bounded(log, before=log_of(before))
+    return replace(status, restarts=dict(log.counts), open=stored(log.open))
 
 
 def dated(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) -> ElasticStatus:

@@ -14,6 +14,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_store import store_deleted
 from controller.deciding.replicas import pod_revision
+from controller.deciding.status_room import listed, with_leaving
 from controller.watching.snapshot import Container, Phase, Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Leaving, Rescale
 from elastic.api.words import Cause, RdzvBackend
@@ -50,7 +51,7 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod])
     # What has vanished since the last look leaves no pod to tell by: it is those who were to go, if no more have vanished.
     vanished = known.world_size - size - (len(going) if id != last_id else 0)
     is_planned = all(pod.uid in planned for pod in going) and vanished <= len(planned - there)
-    names = ", ".join(sorted([pod.name for pod in going] + [entry.member for entry in leaving if entry.uid not in there])) or "a worker"
+    names = listed(sorted([pod.name for pod in going] + [entry.member for entry in leaving if entry.uid not in there])) or "a worker"
     loss = Rescale(
         id=id if id != last_id else _id_of(working, f"{last_id}/{known.world_size}"),
         cause=(Cause.PLAN if is_planned else Cause.DISRUPTION).value,
@@ -64,10 +65,10 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod])
 
 def _leaving(snapshot: Snapshot, known: Sequence[Leaving], surplus: Sequence[Pod]) -> tuple[Leaving, ...]:
     """No worker at the store is notified; the status keeps that these pods were to go until they have gone."""
-    new = [pod for pod in surplus if all(entry.uid != pod.uid for entry in known)]
+    told = {entry.uid for entry in known}
+    new = (Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=snapshot.now) for pod in surplus if pod.uid not in told)
     going = {pod.uid for pod in (*surplus, *(pod for pod in snapshot.pods if pod.is_deleting))}
-    kept = (entry for entry in known if entry.uid in going)
-    return (*kept, *(Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=snapshot.now) for pod in new))
+    return with_leaving([entry for entry in known if entry.uid in going], new)
 
 
 def restart_on_fresh_store(view: JobView) -> Plan | None:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.world_status import FORMED
+from controller.deciding.status_room import with_leaving
 from controller.watching.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import Leaving
 from elastic.api.words import Cause
@@ -15,10 +16,12 @@ from elastic.api.words import Cause
 
 @dataclass(frozen=True, slots=True)
 class Departures:
-    """`leaving` are the workers on their way out; `may_go` are those of their pods that may be deleted now."""
+    """`leaving` are the workers on their way out; `may_go` are those of their pods that may be deleted now. `later` are workers that
+    leave once the status has room for them."""
 
     may_go: tuple[Pod, ...]
     leaving: tuple[Leaving, ...]
+    later: tuple[Pod, ...] = ()
 
 
 def still_leaving(view: JobView, known: Sequence[Leaving]) -> list[Leaving]:
@@ -58,16 +61,19 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
     pods = _may_leave(snapshot)
     known = {entry.member for entry in leaving}
     new = [
+        Leaving(member=name, uid=pods[name].uid, cause=Cause.DISRUPTION.value, by=notice.by)
+        for name, notice in view.notices.items()
+        if name not in known
+    ]
+    new += [
         Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=by)
         for pod in surplus
         if pod.name in pods and pod.name not in known
     ]
-    for name, notice in view.notices.items():
-        if name not in known:
-            new.append(Leaving(member=name, uid=pods[name].uid, cause=Cause.DISRUPTION.value, by=notice.by))
-    out = (*leaving, *new)
+    out = with_leaving(leaving, new)
+    later = tuple(pods[entry.member] for entry in new[len(out) - len(leaving) :])
     may_go = [pods[entry.member] for entry in out if _may_go(pods[entry.member], entry, snapshot, is_known=entry.member in known)]
-    return Departures(tuple(may_go), out)
+    return Departures(tuple(may_go), out, later)
 
 
 def _may_go(pod: Pod, entry: Leaving, snapshot: Snapshot, *, is_known: bool) -> bool:

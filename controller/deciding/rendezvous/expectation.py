@@ -2,11 +2,13 @@
 It decides nothing about ranks or rounds: those are the server's.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from controller.deciding.actions import End, Leave, SetExpectation
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons, restart_accounting
+from controller.deciding.lifecycle.stored_restarts import log_of
+from controller.deciding.lifecycle.verdicts import Verdict
 from controller.watching.snapshot import Phase, Pod
 from elastic.api.job import ElasticStatus, Job, Leaving
 from elastic.api.words import Cause
@@ -25,7 +27,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         members=tuple(sorted({pod.name for pod in staying} | set(coming))),
         pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
         leaving=tuple(Leave(entry.member, entry.by or snapshot.now, entry.cause) for entry in leaving),
-        ended=tuple(end for pod in (*staying, *failed) if (end := _end_of(job, pod)) is not None),
+        ended=tuple(end for pod in (*staying, *failed) if (end := _uncounted_end(view, pod)) is not None),
         finished=tuple(sorted(pod.name for pod in staying if pod.phase is Phase.SUCCEEDED)),
         least=least,
         most=most,
@@ -35,7 +37,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         grace_s=float(policy.scale_in_grace_seconds),
         floor=max(known.generation, snapshot.world.generation if snapshot.world else 0),
         term=snapshot.term,
-        open=known.open,
+        open=log_of(known).open,
         booked_to=known.generation,
         closed=known.closed,
         charged=known.charged,
@@ -51,8 +53,13 @@ def allowed_sizes(job: Job, *, most: int) -> tuple[int, ...]:
     return job.elastic.allowed_sizes or tuple(n for n in range(least, most + 1) if step and n % step == 0)
 
 
-def _end_of(job: Job, pod: Pod) -> End | None:
+def _uncounted_end(view: JobView, pod: Pod) -> End | None:
     """The newest end of the worker's container with an error, until the server has confirmed that it took that into account."""
+    end = _end_of(view.job, pod)
+    return None if end is None or end.id in view.counted else end
+
+
+def _end_of(job: Job, pod: Pod) -> End | None:
     container = next((c for c in pod.containers if c.name == job.kind.container), None)
     if container is None or end_reasons.cause_of(pod, container.name) is Cause.DISRUPTION:
         return None
@@ -64,12 +71,14 @@ def _end_of(job: Job, pod: Pod) -> End | None:
     cause = Cause.OUT_OF_MEMORY if end_reasons.of_container(reason) is end_reasons.Meaning.OUT_OF_MEMORY else Cause.USER
     if end_reasons.came_from_outside(code, reason):
         cause = Cause.DISRUPTION  # makes certain what the server saw of it, a broken connection or a farewell, and counts nothing by itself
-    end = End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED)
-    is_counted = job.status.elastic is not None and end.id in job.status.elastic.counted
-    return None if is_counted else end
+    return End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED)
 
 
-def is_accounted(view: JobView, pod: Pod) -> bool:
-    """Whether the server has taken into account how this pod ended, if that is for it to count."""
-    end, world = _end_of(view.job, pod), view.snapshot.world
-    return end is None or end.cause is Cause.DISRUPTION or (world is not None and end.id in world.explained)
+def accounted(view: JobView, verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Those whose pods' ends the server has taken into account, if that is for it to count."""
+    explained = frozenset(view.snapshot.world.explained if view.snapshot.world is not None else ())
+
+    def is_accounted(end: End | None) -> bool:
+        return end is None or end.cause is Cause.DISRUPTION or end.id in explained
+
+    return [verdict for verdict in verdicts if is_accounted(_uncounted_end(view, verdict.pod))]

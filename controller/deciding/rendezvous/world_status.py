@@ -33,11 +33,11 @@ def record_restarts(view: JobView) -> Plan | None:
 
 def _with_world(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:
     """The status with who leaves, the restarts, and the number, size and rescale of the newest world."""
-    status = replace(status, backend=RdzvBackend.ELASTIC.value, leaving=tuple(leaving))
+    new = replace(status, backend=RdzvBackend.ELASTIC.value, leaving=tuple(leaving))
     if snapshot.world is None:
-        return status
-    status = restart_accounting.booked(status, snapshot.world)
-    return restart_accounting.settled(_of_world(status, snapshot, snapshot.world), snapshot.pods)
+        return new
+    new = _of_world(restart_accounting.booked(new, snapshot.world), snapshot, snapshot.world)
+    return restart_accounting.settled(new, snapshot.pods, before=status)
 
 
 def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> ElasticStatus:

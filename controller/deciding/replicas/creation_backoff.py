@@ -15,6 +15,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
 from controller.deciding.replicas import loss_backoff
+from controller.deciding.status_room import with_counted
 from controller.watching.snapshot import NotCreated, Phase, Pod, Snapshot, pod_from
 from elastic.api.book import MOST_TIMES, Refusal
 from elastic.api.job import ElasticStatus, Job, JobStatus
@@ -38,14 +39,18 @@ def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
     status = loss_backoff.noted(job, snapshot, status)
     known, types = status.elastic or ElasticStatus(), {"": STORE, **{type.lower(): type for type in job.replicas}}
     entries = {(entry.type, entry.node != ""): entry for entry in known.refused if not _is_over(job, snapshot, entry)}
-    new = [pod for pod in _refused(snapshot) if pod.type in types and pod.uid not in known.counted]
+    before = set(known.counted)
+    refused_now = {pod.uid: pod for pod in _refused(snapshot) if pod.type in types and pod.uid not in before}
+    # What has no room waits for the next reconcile, and so does its pod: it is deleted once its end is counted.
+    counted = with_counted(known.counted, refused_now)
+    new = [refused_now[uid] for uid in counted[len(known.counted) :]]
     for pod in new:
         entries[types[pod.type], True] = _counted(
             entries.get((types[pod.type], True)), type=types[pod.type], node=pod.node, words=_reason(pod), now=snapshot.now
         )
     for message, type in ((refusal.message, types[refusal.type]) for refusal in snapshot.not_created if _is_refusal(refusal, types)):
         entries[type, False] = _counted(entries.get((type, False)), type=type, node="", words=message, now=snapshot.now)
-    refused, counted = tuple(entries.values()), (*known.counted, *(pod.uid for pod in new))
+    refused = tuple(entries.values())
     if (refused, counted) == (known.refused, known.counted):
         return status
     return structs.replace(status, elastic=structs.replace(known, refused=refused, counted=counted))

@@ -83,7 +83,7 @@ def _members(view: JobView, pods: Sequence[Pod]) -> ReplicaPlan:
     assigned = slot_assignment.by_count(count, pods, leaving=gone)
     out = departures.departures(view, still, surplus=assigned.surplus)
     coming = [replica_name(view.job, WORKER, index) for index in assigned.missing]
-    word = expectation(view, staying=assigned.present, coming=coming, leaving=out.leaving)
+    word = expectation(view, staying=(*assigned.present, *out.later), coming=coming, leaving=out.leaving)
     missing = tuple((WORKER, index) for index in assigned.missing)
     return ReplicaPlan(_filled(WORKER, assigned), missing, out.may_go, out.leaving, (word,))
 

@@ -1,0 +1,96 @@
+"""How a job's restart log stands in its status, in at most so many bytes. Many restarts that differ only in their pods are stored as one
+entry. If the log is still too long, the oldest restarts of former worlds remain only in the counts, and then new ones stay with the
+rendezvous server, which repeats them. No restart is counted twice or forgotten.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+from msgspec.structs import asdict
+
+from controller.deciding.status_room import OPEN_BYTES
+from elastic.api.book import MOST_GROUPED, Restart
+from elastic.api.job import ElasticStatus
+from elastic.membership import wire
+from elastic.membership.restart_log import RestartLog
+
+ANY_POD = "*"
+"""In the id of an entry with `pods`: the place of the pod's uid."""
+GROUPED_FROM = 256
+"""Fewer restarts are stored one by one, as former releases read them."""
+
+
+def log_of(status: ElasticStatus) -> RestartLog:
+    return RestartLog(status.restarts, tuple(one for entry in status.open for one in _one_by_one(entry)), status.generation)
+
+
+def _one_by_one(entry: Restart) -> Iterator[wire.Restart]:
+    for pod in entry.pods or (entry.pod,):
+        id = entry.id.replace(ANY_POD, pod, 1) if entry.pods else entry.id
+        if len(id) > wire.LONGEST_RESTART_ID:
+            continue  # not written by us: the rendezvous server would refuse it
+        yield wire.Restart(id=id, generation=entry.generation, cause=entry.cause, pod=pod, lost=entry.lost, unsure=entry.unsure)
+
+
+def stored(restarts: Sequence[wire.Restart]) -> tuple[Restart, ...]:
+    """The restarts as `status.elastic.open` holds them."""
+    if len(restarts) < GROUPED_FROM:
+        return tuple(Restart(**asdict(entry)) for entry in restarts)
+    groups: dict[Restart, list[str]] = {}
+    alone = []
+    for entry in restarts:
+        if not entry.pod or ANY_POD in entry.id or entry.pod not in entry.id:
+            alone.append(Restart(**asdict(entry)))
+        else:
+            groups.setdefault(_common(entry), []).append(entry.pod)
+    return (*alone, *(part for common, pods in groups.items() for part in _parts(common, pods)))
+
+
+def _common(entry: wire.Restart) -> Restart:
+    """What it has in common with others like it."""
+    id = entry.id.replace(entry.pod, ANY_POD, 1)
+    return Restart(id=id, generation=entry.generation, cause=entry.cause, lost=entry.lost, unsure=entry.unsure)
+
+
+def _parts(common: Restart, pods: Sequence[str]) -> Iterator[Restart]:
+    for at in range(0, len(pods), MOST_GROUPED):
+        yield msgspec.structs.replace(common, pods=tuple(pods[at : at + MOST_GROUPED]))
+
+
+def bounded(log: RestartLog, *, before: RestartLog) -> RestartLog:
+    """The log, of which `before` is in the status already, with as many restarts as the status has room for."""
+    if _fits(log.open):
+        return log
+    settled = sorted((e for e in log.open if e.generation < log.generation), key=lambda entry: (entry.lost, entry.generation))
+    log = _without_first(log, settled, is_counted=True)
+    known = {entry.id for entry in before.open}
+    new = [entry for entry in reversed(log.open) if entry.id not in known]
+    return log if _fits(log.open) else _without_first(log, new, is_counted=False)
+
+
+def _without_first(log: RestartLog, entries: Sequence[wire.Restart], *, is_counted: bool) -> RestartLog:
+    """The log without as few of the first of these entries as fits; all of them if that is still too much."""
+
+    def without(count: int) -> tuple[wire.Restart, ...]:
+        gone = _ids(entries[:count])
+        return tuple(entry for entry in log.open if entry.id not in gone)
+
+    count = bisect_left(range(len(entries)), True, key=lambda count: _fits(without(count)))
+    left = replace(log, open=without(count))
+    if is_counted:
+        return left
+    counts = Counter(log.counts)
+    counts.subtract(Counter(entry.cause for entry in entries[:count]))
+    return replace(left, counts={cause: count for cause, count in counts.items() if count > 0})
+
+
+def _ids(entries: Sequence[wire.Restart]) -> Collection[str]:
+    return {entry.id for entry in entries}
+
+
+def _fits(restarts: Sequence[wire.Restart]) -> bool:
+    """Whether the status and the rendezvous server's messages have room for these."""
+    return len(restarts) < GROUPED_FROM or (len(restarts) <= wire.MAX_OPEN and len(msgspec.json.encode(stored(restarts))) <= OPEN_BYTES)

@@ -1,0 +1,57 @@
+"""How many bytes each growing list of `status.elastic` may take, so that the whole job stays an object that etcd stores (at most 1.5 MiB)
+and that the parser reads. A list that is full takes no more entries: what they stand for is done once others have gone.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from elastic.api.job import Leaving
+
+Entry = TypeVar("Entry")
+
+KIB = 1024
+OPEN_BYTES = 352 * KIB
+"""Of `open`: a loss of each worker of the largest job."""
+COUNTED_BYTES = 416 * KIB
+"""Of `counted`."""
+KEPT_FOR_PODS_BYTES = 32 * KIB
+"""Of these, what ends of containers leave to pods: a pod that has failed is deleted once it is counted, which makes room again."""
+LEAVING_BYTES = 160 * KIB
+"""Of `leaving`: about a thousand workers leave at a time."""
+MOST_NAMES = 5
+
+
+def with_counted(known: Sequence[str], new: Iterable[str], *, room: int = COUNTED_BYTES) -> tuple[str, ...]:
+    """The entries of `counted` with as many of the new ones as there is room for."""
+    return (*known, *_fitting(new, map(_size_of_text, known), size=_size_of_text, room=room))
+
+
+def with_leaving(known: Sequence[Leaving], new: Iterable[Leaving]) -> tuple[Leaving, ...]:
+    """The entries of `leaving` with as many of the new ones as there is room for."""
+    return (*known, *_fitting(new, map(_size_of_leaving, known), size=_size_of_leaving, room=LEAVING_BYTES))
+
+
+def _fitting(new: Iterable[Entry], taken: Iterable[int], *, size: Callable[[Entry], int], room: int) -> list[Entry]:
+    left, fitting = room - sum(taken), []
+    for entry in new:
+        left -= size(entry)
+        if left < 0:
+            break
+        fitting.append(entry)
+    return fitting
+
+
+def _size_of_text(text: str) -> int:
+    return len(text) + len('"",')
+
+
+def _size_of_leaving(entry: Leaving) -> int:
+    return len(msgspec.json.encode(entry)) + len(",")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of these names, and how many there are beside them."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:MOST_NAMES])} and {more} more"
