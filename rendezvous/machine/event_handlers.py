@@ -280,7 +280,8 @@ def expect(job: Job, expectation: Expectation) -> Job:
 
 def _unlearnt(job: Job) -> Job:
     """The job without what its members presented, which cannot be true. They are cut off, so that they present themselves anew."""
-    return replace(job, members={}, standing=None, generation=0, own={}, restarts={}, uncounted=(), round=None, finished=frozenset())
+    job = replace(job, members={}, standing=None, generation=0, own={}, restarts={}, uncounted=(), round=None)
+    return replace(job, trouble=None, failures=(), disrupted=(), hung="", started=frozenset(), finished=frozenset())
 
 
 def is_stale(known: Expectation | None, word: Expectation) -> bool:

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+from msgspec import structs
 from rendezvous_group import Group, group_of
 
 from elastic.membership.restart_log import RestartLog, merged
-from elastic.membership.wire import MAX_HELD, Held, Join, Restart
+from elastic.membership.wire import MAX_HELD, Held, Join, Leave, Restart
 from rendezvous.machine import Said, summary
 from rendezvous.machine.presented import GENERATIONS_AHEAD, KEEPERS, share_of
 from rendezvous.machine.state import ranks_of
@@ -56,6 +58,23 @@ def test_a_claim_made_before_the_controller_spoke_is_judged_when_it_speaks() -> 
     group.come_all()
     assert group.job.standing is not None
     assert group.job.standing.generation == 8
+
+
+@pytest.mark.parametrize("end", ["leaves", "failed"])
+def test_a_claim_that_was_judged_leaves_nothing_behind_of_its_members_ends(end: str) -> None:
+    """Losses of a world that there cannot have been were kept without it, and each decision on the job failed from then on."""
+    group = Group(up_for_s=0.0)
+    group.start("w0")
+    claim = structs.replace(group.agents["w0"].join(), held=held(2**52), ready=end == "failed", failed=end == "failed")
+    group.apply(Said("w0", claim.incarnation, claim))
+    if end == "leaves":
+        group.say("w0", Leave())
+    group.expect("w1", floor=7)
+    group.start("w1")
+    group.link("w1")
+    group.advance(60)
+    assert group.job.standing is not None
+    assert (group.job.standing.generation, group.job.restarts) == (8, {})
 
 
 def test_one_member_cannot_grow_the_state_of_its_job() -> None:
