@@ -13,7 +13,7 @@ from controller.deciding.settings import Settings
 from controller.watching.fed_view import FedView
 from controller.watching.keys import JOBS, Key, key_of_labels, key_of_owner, owner_uid
 from controller.watching.snapshot import Node, Owned, Pod, Service, Snapshot, World, node_from, pod_from, service_from
-from elastic.api.names import OPERATOR_NAME
+from elastic.api.names import OPERATOR_NAME, REPLICA_TYPE
 from elastic.api.rights import MPI
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
@@ -228,9 +228,11 @@ def _service(raw: Object) -> _Mine:
 
 
 def _owned(raw: Object) -> _Mine:
+    """A replica's pod or service is none of what stands beside them, whatever somebody labelled it."""
     metadata = raw["metadata"]
     owned = Owned(kind=raw["kind"], name=metadata["name"], uid=metadata.get("uid", ""), raw=_without_bulk(raw))
-    return _Mine(key_of_owner(metadata), owner_uid(metadata), owned)
+    is_replicas = REPLICA_TYPE in (metadata.get("labels") or {})
+    return _Mine(None if is_replicas else key_of_owner(metadata), owner_uid(metadata), owned)
 
 
 def _uid(job: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,8 @@ from elastic.api.job import Job
 from elastic.api.kinds import WORKER, Kind
 
 LABEL_PREFIX = "training.kubeflow.org/"
+OWN_PREFIX = "elastic-training/"
+"""Of the labels by which the controller knows what it made."""
 JOB_NAME = LABEL_PREFIX + "job-name"
 OPERATOR_NAME = LABEL_PREFIX + "operator-name"
 REPLICA_TYPE = LABEL_PREFIX + "replica-type"
@@ -16,8 +18,14 @@ JOB_ROLE = LABEL_PREFIX + "job-role"
 MASTER_ROLE = "master"
 
 LONGEST = 63
+
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+
+
+def is_reserved(label: str) -> bool:
+    """Would the controller take a pod with this label, written by somebody else, for another one than it is?"""
+    return label.startswith(OWN_PREFIX) or label == REPLICA_INDEX
 
 
 def pod_name(kind: Kind, job: str, type: str, index: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from elastic.api.errors import Path, shown
+from elastic.api.names import is_reserved
 from elastic.api.reader import Findings, shown_key
 
 _NAME = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)\Z")
@@ -46,6 +47,8 @@ def _check_labels(labels: dict[str, str | None], *, at: Path, findings: Findings
         prefix, slash, name = key.rpartition("/")
         if not _NAME.match(name) or (slash and not _PREFIX.match(prefix)):
             findings.warning(at, f"{shown(key)} cannot be the key of a label; use letters, digits, -, _ and . and at most 63 of them")
+        elif is_reserved(key):
+            findings.warning((*at, key), f"{shown_key(key)} is the controller's own label and is not taken from here; use another key")
         elif value and not _NAME.match(value):
             findings.warning(
                 (*at, key), f"{shown_key(key)} is {shown(value)}; a label's value has letters, digits, -, _ and . and at most 63 of them"

@@ -10,17 +10,22 @@ from typing import Any
 import msgspec
 import pytest
 from arbitrary_status import arbitrary
-from job_builders import NOW, OURS, Cluster, created, elastic_job, job, pod, replica, restarts, snapshot
+from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, pod, replica, restarts, snapshot
 from msgspec.inspect import type_info
 
 from controller.acting.link import expectation as on_the_wire
-from controller.deciding.actions import SetExpectation
+from controller.deciding.actions import Create, SetExpectation
+from controller.deciding.objects.differences import OWNED_LABEL
 from controller.deciding.plan import plan
+from controller.watching.keys import Key
+from controller.watching.observe import _owned
 from controller.watching.snapshot import Phase, World, pod_from
 from elastic.api import parse
 from elastic.api.book import MOST_GENERATION, MOST_TIMES
 from elastic.api.job import ElasticStatus, JobStatus, Rescale, to_object
+from elastic.api.kinds import KINDS
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.kube.resources import PODS
 from elastic.membership.wire import Expectation
 
 INDEXES = ["99999999999999", "7", "-1", "0", "", "x", "01"]
@@ -158,3 +163,30 @@ def test_a_counter_of_restarts_stays_at_its_bound():
     assert planned.status is not None
     assert planned.status.elastic is not None
     assert planned.status.elastic.restarts == {"user": MOST_TIMES}
+
+
+@pytest.mark.parametrize("label", ["elastic-training/group", "elastic-training/job", REPLICA_INDEX])
+@pytest.mark.parametrize("kind", ["PyTorchJob", "TFJob", "MPIJob"])
+def test_a_label_of_the_controllers_own_in_a_template_is_told_and_not_taken(kind: str, label: str):
+    """With a group of its own making, each pod was deleted and made again in every reconcile, without end and without a pause."""
+    types = {type: replica(1, kind=kind) for type in ("Worker", *KINDS[kind].required)}
+    for spec in types.values():
+        spec["template"]["metadata"] = {"labels": {label: "mine", "team": "a"}}
+    one = job(kind, **types)
+    cluster = Cluster(one)
+    plans = cluster.settle()
+    assert not [name for planned in plans for name in deleted(planned)]
+    labels = [a.object["metadata"]["labels"] for planned in plans for a in planned.actions if isinstance(a, Create) and a.resource == PODS]
+    assert len(labels) == len(types)
+    assert all(found.get(label) != "mine" and found["team"] == "a" for found in labels)
+    _, warnings = parse(to_object(one))
+    assert "is the controller's own label" in str(warnings[0])
+
+
+def test_a_replica_that_somebody_labelled_as_what_stands_beside_replicas_is_seen_as_a_replica_only():
+    metadata = raw_pod("1")["metadata"] | {"namespace": "team"}
+    metadata["ownerReferences"] = [{"controller": True, "uid": "job-uid", "kind": "PyTorchJob", "name": "train"}]
+    beside = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata | {"labels": {OWNED_LABEL: "train"}}}
+    assert str(_owned(beside).key) == str(Key("PyTorchJob", "team", "train"))
+    beside["metadata"] = metadata | {"labels": metadata["labels"] | {OWNED_LABEL: "train"}}
+    assert _owned(beside).key is None

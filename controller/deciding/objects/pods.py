@@ -27,7 +27,8 @@ def pod_for(view: JobView, type: str, index: int) -> Object:
     template = json.decode(json.encode(with_default_port(spec.template, job.kind)))
     written = template.get("metadata") or {}
     metadata = owned_metadata(job, replica_name(job, type, index))
-    metadata["labels"] = {**(written.get("labels") or {}), **names.pod_labels(job, type, index)}
+    free = {label: value for label, value in (written.get("labels") or {}).items() if not names.is_reserved(label)}
+    metadata["labels"] = {**free, **names.pod_labels(job, type, index)}
     for field in ("annotations", "finalizers"):
         if written.get(field):
             metadata[field] = written[field]
