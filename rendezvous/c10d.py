@@ -21,7 +21,7 @@ SPOT_LABELS = (
     "cloud.google.com/gke-spot",
     "kubernetes.azure.com/scalesetpriority",
 )
-"""Labels by which clouds tell spot nodes; the values that mean one, below."""
+"""Labels by which clouds mark spot nodes; the values that mean one, below."""
 SPOT_VALUES = ("spot", "SPOT", "true")
 
 TUNING = (
@@ -112,7 +112,7 @@ def store_service(store: Store) -> Object:
 
 
 def store_network_policy(store: Store) -> Object | None:
-    """Admits the job's pods and nobody else; None where workers use the host's network, which no pod selector matches."""
+    """Admits only the job's pods; None where workers use the host's network, which no pod selector matches."""
     if (store.template.get("spec") or {}).get("hostNetwork"):
         return None
     spec = {
@@ -132,7 +132,7 @@ def c10d_env(store: Store, rdzv_conf: Sequence[tuple[str, str]] = ()) -> list[Ob
         {"name": "PET_RDZV_ENDPOINT", "value": store.endpoint},
         {"name": "PET_RDZV_ID", "value": store.job_uid},
         {"name": "PET_RDZV_CONF", "value": ",".join(f"{key}={value}" for key, value in tuned(rdzv_conf))},
-        # With the rendezvous store shared with the workers, as is torch's default, a newcomer waits for an address that nobody writes.
+        # With the rendezvous store shared with the workers, as is torch's default, a new worker waits for an address that is never written.
         {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"},
     ]
 
@@ -168,7 +168,7 @@ def _container(store: Store, spec: Mapping[str, Any]) -> Object:
 
 
 def _on_demand_preferred() -> Object:
-    """Rather a node that nobody reclaims: the store is the one pod whose loss restarts the group."""
+    """Prefer a node that is not reclaimed: the store is the one pod whose loss restarts the group."""
     terms = [
         {"weight": 50, "preference": {"matchExpressions": [{"key": label, "operator": "NotIn", "values": list(SPOT_VALUES)}]}}
         for label in SPOT_LABELS

@@ -1,4 +1,4 @@
-"""The process `elastic-rendezvous`: reads its flags, opens its sockets, and runs the server until it is told to stop."""
+"""The process `elastic-rendezvous`: reads its flags, opens its sockets, and runs the server until it is stopped."""
 
 import asyncio
 import asyncio.sslproto

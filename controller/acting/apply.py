@@ -54,9 +54,9 @@ AT_ONCE = 32
 """Requests in flight at a time, of all rounds together: as much as an API server keeps up with, on few connections used again and again."""
 NAMED = {PODS: "Pod", SERVICES: "Service"}
 GROUPS = {VOLCANO_POD_GROUPS: "PodGroup", PLUGIN_POD_GROUPS: "PodGroup"}
-"""Upstream tells of the end of these, and not of their beginning."""
+"""Upstream has Events for the deletion of these, not for their creation."""
 TOLD_AS_PODS = frozenset({"PyTorchJob", "PaddleJob", "JAXJob"})
-"""Whose end by ttlSecondsAfterFinished upstream tells under the reason that pods have."""
+"""Upstream reports their deletion by ttlSecondsAfterFinished under the reason of pods."""
 NEEDED_BY_PODS = frozenset({SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS})
 """No pod is made while one of these cannot be: what somebody else has by that name would go into it, or give it rights."""
 STAGES = (ROLE_BINDINGS, PODS)
@@ -67,7 +67,7 @@ REFUSALS = (400, 403, 409, 422)
 
 @dataclass(slots=True)
 class Outcome:
-    """What a reconcile did: the newest version written per kind, what to tell, and what failed."""
+    """What a reconcile did: the newest version written per kind, the Events to write, and what failed."""
 
     written: dict[WatchScope, str] = field(default_factory=dict)
     news: list[JobEvent] = field(default_factory=list)
@@ -118,7 +118,7 @@ class Applier:
             plan = replace(plan, status=loss_backoff.without_unmade(plan.status, (action.object for action in unmade)))
         if plan.status is not None and plan.status != old and not (plan.is_final and (outcome.errors or outcome.is_waiting)):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
-        # What was done is told as it is; what the status must say first waits until it does.
+        # Events about what was done are written now; those about the status follow its patch.
         is_said = plan.status is None or plan.status == old or outcome.status is not None
         await self._events.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now, strict=plan.is_strict)
         if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors and not outcome.is_waiting:
@@ -127,7 +127,7 @@ class Applier:
         return outcome
 
     def forget(self, job_uid: str) -> None:
-        """The job is gone for good; that the server cannot be told now does no harm, for nobody joins any more."""
+        """The job is gone. If the server cannot be reached now, that does no harm: no member joins any more."""
         self._events.forget(job_uid)
         if self._membership is not None:
             self._membership.forget(job_uid)
@@ -228,7 +228,7 @@ class Applier:
             outcome.news.append(normal(f"SuccessfulDelete{word}", f"Deleted {noun}: {action.name}", about=action.uid))
 
     async def _set_condition(self, key: Key, action: SetCondition, outcome: Outcome) -> None:
-        """The uid in the patch is a precondition: a pod made anew under the name is left alone."""
+        """The uid in the patch is a precondition: a pod created again under the name is left alone."""
         body = {"metadata": {"uid": action.uid}, "status": {"conditions": [dict(action.condition)]}}
         patched = self._kube.patch(PODS, action.pod, body, namespace=key.namespace, kind=Patch.STRATEGIC, subresource="status")
         outcome.wrote(PODS, await patched)

@@ -1,5 +1,5 @@
-"""Writes Events about a job, each piece of news once: its name follows from what it says, so that a second telling is refused.
-News of one sort from one reconcile shares an Event; after a restart some of it may be told once more in other company.
+"""Writes Events about a job, each once: an Event's name follows from its content, so that the API server refuses a second one.
+News of one sort from one reconcile shares an Event; after a restart some may appear again in another combination.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ COMPONENT = "elastic-controller"
 
 
 class EventRecorder:
-    """Remembers what was told lately, so that a steady state costs no requests."""
+    """Remembers recent Events, so that a steady state costs no requests."""
 
     def __init__(self, kube: Writer) -> None:
         self._kube = kube
@@ -48,7 +48,7 @@ class EventRecorder:
             await self._kube.create(EVENTS, event, namespace=metadata["namespace"])
         except KubeError as error:
             if error.reason != "AlreadyExists":
-                # News is not worth failing a reconcile for; it is told again when the same one comes again.
+                # An Event is not worth failing a reconcile for; it is written when the same news comes again.
                 about = event["involvedObject"]
                 named = Key(about["kind"], about["namespace"], about["name"]).fields(about["uid"])
                 level = logging.DEBUG if is_lapse(error) else logging.WARNING

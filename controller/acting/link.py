@@ -1,4 +1,4 @@
-"""Keeps the controller and the rendezvous server of one mind: says what changed, repeats it after a break, and hears of worlds."""
+"""The connection to the rendezvous server: sends expectations, repeats them after a break, and receives worlds."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -41,7 +41,7 @@ class RendezvousLink:
             self._outbox.forget(job_uid)
 
     async def run(self, changed: Callable[[str], None]) -> None:
-        """Listens until cancelled; `changed` hears the uid of each job whose world is another."""
+        """Listens until cancelled; calls `changed` with the uid of each job whose world changed."""
         self._changed = changed
 
         def on_open() -> None:
@@ -56,7 +56,7 @@ class RendezvousLink:
             await self._outbox.close()
 
     def _takes(self, heard: wire.World) -> bool:
-        """Whether this is news: nobody need look at a job whose world is as it was."""
+        """Whether the world changed: an unchanged one needs no reconcile."""
         before = self.worlds.get(heard.job)
         if heard.forgotten:
             self.worlds.pop(heard.job, None)
@@ -146,7 +146,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
 
 
 def _since(heard: wire.World, known: World | None, *, now: datetime) -> datetime | None:
-    """When the world was formed, by our clock. Of an older server's, or one that a restarted server found, when it was first heard of."""
+    """When the world was formed, by our clock. For worlds of an older or a restarted server: when first reported."""
     if not heard.members:
         return None
     formed = now - timedelta(seconds=heard.standing.age_s if heard.standing is not None else 0.0)

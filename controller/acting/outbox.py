@@ -76,14 +76,14 @@ class Outbox:
         return False
 
     def forget(self, job_uid: str) -> None:
-        """The expectation is not said again in any case, and the server is told to forget the job."""
+        """The expectation is not sent again, and the server forgets the job."""
         self._newest[job_uid] = None
         self._heard.pop(job_uid, None)
         self._awaited.discard(job_uid)
         self._send_soon(job_uid)
 
     def repeat(self) -> None:
-        """The server may be a new one, which has heard nothing."""
+        """The server may be a new one, without expectations."""
         self._heard.clear()
         self._starts += 1
         again, self._again = self._again, asyncio.Event()
@@ -153,7 +153,7 @@ class Outbox:
             self._on_heard(job_uid, is_forgotten=told is None)
 
     def _report_failure(self, job_uid: str, error: Exception) -> None:
-        """Once until all is well again: where one job cannot be told of, mostly none can."""
+        """Logs once until all succeed again: if one expectation cannot be sent, mostly none can."""
         level = logging.DEBUG if self._failing or is_lapse(error) else logging.WARNING
         self._failing.add(job_uid)
         log.log(

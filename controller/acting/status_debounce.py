@@ -1,5 +1,5 @@
 """Decides which part of a job's status can wait a moment before it is written, so that what several pods do at nearly the same time
-costs one patch and one Event. Only what nobody acts on waits: that the job is accepted, that it begins to run, and counts of its pods.
+costs one patch and one Event. Only informational changes wait: that the job is accepted, that it begins to run, and counts of its pods.
 A process that dies meanwhile takes nothing along that matters: the next one sees the same pods, and says it a moment later.
 """
 
@@ -35,7 +35,7 @@ def held_back(held: PendingStatus | None, job: Job, planned: Plan, *, stored: Jo
     status = planned.status
     if status is None or status == stored or planned.is_strict or not can_wait(job, stored, status):
         return None
-    # What goes now can be told of only now.
+    # Events about deletions can be written only now.
     if any(isinstance(action, Delete) for action in planned.actions):
         return None
     until = held.until if held is not None and held.uid == job.metadata.uid else now + PATIENCE_S
@@ -43,7 +43,7 @@ def held_back(held: PendingStatus | None, job: Job, planned: Plan, *, stored: Jo
 
 
 def can_wait(job: Job, stored: JobStatus, new: JobStatus) -> bool:
-    """Does the new status differ only in what nobody acts on? Of an elastic job autoscalers read the counts, and we who is in the world."""
+    """Are the changes informational? For an elastic job they are not: autoscalers read the counts, and we read the world."""
     count = len(stored.conditions)
     if job.elastic is not None or new.conditions[:count] != stored.conditions or stored.start_time not in (None, new.start_time):
         return False
@@ -57,7 +57,7 @@ def can_wait(job: Job, stored: JobStatus, new: JobStatus) -> bool:
 
 
 def without_what_waits(planned: Plan) -> Plan:
-    """The plan as it is carried out meanwhile. News that comes of what it does is told at once; other news the next look finds again."""
+    """The plan as it is carried out meanwhile. Events about its actions are written at once; the next reconcile finds the others again."""
     return replace(planned, status=None, news=planned.news if planned.actions else ())
 
 

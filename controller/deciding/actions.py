@@ -70,7 +70,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A container's end that a broken connection does not tell: which run of which pod, and who caused it."""
+    """A container's end, which a broken connection does not show: which run of which pod, and its cause."""
 
     member: str
     pod_uid: str
@@ -130,7 +130,7 @@ Action = Create | Update | Delete | SetCondition | DeleteJob | SetExpectation | 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """An Event of the job. The same news about the same thing is told once: `about` says which thing, a pod's uid for instance."""
+    """An Event of the job. The same news about the same object is written once: `about` names the object, such as a pod's uid."""
 
     type: str
     reason: str
@@ -148,9 +148,9 @@ class Plan:
     news: tuple[JobEvent, ...] = ()
     look_again_at: datetime | None = None
     is_final: bool = False
-    """The status ends the job, and is written only when every action has succeeded: nothing looks after them later."""
+    """The status ends the job, and is written only when every action has succeeded: nothing repeats them later."""
     is_strict: bool = False
-    """Events are told as the Training Operator does: one for each object, in the name of its controller."""
+    """Events are written as by the Training Operator: one for each object, in the name of its controller."""
 
 
 def normal(reason: str, message: str, about: str = "") -> JobEvent:

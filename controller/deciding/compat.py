@@ -1,5 +1,5 @@
 """Decides whether a job gets the Training Operator's exact objects: as the controller was started, unless the job says otherwise.
-docs/compat.md lists what then differs. Each difference has a question of its name below; nobody else reads the setting.
+docs/compat.md lists what then differs. Each difference has a function of its name below; no other code reads the setting.
 """
 
 from dataclasses import replace
@@ -76,7 +76,7 @@ def has_upstream_launcher(settings: Settings) -> bool:
 
 
 def has_upstream_events(settings: Settings) -> bool:
-    """Are Events told as the Training Operator does: one for each object, in the name of its controller?"""
+    """Are Events written as by the Training Operator: one for each object, in the name of its controller?"""
     return settings.strict
 
 

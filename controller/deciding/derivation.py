@@ -48,7 +48,7 @@ def _has_interchangeable_workers(job: Job, settings: Settings, backend: Rendezvo
 
 
 def activated(view: JobView) -> JobView:
-    """The view of a job that nothing holds back any more: it has a start time, and its user hears what is new."""
+    """The view of a job that may run: it has a start time, and its Events are due."""
     job, snapshot = view.job, view.snapshot
     status, news = suspension.resumed(job, view.status, snapshot.now)
     if status.start_time is None:

@@ -1,4 +1,4 @@
-"""What a job's user should hear about its pods and templates, once each, as Events of the job."""
+"""Events of a job about its pods and templates, once each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,7 +18,7 @@ MOST_REMARKS = 3
 
 def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[JobEvent]:
     containers = {type.lower(): default_container(spec.template, job.kind).get("name", "") for type, spec in job.replicas.items()}
-    # How a worker ended that was told to leave is no news.
+    # The exit code of a worker that was asked to leave is no news.
     leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
     for pod in pods:
         yield from _of_label(pod)
@@ -33,7 +33,7 @@ def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[JobEvent]:
 
 
 def _of_label(pod: Pod) -> Iterator[JobEvent]:
-    """The pod is taken as what it is, but its service and the tools of its user go by the label."""
+    """The pod keeps its index, but its service and users' tools go by the label."""
     if pod.index_label is not None:
         says = f"says {shown(pod.index_label)}" if pod.index_label else "is missing"
         words = f"the label {REPLICA_INDEX} of pod {pod.name} {says}, but the pod has index {pod.index}; set the label to {pod.index}"
@@ -41,7 +41,7 @@ def _of_label(pod: Pod) -> Iterator[JobEvent]:
 
 
 def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
-    """Pods under this job's labels and names that nobody controls; nobody deletes them, and no pod of the job can have their name."""
+    """Pods with this job's labels and names but without an owner: nothing deletes them, and no pod of the job can have their name."""
     for pod in pods:
         if pod.is_unowned:
             words = f"pod {pod.name} has this job's labels but no owner, so the job does not use it and cannot create a pod of that name"
@@ -110,7 +110,7 @@ def of_remarks(snapshot: Snapshot) -> Iterator[JobEvent]:
 
 
 def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
-    """That nobody can tell who is in the job's world: the job goes on as it was last heard of."""
+    """The members of the job's world are unknown: the job goes on with the last world that was reported."""
     if snapshot.world is not None and snapshot.world.trouble:
         yield warning("WorldUnreadable", f"The members of the job's world are unknown: {snapshot.world.trouble}")
 

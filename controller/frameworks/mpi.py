@@ -32,7 +32,7 @@ class Mpi(Framework):
         return LAUNCHER
 
     def displayed_counts(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:
-        """Once the launcher has ended nobody counts the workers any more: they wait for a call that will not come."""
+        """Once the launcher has ended the workers do not count any more: they wait for a call that will not come."""
         launcher = counts.get(LAUNCHER)
         if launcher is None or not (launcher.succeeded or launcher.failed):
             return counts

@@ -88,7 +88,7 @@ def _environment(job: Job, container: Object) -> Iterator[Variable]:
 
 
 def _of_other_implementations(job: Job, spec: Object) -> Iterator[Variable]:
-    """What upstream leaves out. An mpirun that is not told of the hosts starts all ranks in the launcher, and the job succeeds that way."""
+    """What upstream leaves out. An mpirun without hosts starts all ranks in the launcher, and the job succeeds that way."""
     yield variable("OMPI_MCA_routed_radix", FAN_OUT)
     # Open MPI 5 reads none of the names of version 4.
     yield variable("PRTE_MCA_plm_ssh_agent", REMOTE_SHELL)
@@ -103,7 +103,7 @@ def _of_other_implementations(job: Job, spec: Object) -> Iterator[Variable]:
     yield variable("HYDRA_LAUNCHER_EXEC", REMOTE_SHELL)
     yield variable("HYDRA_HOST_FILE", HYDRA_HOSTS)
     if not spec.get("hostNetwork"):
-        # Both let workers call back, by a name that they cannot know unless told to give an address.
+        # In both, workers connect to the launcher by its name, which they cannot resolve; with an interface they use its address.
         yield variable("I_MPI_HYDRA_IFACE", POD_INTERFACE)
         yield variable("HYDRA_IFACE", POD_INTERFACE)
 

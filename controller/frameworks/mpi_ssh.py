@@ -88,7 +88,7 @@ def _environment(job: Job, replica: Replica) -> Iterator[Variable]:
             yield variable("OMPI_MCA_orte_default_hostfile", hosts)
             yield variable("OMPI_MCA_plm_rsh_args", TRIES)
             yield variable("OMPI_MCA_orte_set_default_slots", slots)
-            # Open MPI 5 reads none of these. Who sets arguments for ssh under the old name is heard under the new one.
+            # Open MPI 5 reads none of these. ssh arguments set under the old name apply under the new one.
             yield variable("PRTE_MCA_prte_keep_fqdn_hostnames", "true")
             yield variable("PRTE_MCA_prte_default_hostfile", hosts)
             yield variable("PRTE_MCA_plm_ssh_args", "$(OMPI_MCA_plm_rsh_args)")

@@ -1,4 +1,4 @@
-"""What differs between the kinds: what a replica's processes are told, whose end is the job's end, and what else the job needs.
+"""What differs between the kinds: which variables a replica gets, whose end is the job's end, and what else the job needs.
 The defaults here are right for most kinds. A framework knows nothing of reconciles, budgets or other objects' lives.
 """
 

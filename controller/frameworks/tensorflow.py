@@ -31,7 +31,7 @@ class TensorFlow(Framework):
         return next((type for type in LEADERS if type in job.replicas), None)
 
     def has_succeeded(self, job: Job, pods: Sequence[Pod], failed: Collection[str]) -> bool | None:
-        """Where failures are tolerated, the work is done when nobody is left who could do more of it, and somebody has done it."""
+        """Where failures are tolerated, the work is done when no worker is left that could do more, and one has succeeded."""
         if self.leader_type(job) is not None or WORKER not in job.replicas:
             return None
         workers = [pod for pod in pods if pod.type == WORKER.lower() and not pod.is_deleting]
@@ -72,7 +72,7 @@ def _full(job: Job, replica: Replica, domain: str) -> Object:
 
 
 def _sparse(job: Job, replica: Replica, domain: str) -> Object:
-    """A worker knows itself and the parameter servers, a parameter server itself, everybody else nobody."""
+    """A worker knows itself and the parameter servers, a parameter server only itself, all others nothing."""
     cluster: Object = {"worker": {}, "ps": []}
     if replica.type == WORKER:
         cluster["worker"][str(replica.index)] = _address(job, WORKER, replica.index, domain)

@@ -1,4 +1,4 @@
-"""The process `elastic-controller`: reads flags and environment, puts the parts together, and ends when it is told to."""
+"""The process `elastic-controller`: reads flags and environment, puts the parts together, and ends on a signal."""
 
 import asyncio
 import logging
@@ -82,7 +82,7 @@ log = logging.getLogger("controller")
 def main(*, log_level: str, kinds: str, **flags: Any) -> None:
     """Keeps training jobs of group kubeflow.org/v1 as their specs say."""
     log_to(sys.stderr, level=log_level)
-    # kopf tells of each event that it hands over; ours say what was made of them.
+    # kopf logs each event that it hands over; our logs say what followed.
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
     chosen = tuple(dict.fromkeys(kind.strip() for kind in kinds.split(",") if kind.strip()))
     options = Options(kinds=chosen, identity=f"{socket.gethostname()}_{os.getpid()}", **flags)

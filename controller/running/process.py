@@ -1,4 +1,4 @@
-"""Puts the controller's parts together and runs them until told to stop."""
+"""Puts the controller's parts together and runs them until stopped."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
 FINISH_S = 1.0
-"""For rounds that have begun when the process is told to end; another one takes over soon after."""
+"""For reconciles that run when the process gets a signal to end; another process takes over soon after."""
 BLIND_S = 10.0
 OWN = "own"
 OWN_WAIT = ("python3", "-m", "elastic_worker.startup.resolve")
@@ -60,7 +60,7 @@ class Process:
         self._key, self._ca = _installation(options.installation) if options.installation else (b"", "")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Works until told to stop; raises when a part ends by itself, because without it nothing can be right."""
+        """Works until stopped; raises when a part ends by itself, because all parts are needed."""
         options = self._options
         client = self._client()
         link = self._link(client) if client is not None else None

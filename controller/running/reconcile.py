@@ -1,5 +1,5 @@
 """The loop: takes a key from the queue, looks, plans, carries out, and comes back when the plan says so.
-A job that makes trouble costs its own reconciles and nobody else's.
+A failing job delays only its own reconciles.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class Reconciler:
                 await self._is_idle.wait()
 
     def world_changed(self, uid: str) -> None:
-        """A job's world is another, or the server has heard what was to be said before pods go. Or the server knows a job that is
+        """A job's world changed, or the server acknowledged what it must know before pods are deleted. Or the server knows a job that is
         gone, perhaps since before this process began: only the one that works forgets it, on a view that is whole.
         """
         if not self._is_working:
@@ -230,7 +230,7 @@ class Reconciler:
         return False
 
     def _let_go(self, key: Key, job: Object | None) -> None:
-        """A job that is gone, or made anew under its name: nothing is kept about it here or at the rendezvous server any more."""
+        """A job that is gone, or created again under its name: forgets it, also at the rendezvous server."""
         uid = job["metadata"]["uid"] if job is not None else None
         known = self._uids.get(key)
         if known is not None and known != uid:

@@ -1,6 +1,6 @@
-"""Watches the jobs by kopf, the only source of their events and objects: it lists, watches, resumes and reconnects, and what it hears goes
-into the view. Its handlers do nothing else: no patches, no annotations, no finalizers, because what kopf writes for handlers that keep
-state doubles every job in etcd.
+"""Watches the jobs by kopf, the only source of their events and objects: it lists, watches, resumes and reconnects, and feeds the view.
+Its handlers do nothing else: no patches, no annotations, no finalizers, because what kopf writes for handlers that keep state doubles
+every job in etcd.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ class _Kopf:
                 asyncio.run(self._watch(loop.call_soon_threadsafe))
             except Exception as raised:
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 loop.call_soon_threadsafe(_settle, ended, error)
 
         threading.Thread(target=watch, name="kopf", daemon=True).start()
@@ -130,7 +130,7 @@ class _Kopf:
             registry=registry,
             settings=_settings(),
             standalone=True,
-            # Left to itself it asks who runs it, and nobody has a name for the user that an image runs as.
+            # By default kopf looks up the user's name, and the image's user has none.
             identity=IDENTITY,
             clusterwide=self._namespace is None,
             namespaces=[self._namespace] if self._namespace is not None else [],
@@ -139,7 +139,7 @@ class _Kopf:
 
     def _login(self, call: Callable[..., object]) -> Callable[..., Any]:
         """kopf closes the session that it is given when it stops, so it gets one of its own. By it we also see when kopf has listed,
-        of which its handlers hear nothing where the list is empty.
+        of which its handlers learn nothing if the list is empty.
         """
         access = self._access
         paths = {JOBS[kind].path(namespace=self._namespace): feed for kind, feed in self._feeds.items()}
@@ -164,7 +164,7 @@ class _Kopf:
 def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
     if not future.done():
         future.set_exception(error or RuntimeError("it ended by itself"))
-        future.exception()  # asked for here, so that nobody has to
+        future.exception()  # retrieved here, so that asyncio does not warn
 
 
 def _passing(call: Callable[..., object], feed: Feed) -> Callable[..., Any]:

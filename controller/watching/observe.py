@@ -78,7 +78,7 @@ class Observer:
         return [*self.jobs.values(), *self._mine, *nodes]
 
     async def run(self, changed: Callable[[Key], None]) -> None:
-        """Keeps the caches until cancelled; `changed` hears of every job that something happened to."""
+        """Keeps the caches until cancelled; calls `changed` for every job that an object's change concerns."""
         changed = self._of_own_kinds(changed)
         for kind, jobs in self.jobs.items():
             jobs.subscribe(_telling(kind, changed))
@@ -140,7 +140,7 @@ class Observer:
         return cache is None or cache.has_reached(version)
 
     def when_reached(self, scope: WatchScope, version: str, *, key: Key, call: Callable[[], None]) -> None:
-        """Calls back once when it is. Of one job and one scope the last version counts. Of the job itself each change is told anyway."""
+        """Calls back once when it is. Of one job and one scope the last version counts. Changes of the job itself are reported anyway."""
         cache = self._cache_in(scope)
         if cache is not None:
             cache.when_reached(version, waiter=key, call=call)

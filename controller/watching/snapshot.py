@@ -89,7 +89,7 @@ class Pod:
     index_label: str | None = None
     """What its label says instead of the index; None where it says the same."""
     is_unowned: bool = False
-    """Nobody controls it, so that nobody will delete it."""
+    """It has no owner, so nothing will delete it."""
     in_world: InWorld | None = None
     """None where the pod has no such readiness gate."""
 
@@ -145,9 +145,9 @@ class World:
     members: frozenset[str]
     phase: str = ""
     size: int | None = None
-    """How many seats it has, also those whose members a restarted server has yet to hear from; None where the server does not tell."""
+    """How many seats it has, also of members that have not yet come back to a restarted server; None if the server does not report it."""
     incarnations: Mapping[str, str] = field(default_factory=dict)
-    """By member, its pod's uid and which start of its agent is in this world: `uid/start`, empty where the server does not tell."""
+    """By member, its pod's uid and which start of its agent is in this world: `uid/start`, empty if the server does not report it."""
     waiting: frozenset[str] = frozenset()
     """Who stands at the rendezvous beside a world that stands."""
     since: datetime | None = None
@@ -162,7 +162,7 @@ class World:
     step: int | None = None
     rescale: Rescale | None = None
     trouble: str = ""
-    """why the rendezvous server's newest message about the job could not be read; all else is what was heard before"""
+    """why the rendezvous server's newest message about the job could not be read; all else is from the last readable one"""
 
 
 @dataclass(frozen=True, slots=True)

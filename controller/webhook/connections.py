@@ -57,7 +57,7 @@ class Listener(web.Server):
 
     def __init__(self, answer: Callable[[web.BaseRequest, str], Awaitable[web.Response]]) -> None:
         silent = logging.getLogger(f"{__name__}.http")
-        silent.setLevel(logging.CRITICAL)  # a request that is no HTTP is nobody's business here
+        silent.setLevel(logging.CRITICAL)  # requests that are not HTTP are not logged
         super().__init__(
             self._handle,
             handler_cancellation=True,

@@ -34,7 +34,7 @@ class Door:
         await self._is_open.wait()
 
     async def run(self, judged: Judged) -> None:
-        """Answers until cancelled; `judged` hears of each answer."""
+        """Answers until cancelled; calls `judged` for each answer."""
 
         async def judge(body: bytes, address: str) -> Verdict:
             verdict = await self._judges.judge(body, address=address)

@@ -1,7 +1,7 @@
 """A process that judges reviews, one after another, so that no review can hold up the controller, which may end it at any moment.
 
-It hears a length and a body on its standard input and says who asks before it looks at the job, so that a job that cannot be judged in
-time can still be refused in words. It ends with its input, and by itself where a job takes far too long and nobody is left to end it.
+It reads a length and a body from standard input, and reports the request's uid before it looks at the job, so that a job that cannot be
+judged in time can still be refused in words. It ends with its input, and by itself if a job takes far too long and its parent has gone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The processes that judge: a few, each with one review at a time. One that takes too long is ended and another started in its place, and
-the review is refused in words. Who asks takes turns by address, so that nobody who asks much keeps the others waiting.
+the review is refused in words. Addresses take turns, so that one with many reviews does not delay the others.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Judges:
         except TimeoutError:
             raise Busy from None
         finally:
-            asking.answer.cancel()  # where nobody waits for it any more, nobody needs to begin
+            asking.answer.cancel()  # no caller waits for it any more
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -87,7 +87,7 @@ class Answer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def answer(request: Request, *, kinds: Collection[str], namespace: str | None) -> Answer:
-    """`kinds` and `namespace` are those that this controller looks after; about others it has nothing to say."""
+    """`kinds` and `namespace` are those that this controller controls; other objects pass."""
     if not _is_ours(request, kinds=kinds, namespace=namespace) or _changes_no_spec(request):
         return Answer(Response(request.uid, True))
     problems, warnings, _ = _found(request.object)

@@ -35,7 +35,7 @@ class Charge(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
 
 
 class Restart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """One counted restart that may be told of again."""
+    """One counted restart that may be reported again."""
 
     id: Annotated[str, Meta(min_length=1, max_length=512, pattern=PLAIN)]
     generation: Generation

@@ -42,7 +42,7 @@ class SpecError(ValueError):
         self.problems = tuple(problems)
         self.warnings = tuple(warnings)
         self.is_whole = is_whole
-        """False: there are more problems than are told of."""
+        """False: there are more problems than are listed."""
         super().__init__("; ".join(map(str, self.problems)))
 
 

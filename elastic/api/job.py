@@ -176,13 +176,13 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     size_step: AtLeastOne | None = None
     """Only multiples of this number of workers train together; other counts are rounded down. Default: 1."""
     scale_in_grace_seconds: Seconds = 30
-    """How long a worker that was told to leave may finish its step and save its state before its pod is deleted. Default: 30."""
+    """How long a worker that was asked to leave may finish its step and save its state before its pod is deleted. Default: 30."""
     restart_budget: RestartBudget | None = None
     max_restarts_without_progress: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
     """Fail the job after so many restarts in a row without a step forward between them, whatever their cause, but for changes that
     somebody asked for. Where it is set and maxRestarts is not, nothing else bounds restarts. Default: no limit."""
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
-    """Start training anew, by cause hang, when it has reported steps before and reports no further one for so long; longer than
+    """Restart training, by cause hang, when it has reported steps before and reports no further one for so long; longer than
     its longest pause, a start included. Default: never."""
     ready_after_seconds: Seconds = 30
     """Where training reports no steps: how long a world must stand before its new workers count as Ready, so that a drain may take
@@ -260,7 +260,7 @@ class ReplicaStatus(_Wire, frozen=True, kw_only=True):
 
 
 class Leaving(_Wire, frozen=True, kw_only=True):
-    """A worker that was told to go."""
+    """A worker that was asked to leave."""
 
     member: Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
     cause: CauseWord
@@ -279,7 +279,7 @@ class Rescale(_Wire, frozen=True, kw_only=True):
     from_size: int = 0
     to_size: int = 0
     phases: dict[str, int] = {}
-    """Milliseconds by phase: notice, detect, drain, round, start, firstStep; pause, before a group that keeps failing starts anew."""
+    """Milliseconds by phase: notice, detect, drain, round, start, firstStep; pause, before a group that keeps failing restarts."""
 
 
 class ElasticStatus(_Wire, frozen=True, kw_only=True):
@@ -296,7 +296,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     restarts: Annotated[dict[CauseWord, Times], Meta(max_length=64)] = {}
     """Restarts by cause."""
     open: tuple[Restart, ...] = ()
-    """Of these restarts, those that may be told of again or turn out to have another cause; at most a few for each pod that exists."""
+    """Of these restarts, those that may be reported again or turn out to have another cause; at most a few for each pod that exists."""
     charged: tuple[Charge, ...] = ()
     """Those of the last restartBudget.windowSeconds, where that is set, with dates; near ones share a date."""
     fruitless: Times = 0

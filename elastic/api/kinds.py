@@ -60,7 +60,7 @@ class Kind:
     servers: tuple[str, ...] = ()
     """Types that hold what is trained, so that a worker of theirs may be lost and come back under its name."""
     native_elastic: bool = False
-    """Workers may come and go while it trains; the others are started anew at the new size."""
+    """Workers may come and go while it trains; the other kinds restart at the new size."""
     has_services: bool = True
 
     @property

@@ -228,7 +228,7 @@ def _read_aside(value: object, cls: type[T], *, at: Path) -> tuple[T | None, Fin
 
 
 def _read_status(value: object, findings: Findings) -> JobStatus:
-    """A status that cannot be read is written anew; it never stops a job."""
+    """A status that cannot be read is written again; it never stops a job."""
     if value is None:
         return JobStatus()
     try:

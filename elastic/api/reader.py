@@ -30,7 +30,7 @@ _AWARE: Any = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class TooMany(Exception):
-    """There are as many problems as are told of; nobody needs to look for more."""
+    """The list of problems is full; no more need to be found."""
 
 
 class Findings:
@@ -47,7 +47,7 @@ class Findings:
         self._untold = 0
 
     def problem(self, at: Path, message: str) -> None:
-        """Raises TooMany where it would be one more than are told of."""
+        """Raises TooMany if the list is full."""
         if len(self.problems) == MOST_PROBLEMS:
             raise TooMany
         self.problems.append(Problem(at, message))
@@ -66,11 +66,11 @@ class Findings:
 
     @property
     def has_room(self) -> bool:
-        """Is one more warning told of?"""
+        """May one more warning be listed?"""
         return len(self.warnings) < MOST_WARNINGS
 
     def all_warnings(self) -> list[Warning]:
-        """With how many are not told of."""
+        """With the number of those that are not shown."""
         return [*self.warnings, Warning((), f"{self._untold} more warnings are not shown")] if self._untold else self.warnings
 
     def blames(self, at: Path) -> bool:
@@ -85,7 +85,7 @@ class Findings:
         self.warning((*at, key_in_path(name)), f"unknown field, it has no effect{self.hint(name, known)}")
 
     def hint(self, word: Any, known: Iterable[str]) -> str:
-        """`did_you_mean` for a warning; to search for what nobody is told takes time."""
+        """`did_you_mean` for a warning; a search for one that is not shown would waste time."""
         return did_you_mean(word, known) if self.has_room else ""
 
 

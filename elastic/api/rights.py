@@ -123,7 +123,7 @@ class Role:
 
 
 def roles(*, everywhere: bool = True, kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
-    """Those of a controller that looks after all namespaces, or after its own."""
+    """Those of a controller for all namespaces, or for its own."""
     chosen = tuple(kinds)
     jobs = job_rights(kind for kind in chosen if kind != MPI)
     found = [Role(CONTROLLER, (*jobs, *REPLICAS, *(NODES if everywhere else ())), everywhere)]

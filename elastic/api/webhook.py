@@ -15,7 +15,7 @@ def configuration(client: dict[str, Any], *, timeout_s: int = 3) -> dict[str, An
     """`client` says where the webhook is.
 
     The CRDs hold most rules without it, and a job that came in broken gets a condition and costs nothing. So a webhook that is away must
-    keep nobody from his jobs, and one that is slow not for long. Labels, finalizers and owners change without asking it; it knows this
+    do not block jobs, and one that is slow not for long. Labels, finalizers and owners change without asking it; it knows this
     too, for API servers before 1.28 do not read the condition.
     """
     changed = "request.operation == 'CREATE' || object.metadata.generation != oldObject.metadata.generation"

@@ -41,7 +41,7 @@ def add(name: str, gpus: int, labels: tuple[str, ...], data_dir: Path) -> None:
 @click.argument("name")
 @DATA_DIR
 def kill(name: str, data_dir: Path) -> None:
-    """Make a node vanish: its processes end at once, and nobody is told."""
+    """Make a node vanish: its processes end at once, without notice."""
     _ask(data_dir, Kill(name=name))
     click.echo(f"node {name} has vanished")
 

@@ -1,6 +1,6 @@
 """Follows one job from its making to its end: its conditions, its events and those of its pods, and what its containers print.
 
-Each happening is told once, over broken connections and restarts of the server too. It knows the kinds' names and containers, and neither
+Each change is reported once, over broken connections and restarts of the server too. It knows the kinds' names and containers, and neither
 judges what happens nor prints it.
 """
 
@@ -83,7 +83,7 @@ def resource_of(kind: Kind) -> Resource:
 
 
 async def follow(kube: Kube, job: JobKey, tell: Callable[[Happening], None]) -> Outcome:
-    """Tells all that has happened to the job and all that happens, until it is over. Its own steps fail only with what `tell` raises."""
+    """Reports all that has happened to the job and all that happens, until it is over. Its own steps fail only with what `tell` raises."""
     async with asyncio.TaskGroup() as tasks:
         logs = _Logs(kube, job, tell=tell, tasks=tasks)
         following = _Following(kube, job, tell=tell, logs=logs)
@@ -186,7 +186,7 @@ class _Logs:
 
     async def _read(self, run: Run, pod: str, *, container: str) -> None:
         """Tells each line once. Only a log that was read to its end after the run was over is complete; one that broke off before, because
-        the server or the node's agent was started again, is read anew from its beginning, without the lines that were told.
+        the server or the node's agent was started again, is read again from its beginning, without the lines that were reported.
         """
         told, tries = 0, TRIES_AFTER_END
         while tries:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Object = dict[str, Any]
-"""An object as the API server sends it; kept raw, so that fields we have never heard of pass through."""
+"""An object as the API server sends it; kept raw, so that unknown fields pass through."""
 
 
 @dataclass(frozen=True, slots=True)

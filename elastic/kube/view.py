@@ -1,4 +1,4 @@
-"""A local copy of a collection of the API: what is kept of each object, found by key and by index, and who hears of changes.
+"""A local copy of a collection of the API: what is kept of each object, found by key and by index, and its subscribers.
 It does not know where the objects come from.
 """
 
@@ -108,7 +108,7 @@ class View(Generic[T]):
         if old is not None and old.uid == uid and old.version == version:
             return
         if old is not None and old.uid != uid:
-            # Deleted and made anew while we did not look: two objects, so two changes.
+            # Deleted and created again between two lists: two objects, so two changes.
             self._drop(key)
             old = None
         try:

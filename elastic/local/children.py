@@ -117,5 +117,5 @@ class Child:
 
 
 def _end_with_supervisor() -> None:
-    """A supervisor that was killed cannot stop anybody; the kernel tells its children."""
+    """A supervisor that was killed cannot stop its children; the kernel signals them."""
     linux.die_with_parent(signal.SIGTERM)

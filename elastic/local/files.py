@@ -1,4 +1,4 @@
-"""Files in the data folder that are whole or not there, and nobody else's to read; and the layout of that folder."""
+"""Files in the data folder that are whole or absent, and readable by their owner only; and the layout of that folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FolderError(Exception):
 
 
 def take_folder(root: Path) -> None:
-    """Makes a data folder, or takes the one that is there. Keys and what Secrets hold lie below it, so that nobody else may enter it."""
+    """Makes a data folder, or takes the one that is there. Keys and what Secrets hold lie below it, so that no other user may enter it."""
     other = "choose another with --data-dir"
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -68,7 +68,7 @@ class StoredJob:
         return found
 
     def without_working_dir(self) -> list[str]:
-        """Replica types of which nobody knows in which directory they are to start."""
+        """Replica types whose folder to start in is unknown."""
         known = self.working_dirs
         return [type for type, template in self._templates.items() if type not in known and not _all_say_where(template)]
 
@@ -109,7 +109,7 @@ async def _list(kube: Kube, kind: Kind) -> list[StoredJob]:
 
 
 async def stop_all(kube: Kube, *, working_dir: str) -> None:
-    """What the cluster held when it ended starts nothing. `working_dir`: where it was started then; empty where nobody knows."""
+    """What the cluster held when it ended starts nothing. `working_dir`: where it was started; empty if unknown."""
     await asyncio.gather(*(_suspend(kube, job, working_dir) for job in await stored_jobs(kube)))
     pods = (await kube.list(PODS)).items
     await asyncio.gather(*(_end(kube, pod) for pod in pods if (pod.get("status") or {}).get("phase") not in OVER))
@@ -129,7 +129,7 @@ async def _suspend(kube: Kube, job: StoredJob, working_dir: str) -> None:
 
 
 async def _end(kube: Kube, pod: Object) -> None:
-    """A job's pod is made anew when the job is; any other is nobody's to make, and stays as what it has become."""
+    """A job's pod is created again when the job is; any other pod has no owner to create it again, and stays as it is."""
     metadata = pod["metadata"]
     owners = {owner["kind"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")}
     try:

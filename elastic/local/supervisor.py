@@ -63,7 +63,7 @@ class Supervisor:
         """whether what an earlier cluster stored could start by itself"""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until told to stop. When the holder ends, its pods and sockets have gone with it, and the whole cluster starts anew."""
+        """Until stopped. When the holder ends, its pods and sockets have gone with it, and the whole cluster restarts."""
         while not stop.is_set():
             try:
                 await self._start_all()
@@ -72,7 +72,7 @@ class Supervisor:
                 await self._stop_all()
 
     async def _until(self, stop: asyncio.Event) -> None:
-        """Until told to stop, or the holder ends; the keepers end only by a defect of ours, which is not to be passed over."""
+        """Until stopped, or the holder ends; the keepers end only by a defect of ours, which is not to be passed over."""
         holder = self._children[0].process if self._options.nodes else None
         own: list[asyncio.Task[object]] = [asyncio.create_task(stop.wait())]
         own += [asyncio.create_task(holder.wait())] if holder is not None else []
@@ -251,7 +251,7 @@ class Supervisor:
 
     async def _stop_all(self) -> None:
         self._layout.forget_state()
-        # First of all, for a keeper whose child has just ended would start it again, and nobody would stop that one.
+        # First of all, for a keeper whose child has just ended would start it again, and nothing would stop that one.
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)

@@ -83,7 +83,7 @@ class Keeping:
             self._trouble = str(error)
 
     async def _credentials(self) -> Credentials:
-        """Those of the Secret, renewed where it is time; of several that renew at once one is heard, and all take what it wrote."""
+        """Those of the Secret, renewed where it is time; if several renew at once one succeeds, and all take what it wrote."""
         for _ in range(TRIES):
             secret = await self._secret()
             there = _read(secret)
@@ -131,7 +131,7 @@ class Keeping:
             log.info("the API server now trusts the webhook's CA", extra={"configuration": self._place.name})
 
     async def _hooks(self) -> list[Object]:
-        """None where nothing asks us: then there is nobody whose trust we need."""
+        """None if no configuration names our webhook: then no caller needs to trust it."""
         try:
             configuration = await self._kube.get(VALIDATING_WEBHOOK_CONFIGURATIONS, self._place.name)
         except KubeError as error:

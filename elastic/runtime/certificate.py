@@ -1,6 +1,6 @@
 """What the webhook shows to the API server, and when it is time for another: the certificate after two thirds of its 90 days, the authority
 in its last year. A new authority stands beside the old one until the next certificate, so that at no moment anybody is asked to trust what
-they have not heard of. Reads no clock and knows no Secret.
+they do not know yet. Reads no clock and knows no Secret.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Credentials:
 
 
 def due(credentials: Credentials | None, names: tuple[str, ...], *, now: datetime) -> Due:
-    """What has to be made anew."""
+    """What has to be created again."""
     if credentials is None:
         return Due.ALL
     if not credentials.authority_key:
@@ -57,7 +57,7 @@ def due(credentials: Credentials | None, names: tuple[str, ...], *, now: datetim
 
 
 def renewed(credentials: Credentials | None, names: tuple[str, ...], *, what: Due) -> Credentials:
-    """The same with what is due made anew."""
+    """The same with what is due created again."""
     if credentials is None or what is Due.ALL:
         authority = make_ca(f"{NAME}-ca")
         return Credentials(authority.certificate, authority.key, _issued(authority, names))

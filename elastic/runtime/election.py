@@ -1,6 +1,6 @@
 """Lets one of several processes work: the one that holds the Lease. It renews in time and gives the Lease back on a clean stop.
 How long another's Lease has stood is measured by our own clock since we saw it change, because clocks of two hosts are never compared;
-how long ours will stand, since we sent the write that renewed it, because nobody can have seen that earlier.
+how long ours will stand, since we sent the write that renewed it, because no other process can have seen that earlier.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Seen:
 
 
 def free_in_s(seen: Seen | None, *, me: str, now: float) -> float:
-    """When we may take it; not above zero where it is ours, nobody's, or its holder has been silent for as long as it said."""
+    """When we may take it; not above zero if it is ours, has no holder, or its holder has been silent for the duration that it set."""
     return 0.0 if seen is None or seen.holder in ("", me) else seen.at + seen.duration_s - now
 
 

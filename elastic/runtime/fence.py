@@ -21,7 +21,7 @@ class Lapsed(ConnectionError):
 
 
 def is_lapse(error: BaseException) -> bool:
-    """Was something not done only because the Lease may be another's? The election says that once; nobody needs to say it again."""
+    """Was something not done only because the Lease may be another's? The election logs that once; no other code needs to."""
     return isinstance(error, Lapsed) or (isinstance(error, KubeError) and error.reason == LAPSED)
 
 

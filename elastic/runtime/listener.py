@@ -191,7 +191,7 @@ class Listener:
     def _pauses(self, connection: _Connection) -> None:
         self._receiving.pop(connection, None)
         connection.request, connection.since = None, asyncio.get_running_loop().time()
-        if connection.is_over():  # a handler may have given the transport another protocol, so that its end is not told here
+        if connection.is_over():  # a handler may have given the transport another protocol, so that its end is not seen here
             self._gone(connection)
         elif connection.handler in self._by_handler:
             self._pausing[connection] = None
@@ -252,7 +252,7 @@ class Listener:
 
 
 class _Connection(asyncio.Protocol):
-    """Stands between a transport and its handler, to hear of the connection's end."""
+    """Stands between a transport and its handler, to notice the connection's end."""
 
     def __init__(
         self, accepted: socket.socket, address: str, handler: asyncio.Protocol, *, gone: Callable[[_Connection], None], now: float

@@ -1,4 +1,4 @@
-"""What the main of a process of the control plane does beside its work: it is told to end by signals, runs parts of which each is needed,
+"""What the main of a process of the control plane does beside its work: it ends on signals, runs parts that are all needed,
 and says by a file that it is ready.
 """
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def stop_on_signals() -> asyncio.Event:
-    """Set once the process is told to end; call it in the loop that is to hear of it."""
+    """Set once the process gets a signal to end; call this in the loop that waits for it."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -33,7 +33,7 @@ class Parts:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def wait_for_end(self, stop: asyncio.Event) -> None:
-        """Returns when told to stop or when a part ends; an error of it goes on up, for the process cannot work with a part missing."""
+        """Returns when stopped or when a part ends; a part's error is raised, because the process needs all parts."""
         stopping = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait([*self._tasks, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -33,7 +33,7 @@ PER_WORKER = frozenset(
         "_",
     )
 )
-"""What torchrun, our handler and shells set anew, and what nothing reads during the import of torch."""
+"""What torchrun, our handler and shells set again, and what nothing reads during the import of torch."""
 PER_WORKER_PREFIX = "TORCHELASTIC_"
 STATUS_LINES = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 PLACEMENT_LINES = ("Cpus_allowed_list", "Mems_allowed_list")
@@ -58,7 +58,7 @@ def of_environment(before: Environment, after: Environment, asked: Environment) 
 
 
 def environment_for(before: Environment, asked: Environment) -> typing.Dict[str, str]:
-    """The environment in which to import anew, so that workers like the requested one can start warm."""
+    """The environment in which to import again, so that workers like the requested one can start warm."""
     kept = {name: value for name, value in before.items() if is_per_worker(name)}
     kept.update({name: value for name, value in asked.items() if not is_per_worker(name)})
     return kept

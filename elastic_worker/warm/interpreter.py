@@ -31,7 +31,7 @@ Hook = typing.Callable[[typing.Type[BaseException], BaseException, typing.Option
 
 
 def die_with_parent(library: typing.Any, parent: int) -> None:
-    """Be killed when the fork server is, because nobody else could reap this process."""
+    """Be killed when the fork server is, because no other process could reap this one."""
     library.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
@@ -85,7 +85,7 @@ def set_signals(request: Request) -> None:
 
 
 def seed() -> None:
-    """Seed random generators anew: they were seeded at import, and siblings must not draw the same numbers."""
+    """Seed random generators again: they were seeded at import, and siblings must not draw the same numbers."""
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None:

@@ -1,7 +1,7 @@
 """The fork server: imports what every training worker imports, forks a worker for each stub that asks, and sends the stub its status.
 
 It is one thread without signal handlers. When torchrun's agent ends, it kills its workers and ends; when a stub ends, it kills that worker.
-If a worker would differ from a plainly started one, it answers why. If importing anew helps, it does that once it has no workers.
+If a worker would differ from a plainly started one, it answers why. If importing again helps, it does that once it has no workers.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class ForkServer:
         self._poller = select.poll()
         self._library = ctypes.CDLL(None)
         self.renewal = {}  # type: typing.Dict[str, str]
-        """The environment in which to import anew; empty if that is not needed."""
+        """The environment in which to import again; empty if that is not needed."""
 
     def prepare(self, kept: typing.FrozenSet[int]) -> None:
         """Import the modules, and note what they opened and changed."""

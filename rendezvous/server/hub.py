@@ -188,7 +188,7 @@ class Hub:
     # --- training signals ---
 
     def report(self, uid: str, report: Report) -> Answer:
-        """Keep a worker's newest report, and tell it what the rendezvous wants of it. Of who is no member here nothing is kept."""
+        """Keep a worker's newest report, and answer what the rendezvous asks of it. Reports of non-members are not kept."""
         course = self._jobs.get(uid)
         if course is None or report.member not in course.job.members:
             return Answer()

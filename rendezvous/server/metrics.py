@@ -1,4 +1,4 @@
-"""The server's own metrics, counted from the hub when asked. Nothing per job: a job's name is nobody else's business here."""
+"""The server's own metrics, counted from the hub when asked. Nothing per job: anyone may read metrics, and job names are private."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

@@ -12,7 +12,7 @@ from controller.watching.snapshot import Phase, Pod, Snapshot
 GRACE_S = 30.0
 """What the cluster gives a pod that must go, where nothing says otherwise."""
 LOST = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service", "node.cloudprovider.kubernetes.io/shutdown"})
-"""The node is gone already: nobody there can save anything."""
+"""The node is gone already: nothing on it can be saved."""
 NOTICE_S: Mapping[str, float] = MappingProxyType(
     {
         "aws-node-termination-handler/spot-itn": 120.0,

@@ -30,7 +30,7 @@ REMEMBERED = 32
 
 
 def judge(job: Job, pods: Sequence[Pod]) -> list[Verdict]:
-    """One verdict per failed pod that nobody deletes yet. The end of a worker that was leaving says nothing."""
+    """One verdict per failed pod that is not being deleted. The end of a worker that was leaving means nothing."""
     types = {type.lower(): type for type in job.replicas}
     leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
     failed = [p for p in pods if p.phase is Phase.FAILED and not p.is_deleting and p.type in types and p.uid not in leaving]
@@ -51,7 +51,7 @@ def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
 
 
 def _are_all_over(job: Job, pods: Sequence[Pod], verdicts: Sequence[Verdict]) -> bool:
-    """Has every worker ended for good, in a job that nobody but them decides? Then no failure can be made up for by others."""
+    """Has every worker ended for good, in a job that its workers decide? Then no other worker can make up for a failure."""
     done = sum(p.phase is Phase.SUCCEEDED and not p.is_deleting and p.type == WORKER.lower() for p in pods)
     failed = sum(v.fate is Fate.STAYS and v.type == WORKER for v in verdicts)
     return FRAMEWORKS[job.kind.name].leader_type(job) is None and job.workers <= done + failed
@@ -62,7 +62,7 @@ def _intolerable(verdict: Verdict) -> Verdict:
 
 
 def _is_permanent(code: int | None) -> bool:
-    """Below 128 the program itself chose to end; without any code nobody knows, so it is tried again."""
+    """Below 128 the program itself chose to end; without a code the reason is unknown, so it is tried again."""
     return code is not None and code < FIRST_RETRYABLE_CODE
 
 

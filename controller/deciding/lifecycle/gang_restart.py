@@ -1,5 +1,6 @@
-"""Decides when a job whose processes cannot go on without one of them starts anew as a whole, and how long it waits before it does.
-The number of the group stands in the status and on its pods: once it has grown, every older pod is in nobody's way but the next group's.
+"""Decides when a job whose processes cannot go on without one of them restarts as a whole, and how long it waits before it does.
+The number of the group stands in the status and on its pods: once it has grown, all older pods go
+before the next group's pods are created.
 """
 
 from collections.abc import Iterator, Sequence
@@ -114,7 +115,7 @@ def _pause_s(last: Rescale | None, now: datetime) -> int:
 
 
 def gang_restart_events(job: Job, new: ElasticStatus) -> Iterator[JobEvent]:
-    """News of a group that starts anew."""
+    """Events about a group that restarts."""
     last = new.last_rescale
     if last is not None and new.generation > _number(job):
         message = f"job {job.metadata.name} is restarting because {last.reason}."
@@ -129,7 +130,7 @@ def pause_until(view: JobView) -> datetime | None:
         return None
     pause_s = min(last.phases[PAUSE] / 1000, LONGEST_PAUSE_S)
     end = after(last.at, pause_s)
-    # Further away than it is long: the clock has stepped back, and nobody shall wait until it is there again.
+    # Further away than it is long: the clock has stepped back, and no job should wait until it is there again.
     return end if now < end <= after(now, pause_s) + SKEW else None
 
 

@@ -1,4 +1,4 @@
-"""Decides which pods are given up: those being deleted on a node that is lost, of which nobody will ever say that they have gone.
+"""Decides which pods are given up: those being deleted on a node that is lost, because no kubelet will ever report that they have gone.
 A place, a name and a quota stay taken until a pod is gone, so waiting for ever would hold up the job for ever.
 """
 

@@ -50,7 +50,7 @@ def uid_of(entry: str) -> str:
 
 
 def booked(status: ElasticStatus, world: World) -> ElasticStatus:
-    """The status with the restarts that the rendezvous server tells of, each once, and with the ends that it has taken into account."""
+    """The status with the restarts that the rendezvous server reports, each once, and with the ends that it has counted."""
     known = restart_log.merged(log_of(status), world.uncounted)
     again = {uid_of(id) for id in world.explained}
     others = [entry for entry in status.counted if entry == uid_of(entry) or uid_of(entry) not in again]
@@ -59,7 +59,7 @@ def booked(status: ElasticStatus, world: World) -> ElasticStatus:
 
 
 def settled(status: ElasticStatus, pods: Sequence[Pod], *, before: ElasticStatus) -> ElasticStatus:
-    """The status without the particulars of restarts of which nobody can tell any more, since it has this generation, and with as many of
+    """The status without the particulars of restarts that no message can change any more, since it has this generation, and with as many of
     the others as it has room for. `before` is what the cluster holds."""
     heard = {pod.uid for pod in pods} | {uid_of(entry) for entry in status.counted}
     log = restart_log.settled(log_of(status), generation=status.generation, pods=heard)

@@ -1,6 +1,6 @@
 """Decides what becomes of a group that meets through torch's own c10d once it has lost a member.
 Torch charges a peer's death to each survivor's own maxRestarts, and the first agent that has none left closes torch's rendezvous for good.
-Where that follows a loss that nobody is to blame for, the group meets anew at a fresh store, uncharged; elsewhere its budget is spent.
+After a loss that is not charged, the group restarts on a new store, uncharged; otherwise its budget is spent.
 """
 
 import zlib
@@ -26,7 +26,7 @@ SKEW = timedelta(seconds=5)
 HOPELESS_RESTARTS = 2
 """An agent that found no store yet has another try before its end is taken for the group's."""
 LAST_OWN_CODE = 127
-"""Codes above tell of a signal: what ended that way did not give up."""
+"""Codes above mean a signal: a process that ended that way did not give up."""
 
 
 def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod]) -> ElasticStatus:
@@ -48,7 +48,7 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod])
         return status
     there = {pod.uid for pod in snapshot.pods}
     planned = {entry.uid for entry in leaving}
-    # What has vanished since the last look leaves no pod to tell by: it is those who were to go, if no more have vanished.
+    # Pods that vanished since the last reconcile are taken for those that had to leave, if no more have vanished.
     vanished = known.world_size - size - (len(going) if id != last_id else 0)
     is_planned = all(pod.uid in planned for pod in going) and vanished <= len(planned - there)
     names = listed(sorted([pod.name for pod in going] + [entry.member for entry in leaving if entry.uid not in there])) or "a worker"

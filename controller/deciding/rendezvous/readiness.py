@@ -1,5 +1,5 @@
 """Decides which workers at our own rendezvous count as Ready: those that are in the job's world and have its state. The disruption budget
-counts Ready workers, so a drain then takes nobody who alone has the state.
+counts Ready workers, so a drain then never evicts the only worker that has the state.
 
 A worker's condition holds for one run of its container and one start of its agent. Both stand at the end of the condition's message, where
 the next controller finds them. While a world re-forms, conditions stay as they are.
@@ -170,7 +170,7 @@ class _Look:
 
     @property
     def _is_whole(self) -> bool:
-        """Are all members known? A server that was restarted hears of them one by one; an older one does not tell."""
+        """Are all members known? A restarted server learns of them one by one; an older one does not report it."""
         return self.world.size == len(self.world.members)
 
     @property
@@ -182,7 +182,7 @@ class _Look:
 
     @property
     def _reports_steps(self) -> bool:
-        """Did training ever report a step, as the world, the job's status or a worker's condition tell? An older server cannot say of which
+        """Did training ever report a step, as the world, the job's status or a worker's condition show? An older server cannot say of which
         world a step was, so that there only time counts.
         """
         if self.world.size is None:

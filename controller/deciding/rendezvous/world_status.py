@@ -14,7 +14,7 @@ from elastic.api.words import RdzvBackend
 FORMED = "running"
 """The phase of a world whose members work; in any other one, who leaves may still be saving its state."""
 FINISHED = "finished"
-"""The phase once the work is done and nobody is waited for who was not there at its end."""
+"""The phase once the work is done and no missing member is waited for."""
 
 
 def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:
@@ -24,7 +24,7 @@ def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving])
 
 
 def record_restarts(view: JobView) -> Plan | None:
-    """Writes down the restarts that only the rendezvous server knows, before it is told to forget the job."""
+    """Writes down the restarts that only the rendezvous server knows, before it forgets the job."""
     known = view.status.elastic or ElasticStatus()
     if view.snapshot.world is None or (elastic := recorded(view, known, leaving=known.leaving)).restarts == known.restarts:
         return None

@@ -1,5 +1,5 @@
 """Decides how long pods wait that a node or the API server has refused, before they are made again: twice as long after each try.
-How long those wait that were taken in and lost soon after is for `loss_backoff`; both are looked at and told together here.
+`loss_backoff` decides how long replicas wait that were lost soon after their creation; both are combined and reported here.
 A pod that a node refused keeps its place until then, and counts as one that is pending: all else about the job goes on meanwhile.
 What has been refused stands in the status, so that another controller waits as long. The store pod of c10d waits in the same way.
 """
@@ -25,7 +25,7 @@ FIRST_PAUSE_S = 2
 LONGEST_NODE_PAUSE_S = 300
 """Each try on a node costs a pod and some Events. It is what the kubelet does with a container that keeps failing."""
 LONGEST_API_PAUSE_S = 60
-"""A refused request costs little, and nothing tells when a quota has room again."""
+"""A refused request costs little, and no watch reports when a quota has room again."""
 LONGEST_MESSAGE = 300
 SKEW = timedelta(seconds=5)
 """By so much the clocks of two controllers may differ."""
@@ -57,7 +57,7 @@ def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
 
 
 def _is_refusal(one: NotCreated, types: Mapping[str, str]) -> bool:
-    """A name that is taken is free once its owner goes, which a watch tells: nobody has to wait longer for that."""
+    """A taken name is free once its owner is gone, which a watch reports; no longer wait is needed."""
     return not one.is_taken and one.type in types
 
 
@@ -149,7 +149,7 @@ def _waiting(status: JobStatus, now: datetime) -> Iterator[Refusal]:
 
 
 def _is_waiting(entry: Refusal, now: datetime) -> bool:
-    # Further away than it is long: the clock has stepped back, and nobody shall wait until it is there again.
+    # Further away than it is long: the clock has stepped back, and no job should wait until it is there again.
     return now < _end(entry) <= after(now, _pause_s(entry)) + SKEW
 
 

@@ -102,7 +102,7 @@ def _counted(entry: Replacements, lost: Sequence[int], *, most: int, message: st
 
 
 def made_now(view: JobView, missing: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Of the missing replicas those that do not wait. A group that starts anew as a whole is made whole, or not at all."""
+    """The missing replicas that do not wait. A group that restarts as a whole is created as a whole."""
     waiting = {entry.type: entry for entry in _waiting(view.status, view.snapshot.now)}
     if waiting and view.restarts_as_a_whole:
         return []
@@ -137,7 +137,7 @@ def with_made(view: JobView, known: ElasticStatus, made: Collection[tuple[str, i
 
 
 def without_unmade(status: JobStatus, pods: Iterable[Object]) -> JobStatus:
-    """The status without those pods: they could not be created, so that nobody can lose them."""
+    """The status without those pods: they could not be created, so they cannot be lost."""
     labels = [pod["metadata"]["labels"] for pod in pods]
     unmade = {(label.get(REPLICA_TYPE), int(label.get(REPLICA_INDEX, LAUNCHER_INDEX))) for label in labels}
     if not unmade or status.elastic is None or not status.elastic.replaced:
@@ -168,7 +168,7 @@ def _waiting(status: JobStatus, now: datetime) -> Iterator[Replacements]:
 
 
 def _is_waiting(entry: Replacements, now: datetime) -> bool:
-    # Further away than it is long: the clock has stepped back, and nobody shall wait until it is there again.
+    # Further away than it is long: the clock has stepped back, and no job should wait until it is there again.
     return entry.at is not None and now < _end(entry) <= now + timedelta(seconds=_pause_s(entry)) + SKEW
 
 

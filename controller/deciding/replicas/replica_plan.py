@@ -1,6 +1,6 @@
-"""Decides who should be there now: for each replica type the places that are filled or to be filled, and the pods to part with.
-At our own rendezvous any indexes will do and leavers are told first; at c10d's store any will do; everywhere else a place is a rank and
-is filled again as it was.
+"""Decides which pods should exist now: for each replica type the indexes to fill, and the pods to delete. At our own rendezvous any
+indexes will do and leaving workers are notified first; at c10d's store any will do; everywhere else an index is a rank and is filled
+again.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Decides which workers a job should have now where no rendezvous server of ours tells them to go: fixed places where an index is a rank,
+"""Decides which workers a job should have now where no rendezvous server of ours asks them to leave: fixed places where an index is a rank,
 any so many where only their number matters. Those on a cordoned node are replaced first, where a drain could not end otherwise.
 """
 

@@ -29,7 +29,7 @@ def _count(pods: Iterable[Pod]) -> Tally:
     found = list(pods)
     return Tally(
         active=sum(pod.is_active for pod in found),
-        # A program that was told to stop may end with 0 and has not done its work for that.
+        # A program that was stopped may end with 0 although its work is not done.
         succeeded=sum(pod.phase is Phase.SUCCEEDED and not pod.is_deleting for pod in found),
         failed=sum(pod.phase is Phase.FAILED and not pod.is_deleting for pod in found),
         leaving=sum(pod.phase is Phase.RUNNING and pod.is_deleting for pod in found),

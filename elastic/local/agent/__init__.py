@@ -1,1 +1,1 @@
-"""The node agent: pods of one node as processes in sandboxes, and what the API server is told of them."""
+"""The node agent: pods of one node as processes in sandboxes, and what it reports about them to the API server."""

@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
         metavar="PORT",
         help="a port of 127.0.0.1 that pods reach at their gateway; repeatable",
     )
-    parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="how long the cluster bears a node's silence")
+    parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="how long the cluster tolerates a node's silence")
     parser.add_argument("--cwd", type=Path, default=Path.cwd(), help="working folder of containers that name none")
     parser.add_argument("--ready-file", type=Path, help="written when the nodes are in the API")
     return parser.parse_args()

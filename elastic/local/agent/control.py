@@ -28,7 +28,7 @@ class Add(Member, frozen=True, tag_field="do", tag="add"):
 
 
 class Kill(msgspec.Struct, frozen=True, tag_field="do", tag="kill"):
-    """A node less, without a word to anybody."""
+    """Removes a node without notice."""
 
     name: str
 

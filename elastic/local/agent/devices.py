@@ -1,4 +1,4 @@
-"""Hands out a node's GPUs: each container that asks for some gets ones that nobody else on the node has. Pure bookkeeping of numbers."""
+"""Hands out a node's GPUs: each container gets GPUs that no other container on the node has. Pure bookkeeping of numbers."""
 
 from collections.abc import Iterable, Mapping
 

@@ -10,7 +10,7 @@ from elastic.local.sandbox.channel import Channel
 
 
 async def dial(channel: Channel, pod: str, *, ip: str, port: int) -> socket.socket:
-    """Raises OSError with the address in its words when nobody listens there."""
+    """Raises OSError with the address in its words if nothing listens there."""
     connection = await channel.dial(pod, port=port)
     try:
         connection.setblocking(False)

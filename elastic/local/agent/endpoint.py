@@ -31,7 +31,7 @@ SHUTDOWN_S = 1.0
 
 
 def server_context(authority: str) -> ssl.SSLContext:
-    """A certificate made on the spot, which nobody checks, and a demand for one that the cluster's authority has signed."""
+    """A certificate created on start, which API servers do not check; clients need one that the cluster's CA has signed."""
     own = make_ca("node agent")
     pair = issue(own, "node agent", names=("127.0.0.1", "localhost"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

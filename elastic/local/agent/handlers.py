@@ -1,4 +1,4 @@
-"""Asks a container how it is, or tells it to prepare for its end: the handlers of probes and life-cycle hooks (exec, httpGet, tcpSocket,
+"""Probes a container, or prepares it for its end: the handlers of probes and life-cycle hooks (exec, httpGet, tcpSocket,
 sleep). Returns what went wrong in words, and never decides what follows from it.
 """
 

@@ -41,7 +41,7 @@ class Settings:
     host_ip: str
     capacity: Mapping[str, str]
     limits_memory: bool = False
-    """Whether the kernel holds containers to their memory limits, so that nobody has to watch them."""
+    """Whether the kernel holds containers to their memory limits, so that the agent need not watch them."""
     images: Images = field(default_factory=Images)
     back_off: BackOff = field(default_factory=BackOff)
 

@@ -74,7 +74,7 @@ def phase_in_object(pod: Object) -> Phase:
 
 
 def phase_of(pod: Object, seen: Seen) -> Phase:
-    """The phase as the runs tell it, once nothing will be started any more."""
+    """The phase that follows from the runs, once nothing will be started any more."""
     if seen.ending is not None and seen.ending.reason:
         return Phase.FAILED
     for container in init_containers(pod):

@@ -39,13 +39,13 @@ class Streams:
 
     @property
     def numbers(self) -> set[int]:
-        """Those that a client opens who has a stream for each; a terminal has one output, and tells its size."""
+        """Those of a client with a stream for each; a terminal has one output, and a stream for its size."""
         wanted = {STDIN: self.stdin, STDOUT: self.stdout, STDERR: self.stderr and not self.terminal, RESIZE: self.terminal, ERROR: True}
         return {number for number, asked in wanted.items() if asked}
 
 
 class ClientGone(Exception):
-    """The client did not open the streams it asked for; nobody is left who could be told."""
+    """The client did not open the streams it asked for; no stream is left for an error."""
 
     def __init__(self, response: web.StreamResponse) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""When what stands in a log file was written. Containers write their logs themselves, without times; the kernel tells us that a file grew,
+"""When the lines of a log file were written. Containers write their logs themselves, without times; the kernel reports that a file grew,
 and beside each log `N.log` a file `N.times` says how long the log was at which time. Nothing is known here of who asks and why.
 """
 
@@ -55,7 +55,7 @@ class Times:
             self.at.append(at)
 
     def of(self, offset: int, *, now: float) -> float:
-        """When the byte at an offset was written; what nobody has noticed yet was written now."""
+        """When the byte at an offset was written; what was not noticed yet was written now."""
         place = bisect_right(self.ends, offset)
         return self.at[place] if place < len(self.at) else now
 
@@ -66,7 +66,7 @@ class Times:
 
 
 class LogClock:
-    """Notes the growth of the logs it was told of, until they are gone. One for each process."""
+    """Notes the growth of the logs that it watches, until they are gone. One for each process."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

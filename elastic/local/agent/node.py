@@ -32,7 +32,7 @@ LEASE_NAMESPACE = "kube-node-lease"
 HEARTBEAT_S = 10.0
 BEATS_IN_GRACE = 4
 DOUBT_S = 60.0
-"""After a silence of ours, such as of a machine that slept, the node may be called unreachable until it has told its state again."""
+"""After a silence of ours, such as of a machine that slept, the node may be called unreachable until it has reported its state again."""
 NODE_STATUS_S = 240.0
 GONE_S, GONE_POLL_S = 10.0, 0.02
 
@@ -50,7 +50,7 @@ class NodeFacts:
     gpus: tuple[int, ...] = ()
     """The numbers that the node's GPUs have on this machine."""
     grace_s: float = NODE_GRACE_S
-    """How long the cluster bears the node's silence."""
+    """How long the cluster tolerates the node's silence."""
 
     @property
     def heartbeat_s(self) -> float:
@@ -169,7 +169,7 @@ class NodeAgent:
             runner.write_hosts()
 
     async def vanish(self) -> None:
-        """Plays the loss of the machine: every process ends at once, and nobody is told."""
+        """Simulates the loss of the machine: every process ends at once, without notice."""
         self._gone = True
         uids = set(self._runners)
         for task in list(self._tasks.values()):
@@ -216,7 +216,7 @@ class NodeAgent:
         return {
             "capacity": dict(facts.capacity),
             "allocatable": dict(facts.capacity),
-            # An API server would try a host name first, and nobody resolves those of nodes that share one machine.
+            # An API server would try a host name first, and names of nodes that share one machine do not resolve.
             "addresses": [{"type": "InternalIP", "address": facts.host_ip}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
             "conditions": [

@@ -15,7 +15,7 @@ FILE = "nodes.json"
 HOST_IP = "127.0.0.1"
 READY_S = 20.0
 PLAYED_BY = "elastic-training/played-by"
-"""Marks the nodes of one data folder, so that one which it does not play any more can be told from those of others."""
+"""Marks the nodes of one data folder, so that one which it no longer runs differs from those of others."""
 
 
 class Nodes:
@@ -33,7 +33,7 @@ class Nodes:
         self._gpus = 0
 
     async def start(self, first: tuple[Member, ...]) -> None:
-        """Those that the process was told to play, as far as they have not been killed, and those that were added earlier."""
+        """Those that the process was started with, except killed ones, and those that were added later."""
         self._keep(self._roster)
         members = self._roster.members(first)
         for member in members:

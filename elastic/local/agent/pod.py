@@ -1,4 +1,4 @@
-"""Carries one pod of this node through its life: looks, asks lifecycle.py what to do, does it, tells the API server, and waits for news.
+"""Carries one pod of this node through its life: looks, asks lifecycle.py what to do, does it, reports it to the API server, and waits.
 What it needs to remember lies in the pod's folder or with the sandbox's holder, so that a restarted agent goes on where it stood.
 """
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 VOLUME_REFRESH_S = 60.0
-"""For what nobody tells of: tokens that grow old, and fields of the pod itself."""
+"""For changes without an event: tokens that expire, and fields of the pod itself."""
 NO_DEADLINE = float("inf")
 
 
@@ -170,7 +170,7 @@ class PodRunner:
         if decision.start:
             begun = [await self._start(name) for name in decision.start]
             if any(begun):
-                # What has begun is seen, watched and told in a round of its own.
+                # A started container is watched and reported in a round of its own.
                 return now
             seen = self._look(now)
         await self._tell(status(self._pod, decision, seen, now=now))
@@ -355,7 +355,7 @@ class PodRunner:
             try:
                 await self._around.kube.delete(PODS, metadata["name"], namespace=metadata["namespace"], grace_s=0, uid=metadata["uid"])
             except KubeError as error:
-                # Gone already, or the name is another pod's by now. Anything else is tried again: nobody else would take the object away.
+                # Gone already, or the name is another pod's by now. Other errors are tried again: no other process would delete the object.
                 if error.code not in (404, 409):
                     raise
         self._folder.remove()

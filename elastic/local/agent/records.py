@@ -40,7 +40,7 @@ class PodFolder:
 
     def write_hosts(self, text: str) -> None:
         """In place, for the file is mounted into running containers: a new file under the name would not be seen there. Where the
-        folder has just been removed with its pod, nobody is left to read it.
+        folder has just been removed with its pod, it has no reader left.
         """
         content = text.encode()
         with contextlib.suppress(FileNotFoundError):
@@ -108,7 +108,7 @@ class PodFolder:
         self.record(container, run.attempt).write_bytes(msgspec.json.encode(record))
 
     def clear(self) -> None:
-        """Takes away what nobody can ask for any more once the pod has ended; its logs stay until the pod is deleted."""
+        """Removes what no request can need once the pod has ended; its logs stay until the pod is deleted."""
         shutil.rmtree(self.scratch, ignore_errors=True)
         shutil.rmtree(self.path / "volumes", ignore_errors=True)
 

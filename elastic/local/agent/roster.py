@@ -1,5 +1,5 @@
 """Remembers which nodes one process plays: those it was started with, those added since, and those that have been killed.
-Additions last as long as the data folder. A kill lasts as long as the sandbox's holder: a cluster that is started anew has all its nodes.
+Additions last as long as the data folder. A kill lasts as long as the sandbox's holder: a cluster that is restarted has all its nodes.
 """
 
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 NODE_GRACE_S = 50.0
-"""How long a cluster bears a node's silence, unless told otherwise."""
+"""How long a cluster tolerates a node's silence, by default."""
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -19,7 +19,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def node_name(index: int) -> str:
-    """Of a node that nobody named."""
+    """The default name of a node."""
     return f"node-{index}"
 
 

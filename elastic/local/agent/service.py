@@ -40,7 +40,7 @@ class Options:
     api_host: str | None = None
     """The name or address by which pods find the API server; None: the gateway of their network."""
     grace_s: float = NODE_GRACE_S
-    """How long the cluster bears a node's silence."""
+    """How long the cluster tolerates a node's silence."""
 
 
 async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", options: Options) -> str:

@@ -83,7 +83,7 @@ Frame = Opened | Data | Reset | Ping | GoneAway
 
 
 class Decoder:
-    """Finds the frames in what arrives. A long data frame is told piece by piece, so that nothing long is kept."""
+    """Finds the frames in what arrives. A long data frame is passed on piece by piece, so that nothing long is kept."""
 
     def __init__(self) -> None:
         self._pending = bytearray()

@@ -73,7 +73,7 @@ class Session:
         self._open: set[int] = set()
 
     async def events(self) -> AsyncIterator[Event]:
-        """Until the other side goes. A stream is accepted before it is told; one too many is refused."""
+        """Until the other side goes. A stream is accepted before it is reported; one too many is refused."""
         while received := await self._pipe.read():
             for frame in self._decoder.feed(received):
                 match frame:

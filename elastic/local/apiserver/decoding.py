@@ -20,7 +20,7 @@ JSON_TYPES = ("", "application/json")
 NOT_ITS_TAG = (AttributeError, LookupError, OverflowError, TypeError)
 """What PyYAML raises for `!!timestamp x`, `!!bool x`, `!!int ""` and a number of base 60 that no float holds."""
 MOST_TOLD = 100
-"""Unknown and repeated fields, as a real server tells of no more."""
+"""Unknown and repeated fields; a real server reports no more."""
 SUPPORTED = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
 
 
@@ -69,7 +69,7 @@ def _json_error(body: bytes, error: Exception) -> StatusError:
 
 
 def repeated_keys(body: bytes) -> list[str]:
-    """Keys that an object of the JSON text, which was read before, names twice; no more than are told of."""
+    """Keys that an object of the JSON text, which was read before, names twice; no more than are reported."""
     found: dict[str, None] = {}
 
     def pairs(items: list[tuple[str, Any]]) -> None:

@@ -131,7 +131,7 @@ class Edge:
         if fault.drop:
             if request.transport is not None:
                 request.transport.abort()
-            return web.Response()  # nobody gets it
+            return web.Response()  # the client has gone
         if fault.error is not None:
             raise fault.error
         request["fault"] = fault

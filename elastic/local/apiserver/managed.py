@@ -214,7 +214,7 @@ def _settable(config: Json) -> Json:
 
 
 def _abandoned(dropped: frozenset[Path], mine: frozenset[Path], others: list[Owned]) -> list[Path]:
-    """Fields this manager applied before and no longer does, and of which nobody owns anything."""
+    """Fields this manager applied before and no longer does, and that no other manager owns."""
     kept = set(mine).union(*(o.fields for o in others))
     inner = {p[:n] for p in kept for n in range(1, len(p) + 1)}
     return [p for p in dropped if p not in inner]

@@ -160,7 +160,7 @@ class Objects:
         if call.dry_run:
             return new
         if _released(kind, new):
-            last = dict(old, metadata=dict(old["metadata"]))  # watchers are told the state that was stored
+            last = dict(old, metadata=dict(old["metadata"]))  # watchers get the state that was stored
             self._remove(call, last, entry)
             new["metadata"]["resourceVersion"] = last["metadata"]["resourceVersion"]
         else:

@@ -1,6 +1,6 @@
 """May a user do this? The masters may do everything; for all others the roles bound to them, or to one of their groups, decide.
 
-Also keeps people from handing out more than they have. Roles and bindings are read anew after one of them changed.
+Also keeps people from handing out more than they have. Roles and bindings are read again after one of them changed.
 """
 
 from __future__ import annotations

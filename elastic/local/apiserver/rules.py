@@ -1,6 +1,6 @@
 """Validation rules of custom resources (x-kubernetes-validations), in CEL: where they apply, against what, and what they find.
 
-A rule about oldSelf runs only where there is an old value, and a value that did not change is not judged anew. The CEL library is
+A rule about oldSelf runs only where there is an old value, and a value that did not change is not judged again. The CEL library is
 loaded when the first rule is run, for most servers never run one.
 """
 
@@ -93,7 +93,7 @@ def _cause(rule: Json, value: Any, given: dict[str, Any], path: str) -> Cause:
     if rule.get("messageExpression"):
         try:
             message = str(_program(rule["messageExpression"])(given))
-        except Exception:  # as above; the plain message is told instead
+        except Exception:  # as above; the plain message is used instead
             message = rule.get("message") or f"failed rule: {rule['rule']}"
     where = (path + rule.get("fieldPath", "")).lstrip(".") or "<nil>"
     reason = rule.get("reason", "FieldValueInvalid")

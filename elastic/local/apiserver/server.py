@@ -1,4 +1,4 @@
-"""Puts the API server together and runs it on its sockets until it is told to stop."""
+"""Puts the API server together and runs it on its sockets until it is stopped."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Objects by resource, namespace and name; every change gets the next resourceVersion and is sent to its watchers.
 
-Each object is kept once, as the JSON bytes that answers are made of, and written to SQLite before a change is told to anybody,
+Each object is kept once, as the JSON bytes that answers are made of, and written to SQLite before any client sees the change,
 one transaction per change. The journal (WAL) reaches the kernel before a write returns, so a killed process loses nothing that
 it acknowledged; only a crash of the whole machine may lose the last moments. The history of changes is bounded and in memory:
-after a restart, or when a reader falls behind, it is told that its version has expired and lists anew.
+after a restart, or when a reader falls behind, it gets the error that its version has expired, and lists again.
 The store knows nothing of kinds, HTTP or who may do what.
 """
 
@@ -187,7 +187,7 @@ class Store:
         return entry
 
     def remove(self, resource: str, namespace: str, name: str, *, obj: Json, expected: Entry) -> Entry:
-        """Deletes an object; `obj` is its last state, which watchers are told."""
+        """Deletes an object; `obj` is its last state, which watchers get."""
         key = (namespace, name)
         if self._objects.get(resource, {}).get(key) is not expected:
             raise Stale(name)
@@ -221,7 +221,7 @@ class Store:
         return sum(len(found) for found in self._listeners.values())
 
     def forget_history(self) -> None:
-        """Every reader that resumes from an earlier version is told to list anew."""
+        """Every reader that resumes from an earlier version must list again."""
         self._history.clear()
         self._history_size = 0
         self.oldest = self.revision

@@ -259,7 +259,7 @@ class Subresources:
 
 
 def _may_go_unready(pod: Json, budget: Json) -> bool:
-    """A pod that is not ready disrupts nobody: it goes without being counted, if the others are enough or the budget says always."""
+    """Evicting a pod that is not ready disrupts nothing: it is not counted, if the others are enough or the budget says always."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
         return False

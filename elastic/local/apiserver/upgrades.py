@@ -19,7 +19,7 @@ CONNECT_S = 5.0
 ANSWER_S = 60.0
 MOST_HEAD, MOST_REFUSAL = 64 * 1024, 64 * 1024
 KEPT = ("Connection", "Upgrade", "User-Agent", "Origin", "X-Stream-Protocol-Version")
-"""Of the client's headers, what the agent is told, with all that begin with Sec-WebSocket-; its credentials are for us alone."""
+"""The client's headers that the agent gets, with all that begin with Sec-WebSocket-; its credentials are for us alone."""
 
 
 @dataclass(frozen=True, slots=True)

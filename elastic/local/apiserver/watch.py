@@ -124,7 +124,7 @@ class Watcher:
         self._wake.set()
 
     def cut(self) -> None:
-        """Drops what waits, and the connection; the client lists anew."""
+        """Drops what waits, and the connection; the client lists again."""
         self._is_cut = True
         self._forget()
         self.end()

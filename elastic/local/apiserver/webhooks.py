@@ -1,4 +1,4 @@
-"""Admission webhooks: which of the registered ones a request concerns, what they are told, and what their answers mean.
+"""Admission webhooks: which of the registered ones a request concerns, what they receive, and what their answers mean.
 
 Mutating ones are asked before defaults of the server's own admission, one after the other, and never about a subresource of another form;
 validating ones after the object was found valid, all at once. How a webhook is reached is for hooktargets to know.
@@ -153,7 +153,7 @@ def _resource_matches(pattern: str, wanted: str) -> bool:
 
 
 def _request(kind: ResourceType, call: Call, new: Json | None, old: Json | None) -> Json:
-    """What a webhook is told of a request, in the version it asked for."""
+    """The review of a request that a webhook receives, in the version it asked for."""
     operation = OPERATIONS[call.verb]
 
     def shown(obj: Json | None) -> Json | None:

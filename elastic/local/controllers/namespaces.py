@@ -71,7 +71,7 @@ class NamespaceDeletion:
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _delete_content(self, name: str) -> tuple[bool, Waiting]:
-        """Asks for the deletion of everything that is not going yet; tells whether anything was there, and what has been asked before."""
+        """Requests the deletion of what is not being deleted; returns whether anything was there, and what was requested before."""
         anything = False
         waiting = Waiting()
         kinds = await discover(self._kube)

@@ -104,7 +104,7 @@ class NodeLifecycle:
         await self._delete(pod, grace_s=None)
 
     async def _clear_orphans(self) -> None:
-        """Pods whose node has been deleted: nobody is left who could end them."""
+        """Pods whose node has been deleted: no kubelet is left to end them."""
         known = {node["metadata"]["name"] for node in self._nodes.list()}
         for pod in self._pods.list():
             name = pod["spec"].get("nodeName", "")

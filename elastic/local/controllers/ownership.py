@@ -1,4 +1,4 @@
-"""Decides what the garbage collector does with one object, from its owners and its dependents. Pure: it is told which owners exist."""
+"""Decides what the garbage collector does with one object, from its owners and its dependents. Pure: the caller says which owners exist."""
 
 import enum
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class DeleteDependents:
 
 @dataclass(frozen=True, slots=True)
 class OrphanDependents:
-    """The object goes and its dependents stay, owned by nobody."""
+    """The object goes and its dependents stay, without an owner."""
 
 
 Action = Delete | Disown | Release | DeleteDependents | OrphanDependents

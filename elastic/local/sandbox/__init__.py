@@ -92,7 +92,7 @@ class Sandbox(Protocol):
         """A listening socket that pods reach at the gateway address."""
 
     def dial(self, pod: str, *, port: int) -> socket.socket:
-        """A connection to a port of a pod, made from beside it; in progress, so that a silent pod holds nobody up."""
+        """A connection to a port of a pod, made from beside it; still connecting, so that a silent pod delays no caller."""
 
     def check(self, launch: Launch) -> None:
         """Raises SandboxError where the launch asks for something that this sandbox cannot give."""

@@ -98,12 +98,12 @@ class Channel:
         return list(reply["pids"])
 
     async def input(self, container: str) -> tuple[int, bool]:
-        """A descriptor to write its input to, and whether nobody has had it before. Raises SandboxError where it takes none, or no more."""
+        """A descriptor to write its input to, and whether this is its first client. Raises SandboxError where it takes none, or no more."""
         reply, fds = await self._ask_for_fds("input", id=container)
         return fds[0], bool(reply["first"])
 
     async def end_input(self, container: str) -> None:
-        """Once nobody has a descriptor of it, a pipe ends; a terminal does not."""
+        """Once no process has a descriptor of it, a pipe ends; a terminal does not."""
         await self._ask("end_input", id=container)
 
     async def dial(self, pod: str, *, port: int) -> socket.socket:

@@ -24,7 +24,7 @@ class Client:
     pending: bytearray = field(default_factory=bytearray)
     fds: list[int] = field(default_factory=list)
     follows: bool = False
-    """Whether it wants to hear of every end, or only answers to what it asks."""
+    """Whether it gets every end of a run, or only answers to its requests."""
 
 
 Answer = Callable[[Client, dict[str, Any], list[int]], dict[str, Any]]

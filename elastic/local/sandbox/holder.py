@@ -40,7 +40,7 @@ class _Container:
 
 @dataclass(slots=True)
 class _Joined:
-    """A process beside a container (exec), and the client that wants to hear of its end."""
+    """A process beside a container (exec), and the client that gets its end."""
 
     client: Client
     id: int
@@ -63,7 +63,7 @@ class Holder:
         self._name = f"{os.getpid()}-{time.time_ns()}"
 
     def serve(self) -> None:
-        """Runs until it is told to stop; then everything it started ends first."""
+        """Runs until it is stopped; then everything it started ends first."""
         with _listen(self._folder) as server, _signals() as signals:
             self._selector.register(server, selectors.EVENT_READ, self._clients.accept)
             self._selector.register(signals, selectors.EVENT_READ, self._signalled)

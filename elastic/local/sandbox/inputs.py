@@ -1,5 +1,5 @@
 """Where a container's input comes from: nowhere, a pipe, or a terminal, which takes its output too. One end is the container's, the other
-the holder's, who lends it out and keeps it for as long as the container runs, so that clients come and go. What nobody has read yet lies in
+the holder's, who lends it out and keeps it for as long as the container runs, so that clients come and go. Unread input lies in
 the kernel, which takes no more than a pipe holds.
 """
 

@@ -23,7 +23,7 @@ GATEWAY = "10.64.0.1"
 PREFIX = 16
 HARDWARE = "02:00:0a:40:00:01"
 """The bridge's own. A bridge without one takes the lowest of its ports', which changes as pods come and go, and peers that knew the former
-one reaches nobody for half a minute."""
+one reach no peer for half a minute."""
 FIRST_POD, LAST_POD = 2, 65_534
 NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
 """Pods know only the names of their hosts file. A program that asks a name server all the same is refused at once; the machine's own, which

@@ -1,4 +1,4 @@
-"""Binds waiting pods, one after the other, most important first, and tells those that find no node why. Decides nothing itself."""
+"""Binds waiting pods, one after the other, most important first, and reports why a pod finds no node. Decides nothing itself."""
 
 import asyncio
 import logging

@@ -12,7 +12,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """The node and those that have to leave it; none where displacing nobody helps."""
+    """The node and those that have to leave it; none if no preemption helps."""
 
     node: str
     victims: tuple[Object, ...]
