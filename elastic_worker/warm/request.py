@@ -40,7 +40,7 @@ class Request:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", credentials)
         if uid != os.getuid() or pid <= 0:
-            raise Malformed("it runs as another user, or out of sight")
+            raise Malformed("it runs as another user, or in another PID namespace")
         descriptors = []  # type: typing.List[int]
         try:
             head, descriptors, _, _ = socket.recv_fds(connection, 4, DESCRIPTORS)
