@@ -58,7 +58,7 @@ GROUPS = {VOLCANO_POD_GROUPS: "PodGroup", PLUGIN_POD_GROUPS: "PodGroup"}
 TOLD_AS_PODS = frozenset({"PyTorchJob", "PaddleJob", "JAXJob"})
 """Upstream reports their deletion by ttlSecondsAfterFinished under the reason of pods."""
 NEEDED_BY_PODS = frozenset({SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS})
-"""No pod is made while one of these cannot be: what somebody else has by that name would go into it, or give it rights."""
+"""No pod is created while one of these cannot be: another owner's object of that name would go into the pod, or give it rights."""
 STAGES = (ROLE_BINDINGS, PODS)
 """What is made after everything else, in this order: a binding is refused as long as its role is not there, and pods need both."""
 REFUSALS = (400, 403, 409, 422)

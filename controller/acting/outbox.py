@@ -1,4 +1,4 @@
-"""Brings what the rendezvous server must know of each job to it, without keeping anybody waiting: the newest word of each job, one request
+"""Sends the rendezvous server the newest expectation of each job, without making a reconcile wait: one request
 at a time, again after a failure and after the server was restarted. It says when a word was acknowledged; it decides nothing.
 """
 
@@ -39,7 +39,7 @@ class Listener(Protocol):
 
 
 class Heard(Protocol):
-    """Called when the server has acknowledged a job's newest word, where somebody waits for that, or has forgotten the job."""
+    """Called when the server has acknowledged a job's newest expectation that a reconcile waits for, or has forgotten the job."""
 
     def __call__(self, job_uid: str, *, is_forgotten: bool) -> None: ...
 

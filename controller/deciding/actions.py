@@ -86,7 +86,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What ends a job: restarts beyond a limit, and how long training may stand still."""
+    """What ends a job: restarts beyond a limit, and how long training may make no progress."""
 
     max_restarts: int | None = None
     by_cause: tuple[tuple[str, int], ...] = ()

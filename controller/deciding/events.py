@@ -116,7 +116,7 @@ def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
 
 
 def of_etcd(job: Job) -> str:
-    """What a user of an etcd of his own must know; empty for everybody else."""
+    """What users of their own etcd must know; empty for other jobs."""
     policy = job.elastic
     if policy is None or policy.rdzv_backend not in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2):
         return ""

@@ -42,7 +42,7 @@ class Mpi(Framework):
         return tuple(mpi_ssh.objects(view) if mpi_ssh.is_chosen(view.job) else mpi_exec.objects(view))
 
     def can_create(self, view: JobView, type: str) -> bool:
-        """Over ssh nothing else holds the launcher back until somebody listens; by exec its init container waits, and it has rights to
+        """Over ssh nothing else delays the launcher until the workers listen; by exec its init container waits, and it has rights to
         workers that are there."""
         job = view.job
         if type == LAUNCHER and not mpi_ssh.is_chosen(job) and not mpi_exec.has_rights(view):

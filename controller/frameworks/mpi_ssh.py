@@ -54,7 +54,7 @@ def dressed(job: Job, pod: Object, replica: Replica, settings: Settings) -> Obje
     spec["hostname"], spec["subdomain"] = pod["metadata"]["name"], job.metadata.name
     if spec.get("hostNetwork"):
         spec["dnsPolicy"] = "ClusterFirstWithHostNet"
-    # A user who sets one of these variables means it: his stands.
+    # The template's own values of these variables win.
     with_missing(pod, _environment(job, replica), only=first["name"])
     _with_keys(spec, job)
     if replica.type == LAUNCHER:

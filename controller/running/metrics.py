@@ -70,7 +70,7 @@ class Metrics:
         self._jobs.count("restarted", namespace, framework, more=max(0, _restarts(new) - _restarts(old)))
 
     def judged(self, kind: str, *, allowed: bool) -> None:
-        """By the webhook, which may be asked about kinds of somebody else's."""
+        """By the webhook, which may get reviews of other kinds."""
         if kind in KINDS:
             self._judged.labels(KINDS[kind].framework, str(allowed).lower()).inc()
 
@@ -113,6 +113,6 @@ class _Requests(Collector):
 
 
 def _restarts(status: JobStatus) -> int:
-    """Without those that somebody asked for, and those that only followed from another."""
+    """Without requested restarts and those that followed from another."""
     counts = status.elastic.restarts if status.elastic is not None else {}
     return sum(count for cause, count in counts.items() if cause not in OF_NO_ACCOUNT)

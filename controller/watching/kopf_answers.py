@@ -1,4 +1,4 @@
-"""Answers of the API server as kopf can read them: it reads JSON by recursion, and one job that somebody nested deeply would end its
+"""Answers of the API server as kopf can read them: it reads JSON by recursion, and one deeply nested job would end its
 watch of all jobs. It knows nothing of what the answers are about.
 """
 

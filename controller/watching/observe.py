@@ -228,7 +228,7 @@ def _service(raw: Object) -> _Mine:
 
 
 def _owned(raw: Object) -> _Mine:
-    """A replica's pod or service is none of what stands beside them, whatever somebody labelled it."""
+    """A replica's pod or service is never one of the job's other objects, whatever its labels say."""
     metadata = raw["metadata"]
     owned = Owned(kind=raw["kind"], name=metadata["name"], uid=metadata.get("uid", ""), raw=_without_bulk(raw))
     is_replicas = REPLICA_TYPE in (metadata.get("labels") or {})

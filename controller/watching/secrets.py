@@ -22,7 +22,7 @@ class Secrets:
         self._known: dict[Key, dict[str, Owned]] = {}
 
     def of(self, key: Key, uid: str) -> tuple[Owned, ...]:
-        """What is known of those that belong to this very job; a stranger's of such a name is none of them."""
+        """What is known of those that belong to this job; another object's Secret of such a name is not one."""
         return tuple(owned for owned in self._known.get(key, {}).values() if owner_uid(owned.raw["metadata"]) == uid)
 
     def remember(self, key: Key, written: Iterable[Object]) -> None:

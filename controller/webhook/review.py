@@ -1,5 +1,5 @@
 """Decides whether a job may come in, as the API server asks before it stores one: what `parse` finds, in the words of `parse`.
-An update is refused only for what it makes wrong. What was wrong before is no reason to keep somebody from suspending or mending a job.
+An update is refused only for new problems. Old problems must not keep a user from suspending or mending a job.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Answers the API server's admission reviews over HTTPS. What may come in is decided by `review`, in processes of their own (`judges`).
-Here bodies are received and handed on unread, since reading one takes longer than the controller's loop may stand still.
+Bodies are received and passed on unread: parsing one could block the controller's loop for too long.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ MOST_KNOWN = 64
 MOST_GROUPED = 16_384
 """So many restarts are stored together as one entry at most."""
 MOST_GENERATION = 2**48
-"""No job has so many groups. A status that says more was written by somebody else; the rendezvous server counts to 2^53, and would have no
-room for those to come."""
+"""No job has so many groups. A status that says more was written by another program; the rendezvous server counts to 2^53, and needs
+room for later ones."""
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_GENERATION, extra_json_schema={"format": "int64"})]
 MOST_TIMES = 1_000_000
 """Counters stay there."""

@@ -180,7 +180,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     restart_budget: RestartBudget | None = None
     max_restarts_without_progress: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
     """Fail the job after so many restarts in a row without a step forward between them, whatever their cause, but for changes that
-    somebody asked for. Where it is set and maxRestarts is not, nothing else bounds restarts. Default: no limit."""
+    a user requested. Where it is set and maxRestarts is not, nothing else bounds restarts. Default: no limit."""
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
     """Restart training, by cause hang, when it has reported steps before and reports no further one for so long; longer than
     its longest pause, a start included. Default: never."""

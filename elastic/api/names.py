@@ -24,7 +24,7 @@ DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 
 
 def is_reserved(label: str) -> bool:
-    """Would the controller take a pod with this label, written by somebody else, for another one than it is?"""
+    """Would the controller misread a pod with this label if the template set it?"""
     return label.startswith(OWN_PREFIX) or label == REPLICA_INDEX
 
 

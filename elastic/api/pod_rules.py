@@ -1,5 +1,5 @@
 """What the schema of a pod cannot say and the API server refuses all the same, once the controller makes the pod: volumes that are not
-there, words that no label may have. All are warnings: the job itself is well-formed, and somebody else may add to its pods on the way.
+there, words that no label may have. All are warnings: the job itself is well-formed, and admission may change its pods.
 """
 
 from __future__ import annotations

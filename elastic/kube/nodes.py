@@ -69,7 +69,7 @@ def with_taint(taints: list[Object], taint: Taint) -> list[Object]:
 
 
 async def set_taint(kube: Kube, name: str, taint: Taint, *, labels: dict[str, str] | None = None) -> None:
-    """Writes the whole list, and again if somebody else wrote in between."""
+    """Writes the whole list, and again if another client wrote in between."""
     for attempt in range(TRIES):
         node = await kube.get(NODES, name)
         taints = with_taint(node["spec"].get("taints") or [], taint)

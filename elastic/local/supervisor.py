@@ -129,7 +129,7 @@ class Supervisor:
         return f"https://{HOST}:{self._ports['apiserver']}"
 
     async def _stop_the_past(self) -> None:
-        """Before anybody is there who could start it."""
+        """Before scheduler and agents could start it."""
         folder = self._layout.working_dir
         if self._holds_the_past:
             from elastic.local.stopped import stop_all

@@ -1,6 +1,5 @@
-"""Keeps the webhook's certificate in a Secret that all replicas share, renews it in time, and tells the API server whom to trust by writing
-the authority into the one configuration that asks us. Every replica does all of it, since any may be the only one left; what two do at once
-is settled by the Secret's version.
+"""Keeps the webhook's certificate in a Secret that all replicas share, renews it in time, and writes its CA into the one webhook
+configuration. Every replica does all of this, because any may be the only one left; the Secret's version settles what two do at once.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""What the webhook shows to the API server, and when it is time for another: the certificate after two thirds of its 90 days, the authority
-in its last year. A new authority stands beside the old one until the next certificate, so that at no moment anybody is asked to trust what
-they do not know yet. Reads no clock and knows no Secret.
+"""The webhook's certificate and CA, and when they are renewed: the certificate after two thirds of its 90 days, the CA in its last year.
+A new CA is trusted beside the old one until the next certificate, so that API servers know a CA before they see its certificate. Reads
+no clock and knows no Secret.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Due(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """All PEM. `trusted` are the authorities to be trusted, the one that signs first; without its key somebody else renews."""
+    """All PEM. `trusted` are the authorities to be trusted, the one that signs first; without its key, another program renews."""
 
     trusted: bytes
     authority_key: bytes

@@ -36,7 +36,7 @@ class WorkQueue(Generic[K]):
         return len(self._ready) + len(self._new) + len(self._dirty)
 
     def add(self, key: K) -> None:
-        """Wants the key looked at soon; while somebody works on it, once more afterwards."""
+        """Queues the key; while a worker processes it, once more afterwards."""
         if key in self._working:
             self._dirty.setdefault(key, self._clock())
         else:
@@ -89,7 +89,7 @@ class WorkQueue(Generic[K]):
             self._wakeup.set()
 
     def forget(self, key: K) -> None:
-        """The key's object is gone: nothing is remembered of it, also where somebody works on it just now."""
+        """The key's object is gone: it is forgotten, also while a worker processes it."""
         self._begun.discard(key)
         self._due.pop(key, None)
         self._failures.pop(key, None)

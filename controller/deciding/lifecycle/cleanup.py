@@ -88,7 +88,7 @@ def _goes(job: Job, pod: Pod) -> bool:
         case CleanPodPolicy.RUNNING:
             return not pod.is_over
         case CleanPodPolicy.NONE:
-            # Nobody is there any more whom it could join. What runs when a job has failed is stopped instead, and keeps its logs.
+            # No peer is left that it could join. Pods that run when a job has failed are stopped instead, and keep their logs.
             is_late = pod.phase is Phase.PENDING or (not pod.is_over and _has_met(job) and holds(job.status, ConditionType.SUCCEEDED))
             return job.elastic is not None and is_late
 
@@ -99,7 +99,7 @@ def _has_met(job: Job) -> bool:
 
 
 def _stopped(job: Job, snapshot: Snapshot) -> Iterator[Action]:
-    """Workers of a group that was given up end without being deleted: a pod that has been active for too long is ended by its kubelet,
+    """Workers of a failed group end without being deleted: a pod that has been active for too long is ended by its kubelet,
     is not started again, and its logs can still be read.
     """
     if not _has_met(job) or job.run_policy.clean_pod_policy is not CleanPodPolicy.NONE or holds(job.status, ConditionType.SUCCEEDED):

@@ -48,7 +48,7 @@ def _gone_in_time(job: Mapping[str, Any], status: JobStatus, now: datetime) -> P
 
 
 def _is_anothers(job: Mapping[str, Any]) -> bool:
-    """Does the job name somebody else who acts on it? Then what it may say is his to judge."""
+    """Does the job name another manager? Then that manager judges its fields."""
     manager = _policy(job).get("managedBy")
     return isinstance(manager, str) and manager not in ("", ManagedBy.TRAINING_OPERATOR.value)
 

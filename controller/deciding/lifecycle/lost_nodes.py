@@ -1,5 +1,5 @@
-"""Decides which pods are given up: those being deleted on a node that is lost, because no kubelet will ever report that they have gone.
-A place, a name and a quota stay taken until a pod is gone, so waiting for ever would hold up the job for ever.
+"""Decides which pods are force-deleted: those being deleted on a lost node, because no kubelet will ever report that they have gone.
+An index, a name and a quota stay taken until a pod is gone, so the job would wait for ever.
 """
 
 from collections.abc import Iterator

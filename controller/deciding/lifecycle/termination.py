@@ -58,7 +58,7 @@ def _ended(view: JobView, message: str) -> Plan:
 
 
 def fail(view: JobView) -> Plan | None:
-    """The rendezvous has given up, a pod failed for good, or the job's restarts are used up."""
+    """The rendezvous closed the group, a pod failed for good, or the job's restarts are used up."""
     job, snapshot = view.job, view.snapshot
     if snapshot.world is not None and snapshot.world.closed:
         return _closed(view)
@@ -80,7 +80,7 @@ def _noted(view: JobView, elastic: ElasticStatus, reason: str) -> Plan:
 
 
 def _closed(view: JobView) -> Plan:
-    """The rendezvous has given up. That is written down before anything else is done: its server may be gone by the next plan."""
+    """The rendezvous closed the group. That is written down first: the server may be gone by the next plan."""
     known = view.status.elastic or ElasticStatus()
     return Plan(status=replace(view.status, elastic=world_status.recorded(view, known, leaving=known.leaving)), news=view.news)
 

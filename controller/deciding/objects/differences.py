@@ -70,7 +70,7 @@ def reconciled(snapshot: Snapshot, wanted: Sequence[Object], *, managed: Iterabl
 
 
 def differs(wanted: Any, there: Any) -> bool:
-    """Is anything that we would write not so? Lists must be equally long; what stands beside is somebody else's."""
+    """Does any field that we would write differ? Lists must be equally long; other fields belong to others."""
     if isinstance(wanted, Mapping):
         return not isinstance(there, Mapping) or any(key not in there or differs(value, there[key]) for key, value in wanted.items())
     if isinstance(wanted, list):

@@ -45,7 +45,7 @@ def store_deleted(job: Job, snapshot: Snapshot) -> Iterator[Delete]:
 
 
 def unguarded(job: Job) -> Iterator[JobEvent]:
-    """Tells where nothing can keep strangers from the store."""
+    """Warns if no NetworkPolicy can protect the store."""
     if store_network_policy(store_of(job)) is None:
         message = (
             f"{job.kind.name} {job.metadata.name} uses a store without a NetworkPolicy, because its workers use the host's network; "

@@ -134,8 +134,8 @@ class _Look:
         return None
 
     def spares(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Workers at the rendezvous for whom the allowed sizes leave no place before somebody goes. So many of them count as Ready that the
-        budget lets somebody go and still keeps one who has the state, where the least number of workers is more than one.
+        """Workers at the rendezvous for which the allowed sizes have no place until another leaves. So many of them count as Ready that the
+        budget can spare a worker and still keeps one that has the state, where the least number of workers is more than one.
         """
         outside = [pod for pod in pods if pod.name in self.world.waiting and not self._is_inside(pod) and self._run(pod) is not None]
         inside = len(self.world.members)

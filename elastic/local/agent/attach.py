@@ -28,7 +28,7 @@ class Typing:
         self._is_for_one = bool(container.get("stdinOnce"))
         self._descriptor: int | None = None
         self.missed_nothing = False
-        """Who comes first to an input that is made for one client alone sees what was written before he came."""
+        """The first client of an input for one client also sees earlier output."""
 
     async def begin(self, streams: Streams) -> None:
         if not (streams.stdin and self._takes_input):

@@ -79,7 +79,7 @@ async def _get(target: Target, wanted: Object) -> str:
     connection = await _connect(target, wanted["port"])
     tls = None
     if wanted.get("scheme", "HTTP") == "HTTPS":
-        # As the kubelet: a probe asks whether somebody serves, not who.
+        # As the kubelet: a probe checks that a server answers, not which.
         tls = ssl.create_default_context()
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE

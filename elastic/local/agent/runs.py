@@ -38,7 +38,7 @@ class Health:
     started: bool = True
     ready: bool = True
     unhealthy: str = ""
-    """Why it has to be restarted, if a liveness or startup probe has given up on it."""
+    """Why it has to be restarted, if a liveness or startup probe has failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ Encode = Callable[[Entry], bytes]
 QUEUE_BYTES = 16 << 20
 """what may wait for a watcher that reads slowly; beyond it the connection is cut"""
 ALL_QUEUES_BYTES = 64 << 20
-"""the same for all watchers together, where the one for whom most waits is cut"""
+"""the same for all watchers together; beyond it the watcher with the longest queue is closed"""
 SENT_AT_ONCE = 64 << 10
 """about what is made ready to be sent to one watcher at a time"""
 

@@ -60,7 +60,7 @@ class DefaultAccounts:
         try:
             await self._kube.create(resource, body, namespace=namespace)
         except KubeError as error:
-            # Made by somebody else meanwhile, or the namespace is about to go.
+            # Created by another client meanwhile, or the namespace is being deleted.
             if error.reason not in ("AlreadyExists", "Forbidden", "NotFound"):
                 raise
 

@@ -18,7 +18,7 @@ from elastic.local.sandbox import Input
 
 CHUNK = 1 << 16
 DRAIN_MS = 2000
-"""How long the end of what a terminal showed is waited for; its last user has gone, unless somebody else opened it by its name."""
+"""How long the end of what a terminal showed is waited for; its last user has gone, unless another process opened it by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Supply:
 
     descriptor: int | None = None
     is_taken: bool = False
-    """Whether somebody has had it."""
+    """Whether a client has had it."""
 
     def lend(self) -> tuple[int | None, bool]:
         """A descriptor to write to, and whether this is the first; None where there is no input, or no more."""
@@ -88,7 +88,7 @@ def open_console(kind: Input, log: int) -> tuple[Console, Supply]:
 
 def record(console: Console, ended: Callable[[], int | None]) -> int:
     """Copies what a terminal shows to the log until a child's exit code is known; `ended` is asked for it at every signal.
-    Nothing is lost of what was written before: the terminal is read until everybody has left it.
+    Nothing is lost of what was written before: the terminal is read until all processes have closed it.
     """
     assert console.terminal is not None
     woken, wake = os.pipe()
@@ -118,7 +118,7 @@ def drain(console: Console) -> None:
 
 
 def _copy(terminal: int, log: int) -> bool:
-    """False when everybody has left the terminal. A log that can take no more, on a full disk, loses what does not fit."""
+    """False when all processes have closed the terminal. A log that can take no more, on a full disk, loses what does not fit."""
     try:
         shown = os.read(terminal, CHUNK)
     except BlockingIOError:
