@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -21,3 +21,22 @@ def json_response(
 
 def not_served() -> web.Response:
     return web.Response(text="404 page not found\n", status=404, headers={"X-Content-Type-Options": "nosniff"})
+
+
+MOST_WARNED = 4096
+MOST_OF_ONE_WARNING = 256
+
+
+def warning_headers(warnings: Iterable[str]) -> Iterator[str]:
+    """As many as a real server sends: where they are too long together, each is cut, and the last ones are left out. A header may hold
+    no control characters, and what a user named a field may.
+    """
+    texts = [text for text in dict.fromkeys(warnings) if text.isprintable()]
+    most = MOST_OF_ONE_WARNING if sum(map(len, texts)) > MOST_WARNED else MOST_WARNED
+    left = MOST_WARNED
+    for text in (text[:most] for text in texts):
+        left -= len(text)
+        if left < 0:
+            return
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        yield f'299 - "{escaped}"'

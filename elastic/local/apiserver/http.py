@@ -11,7 +11,7 @@ import yaml
 from aiohttp import web
 
 from elastic.local.apiserver import discovery, lists, negotiation, paths, streams, tables
-from elastic.local.apiserver.answers import json_response, not_served, raw_response
+from elastic.local.apiserver.answers import json_response, not_served, raw_response, warning_headers
 from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.calls import ANONYMOUS, Call, User
@@ -113,9 +113,8 @@ class Edge:
             failed = StatusError(500, "InternalError", f"Internal error occurred: {type(e).__name__}: {e}")
             answer = json_response(failed.status(), status=500)
         if warnings and not answer.prepared:
-            for w in dict.fromkeys(warnings):
-                text = w.replace("\\", "\\\\").replace('"', '\\"')
-                answer.headers.add("Warning", f'299 - "{text}"')
+            for header in warning_headers(warnings):
+                answer.headers.add("Warning", header)
         return answer
 
     async def _fault(self, faults: Faults, request: web.Request) -> web.StreamResponse | None:

@@ -14,7 +14,7 @@ from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Json, StatusError, bad_request, expired, forbidden_field, invalid, unsupported
 from elastic.local.apiserver.objects import whole
 from elastic.local.apiserver.resources import ResourceType
-from elastic.local.apiserver.store import Entry, Store
+from elastic.local.apiserver.store import Entry, Store, is_version
 
 Match = Callable[[Entry], bool]
 
@@ -118,7 +118,7 @@ def check_version_options(call: Call) -> None:
 def version_number(call: Call) -> int:
     """The resourceVersion asked for; 0 when none."""
     text = call.query.get("resourceVersion", "")
-    if text and not text.isdigit():
+    if text and not is_version(text):
         if call.verb == "list":
             raise bad_request(
                 f'invalid resource version: resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'

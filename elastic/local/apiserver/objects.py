@@ -28,7 +28,7 @@ from elastic.local.apiserver.errors import (
     unnamed,
 )
 from elastic.local.apiserver.resources import ResourceType
-from elastic.local.apiserver.store import Entry, Stale, Store, TooLarge
+from elastic.local.apiserver.store import Entry, Stale, Store, TooLarge, is_version
 
 SYSTEM_FIELDS = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 Mutate = Callable[[Json], Json]
@@ -179,7 +179,7 @@ class Objects:
         if meta["name"] != call.name:
             raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({call.name})")
         version = meta.get("resourceVersion") or ""
-        if version and not version.isdigit():
+        if version and not is_version(version):
             raise StatusError(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
         if not version and call.verb == "update" and kind.strategy.needs_version:
             cause = bad("metadata.resourceVersion", 0, "must be specified for an update")

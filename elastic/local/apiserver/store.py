@@ -26,10 +26,16 @@ log = logging.getLogger("elastic.local.apiserver")
 MOST_BYTES = 3 << 19
 JOURNALLED = 1000
 """changes between two moves of the journal into the database"""
+MOST_DIGITS = 20
 RESERVE = 4 << 20
 """bytes that are kept free, so that what makes room can be written where the disk is full"""
 Key = tuple[str, str]
 """namespace ("" for what has none) and name"""
+
+
+def is_version(text: str) -> bool:
+    """Can it be a resourceVersion? Python reads other digits than these as numbers too, and refuses very long ones."""
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
 
 
 class Stale(Exception):
