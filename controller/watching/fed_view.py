@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from elastic.kube.client import Kube, Listing
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
-from elastic.kube.view import Key, View, key_of, number_of
+from elastic.kube.view import Key, View, key_of, number_of, uid_of, version_of
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 0.1
@@ -36,12 +36,14 @@ class FedView(View[Object]):
 
     def take(self, type: str | None, item: Object) -> None:
         """One of kopf's events; without a type it comes from a list of kopf's."""
-        key, metadata = key_of(item), item["metadata"]
-        version, there = number_of(metadata.get("resourceVersion", "")), self._entries.get(key)
+        key = key_of(item)
+        if key is None:
+            return
+        uid, version, there = uid_of(item), number_of(version_of(item)), self._entries.get(key)
         if type == "DELETED":
             if self._is_listing:
-                self._gone.add(metadata["uid"])
-            if there is not None and (there.uid == metadata["uid"] or number_of(there.version) < version):
+                self._gone.add(uid)
+            if there is not None and (there.uid == uid or number_of(there.version) < version):
                 self._drop(key)
         elif number_of(there.version) < version if there is not None else self._listed_at < version:
             self._put(item)
@@ -78,8 +80,9 @@ class FedView(View[Object]):
     def _merge(self, listing: Listing) -> None:
         present = set()
         for item in listing.items:
-            if item["metadata"]["uid"] not in self._gone:
-                present.add(key_of(item))
+            key = key_of(item)
+            if key is not None and uid_of(item) not in self._gone:
+                present.add(key)
                 self.take(None, item)
         # What is older than the list and not in it has been deleted, also where kopf hands it on later.
         self._listed_at = number_of(listing.resource_version)

@@ -31,6 +31,7 @@ from elastic.kube.resources import (
     Object,
     Resource,
 )
+from elastic.kube.view import uid_of
 
 STARVED = "CreateContainerConfigError"
 BY_JOB, BY_UID, BY_NODE = "job", "uid", "node"
@@ -236,7 +237,7 @@ def _owned(raw: Object) -> _Mine:
 
 
 def _uid(job: Mapping[str, Any]) -> list[str]:
-    return [job["metadata"].get("uid", "")]
+    return [uid_of(job)]
 
 
 def _without_bulk(raw: Object) -> Object:

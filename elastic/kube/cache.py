@@ -12,7 +12,7 @@ import aiohttp
 from elastic.kube.client import Kube, WatchEvent, WatchType
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
-from elastic.kube.view import Change, Key, View, key_of
+from elastic.kube.view import Change, Key, View, key_of, version_of
 
 __all__ = ["Cache", "Change", "Key", "owner_uid"]
 log = logging.getLogger(__name__)
@@ -79,22 +79,22 @@ class Cache(View[T]):
         listing = await self._kube.list(self.resource, namespace=self._namespace, labels=self._labels, fields=self._fields)
         present = set()
         for item in listing.items:
-            present.add(key_of(item))
-            self._put(item)
+            if (key := key_of(item)) is not None:
+                present.add(key)
+                self._put(item)
         for key in [key for key in self._entries if key not in present]:
             self._drop(key)
         self._advance(listing.resource_version)
         self._synced.set()
 
     def _take(self, event: WatchEvent) -> None:
-        match event.type:
-            case WatchType.ADDED | WatchType.MODIFIED:
-                self._put(event.object)
-            case WatchType.DELETED:
-                self._drop(key_of(event.object))
-            case WatchType.BOOKMARK:
-                pass
-        self._advance(event.object["metadata"].get("resourceVersion", ""))
+        key = key_of(event.object) if event.type is not WatchType.BOOKMARK else None
+        if key is not None and event.type is WatchType.DELETED:
+            self._drop(key)
+        elif key is not None:
+            self._put(event.object)
+        if key is not None or event.type is WatchType.BOOKMARK:
+            self._advance(version_of(event.object))
 
 
 def owner_uid(item: Mapping[str, Any]) -> str:

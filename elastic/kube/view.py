@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from elastic.kube.resources import Object, Resource
 
@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """Namespace and name; the namespace is empty for kinds that have none."""
 T = TypeVar("T")
+MOST_DIGITS = 18
+"""Of a resourceVersion: etcd counts to 2^63."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class _Entry(Generic[T]):
     uid: str
     version: str
     value: T
+    filed: Mapping[str, frozenset[str]]
+    """By index, the values that it is found by."""
 
 
 class View(Generic[T]):
@@ -59,7 +63,7 @@ class View(Generic[T]):
 
     def has_reached(self, version: str) -> bool:
         """Is the copy at least as new as this resourceVersion, for instance one that a write of ours returned?"""
-        return not version.isdigit() or number_of(self._version) >= int(version)
+        return number_of(self._version) >= number_of(version)
 
     def when_reached(self, version: str, *, waiter: Hashable, call: Callable[[], None]) -> None:
         """Calls back once, when the copy is that new. A waiter waits for one version at a time: the last that it named."""
@@ -73,7 +77,7 @@ class View(Generic[T]):
         if self.has_reached(version):
             return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (int(version), future)
+        entry = (number_of(version), future)
         self._waiting.append(entry)
         try:
             async with asyncio.timeout(timeout_s):
@@ -102,9 +106,10 @@ class View(Generic[T]):
 
     def _put(self, item: Object) -> None:
         key = key_of(item)
-        metadata = item["metadata"]
+        if key is None:
+            return
         old = self._entries.get(key)
-        uid, version = metadata.get("uid", ""), metadata.get("resourceVersion", "")
+        uid, version = uid_of(item), version_of(item)
         if old is not None and old.uid == uid and old.version == version:
             return
         if old is not None and old.uid != uid:
@@ -112,21 +117,23 @@ class View(Generic[T]):
             self._drop(key)
             old = None
         try:
-            entry = _Entry(uid, version, self._project(item))
+            value = self._project(item)
+            filed = {name: frozenset(values_of(value)) for name, values_of in self._indexers.items()}
+            entry = _Entry(uid, version, value, filed)
         except Exception:
             # One object, perhaps a hostile one, must not end the view of all the others.
             log.exception("an object cannot be read, and is seen as it was before", extra={"resource": self.resource.plural, "object": key})
             return
         if old is not None:
-            self._unfile(key, old.value)
+            self._unfile(key, old)
         self._entries[key] = entry
-        self._file(key, entry.value)
+        self._file(key, entry)
         self._tell(Change(key, None if old is None else old.value, entry.value))
 
     def _drop(self, key: Key) -> None:
         old = self._entries.pop(key, None)
         if old is not None:
-            self._unfile(key, old.value)
+            self._unfile(key, old)
             self._tell(Change(key, old.value, None))
 
     def _advance(self, version: str) -> None:
@@ -140,20 +147,18 @@ class View(Generic[T]):
             _, call = self._awaited.pop(waiter)
             call()
 
-    def _file(self, key: Key, value: T) -> None:
-        for name, values_of in self._indexers.items():
-            for found in values_of(value):
+    def _file(self, key: Key, entry: _Entry[T]) -> None:
+        for name, values in entry.filed.items():
+            for found in values:
                 self._indexes[name].setdefault(found, set()).add(key)
 
-    def _unfile(self, key: Key, value: T) -> None:
-        for name, values_of in self._indexers.items():
-            filed = self._indexes[name]
-            for found in values_of(value):
-                keys = filed.get(found)
-                if keys is not None:
-                    keys.discard(key)
-                    if not keys:
-                        del filed[found]
+    def _unfile(self, key: Key, entry: _Entry[T]) -> None:
+        for name, values in entry.filed.items():
+            for found in values:
+                keys = self._indexes[name][found]
+                keys.discard(key)
+                if not keys:
+                    del self._indexes[name][found]
 
     def _tell(self, change: Change[T]) -> None:
         for callback in self._subscribers:
@@ -164,10 +169,32 @@ class View(Generic[T]):
         return [entry.value for entry in self._entries.values()]
 
 
-def key_of(item: Object) -> Key:
-    metadata = item["metadata"]
-    return metadata.get("namespace", ""), metadata["name"]
+def key_of(item: Object) -> Key | None:
+    """None for what has no metadata like an object's, which no API server sends."""
+    metadata = _metadata(item)
+    namespace, name = metadata.get("namespace", ""), metadata.get("name")
+    if isinstance(namespace, str) and isinstance(name, str):
+        return namespace, name
+    log.warning("an object without a readable name is passed over", extra={"uid": uid_of(item)})
+    return None
+
+
+def uid_of(item: Object) -> str:
+    """Empty where it is no text."""
+    uid = _metadata(item).get("uid")
+    return uid if isinstance(uid, str) else ""
+
+
+def version_of(item: Object) -> str:
+    """Empty where it is no text."""
+    version = _metadata(item).get("resourceVersion")
+    return version if isinstance(version, str) else ""
+
+
+def _metadata(item: Any) -> Mapping[str, Any]:
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def number_of(version: str) -> int:
-    return int(version) if version.isdigit() else 0
+    return int(version) if version.isdecimal() and len(version) <= MOST_DIGITS else 0
