@@ -179,7 +179,7 @@ def key_of(item: Object) -> Key | None:
     return None
 
 
-def uid_of(item: Object) -> str:
+def uid_of(item: Mapping[str, Any]) -> str:
     """Empty where it is no text."""
     uid = _metadata(item).get("uid")
     return uid if isinstance(uid, str) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import jsonpatch
@@ -10,7 +11,7 @@ from jsonpointer import JsonPointerException, resolve_pointer
 
 from elastic.local.apiserver import schemas
 from elastic.local.apiserver.errors import Json, StatusError, bad_request
-from elastic.nesting import TOO_DEEP
+from elastic.nesting import TOO_DEEP, is_too_deep
 
 MOST_COPIED = 3 << 20
 
@@ -35,17 +36,28 @@ def json_patch(target: Json, operations: Any) -> Any:
     if len(operations) > 10_000:
         raise StatusError(413, "RequestEntityTooLarge", f"The allowed maximum operations in a JSON patch is 10000, got {len(operations)}")
     copied = 0
+    # Once, and not for each operation: it may be large, and there may be thousands.
+    target, operations = _copy(target), _copy(operations)
     for i, op in enumerate(operations):
         try:
             copied += _copied(target, op)
             if copied > MOST_COPIED:
                 raise StatusError(413, "RequestEntityTooLarge", f"Unable to complete the JSON patch: its copies exceed {MOST_COPIED} bytes")
-            target = jsonpatch.apply_patch(target, [_lenient(target, op)])
+            target = jsonpatch.apply_patch(target, [_lenient(target, op)], in_place=True)
         except RecursionError:
             raise bad_request(f"the JSON patch makes an object that cannot be stored: {TOO_DEEP}") from None
         except (jsonpatch.JsonPatchException, JsonPointerException, TypeError, KeyError, IndexError) as e:
             raise _unfit(op, i, e) from None
+    if is_too_deep(target):
+        raise bad_request(f"the JSON patch makes an object that cannot be stored: {TOO_DEEP}")
     return target
+
+
+def _copy(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except RecursionError:
+        raise bad_request(f"the JSON patch cannot be applied: {TOO_DEEP}") from None
 
 
 def _copied(target: Any, op: Any) -> int:
