@@ -10,6 +10,7 @@ from elastic.membership.wire import Restart
 from rendezvous.machine.choose import absent, leaving, seats, target, unknown_seats
 from rendezvous.machine.completion import has_finished, noted, works_on
 from rendezvous.machine.event_handlers import apply_exit_reports, gone
+from rendezvous.machine.evictions import taken_away
 from rendezvous.machine.progress import in_new_world, stood_still
 from rendezvous.machine.restart_budget import booked, charge_restarts, uncounted
 from rendezvous.machine.state import Cause, CurrentWorld, Job, Member, Phase, Phases, Round, ranks_of
@@ -157,9 +158,10 @@ def _close_round(job: Job) -> Job:
         job = replace(job, min_reached_at=job.now)
     if _waits(job, chosen):
         return job
-    if job.disrupted and job.failures:
+    job = taken_away(job)
+    if job.disrupted and job.round is not None and (job.failures or job.round.cause == Cause.USER):
         loss = job.disrupted[0]  # found out after the failures that it brought about
-        job = replace(job, round=replace(job.round, reason=loss.words, cause=loss.cause)) if job.round is not None else job
+        job = replace(job, round=replace(job.round, reason=loss.words, cause=loss.cause))
     elif job.failures and job.trouble is not None and job.round is not None:
         reason, cause = job.trouble  # of several failures the first, which may have been heard of last
         job = replace(job, round=replace(job.round, reason=reason, cause=cause))
