@@ -182,6 +182,18 @@ def _check_sizes(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings
     elif not elastic.is_allowed(job.workers) and least <= job.workers <= most:
         message = f"Worker.replicas is {job.workers}, which {at[-1]} does not allow; {elastic.largest_allowed(job.workers)} train together"
         findings.warning(draft.at(WORKER, "replicas"), message)
+    if _loses_state_in_a_drain(job, elastic):
+        message = (
+            "allowedSizes has 1 but not 2, so a single worker cannot pass its state to its replacement when its node is drained; "
+            "allow 2 as well, or save checkpoints to storage that outlives the pod"
+        )
+        findings.warning(at, message)
+
+
+def _loses_state_in_a_drain(job: Job, elastic: ElasticPolicy) -> bool:
+    """Whether a world may have one worker, and none may have that one and its replacement."""
+    is_ours = job.kind.native_elastic and elastic.rdzv_backend in (None, RdzvBackend.ELASTIC)
+    return is_ours and job.bounds[0] == 1 and elastic.is_allowed(1) and not elastic.is_allowed(2)
 
 
 def _check_counts(draft: Draft, *, stored: bool, findings: Findings) -> Job:

@@ -225,6 +225,25 @@ def test_scaling_a_job_without_bounds_to_a_size_it_may_not_have_rounds_down_and_
     assert read.bounds == (4, 5)
 
 
+@pytest.mark.parametrize("sizes", [[1], [1, 4]])
+def test_sizes_that_lose_the_state_of_a_drained_single_worker_are_warned_of(sizes):
+    policy = {"minReplicas": 1, "maxReplicas": 4, "allowedSizes": sizes, "rdzvBackend": None}
+    single = {"elasticPolicy": policy, "pytorchReplicaSpecs": {"Worker": {"replicas": 1}}}
+    assert warned(job("pytorch-elastic", {"spec": single})) == [
+        "spec.elasticPolicy.allowedSizes: allowedSizes has 1 but not 2, so a single worker cannot pass its state to its replacement when "
+        "its node is drained; allow 2 as well, or save checkpoints to storage that outlives the pod"
+    ]
+
+
+@pytest.mark.parametrize(
+    "policy", [{"allowedSizes": [1, 2, 4]}, {"sizeStep": 2, "minReplicas": 2}, {"allowedSizes": [1], "rdzvBackend": "c10d"}]
+)
+def test_other_sizes_are_not(policy):
+    merged = {"minReplicas": 1, "maxReplicas": 4, "rdzvBackend": None, **policy}
+    single = {"elasticPolicy": merged, "pytorchReplicaSpecs": {"Worker": {"replicas": merged["minReplicas"]}}}
+    assert warned(job("pytorch-elastic", {"spec": single})) == []
+
+
 def test_a_stored_job_stays_valid_when_its_sizes_or_its_maximum_change():
     sizes = job("pytorch-elastic", {"spec": {"elasticPolicy": {"allowedSizes": [2, 4, 8]}}})
     assert "minReplicas is 1, which allowedSizes does not allow" in warned(sizes, stored=True)[0]
