@@ -1,4 +1,4 @@
-"""The entry point by which torchrun finds the rendezvous backend `elastic` (group `torchrun.handlers`).
+"""The entry points by which torchrun finds the rendezvous backends `elastic` and `elastic-etcd` (group `torchrun.handlers`).
 
 Importing this module is cheap: torch is imported only when torchrun, which has imported it already, asks for the handler.
 """
@@ -12,5 +12,12 @@ if typing.TYPE_CHECKING:
 def register() -> "typing.Callable[[RendezvousParameters], RendezvousHandler]":
     """torchrun calls this without arguments; it returns the function that creates a handler from torchrun's parameters."""
     from elastic_worker.agent.handler import create
+
+    return create
+
+
+def register_etcd() -> "typing.Callable[[RendezvousParameters], RendezvousHandler]":
+    """The same for `elastic-etcd`. torch has an `etcd` of its own and refuses another one of that name."""
+    from elastic_worker.etcd.backend import create
 
     return create

@@ -1,7 +1,7 @@
-"""torchrun's rendezvous backend `elastic`.
+"""torchrun's rendezvous handler, and its backend `elastic`, which meets at the rendezvous server.
 
 The handler waits at the barrier, hosts the generation's store on rank 0, sends torchrun back to the barrier when the world changes, and
-kills workers that do not stop. The server decides who is in the world and which restarts are charged to the job.
+kills workers that do not stop. The rendezvous decides who is in the world and which restarts are charged to the job.
 """
 
 import datetime
@@ -23,17 +23,19 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from elastic_worker import settings
-from elastic_worker.agent.presence import Presence, View
+from elastic_worker.agent.presence import Presence
 from elastic_worker.agent.store import AgentStore, Store, open_tcp_store, uses_libuv
+from elastic_worker.agent.view import Rendezvous, View
 from elastic_worker.agent.workers import LocalWorkers
 
 log = logging.getLogger(__name__)
 
+OnSignal = typing.Callable[[int], None]
 BACKEND = "elastic"
 STORE_TIMEOUT = datetime.timedelta(seconds=300)
 STORE_CONNECT = datetime.timedelta(seconds=2)
 STORE_ATTEMPTS = 8
-SERVER_AWAY_S = 600.0
+AWAY_S = 600.0
 DENIED_S = 15.0
 POLL_S = 1.0
 WORKERS_PORT = "elastic/workers_port"
@@ -42,17 +44,25 @@ WORKERS_PORT = "elastic/workers_port"
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
     """torchrun calls this with its rendezvous options."""
     own = settings.read(os.environ, endpoint=parameters.endpoint, job=parameters.run_id, local_address=parameters.local_addr)
-    away_s = parameters.get_as_int("server_away_timeout") or SERVER_AWAY_S
-    return ElasticHandler(own, away_s=float(away_s))
+    away_s = float(parameters.get_as_int("server_away_timeout") or AWAY_S)
+
+    def presence(on_signal: OnSignal) -> Rendezvous:
+        return Presence(own, on_signal=on_signal)
+
+    return ElasticHandler(presence, backend=BACKEND, job=own.job, address=own.address, away_s=away_s)
 
 
 class ElasticHandler(RendezvousHandler):
-    """One agent's side of the rendezvous."""
+    """One agent's side of a rendezvous. The backends differ only in their presence."""
 
-    def __init__(self, own: settings.Settings, *, away_s: float = SERVER_AWAY_S) -> None:
-        self._settings = own
+    def __init__(
+        self, presence: typing.Callable[[OnSignal], Rendezvous], *, backend: str, job: str, address: str, away_s: float = AWAY_S
+    ) -> None:
+        self._backend = backend
+        self._job = job
+        self._address = address
         self._away_s = away_s
-        self._presence = Presence(own, on_signal=self._on_signal)
+        self._presence = presence(self._on_signal)
         self._is_started = False
         self._has_wake_fd = False
         self._is_terminating = threading.Event()
@@ -63,10 +73,10 @@ class ElasticHandler(RendezvousHandler):
     # --- what torchrun calls ---
 
     def get_backend(self) -> str:
-        return BACKEND
+        return self._backend
 
     def get_run_id(self) -> str:
-        return self._settings.job
+        return self._job
 
     @property
     def use_agent_store(self) -> bool:
@@ -76,8 +86,8 @@ class ElasticHandler(RendezvousHandler):
         self._start()
         trouble = self._leave_world()
         while True:
-            own = open_tcp_store(self._settings.address, 0, os.environ, is_master=True, timeout=STORE_TIMEOUT)
-            self._presence.announce_ready(after=self._generation, store="{}:{}".format(self._settings.address, own.port), trouble=trouble)
+            own = open_tcp_store(self._address, 0, os.environ, is_master=True, timeout=STORE_TIMEOUT)
+            self._presence.announce_ready(after=self._generation, store="{}:{}".format(self._address, own.port), trouble=trouble)
             view = self._wait_for_world()
             self._generation = view.generation
             self._presence.enter(view)
@@ -107,7 +117,7 @@ class ElasticHandler(RendezvousHandler):
         return bool(self._presence.view.closed)
 
     def set_closed(self) -> None:
-        """Leave the world. Only the server can close a job's rendezvous for everyone."""
+        """Leave the world. One agent cannot close a job's rendezvous for everyone."""
         self._presence.leave("torchrun closed the rendezvous")
 
     def shutdown(self) -> bool:
@@ -171,7 +181,7 @@ class ElasticHandler(RendezvousHandler):
             if presence.denied and presence.away_s > DENIED_S:
                 raise RendezvousConnectionError(presence.denied)
             if presence.away_s > self._away_s:
-                raise RendezvousConnectionError("the rendezvous server could not be reached for {:.0f} s".format(self._away_s))
+                raise RendezvousConnectionError("{} could not be reached for {:.0f} s".format(presence.peer, self._away_s))
             if view.waiting and view.waiting != logged_reason:
                 logged_reason = view.waiting
                 log.info("waiting at the rendezvous: %s", logged_reason)
@@ -219,7 +229,7 @@ class ElasticHandler(RendezvousHandler):
         return bool(view.reform or view.closed or view.done or self._presence.refused) or view.generation not in (0, generation)
 
     def _on_signal(self, number: int) -> None:
-        """This process got a signal. torch acts on it; the server is notified now."""
+        """This process got a signal. torch acts on it; the rendezvous is notified now."""
         if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT) and not self._is_terminating.is_set():
             self._is_terminating.set()
             self._presence.leave("received {}".format(signal.Signals(number).name), by_signal=True)

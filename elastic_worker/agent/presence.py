@@ -5,17 +5,16 @@ It decides nothing; the handler does.
 """
 
 import collections
-import contextlib
 import json
 import os
 import random
-import select
-import socket
 import ssl
 import threading
 import time
 import typing
 
+from elastic_worker.agent.view import View
+from elastic_worker.agent.wake import Wake, wait_readable
 from elastic_worker.agent.websocket import Broken, Denied, WebSocket
 from elastic_worker.settings import Settings
 
@@ -38,40 +37,14 @@ _AT = "at"
 Message = typing.Dict[str, typing.Any]
 
 
-class View:
-    """The server's last view for this member. elastic/membership/wire.py describes the fields."""
-
-    def __init__(self, fields: typing.Mapping[str, typing.Any]) -> None:
-        self.generation = int(fields.get("generation", 0))
-        self.id = str(fields.get("id", ""))
-        self.rank = int(fields.get("rank", 0))
-        self.size = int(fields.get("size", 0))
-        self.store = str(fields.get("store", ""))
-        self.reform = str(fields.get("reform", ""))
-        self.waiting = str(fields.get("waiting", ""))
-        self.finished = str(fields.get("finished", ""))
-        self.leaving = str(fields.get("leaving", ""))
-        self.closed = str(fields.get("closed", ""))
-        self.done = bool(fields.get("done", False))
-        self.peers_finished = bool(fields.get("peers_finished", False))
-        self.grace_s = float(fields.get("grace_s", 30.0))
-        self.unacknowledged_restarts = fields.get("uncounted", [])
-
-
 def _ago_s(at: float) -> float:
     return round(time.monotonic() - at, 3)
 
 
-def _wait_readable(seconds: float, *descriptors: int) -> typing.Set[int]:
-    """Those of these descriptors that are readable. Unlike select, poll takes descriptors above 1023."""
-    poller = select.poll()
-    for descriptor in descriptors:
-        poller.register(descriptor, select.POLLIN)
-    return {descriptor for descriptor, _ in poller.poll(max(0.0, seconds) * 1000)}
-
-
 class Presence:
     """The connection of one agent. It lives as long as the agent."""
+
+    peer = "the rendezvous server"
 
     def __init__(self, settings: Settings, *, on_signal: typing.Callable[[int], None]) -> None:
         self._settings = settings
@@ -94,9 +67,7 @@ class Presence:
         self._outbox = collections.deque(maxlen=OUTBOX)  # type: typing.Deque[Message]
         self._is_ending = False
         self._has_view = False  # whether the server sent a view on this connection
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
+        self._wake = Wake()
         self._thread = threading.Thread(target=self._run, name="elastic-presence", daemon=True)
 
     # --- for the agent's thread ---
@@ -107,7 +78,7 @@ class Presence:
     @property
     def wake_fd(self) -> int:
         """For signal.set_wakeup_fd: a signal wakes the thread, which notifies the server at once."""
-        return self._wake_out.fileno()
+        return self._wake.signal_fd
 
     @property
     def view(self) -> View:
@@ -145,7 +116,7 @@ class Presence:
             if trouble:
                 message["trouble"] = trouble
             self._outbox.append(message)
-        self._wake()
+        self._wake.up()
 
     def enter(self, view: View) -> None:
         """Present this world from now on as the one that this agent is in."""
@@ -165,7 +136,7 @@ class Presence:
                 return
             self._states[kind] = message
             self._outbox.append(message)
-        self._wake()
+        self._wake.up()
 
     def leave(self, reason: str, *, by_signal: bool = False) -> None:
         """Leave cleanly, and wait up to LEAVE_S until the message is sent."""
@@ -174,7 +145,7 @@ class Presence:
                 return
             self._is_ending = True
             self._outbox.append({"t": "leave", "reason": reason, "by_signal": by_signal})
-        self._wake()
+        self._wake.up()
         if threading.current_thread() is not self._thread and self._thread.is_alive():
             self._thread.join(LEAVE_S)
 
@@ -182,14 +153,9 @@ class Presence:
         """Leave and free the sockets. No signal may be written to `wake_fd` after this."""
         self.leave("closed")
         if not self._thread.is_alive():
-            self._wake_in.close()
-            self._wake_out.close()
+            self._wake.close()
 
     # --- the thread ---
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the thread as well
-            self._wake_out.send(b"\0")
 
     def _run(self) -> None:
         back_off_s = FIRST_BACK_OFF_S
@@ -231,7 +197,7 @@ class Presence:
 
     def _should_end_after(self, seconds: float) -> bool:
         """Wait before the next attempt. True if this presence is to end: then there is nothing left to send."""
-        _wait_readable(seconds, self._wake_in.fileno())
+        wait_readable(seconds, self._wake.fileno())
         self._read_signals()
         with self.changed:
             return self._is_ending or bool(self._refused)
@@ -254,7 +220,7 @@ class Presence:
                     websocket.close()
                     return True
             wait_s = max(0.0, beat_at - time.monotonic())
-            readable = _wait_readable(wait_s, websocket.fileno(), self._wake_in.fileno())
+            readable = wait_readable(wait_s, websocket.fileno(), self._wake.fileno())
             self._read_signals()
             if websocket.fileno() in readable and self._receive(websocket.receive()):
                 websocket.close()
@@ -307,10 +273,5 @@ class Presence:
         return False
 
     def _read_signals(self) -> None:
-        try:
-            numbers = self._wake_in.recv(4096)
-        except BlockingIOError:
-            return
-        for number in numbers:
-            if number:
-                self._on_signal(number)
+        for number in self._wake.signals():
+            self._on_signal(number)

@@ -7,7 +7,7 @@ import time
 import typing
 
 from elastic_worker.agent import children
-from elastic_worker.agent.presence import Presence, View
+from elastic_worker.agent.view import Rendezvous, View
 from elastic_worker.gloo_deadlock.last_workers import LastWorkers
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ REPORT_WAIT_S = 0.5
 class LocalWorkers:
     """The workers of one generation. `is_terminating` is set once the whole pod is ending."""
 
-    def __init__(self, presence: Presence, *, generation: int, is_terminating: threading.Event) -> None:
+    def __init__(self, presence: Rendezvous, *, generation: int, is_terminating: threading.Event) -> None:
         self._presence = presence
         self._is_terminating = is_terminating
         self.generation = generation

@@ -10,7 +10,7 @@ import typing
 
 DISTRIBUTION = "elastic-worker-delivered"
 METADATA = "Metadata-Version: 2.1\nName: {}\nVersion: {}\nSummary: the rendezvous backend elastic, delivered into this container\n"
-ENTRY_POINTS = "[torchrun.handlers]\nelastic = elastic_worker.torchrun:register\n"
+ENTRY_POINTS = "[torchrun.handlers]\nelastic = elastic_worker.torchrun:register\nelastic-etcd = elastic_worker.torchrun:register_etcd\n"
 VERSION = "0.1.0"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -1,0 +1,71 @@
+"""What an agent's handler sees of a rendezvous, and what it reports to it. Each backend implements Rendezvous."""
+
+import threading
+import typing
+
+
+class View:
+    """What one member knows of its rendezvous. elastic/membership/wire.py describes the fields."""
+
+    def __init__(self, fields: typing.Mapping[str, typing.Any]) -> None:
+        self.generation = int(fields.get("generation", 0))
+        self.id = str(fields.get("id", ""))
+        self.rank = int(fields.get("rank", 0))
+        self.size = int(fields.get("size", 0))
+        self.store = str(fields.get("store", ""))
+        self.reform = str(fields.get("reform", ""))
+        self.waiting = str(fields.get("waiting", ""))
+        self.finished = str(fields.get("finished", ""))
+        self.leaving = str(fields.get("leaving", ""))
+        self.closed = str(fields.get("closed", ""))
+        self.done = bool(fields.get("done", False))
+        self.peers_finished = bool(fields.get("peers_finished", False))
+        self.grace_s = float(fields.get("grace_s", 30.0))
+        self.unacknowledged_restarts = fields.get("uncounted", [])
+
+
+class Rendezvous(typing.Protocol):
+    """One agent's side of a rendezvous; it lives as long as the agent. A thread of its own keeps the view current."""
+
+    peer: str
+    """What this agent talks to, in words."""
+    changed: threading.Condition
+    """Notified when the view changes."""
+
+    def start(self) -> None:
+        """Begin to talk."""
+
+    @property
+    def wake_fd(self) -> int:
+        """For signal.set_wakeup_fd: a signal wakes the thread, which acts at once."""
+
+    @property
+    def view(self) -> View:
+        """The newest view."""
+
+    @property
+    def refused(self) -> str:
+        """Why this incarnation must end; empty if it need not."""
+
+    @property
+    def denied(self) -> str:
+        """Why the peer denies this agent everything; empty if it does not."""
+
+    @property
+    def away_s(self) -> float:
+        """How long the peer has not been reached."""
+
+    def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
+        """Report that this agent left the world `after` and waits at the barrier for the next one."""
+
+    def enter(self, view: View) -> None:
+        """Present this world from now on as the one that this agent is in."""
+
+    def report_state(self, kind: str, **fields: typing.Any) -> None:
+        """Report once that the workers of the current world have `started`, `failed` or `finished`."""
+
+    def leave(self, reason: str, *, by_signal: bool = False) -> None:
+        """Leave cleanly, within seconds."""
+
+    def close(self) -> None:
+        """Leave and free everything. No signal may be written to `wake_fd` after this."""

@@ -1,0 +1,34 @@
+"""The etcd that a presence talks to."""
+
+import typing
+
+from elastic_worker.etcd.gateway import Answer, Body, Gateway
+from elastic_worker.etcd.mirror import Watch, Watching
+from elastic_worker.etcd.settings import Settings
+
+
+class Etcd(typing.Protocol):
+    """What a presence needs of an etcd."""
+
+    def call(self, path: str, body: Body) -> Answer:
+        """The answer. Raises Unreachable or Refused."""
+
+    def watch(self, request: Body) -> Watching:
+        """Open a watch."""
+
+    def hurry(self, call_s: float) -> None:
+        """Wait less for each call from now on."""
+
+    def close(self) -> None:
+        """Call no more."""
+
+
+class Client(Gateway):
+    """A real one, over its gateway."""
+
+    def __init__(self, settings: Settings, *, wake: typing.Callable[[], None]) -> None:
+        super().__init__(settings.endpoints, tls=settings.tls, login=settings.login)
+        self._on_change = wake
+
+    def watch(self, request: Body) -> Watching:
+        return Watch(self.stream("watch", request), self._on_change)

@@ -1,0 +1,321 @@
+"""What one member does next, from the records under the job's prefix. Pure: every member decides the same from the same records.
+
+A member sees itself in a world, at the barrier, or done (Sight). Where the world must change, the member whose turn it is writes the next
+one (Write), by one transaction that fails if anything it rests on has changed. Waits are measured by how long this member itself has
+watched a fact hold; clocks of two hosts are never compared.
+"""
+
+import dataclasses
+import typing
+
+from elastic_worker.etcd.group import Group, Rules, Standing, listed
+from elastic_worker.etcd.records import MEMBERS, Records, Round, Seat, World, clipped
+
+MOST_DELETED = 16
+"""Records of members that have left, deleted with one write; etcd allows 128 comparisons in a transaction."""
+TURN_S = 1.0
+"""For the member whose turn it is to write; then it is the next one's."""
+LAST_CALLS = 10
+"""So many times last_call_s at most does a world wait for newcomers that keep coming."""
+START, PLAN, DISRUPTION, COLLATERAL, USER = "start", "plan", "disruption", "collateral", "user"
+DONE = "the training has ended: its other workers are done, and nobody is taken in any more"
+
+Fact = typing.Tuple[typing.Any, ...]
+Since = typing.Mapping[Fact, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Me:
+    """The member that decides."""
+
+    name: str
+    incarnation: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+    """What this member knows of itself; elastic_worker.agent.view describes the fields."""
+
+    generation: int = 0
+    rank: int = 0
+    size: int = 0
+    store: str = ""
+    reform: str = ""
+    waiting: str = ""
+    finished: str = ""
+    closed: str = ""
+    leaving: str = ""
+    peers_finished: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """The next state of the world. `unchanged` are the members' keys that must still have these revisions; `deleted` go with it."""
+
+    world: World
+    unchanged: typing.Tuple[typing.Tuple[str, int], ...] = ()
+    deleted: typing.Tuple[typing.Tuple[str, int], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What this member sees, what it writes, since when the facts hold that it waits for, and when time alone may change something."""
+
+    sight: Sight
+    write: typing.Optional[Write]
+    since: Since
+    look_again_at: typing.Optional[float]
+
+
+class Waits:
+    """How long facts have held, as one member has watched them. One that a decision does not ask about is forgotten."""
+
+    def __init__(self, since: Since, now: float) -> None:
+        self._before = since
+        self._now = now
+        self.since = {}  # type: typing.Dict[Fact, float]
+        self.look_again_at = None  # type: typing.Optional[float]
+
+    def held(self, fact: Fact, seconds: float) -> bool:
+        """Whether this fact, which holds now, has held for so long."""
+        began = self.since[fact] = self._before.get(fact, self._now)
+        if self._now >= began + seconds:
+            return True
+        at = began + seconds
+        self.look_again_at = at if self.look_again_at is None else min(at, self.look_again_at)
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What the group does next: nothing (`waiting` says for what), or somebody writes this."""
+
+    waiting: str = ""
+    write: typing.Optional[Write] = None
+    writers: typing.Tuple[str, ...] = ()
+
+
+def decide(records: Records, me: Me, rules: Rules, *, since: Since, now: float) -> Decision:
+    """What this member sees and does, given since when it has watched which facts."""
+    group, waits = Group(records, rules), Waits(since, now)
+    closed = _closed(group)
+    if closed:
+        return Decision(Sight(closed=closed), None, waits.since, None)
+    if _is_done(group, waits):
+        return Decision(_sight(group, me, None, Step(DONE)), None, waits.since, waits.look_again_at)
+    over = _over(group, waits)
+    step = _change(group, waits) if over is None else _form(group, waits, over)
+    write = step.write if step.write is not None and _is_turn(step, me, waits) else None
+    return Decision(_sight(group, me, over, step), write, waits.since, waits.look_again_at)
+
+
+def _closed(group: Group) -> str:
+    if group.expected is not None and group.expected.closed:
+        return group.expected.closed
+    return group.world.closed if group.world is not None else ""
+
+
+def _is_turn(step: Step, me: Me, waits: Waits) -> bool:
+    """The first writer writes at once, the others where those before them did not."""
+    if me.name not in step.writers or step.write is None:
+        return False
+    fact = ("turn", step.write.world.generation, step.write.unchanged, step.write.world.round is None)
+    return waits.held(fact, step.writers.index(me.name) * TURN_S)
+
+
+# --- whether the world stands
+
+
+def _over(group: Group, waits: Waits) -> typing.Optional[Round]:
+    """Why the current world must be left; None while it stands."""
+    world = group.world
+    if world is None:
+        return Round("the first members have come", START)
+    works_on = bool(group.those(Standing.WORKING))
+    if group.has_finished and works_on and world.round is None:
+        return None
+    if world.round is not None:
+        return world.round
+    broken = _broken(group)
+    may_finish = broken is not None and broken.cause == USER and works_on
+    if may_finish and not waits.held(("failed", world.generation), group.rules.peers_s):
+        return None
+    return broken
+
+
+def _broken(group: Group) -> typing.Optional[Round]:
+    """What broke the world: a member lost to something else than its workers comes before failed workers, for it made them fail."""
+    assert group.world is not None
+    lost = [name for name in group.those(Standing.GONE) if group.failure(name) is None]
+    if lost:
+        return Round("{} was lost".format(lost[0]) if not _left(group, lost[0]) else _left(group, lost[0]), DISRUPTION)
+    troubled = [name for name in group.those(Standing.BACK) if group.members[name].trouble]
+    if troubled:
+        return Round("{}: {}".format(troubled[0], group.members[troubled[0]].trouble), DISRUPTION)
+    for first in group.failed():
+        failure = group.failure(first)
+        status = failure.status if failure is not None else None
+        return Round("a worker of {} ended{}".format(first, "" if status is None else " with status {}".format(status)), USER)
+    back = group.those(Standing.BACK)
+    return Round("{} came back".format(back[0]), DISRUPTION) if back else None
+
+
+def _left(group: Group, name: str) -> str:
+    present = group.records.members.get(name)
+    return "{} left: {}".format(name, present.record.left) if present is not None and present.record.left else ""
+
+
+# --- a world that stands
+
+
+def _change(group: Group, waits: Waits) -> Step:
+    """Whether members of a world that stands are asked back, so that others can join or must go."""
+    world, rules = group.world, group.rules
+    assert world is not None
+    if group.has_finished:
+        return Step("other members of generation {} are finishing their work".format(world.generation))
+    wanted = group.target()
+    if not wanted or set(wanted) == set(group.ranks):
+        return Step("generation {} trains with {} members, and no more are taken in".format(world.generation, len(world.seats)))
+    going = [name for name in group.ranks if name not in wanted]
+    coming = [name for name in wanted if name not in group.ranks]
+    if going:
+        cause = next((group.leaving(name) for name in going if group.leaving(name)), PLAN)
+        return _call(group, Round(clipped("{} must go ({})".format(listed(going), cause)), cause))
+    calm = _waiting_for(group, waits, coming) if len(wanted) < rules.max else ""
+    return Step(calm) if calm else _call(group, Round(clipped("{} joined".format(listed(coming))), PLAN))
+
+
+def _waiting_for(group: Group, waits: Waits, coming: typing.Sequence[str]) -> str:
+    """Who else is waited for, in words: with a controller expected members, without one the last call."""
+    rules, generation = group.rules, group.world.generation if group.world is not None else 0
+    if group.expected is not None:
+        absent = group.absent()
+        if absent and not waits.held(("enough", generation), rules.straggler_s):
+            return "waiting for {}".format(listed(absent))
+        return ""
+    is_calm = waits.held(("came", generation, frozenset(coming)), rules.last_call_s)
+    is_late = waits.held(("enough", generation), rules.last_call_s * LAST_CALLS)
+    return "" if is_calm or is_late else "waiting {:g} s for others that may come".format(rules.last_call_s)
+
+
+def _call(group: Group, round: Round) -> Step:
+    assert group.world is not None
+    return Step("a new world forms: {}".format(round.reason), Write(dataclasses.replace(group.world, round=round)), _awake(group))
+
+
+def _awake(group: Group) -> typing.Tuple[str, ...]:
+    return tuple(group.those(Standing.WORKING))
+
+
+# --- a world that is to be formed
+
+
+def _form(group: Group, waits: Waits, over: Round) -> Step:
+    """Seal the next world once everybody who must be waited for is there."""
+    if group.rules.needs_controller and group.expected is None:
+        return Step("waiting for the controller to say who is expected")
+    chosen = group.target()
+    late = [name for name in chosen if group.standings.get(name) in (Standing.WORKING, Standing.FAILED)]
+    if late:
+        if not waits.held(("over", _generation(group)), group.rules.grace_s + group.rules.drain_s):
+            return Step("waiting for {} to come back from generation {}".format(listed(late), _generation(group)))
+        chosen = group.target(without=late)
+    if not chosen:
+        return Step(_too_few(group))
+    survivors = [name for name in chosen if name in group.those(Standing.BACK)]
+    if len(chosen) < group.rules.max and len(survivors) < group.rules.min:
+        waiting = _waiting_for(group, waits, chosen)
+        if waiting:
+            return Step(waiting)
+    write = _seal(group, over, group.by_rank(chosen))
+    return Step("a new world is being sealed", write, chosen)
+
+
+def _generation(group: Group) -> int:
+    return group.world.generation if group.world is not None else 0
+
+
+def _too_few(group: Group) -> str:
+    here = [name for name in group.candidates() if not group.leaving(name)]
+    if group.rules.sizes:
+        return "{} here, and no allowed size fits: {}".format(len(here), ", ".join(str(size) for size in group.rules.sizes))
+    return "{} of at least {} members {} here".format(len(here), group.rules.min, "is" if len(here) == 1 else "are")
+
+
+def _is_done(group: Group, waits: Waits) -> bool:
+    """Whether the work is done: somebody has finished, and those who were interrupted cannot form a world."""
+    if not group.has_finished or group.those(Standing.WORKING):
+        return False
+    if not group.those(Standing.BACK, Standing.FAILED):
+        return True
+    if group.target():
+        return False
+    return not group.absent() or waits.held(("may come", _generation(group)), group.rules.late_s)
+
+
+def _seal(group: Group, over: Round, by_rank: typing.Tuple[str, ...]) -> Write:
+    restarts, closed = _charged(group)
+    generation = group.next_generation()
+    present = group.records.members
+    seats = tuple(Seat(name, present[name].record.incarnation) for name in by_rank)
+    reason = "{}; {} {}".format(over.reason, len(seats), "member" if len(seats) == 1 else "members")
+    world = World(generation, seats, present[by_rank[0]].record.store, clipped(reason), over.cause, restarts)
+    if closed and group.world is not None:
+        world = dataclasses.replace(group.world, restarts=restarts, round=None, closed=clipped("{}, and {}".format(over.reason, closed)))
+    left = sorted(name for name, member in present.items() if member.record.left and name not in by_rank)
+    return Write(
+        world,
+        tuple((MEMBERS + name, present[name].written) for name in by_rank),
+        tuple((MEMBERS + name, present[name].written) for name in left[:MOST_DELETED]),
+    )
+
+
+# --- what a restart is charged to
+
+
+def _charged(group: Group) -> typing.Tuple[typing.Dict[str, int], str]:
+    """The job's restarts with those that ended the current world, and which part of the budget that uses up."""
+    if group.world is None:
+        return {}, ""
+    counts = dict(group.world.restarts)
+    for cause in _causes(group):
+        counts[cause] = counts.get(cause, 0) + 1
+    limit = group.rules.max_restarts
+    is_spent = limit is not None and counts.get(USER, 0) > limit
+    return counts, "all {} restarts that max_restarts allows are used up".format(limit) if is_spent else ""
+
+
+def _causes(group: Group) -> typing.List[str]:
+    """What ended the current world, seat by seat. The first failed worker is the cause, the others failed with it; where a member was
+    lost, or the world was being left, or somebody had finished, it was none of them.
+    """
+    assert group.world is not None
+    lost = [name for name in group.those(Standing.GONE) if group.failure(name) is None]
+    lost += [name for name in group.those(Standing.BACK) if group.members[name].trouble and group.failure(name) is None]
+    causes = [group.leaving(name) or DISRUPTION for name in lost]
+    if group.world.round is not None:
+        return causes
+    is_collateral = bool(lost) or group.has_finished
+    return causes + [COLLATERAL if is_collateral or place else USER for place, _ in enumerate(group.failed())]
+
+
+# --- what one member sees
+
+
+def _sight(group: Group, me: Me, over: typing.Optional[Round], step: Step) -> Sight:
+    world, leaving = group.world, group.leaving(me.name)
+    seat = world.seats[group.ranks[me.name]] if world is not None and me.name in group.ranks else None
+    if world is None or seat is None or seat.incarnation != me.incarnation or group.standings[me.name] in (Standing.BACK, Standing.GONE):
+        why = "{} is leaving ({})".format(me.name, leaving) if leaving and step.write is None else step.waiting
+        return Sight(waiting=clipped(why), finished=step.waiting if step.waiting == DONE else "", leaving=leaving)
+    others = [standing for name, standing in group.standings.items() if name != me.name]
+    return Sight(
+        generation=world.generation,
+        rank=group.ranks[me.name],
+        size=len(world.seats),
+        store=world.store,
+        reform=clipped(over.reason) if over is not None and group.standings[me.name] is not Standing.FINISHED else "",
+        leaving=leaving,
+        peers_finished=bool(others) and all(standing is Standing.FINISHED for standing in others),
+    )

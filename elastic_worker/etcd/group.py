@@ -1,0 +1,206 @@
+"""Where each member stands, and who belongs into the next world, at which rank. Pure choices over records; nothing is changed here.
+
+A member that must leave is taken only where the job would otherwise fall below its least size, and never as rank 0.
+"""
+
+import dataclasses
+import enum
+import typing
+
+from elastic_worker.etcd.records import Expected, Failed, Member, Present, Records, Seat
+
+
+class Standing(enum.Enum):
+    """Where a seat's member stands."""
+
+    WORKING = "working"
+    FAILED = "failed"  # a worker of it ended by itself; it comes to the barrier
+    BACK = "back"  # at the barrier
+    FINISHED = "finished"  # its workers ended with 0
+    GONE = "gone"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What the next world must keep to, and how long to wait for whom, in seconds.
+
+    last_call_s: without a controller, for a further newcomer. straggler_s: with one, for expected members that are not here.
+    peers_s: after a worker's failure, for its peers to end by themselves: it may be that they were just finishing. drain_s: for a member
+    to come to the barrier, beyond the grace of its workers. late_s: after the work is done, for members that could begin it again.
+    """
+
+    min: int
+    max: int
+    sizes: typing.Tuple[int, ...] = ()
+    grace_s: float = 30.0
+    max_restarts: typing.Optional[int] = None
+    needs_controller: bool = False
+    last_call_s: float = 2.0
+    straggler_s: float = 5.0
+    peers_s: float = 1.0
+    drain_s: float = 10.0
+    late_s: float = 30.0
+
+    def under(self, expected: typing.Optional[Expected]) -> "Rules":
+        """These rules, where a controller says others."""
+        if expected is None:
+            return self
+        return dataclasses.replace(
+            self,
+            min=expected.min,
+            max=expected.max,
+            sizes=expected.sizes,
+            grace_s=expected.grace_s,
+            max_restarts=expected.max_restarts,
+        )
+
+    def allowed_size(self, count: int) -> int:
+        """The largest size that `count` members may form; 0 where they are too few."""
+        count = min(count, self.max)
+        if self.sizes:
+            count = max((size for size in self.sizes if size <= count), default=0)
+        return count if count >= self.min else 0
+
+    @property
+    def least_size(self) -> int:
+        """The smallest size that the job may run at."""
+        return min((size for size in self.sizes if self.min <= size <= self.max), default=self.min)
+
+
+class Group:
+    """The members of a job as the records show them."""
+
+    def __init__(self, records: Records, rules: Rules) -> None:
+        self.rules = rules.under(records.expected)
+        self.records = records
+        self.world = records.world
+        self.expected = records.expected
+        self.members = {name: present.record for name, present in records.members.items() if not present.record.left}
+        self.expected_names = frozenset(records.expected.members) if records.expected is not None else frozenset()
+        self.leave_causes = {leaving.member: leaving.cause for leaving in records.expected.leaving} if records.expected is not None else {}
+        seats = self.world.seats if self.world is not None else ()
+        self.ranks = {seat.name: rank for rank, seat in enumerate(seats)}
+        self.standings = {seat.name: self._standing_of(seat) for seat in seats}
+
+    def _standing_of(self, seat: Seat) -> Standing:
+        assert self.world is not None
+        present = self.records.members.get(seat.name)
+        if present is None or present.record.incarnation != seat.incarnation:
+            return Standing.GONE
+        member = present.record
+        if member.finished == self.world.generation:
+            return Standing.FINISHED
+        if member.left:
+            return Standing.GONE
+        if member.after >= self.world.generation:
+            return Standing.BACK
+        has_failed = member.failed is not None and member.failed.generation == self.world.generation
+        return Standing.FAILED if has_failed else Standing.WORKING
+
+    def those(self, *standings: Standing) -> typing.List[str]:
+        """The seats whose members stand so, by rank."""
+        return [name for name, standing in self.standings.items() if standing in standings]
+
+    def failure(self, name: str) -> typing.Optional[Failed]:
+        """How a worker of this seat has failed in this world, whatever became of its agent since; None if none has."""
+        assert self.world is not None
+        seat = self.world.seats[self.ranks[name]]
+        present = self.records.members.get(name)
+        if present is None or present.record.incarnation != seat.incarnation:
+            return None
+        failed = present.record.failed
+        return failed if failed is not None and failed.generation == self.world.generation else None
+
+    def failed(self) -> typing.List[str]:
+        """The seats of which a worker has failed, the first one first."""
+        found = [(name, failure) for name, failure in ((name, self.failure(name)) for name in self.ranks) if failure is not None]
+        return [name for name, failure in sorted(found, key=lambda item: item[1].at or self.records.members[item[0]].written)]
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether a member of the world is done: nobody is disturbed then who may still save a model."""
+        if self.those(Standing.FINISHED):
+            return True
+        told = self.expected.finished if self.expected is not None else ()
+        return any(name in self.ranks and self.standings[name] is Standing.GONE for name in told) or (self.world is None and bool(told))
+
+    def leaving(self, name: str) -> str:
+        """Why a member must go; empty for one that may stay."""
+        if name in self.leave_causes:
+            return self.leave_causes[name] or "plan"
+        return "plan" if self.expected is not None and name not in self.expected_names else ""
+
+    def newcomers(self) -> typing.List[Member]:
+        """Who waits at the barrier and has no seat, the oldest first."""
+        waiting = [present for name, present in self.records.members.items() if self._is_newcomer(name, present)]
+        return [present.record for present in sorted(waiting, key=lambda present: (present.created, present.record.name))]
+
+    def _is_newcomer(self, name: str, present: Present) -> bool:
+        record = present.record
+        if record.left or max(record.entered, record.finished) > record.after:
+            return False
+        if name not in self.ranks:
+            return True
+        assert self.world is not None
+        return self.world.seats[self.ranks[name]].incarnation != record.incarnation
+
+    def candidates(self) -> typing.List[str]:
+        """Everybody who could be in the next world: survivors by rank, then newcomers by age."""
+        return self.those(Standing.WORKING, Standing.FAILED, Standing.BACK) + [member.name for member in self.newcomers()]
+
+    def target(self, *, without: typing.Collection[str] = ()) -> typing.Tuple[str, ...]:
+        """The members of the next world as things are now, in order of preference; empty where they are too few."""
+        able = [name for name in self.candidates() if name not in without]
+        staying = [name for name in able if not self.leaving(name)]
+        size = self.rules.allowed_size(len(staying))
+        if size:
+            return tuple(staying[:size])
+        held_back = [name for name in able if name in self.leave_causes and name in self.expected_names]
+        needed = self.rules.least_size - len(staying)
+        if needed <= 0 or needed > len(held_back):
+            return ()
+        return (*staying, *held_back[:needed])
+
+    def absent(self) -> typing.List[str]:
+        """Expected members that could be here and are not."""
+        if self.expected is None:
+            return []
+        missing = self.expected_names - self.members.keys() - self.leave_causes.keys() - set(self.expected.pending)
+        return sorted(missing - set(self.expected.finished))
+
+    def by_rank(self, chosen: typing.Tuple[str, ...]) -> typing.Tuple[str, ...]:
+        """Names by rank: survivors keep theirs where the new size has it, holes are filled, and rank 0 is a survivor that stays, if it can.
+
+        Rank 0 holds the store and, for members that re-form in place, the state that the others copy.
+        """
+        placed = [None] * len(chosen)  # type: typing.List[typing.Optional[str]]
+        homeless = []
+        for name in chosen:
+            rank = self.ranks.get(name) if self._is_survivor(name) else None
+            if rank is not None and rank < len(placed):
+                placed[rank] = name
+            else:
+                homeless.append(name)
+        rest = iter(homeless)
+        result = [name if name is not None else next(rest) for name in placed]
+        staying = [rank for rank, name in enumerate(result) if not self.leaving(name)]
+        survivors = [rank for rank in staying if self._is_survivor(result[rank])]
+        first = next(iter(survivors or staying), 0)
+        result[0], result[first] = result[first], result[0]
+        return tuple(result)
+
+    def _is_survivor(self, name: str) -> bool:
+        return self.standings.get(name, Standing.GONE) is not Standing.GONE
+
+    def next_generation(self) -> int:
+        """Above every world that anybody here knows of."""
+        known = [max(present.record.entered, present.record.after) for present in self.records.members.values()]
+        known.append(self.world.generation if self.world is not None else 0)
+        known.append(self.expected.floor if self.expected is not None else 0)
+        return max(known) + 1
+
+
+def listed(names: typing.Sequence[str]) -> str:
+    """Names in words."""
+    shown = list(names) if len(names) <= 4 else [*names[:3], "{} more".format(len(names) - 3)]
+    return shown[0] if len(shown) == 1 else "{} and {}".format(", ".join(shown[:-1]), shown[-1])

@@ -1,0 +1,67 @@
+"""The two leases that an agent keeps: its own, on which its record lies, and the job's, which every agent of the job keeps.
+
+What outlives its writers, the world and the records of members that have ended, lies on the job's lease, and goes once no agent is here.
+"""
+
+import hashlib
+import typing
+
+from elastic_worker.etcd.gateway import Refused, number
+from elastic_worker.etcd.mirror import Caller
+
+
+class Leases:
+    """For one thread. `now` is monotonic."""
+
+    def __init__(self, caller: Caller, *, prefix: str, own_s: int, job_s: int) -> None:
+        self._caller = caller
+        self._own_s = own_s
+        self._job_s = job_s
+        self.own = 0
+        # Every agent knows this id, and any of them may be the first.
+        self.job = int.from_bytes(hashlib.sha256(prefix.encode()).digest()[:8], "big") >> 2 | 1
+        self.renewed_at = float("-inf")
+        """When the newest answer was asked for that this agent's lease holds."""
+        self.renew_at = 0.0
+        self._renew_job_at = 0.0
+
+    def keep(self, now: float) -> bool:
+        """Renew what is due. False where this agent's lease is over; the next call asks for a new one."""
+        if not self.own:
+            self.own = number(self._caller.call("lease/grant", {"TTL": str(self._own_s)}), "ID")
+        elif now < self.renew_at:
+            self._keep_job(now)
+            return True
+        elif not self._is_alive(self.own):
+            self.own = 0
+            return False
+        self.renewed_at, self.renew_at = now, now + self._own_s / 3
+        self._keep_job(now)
+        return True
+
+    def forget(self, lease: int) -> None:
+        """etcd does not know this lease."""
+        if lease == self.job:
+            self._renew_job_at = 0.0
+        elif lease == self.own:
+            self.own = 0
+
+    def revoke(self) -> None:
+        """End this agent's own lease, and what lies on it."""
+        if self.own:
+            self._caller.call("lease/revoke", {"ID": str(self.own)})
+
+    def _keep_job(self, now: float) -> None:
+        if now < self._renew_job_at:
+            return
+        if not self._is_alive(self.job):
+            try:
+                self._caller.call("lease/grant", {"ID": str(self.job), "TTL": str(self._job_s)})
+            except Refused as error:
+                if "lease already exists" not in str(error):
+                    raise
+        self._renew_job_at = now + self._job_s / 5
+
+    def _is_alive(self, lease: int) -> bool:
+        result = self._caller.call("lease/keepalive", {"ID": str(lease)}).get("result")
+        return isinstance(result, dict) and number(typing.cast(typing.Dict[str, typing.Any], result), "TTL") > 0

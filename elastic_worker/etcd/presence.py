@@ -1,0 +1,376 @@
+"""One agent's side of a rendezvous in etcd: a thread that keeps a lease and this member's record, watches the prefix, and carries out
+what is decided (elastic_worker.etcd.decide).
+
+The thread that keeps the lease is the one that decides: a member whose lease holds is one that can act. A member whose lease was lost,
+while it was stopped or cut off, is another incarnation from then on and comes to the barrier.
+"""
+
+import dataclasses
+import logging
+import os
+import threading
+import time
+import typing
+
+from elastic_worker.agent.view import View
+from elastic_worker.agent.wake import Wake, wait_readable
+from elastic_worker.etcd.client import Client, Etcd
+from elastic_worker.etcd.decide import Me, Sight, Write, decide
+from elastic_worker.etcd.gateway import Answer, Body, Refused, Unreachable, number
+from elastic_worker.etcd.leases import Leases
+from elastic_worker.etcd.mirror import Behind, Mirror, encoded
+from elastic_worker.etcd.records import MEMBERS, Failed, Member, Records, Seal, clipped
+from elastic_worker.etcd.settings import Settings
+from elastic_worker.etcd.transaction import transaction
+
+log = logging.getLogger(__name__)
+
+CHECK_S = 3.0
+FIRST_BACK_OFF_S = 0.05
+LONGEST_BACK_OFF_S = 1.0
+LEAVE_S = 2.0
+LEASE_OVER = "the lease of this member ended while etcd did not hear from it"
+LEAVE_CALL_S = 0.8
+ACT_S = 1.0
+"""How long a write may take to come by the watch, before another one is tried."""
+
+
+class EtcdPresence:
+    """The presence of one agent. It lives as long as the agent."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_signal: typing.Callable[[int], None],
+        clock: typing.Callable[[], float] = time.monotonic,
+        etcd: typing.Optional[Etcd] = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._on_signal = on_signal
+        self.peer = "etcd at {}".format(",".join(str(endpoint) for endpoint in settings.endpoints))
+        self._process = "{}/{}-{}-{}".format(settings.pod_uid or settings.member, int(time.time() * 1000), os.getpid(), os.urandom(3).hex())
+        self._wake = Wake()
+        self._etcd = etcd or Client(settings, wake=self._wake.up)
+        self._seal = Seal(settings.token, settings.job)
+        self._mirror = Mirror(self._etcd, prefix=settings.prefix, seal=self._seal, open_watch=self._etcd.watch)
+        self._leases = Leases(self._etcd, prefix=settings.prefix, own_s=settings.lease_s, job_s=settings.linger_s)
+
+        self.changed = threading.Condition()  # guards what follows
+        self._view = View({})
+        self._refused = ""
+        self._denied = ""
+        self._away_since = self._clock()  # type: typing.Optional[float]
+        self._renewed_at = float("-inf")
+        self._is_ready = False
+        self._generation = 0
+        self._stray = ""
+        self._ready = None  # type: typing.Optional[Member]
+        self._failed = None  # type: typing.Optional[Failed]
+        self._finished = 0
+        self._is_ending = False
+        self._left = ""
+
+        self._incarnations = 1  # the thread's own from here
+        self._check_at = 0.0
+        self._written = None  # type: typing.Optional[Member]
+        self._written_at = 0
+        self._is_confirmed = False
+        self._acted_on = None  # type: typing.Optional[typing.Tuple[int, float]]
+        self._since = {}  # type: typing.Mapping[typing.Tuple[typing.Any, ...], float]
+        self._look_again_at = None  # type: typing.Optional[float]
+        self._thread = threading.Thread(target=self._run, name="elastic-presence", daemon=True)
+
+    # --- for the agent's thread ---
+
+    def start(self) -> None:
+        if not self._settings.token:
+            log.warning(
+                "ELASTIC_TOKEN is not set: everybody who may write to %s in etcd can forge this job's records", self._settings.prefix
+            )
+        self._thread.start()
+
+    @property
+    def wake_fd(self) -> int:
+        return self._wake.signal_fd
+
+    @property
+    def view(self) -> View:
+        with self.changed:
+            silent_s = self._clock() - self._renewed_at
+            if self._is_ready and self._view.generation and silent_s > self._settings.lease_s:
+                return View({"waiting": "the lease of this member was not renewed for {:.0f} s".format(silent_s)})
+            return self._view
+
+    @property
+    def refused(self) -> str:
+        with self.changed:
+            return self._refused
+
+    @property
+    def denied(self) -> str:
+        with self.changed:
+            return self._denied
+
+    @property
+    def away_s(self) -> float:
+        with self.changed:
+            return self._clock() - self._away_since if self._away_since is not None else 0.0
+
+    def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
+        with self.changed:
+            self._is_ready = True
+            self._stray = ""
+            self._finished = 0
+            self._ready = Member(self._settings.member, "", store, entered=after, after=after, trouble=clipped(trouble))
+            self._view = View({"grace_s": self._view.grace_s, "closed": self._view.closed})
+        self._wake.up()
+
+    def enter(self, view: View) -> None:
+        with self.changed:
+            self._is_ready = False
+            self._generation = view.generation
+        self._wake.up()
+
+    def report_state(self, kind: str, **fields: typing.Any) -> None:
+        """That workers have started is not written: it would cost every member a write and everybody else its event."""
+        with self.changed:
+            generation = int(fields.get("generation", 0))
+            if generation != self._generation or self._is_ready:
+                return
+            if kind == "failed" and (self._failed is None or self._failed.generation != generation):
+                self._failed = Failed(generation, fields.get("status"))
+            elif kind == "finished":
+                self._finished = generation
+        self._wake.up()
+
+    def leave(self, reason: str, *, by_signal: bool = False) -> None:
+        with self.changed:
+            if self._is_ending:
+                return
+            self._is_ending = True
+            self._left = clipped(reason)
+        self._wake.up()
+        if threading.current_thread() is not self._thread and self._thread.is_alive():
+            self._thread.join(LEAVE_S)
+
+    def close(self) -> None:
+        self.leave("closed")
+        if not self._thread.is_alive():
+            self._wake.close()
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        back_off_s = FIRST_BACK_OFF_S
+        while True:
+            for signal in self._wake.signals():
+                self._on_signal(signal)
+            with self.changed:
+                is_over = self._is_ending or bool(self._refused)
+            if is_over:
+                break
+            is_well = self._try()
+            back_off_s = FIRST_BACK_OFF_S if is_well else min(2 * back_off_s, LONGEST_BACK_OFF_S)
+            wait_readable(self._next_in_s() if is_well else back_off_s, self._wake.fileno())
+        self._say_goodbye()
+        self._mirror.end()
+        self._etcd.close()
+
+    def _try(self) -> bool:
+        """One pass; whether all of it went well."""
+        try:
+            self._pass()
+        except Behind as error:
+            log.info("reading %s anew: %s", self._settings.prefix, error)
+            self._mirror.end()
+        except Unreachable as error:
+            self._note_away("{} does not answer: {}".format(self.peer, error), denied="")
+        except Refused as error:
+            words = "{} refuses: {}".format(self.peer, error)
+            self._note_away(words, denied=words)
+        except Exception:
+            log.exception("the rendezvous in etcd met what it does not know")
+            self._mirror.end()
+        else:
+            with self.changed:
+                self._away_since, self._denied = None, ""
+            return True
+        return False
+
+    def _pass(self) -> None:
+        self._keep_lease()
+        if not self._mirror.is_current:
+            self._mirror.begin()
+            self._is_confirmed = self._written is not None
+            self._check_at = self._clock() + CHECK_S
+        self._mirror.catch_up()
+        if self._clock() >= self._check_at:
+            self._mirror.check()
+            self._check_at = self._clock() + CHECK_S
+        records = self._mirror.records()
+        self._look_for_own_key(records)
+        with self.changed:
+            if self._refused:
+                return
+        self._publish(records)
+        self._decide(records)
+
+    def _next_in_s(self) -> float:
+        moments = [self._leases.renew_at, self._check_at]
+        if self._look_again_at is not None:
+            moments.append(self._look_again_at)
+        return max(0.0, min(moments) - self._clock())
+
+    def _note_away(self, words: str, *, denied: str) -> None:
+        self._mirror.end()  # what it holds may be old by the time etcd answers
+        with self.changed:
+            if self._away_since is None:
+                self._away_since = self._clock()
+                log.warning("%s", words)
+            self._denied = denied
+            if self._is_ready:
+                self._view = View({"grace_s": self._view.grace_s, "waiting": clipped(words)})
+            self.changed.notify_all()
+
+    def _lose(self, reason: str) -> None:
+        """This incarnation is over, and its seat with it. The record of one that has finished lies on the job's lease and stays."""
+        if self._finished:
+            return
+        log.warning("%s; it presents itself anew", reason)
+        self._incarnations += 1
+        self._written, self._is_confirmed = None, False
+        with self.changed:
+            if not self._is_ready:
+                self._stray = reason
+            self._show(Sight())
+
+    # --- this member's record
+
+    def _keep_lease(self) -> None:
+        now = self._clock()
+        if not self._leases.keep(now):
+            self._lose(LEASE_OVER)
+            self._leases.keep(now)
+        with self.changed:
+            self._renewed_at = self._leases.renewed_at
+
+    @property
+    def _incarnation(self) -> str:
+        return "{}.{}".format(self._process, self._incarnations)
+
+    def _look_for_own_key(self, records: Records) -> None:
+        """Whether this member's key still holds what it wrote: it may be deleted, or taken over by a newer incarnation."""
+        present = records.members.get(self._settings.member)
+        if self._written is not None and self._mirror.written(self._settings.member) >= self._written_at:
+            self._is_confirmed = True
+        is_others = present is not None and not present.record.incarnation.startswith(self._process + ".")
+        if is_others and present is not None and (self._is_confirmed or self._incarnations > 1) and not present.record.left:
+            with self.changed:
+                self._refused = "another agent has come as {}".format(self._settings.member)
+                self.changed.notify_all()
+        elif self._is_confirmed and (present is None or is_others):
+            self._lose("the record of this member was removed from etcd")
+
+    def _publish(self, records: Records) -> None:
+        """Write this member's record where it differs from what was written."""
+        with self.changed:
+            wanted = self._record() if not self._stray else None
+        if wanted is None or wanted == self._written:
+            return
+        answer = self._put(wanted, lease=self._leases.job if wanted.finished else self._leases.own)
+        header = answer.get("header")
+        self._written, self._is_confirmed = wanted, False
+        self._written_at = number(header, "revision") if isinstance(header, dict) else 0
+        with self.changed:
+            if self._failed is not None and not self._failed.at and self._failed is wanted.failed:
+                self._failed = dataclasses.replace(self._failed, at=self._written_at)
+                self._written = dataclasses.replace(wanted, failed=self._failed)  # for this alone nothing is written again
+
+    def _record(self, left: str = "") -> typing.Optional[Member]:
+        """This member's record as it should be. Only with the lock."""
+        ready = self._ready
+        if ready is None:
+            return None
+        return Member(
+            name=ready.name,
+            incarnation=self._incarnation,
+            store=ready.store,
+            entered=max(self._generation, ready.after),
+            after=ready.after,
+            trouble=ready.trouble,
+            failed=self._failed,
+            finished=self._finished,
+            left=left,
+        )
+
+    def _put(self, member: Member, *, lease: int) -> Answer:
+        key = MEMBERS + member.name
+        value = encoded(self._seal.close(key, member))
+        return self._on_lease(lease, "kv/put", {"key": encoded(self._settings.prefix + key), "value": value, "lease": str(lease)})
+
+    def _on_lease(self, lease: int, path: str, body: Body) -> Answer:
+        """Write something that lies on one of the leases; without it, the next pass begins with another one."""
+        try:
+            return self._etcd.call(path, body)
+        except Refused as error:
+            if not error.is_missing_lease:
+                raise
+        self._leases.forget(lease)
+        if lease != self._leases.job:
+            self._lose(LEASE_OVER)
+        raise Behind("a lease has ended")
+
+    # --- what follows from the records
+
+    def _decide(self, records: Records) -> None:
+        me, now = Me(self._settings.member, self._incarnation), self._clock()
+        decision = decide(records, me, self._settings.rules, since=self._since, now=now)
+        self._since, self._look_again_at = decision.since, decision.look_again_at
+        with self.changed:
+            self._show(decision.sight, self._settings.rules.under(records.expected).grace_s)
+            may_act = self._is_confirmed and not self._stray
+        if decision.write is not None and may_act:
+            self._act(records, decision.write, now)
+
+    def _show(self, sight: Sight, grace_s: typing.Optional[float] = None) -> None:
+        """Only with the lock."""
+        fields = {name: getattr(sight, name) for name in sight.__dataclass_fields__}
+        fields["grace_s"] = self._view.grace_s if grace_s is None else grace_s
+        if not self._is_ready and not sight.closed and sight.generation != self._generation and not self._finished:
+            fields = {"grace_s": fields["grace_s"], "reform": self._stray or "the world went on without this member"}
+        view = View(fields)
+        if vars(view) != vars(self._view):
+            self._view = view
+            self.changed.notify_all()
+
+    def _act(self, records: Records, write: Write, now: float) -> None:
+        """Write the next world, unless anything that it rests on has changed."""
+        if self._acted_on is not None and self._acted_on[0] == records.world_written and now < self._acted_on[1] + ACT_S:
+            self._look_again_at = self._acted_on[1] + ACT_S
+            return
+        if self._acted_on is not None and self._acted_on[0] == records.world_written:
+            self._acted_on = None
+            raise Behind("a write did not come back by the watch")
+        lease = self._leases.job
+        body = transaction(records, write, prefix=self._settings.prefix, seal=self._seal, lease=lease)
+        answer = self._on_lease(lease, "kv/txn", body)
+        if answer.get("succeeded") is not True:
+            raise Behind("another member was quicker")
+        self._acted_on = (records.world_written, now)
+        log.info("wrote generation %s: %s", write.world.generation, write.world.round or write.world.closed or write.world.reason)
+
+    # --- the end
+
+    def _say_goodbye(self) -> None:
+        """Say why this member is gone, where a world must know; its lease goes at once."""
+        with self.changed:
+            record = self._record(self._left) if self._generation and not self._finished and not self._refused and not self._stray else None
+        self._etcd.hurry(LEAVE_CALL_S)
+        try:
+            if record is not None and self._written is not None:
+                self._put(record, lease=self._leases.job)
+            self._leases.revoke()
+        except (Unreachable, Refused) as error:
+            log.info("left without a word to etcd: %s", error)

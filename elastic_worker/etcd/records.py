@@ -1,0 +1,335 @@
+"""What lies in etcd under a job's prefix: JSON with a version, every field bounded, sealed by HMAC with the job's token.
+
+    members/NAME   one agent, written by it alone, under its lease
+    world          who is in the world, written by whichever member seals it, by comparison with what was there
+    expected       who should be there, written by a controller, where there is one
+
+Whatever else lies there is refused in words and ignored. Nothing is unpickled. The seal covers the key, so that nobody without the token
+can write a record, or copy one to another key or job.
+"""
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import re
+import typing
+
+VERSION = 1
+WORLD = "world"
+EXPECTED = "expected"
+MEMBERS = "members/"
+MOST_MEMBERS = 8192
+LONGEST_RECORD = 1024 * 1024
+LONGEST_WORDS = 1024
+MOST_GENERATIONS = 2**52
+MOST_RESTARTS = 10**9
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
+PLAIN = re.compile(r"[!#-\[\]-~]{0,300}\Z")
+
+
+class Unusable(ValueError):
+    """A value in etcd that is no record of ours."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """A worker of the member ended by itself in this generation. status: as in a shell; None if unknown.
+
+    at: the revision of the record that said so first; 0 in that record itself.
+    """
+
+    generation: int
+    status: typing.Optional[int] = None
+    at: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One agent. entered: the newest world that it has entered; after: the newest that it has left, 0 for none. It is at the barrier where
+    both are equal. finished: the world in which its workers all ended with 0.
+
+    store: its address if it becomes rank 0. trouble: what broke the world `after` for it. left: why it is gone for good.
+    """
+
+    name: str
+    incarnation: str
+    store: str
+    entered: int = 0
+    after: int = 0
+    trouble: str = ""
+    failed: typing.Optional[Failed] = None
+    finished: int = 0
+    left: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seat:
+    """A member of a world, at the rank of its place there."""
+
+    name: str
+    incarnation: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """Why the members of this world are asked back to the barrier."""
+
+    reason: str
+    cause: str
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """The newest world. restarts: of the job until then, by cause. closed: why no other follows."""
+
+    generation: int
+    seats: typing.Tuple[Seat, ...]
+    store: str
+    reason: str
+    cause: str
+    restarts: typing.Mapping[str, int] = dataclasses.field(default_factory=dict)
+    round: typing.Optional[Round] = None
+    closed: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaving:
+    """A member that must go, and the announced cause."""
+
+    member: str
+    cause: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What a controller says. pending: members that cannot be there yet. finished: members whose pods have ended with 0.
+
+    floor: no world may be numbered below it. max_restarts: None for no limit.
+    """
+
+    members: typing.Tuple[str, ...]
+    min: int
+    max: int
+    pending: typing.Tuple[str, ...] = ()
+    leaving: typing.Tuple[Leaving, ...] = ()
+    finished: typing.Tuple[str, ...] = ()
+    sizes: typing.Tuple[int, ...] = ()
+    grace_s: float = 30.0
+    floor: int = 0
+    max_restarts: typing.Optional[int] = None
+    closed: str = ""
+
+
+Record = typing.Union[Member, World, Expected]
+
+
+class Seal:
+    """Seals what is written under a job's prefix, and opens what was sealed with the same token."""
+
+    def __init__(self, token: str, job: str) -> None:
+        self._key = hashlib.sha256("elastic-etcd/{}\0{}".format(VERSION, job).encode() + b"\0" + token.encode()).digest()
+
+    def close(self, key: str, record: Record) -> bytes:
+        """The value to write under this key."""
+        body = json.dumps(_plain(record), separators=(",", ":"), sort_keys=True)
+        return json.dumps({"v": VERSION, "seal": self._sign(key, body), "body": body}).encode()
+
+    def open(self, key: str, value: bytes) -> Record:
+        """The record that lies under this key. Raises Unusable, and nothing else."""
+        try:
+            if len(value) > LONGEST_RECORD:
+                raise Unusable("it is {} bytes long, more than {}".format(len(value), LONGEST_RECORD))
+            envelope = json.loads(value, parse_int=_short_int)
+            if not isinstance(envelope, dict) or envelope.get("v") != VERSION:
+                raise Unusable("it is no record of version {}".format(VERSION))
+            body, seal = envelope.get("body"), envelope.get("seal")
+            if not isinstance(body, str) or not isinstance(seal, str):
+                raise Unusable("it has no body or no seal")
+            if not hmac.compare_digest(seal.encode(), self._sign(key, body).encode()):
+                raise Unusable("it was not sealed with this job's token")
+            return _read(key, _Fields(json.loads(body, parse_int=_short_int)))
+        except Unusable:
+            raise
+        except (ValueError, RecursionError, UnicodeError) as error:
+            raise Unusable("it is not JSON: {}".format(str(error)[:100])) from None
+
+    def _sign(self, key: str, body: str) -> str:
+        return hmac.new(self._key, "{}\0{}".format(key, body).encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def clipped(words: str) -> str:
+    """This text, cut to what a record may hold."""
+    return words if len(words) <= LONGEST_WORDS else words[: LONGEST_WORDS - 3] + "..."
+
+
+def _short_int(digits: str) -> int:
+    """A number; reading one of a million digits would take seconds."""
+    if len(digits) > 20:
+        raise Unusable("it holds a number of {} digits".format(len(digits)))
+    return int(digits)
+
+
+def _plain(record: Record) -> typing.Dict[str, typing.Any]:
+    fields = dataclasses.asdict(record)
+    fields.pop("name", None)  # the key says it
+    return fields
+
+
+def _read(key: str, fields: "_Fields") -> Record:
+    if key == WORLD:
+        return _world(fields)
+    if key == EXPECTED:
+        return _expected(fields)
+    name = key[len(MEMBERS) :]
+    if not key.startswith(MEMBERS) or not NAME.match(name):
+        raise Unusable("no record lies under this key")
+    return _member(name, fields)
+
+
+def _member(name: str, fields: "_Fields") -> Member:
+    failed = fields.inner("failed")
+    return Member(
+        name=name,
+        incarnation=fields.plain("incarnation"),
+        store=fields.plain("store"),
+        entered=fields.generation("entered"),
+        after=fields.generation("after"),
+        trouble=fields.words("trouble"),
+        failed=_failed(failed) if failed is not None else None,
+        finished=fields.generation("finished"),
+        left=fields.words("left"),
+    )
+
+
+def _failed(fields: "_Fields") -> Failed:
+    return Failed(fields.generation("generation"), fields.integer("status", 0, 1024), fields.integer("at", 0, 2**63) or 0)
+
+
+def _world(fields: "_Fields") -> World:
+    seats = tuple(Seat(seat.name("name"), seat.plain("incarnation")) for seat in fields.inners("seats"))
+    if len({seat.name for seat in seats}) != len(seats):
+        raise Unusable("seats holds a name twice")
+    round = fields.inner("round")
+    return World(
+        generation=fields.generation("generation"),
+        seats=seats,
+        store=fields.plain("store"),
+        reason=fields.words("reason"),
+        cause=fields.words("cause"),
+        restarts=fields.counts("restarts"),
+        round=Round(round.words("reason"), round.words("cause")) if round is not None else None,
+        closed=fields.words("closed"),
+    )
+
+
+def _expected(fields: "_Fields") -> Expected:
+    least, most = fields.integer("min", 1, MOST_MEMBERS), fields.integer("max", 1, MOST_MEMBERS)
+    if least is None or most is None or least > most:
+        raise Unusable("min is {} and max is {}".format(least, most))
+    return Expected(
+        members=fields.names("members"),
+        min=least,
+        max=most,
+        pending=fields.names("pending"),
+        leaving=tuple(Leaving(one.name("member"), one.words("cause")) for one in fields.inners("leaving")),
+        finished=fields.names("finished"),
+        sizes=fields.sizes("sizes"),
+        grace_s=fields.seconds("grace_s"),
+        floor=fields.generation("floor"),
+        max_restarts=fields.integer("max_restarts", 0, MOST_RESTARTS),
+        closed=fields.words("closed"),
+    )
+
+
+class _Fields:
+    """The fields of one JSON object, each read with its bounds. A field that is not there has its empty value."""
+
+    def __init__(self, value: object) -> None:
+        if not isinstance(value, dict):
+            raise Unusable("it holds {} instead of an object".format(type(value).__name__))
+        self._values = value
+
+    def words(self, name: str) -> str:
+        value = self._values.get(name, "")
+        if not isinstance(value, str) or len(value) > LONGEST_WORDS:
+            raise self._wrong(name, "text of at most {} characters".format(LONGEST_WORDS))
+        return value
+
+    def plain(self, name: str) -> str:
+        value = self._values.get(name)
+        if not isinstance(value, str) or not PLAIN.match(value):
+            raise self._wrong(name, "plain text of at most 300 characters")
+        return value
+
+    def name(self, name: str) -> str:
+        value = self._values.get(name)
+        if not isinstance(value, str) or not NAME.match(value):
+            raise self._wrong(name, "the name of a member")
+        return value
+
+    def integer(self, name: str, least: int, most: int) -> typing.Optional[int]:
+        value = self._values.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
+            raise self._wrong(name, "a number from {} to {}".format(least, most))
+        return value
+
+    def generation(self, name: str) -> int:
+        return self.integer(name, 0, MOST_GENERATIONS) or 0
+
+    def seconds(self, name: str) -> float:
+        value = self._values.get(name, 30.0)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 366 * 86400:
+            raise self._wrong(name, "seconds")
+        return float(value)
+
+    def names(self, name: str) -> typing.Tuple[str, ...]:
+        return tuple(dict.fromkeys(_Fields({"": value}).name("") for value in self._list(name)))
+
+    def sizes(self, name: str) -> typing.Tuple[int, ...]:
+        return tuple(_Fields({"": value}).integer("", 1, MOST_MEMBERS) or 1 for value in self._list(name))
+
+    def counts(self, name: str) -> typing.Dict[str, int]:
+        value = self._values.get(name, {})
+        if not isinstance(value, dict) or len(value) > 64:
+            raise self._wrong(name, "an object of at most 64 counts")
+        counts = {cause: _Fields(value).integer(cause, 0, MOST_RESTARTS) or 0 for cause in value if PLAIN.match(cause)}
+        if len(counts) < len(value):
+            raise self._wrong(name, "plain text as keys")
+        return counts
+
+    def inner(self, name: str) -> "typing.Optional[_Fields]":
+        value = self._values.get(name)
+        return _Fields(value) if value is not None else None
+
+    def inners(self, name: str) -> "typing.List[_Fields]":
+        return [_Fields(value) for value in self._list(name)]
+
+    def _list(self, name: str) -> typing.List[typing.Any]:
+        value = self._values.get(name, [])
+        if not isinstance(value, list) or len(value) > MOST_MEMBERS:
+            raise self._wrong(name, "a list of at most {} entries".format(MOST_MEMBERS))
+        return value
+
+    def _wrong(self, name: str, expected: str) -> Unusable:
+        return Unusable("{} is {}; expected {}".format(name or "an entry", repr(self._values.get(name))[:60], expected))
+
+
+@dataclasses.dataclass(frozen=True)
+class Present:
+    """A member's record with etcd's revisions: when its key was created, and last written."""
+
+    record: Member
+    created: int
+    written: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """All that lies under the prefix, as of one moment. A revision of 0: no such key; one that holds no record of ours has a revision."""
+
+    members: typing.Mapping[str, Present]
+    world: typing.Optional[World] = None
+    world_written: int = 0
+    expected: typing.Optional[Expected] = None
+    expected_written: int = 0

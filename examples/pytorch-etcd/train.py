@@ -1,0 +1,1 @@
+../pytorch-elastic/train.py
