@@ -2,7 +2,8 @@
 
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -66,6 +67,16 @@ async def test_a_message_nested_too_deep_ends_its_connection_in_words(served: Se
     assert not caplog.records
 
 
+@pytest.fixture
+def pythons_own_recursion_limit() -> Iterator[None]:
+    """celpy raises it for the whole process when it is imported, as another test may have done."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("pythons_own_recursion_limit")
 @pytest.mark.parametrize(("method", "path"), [("PUT", "expectation"), ("POST", "report")])
 async def test_a_body_nested_too_deep_is_refused(served: Served, method: str, path: str) -> None:
     tls = ssl.create_default_context(cadata=served.ca)
