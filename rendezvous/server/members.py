@@ -23,7 +23,6 @@ BURST = 200.0
 BYTES_PER_MESSAGE = 4096
 """A longer message counts as several."""
 GOOD_BYE_S = 2.0
-TURN_AWAY_S = 0.2
 
 _decoder = msgspec.json.Decoder(FromMember)
 
@@ -105,7 +104,7 @@ async def serve_member(
     try:
         join = await _first(socket)
     except (ValueError, TimeoutError, RecursionError) as error:
-        await _turn_away(socket, request.transport, WSCloseCode.UNSUPPORTED_DATA, str(error))
+        await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
         return socket
     connection = Connection(socket, request.transport)
     try:
@@ -115,9 +114,7 @@ async def serve_member(
         return socket
     open_sockets.add(socket)
     try:
-        why = await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=Rate(clock))
-        if why is not None:
-            await _turn_away(socket, request.transport, *why)
+        await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=Rate(clock))
     finally:
         open_sockets.discard(socket)
         hub.detach(uid, name=name, incarnation=join.incarnation, link=connection)
@@ -135,13 +132,11 @@ async def _first(socket: web.WebSocketResponse) -> Join:
     return message
 
 
-async def _listen(
-    socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: str, incarnation: str, rate: Rate
-) -> tuple[WSCloseCode, str] | None:
-    """Until the connection ends, or must be ended: with which code, and why."""
+async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: str, incarnation: str, rate: Rate) -> None:
     async for frame in socket:
         if not rate.allows(len(frame.data) if isinstance(frame.data, str | bytes) else 0):
-            return WSCloseCode.POLICY_VIOLATION, "too many messages"
+            await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many messages")
+            return
         if frame.type is WSMsgType.PING:
             await socket.pong(frame.data)
         if frame.type is not WSMsgType.TEXT:
@@ -149,20 +144,9 @@ async def _listen(
         try:
             message = _decoder.decode(frame.data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            return WSCloseCode.UNSUPPORTED_DATA, str(error)
+            await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
+            return
         if isinstance(message, Failed):
             fields = {"uid": uid, "member": name, "generation": message.generation, "status": message.status, "detail": message.detail}
             log.info("a worker ended by itself", extra=fields)
         hub.said(uid, name=name, incarnation=incarnation, message=message)
-    return None
-
-
-async def _turn_away(socket: web.WebSocketResponse, transport: asyncio.Transport | None, code: WSCloseCode, why: str) -> None:
-    """Close with a code, and abort soon: a peer that goes on sending would be read until it has said good-bye as well."""
-    try:
-        with contextlib.suppress(ConnectionError, RuntimeError, TimeoutError):
-            async with asyncio.timeout(TURN_AWAY_S):
-                await socket.close(code=code, message=why.encode()[:120])
-    finally:
-        if transport is not None:
-            transport.abort()

@@ -27,7 +27,7 @@ async def connected(served: Served, join: str = '{"t":"join","incarnation":"u/1"
 
 
 async def last_word(socket: aiohttp.ClientWebSocketResponse) -> aiohttp.WSMessage:
-    while (message := await socket.receive(10)).type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.PONG):
+    while (message := await socket.receive(60)).type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.PONG):
         pass
     return message
 
@@ -47,9 +47,9 @@ async def test_every_kind_of_frame_counts_towards_how_much_a_member_may_say(serv
 
 async def test_a_member_that_pings_now_and_then_is_answered(served: Served) -> None:
     async with connected(served) as socket:
-        await socket.receive(10)
+        await socket.receive(60)
         await socket.ping(b"well?")
-        answer = await socket.receive(10)
+        answer = await socket.receive(60)
     assert (answer.type, bytes(answer.data)) == (aiohttp.WSMsgType.PONG, b"well?")
 
 
@@ -59,7 +59,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 @pytest.mark.parametrize("text", ['{"t":"join","incarnation":"u/1","later":%s}', '{"t":"beat","later":%s}'])
 async def test_a_message_nested_too_deep_ends_its_connection_in_words(served: Served, text: str, caplog: pytest.LogCaptureFixture) -> None:
     async with connected(served) as socket:
-        await socket.receive(10)
+        await socket.receive(60)
         await socket.send_str(text % DEEP)
         assert (await last_word(socket)).data == aiohttp.WSCloseCode.UNSUPPORTED_DATA
     async with connected(served, text % DEEP) as socket:
