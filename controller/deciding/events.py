@@ -98,7 +98,7 @@ def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:
 def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
     """In words, how many workers are missing where fewer cannot train; empty where enough run, or some have finished already."""
     workers = counts.get(WORKER, Tally())
-    if job.elastic is None or not job.kind.native_elastic or workers.succeeded or workers.active >= job.least_workers:
+    if job.elastic is None or workers.succeeded or workers.active >= job.least_workers:
         return ""
     return f"Waiting for workers: {workers.active} of at least {job.least_workers} running."
 

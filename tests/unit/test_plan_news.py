@@ -8,6 +8,7 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job, job, reasons, replic
 
 from controller.deciding.plan import plan
 from controller.watching.snapshot import Container, Phase, World, pod_from
+from elastic.api.kinds import KINDS
 
 Object = dict[str, Any]
 
@@ -118,6 +119,25 @@ def test_without_any_worker_an_elastic_job_does_not_run() -> None:
     cluster.settle()
     assert cluster.state() == "Running"
     assert [c.type for c in cluster.job.status.conditions] == ["Created", "Running"]
+
+
+@pytest.mark.parametrize("kind", ["JAXJob", "TFJob", "XGBoostJob", "PaddleJob"])
+def test_an_elastic_job_that_restarts_as_a_whole_does_not_run_without_its_workers_either(kind: str) -> None:
+    """All its pods were deleted between two looks: no end of a pod told that the group restarts."""
+    types = {type: replica(1, kind=kind) for type in KINDS[kind].required} | {"Worker": replica(3, kind=kind)}
+    cluster = Cluster(job(kind, elasticPolicy={"minReplicas": 2, "maxReplicas": 4}, **types), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.state() == "Running"
+    cluster.pods.clear()
+    cluster.settle()
+    waiting = cluster.job.status.condition("Running")
+    assert waiting is not None
+    assert (waiting.status, waiting.message) == ("False", "Waiting for workers: 0 of at least 2 running.")
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.state() == "Running"
 
 
 def test_in_strict_compatibility_a_job_runs_as_upstream_says() -> None:
