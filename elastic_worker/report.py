@@ -136,7 +136,11 @@ class Reporter:
         to = self._settings
         if self._connection is None:
             self._connection = http.client.HTTPSConnection(to.host, to.port, context=self._tls, timeout=TIMEOUT_S)
-        headers = {"Authorization": "Bearer {}".format(to.token), "Content-Type": "application/json"}
+        headers = {
+            "Authorization": "Bearer {}".format(to.token),
+            "Content-Type": "application/json",
+            settings.PROTOCOL_HEADER: settings.PROTOCOL_VERSION,
+        }
         self._connection.request("POST", "/v1/jobs/{}/report".format(to.job), body, headers)
         response = self._connection.getresponse()
         text = response.read(LONGEST_ANSWER + 1)

@@ -1,6 +1,7 @@
 """Reads and checks the environment of a worker's container; one clear error names everything that is missing."""
 
 import dataclasses
+import re
 import ssl
 import typing
 
@@ -10,6 +11,20 @@ MEMBER = "ELASTIC_MEMBER"
 POD_UID = "ELASTIC_POD_UID"
 POD_IP = "ELASTIC_POD_IP"
 GENERATION = "ELASTIC_GENERATION"
+PROTOCOL_HEADER = "Elastic-Protocol"
+"""Names the version of the messages in every request and response, and when a WebSocket opens."""
+PROTOCOL_MAJOR = 1
+PROTOCOL_VERSION = "{}.1".format(PROTOCOL_MAJOR)
+
+
+def unknown_version(named: typing.Optional[str]) -> str:
+    """Why messages of this version cannot be read, in words; empty if they can. A server of a release before the header names none."""
+    if named is None or re.match(r"{}\.[0-9]{{1,4}}\Z".format(PROTOCOL_MAJOR), named):
+        return ""
+    return (
+        "it speaks version {!r} of the messages, and this worker library knows versions {}.x only (its own is {}); "
+        "use a worker image of a neighbouring release of the control plane"
+    ).format(named[:32], PROTOCOL_MAJOR, PROTOCOL_VERSION)
 
 
 class SettingsError(ValueError):

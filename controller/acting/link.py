@@ -27,7 +27,9 @@ class RendezvousLink:
         self.worlds: dict[str, World] = {}
         self._server = server
         self._clock = clock
-        self._outbox = Outbox(server, encode=lambda told: expectation(told, now=clock()), errors=errors, heard=self._was_heard)
+        self._outbox = Outbox(
+            server, encode=lambda told: expectation(told, now=clock()), errors=errors, heard=self._was_heard, refused=self._was_refused
+        )
         self._changed: Callable[[str], None] = lambda job_uid: None
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
@@ -70,6 +72,12 @@ class RendezvousLink:
         if is_forgotten:
             self.worlds.pop(job_uid, None)
         else:
+            self._changed(job_uid)
+
+    def _was_refused(self, job_uid: str, words: str) -> None:
+        before = self.worlds.get(job_uid) or World(0, frozenset())
+        if before.trouble != words:
+            self.worlds[job_uid] = replace(before, trouble=words)
             self._changed(job_uid)
 
 

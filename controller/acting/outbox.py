@@ -13,6 +13,7 @@ import msgspec
 
 from controller.deciding.actions import SetExpectation
 from elastic.membership import wire
+from elastic.membership.protocol import UnknownVersion
 from elastic.runtime.fence import is_lapse
 
 log = logging.getLogger(__name__)
@@ -45,13 +46,22 @@ class Heard(Protocol):
 
 
 class Outbox:
+    """`heard`: see Heard. `refused` gets a job's uid and why the server and this controller do not understand each other."""
+
     def __init__(
-        self, server: Listener, *, encode: Callable[[SetExpectation], wire.Expectation], errors: tuple[type[Exception], ...], heard: Heard
+        self,
+        server: Listener,
+        *,
+        encode: Callable[[SetExpectation], wire.Expectation],
+        errors: tuple[type[Exception], ...],
+        heard: Heard,
+        refused: Callable[[str, str], None],
     ) -> None:
         self._server = server
         self._encode = encode
         self._errors: tuple[type[Exception], ...] = (*errors, OSError)
         self._on_heard = heard
+        self._on_refused = refused
         self._name, self._sent = secrets.token_hex(4), 0
         self._newest: dict[str, SetExpectation | None] = {}
         """None: the job is to be forgotten."""
@@ -136,6 +146,8 @@ class Outbox:
                     await self._server.expect(job_uid, word)
             except self._errors as error:
                 self._report_failure(job_uid, error)
+                if isinstance(error, UnknownVersion):
+                    self._on_refused(job_uid, str(error))
                 return False
         self._report_success(job_uid)
         if starts == self._starts:

@@ -111,8 +111,13 @@ def of_remarks(snapshot: Snapshot) -> Iterator[JobEvent]:
 
 def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
     """The members of the job's world are unknown: the job goes on with the last world that was reported."""
-    if snapshot.world is not None and snapshot.world.trouble:
-        yield warning("WorldUnreadable", f"The members of the job's world are unknown: {snapshot.world.trouble}")
+    if words := _unknown_members(snapshot):
+        yield warning("WorldUnreadable", words)
+
+
+def _unknown_members(snapshot: Snapshot) -> str:
+    trouble = snapshot.world.trouble if snapshot.world is not None else ""
+    return f"The members of the job's world are unknown: {trouble}" if trouble else ""
 
 
 def of_etcd(job: Job) -> str:
@@ -128,5 +133,5 @@ def of_etcd(job: Job) -> str:
 
 def in_words(job: Job, snapshot: Snapshot) -> str:
     """The same remarks, as what a condition's message goes on with."""
-    remarks = [remark for remark in (of_etcd(job), *snapshot.remarks[:MOST_REMARKS]) if remark]
+    remarks = [remark for remark in (of_etcd(job), _unknown_members(snapshot), *snapshot.remarks[:MOST_REMARKS]) if remark]
     return "".join(f" {remark.rstrip('.')}." for remark in remarks)

@@ -26,6 +26,7 @@ from controller.watching.observe import Observer, resources_of
 from controller.watching.secrets import Secrets
 from elastic.kube.client import Kube
 from elastic.membership.client import RendezvousClient, RendezvousError
+from elastic.membership.protocol import UnknownVersion
 from elastic.membership.tokens import BadKey, control_token, job_token, load_keys
 from elastic.runtime.election import Election, Terms
 from elastic.runtime.fence import FencedWriter
@@ -98,7 +99,7 @@ class Process:
 
     def _link(self, client: RendezvousClient) -> RendezvousLink:
         server = client if self._election is None else FencedServer(client, self._election.left_s)
-        return RendezvousLink(server, errors=(RendezvousError,))
+        return RendezvousLink(server, errors=(RendezvousError, UnknownVersion))
 
     def _reconciler(self, link: RendezvousLink | None) -> Reconciler:
         return Reconciler(

@@ -16,7 +16,8 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from elastic.membership import limits
+from elastic.membership import limits, protocol
+from elastic.membership.protocol import UnknownVersion
 from elastic.membership.wire import UNREADABLE, Expectation, World, unreadable
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class RendezvousClient:
                 async for world in self._stream(on_open):
                     back_off_s = FIRST_BACK_OFF_S
                     yield world
-            except (RendezvousError, aiohttp.ClientError, TimeoutError) as error:
+            except (RendezvousError, UnknownVersion, aiohttp.ClientError, TimeoutError) as error:
                 log.warning("the stream of worlds broke; opening it again", extra={"error": str(error)})
             await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
             back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
@@ -102,7 +103,9 @@ class RendezvousClient:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=SILENCE_S)
         async with self._open().get(f"{self._url}/v1/worlds", headers=await self._headers(), timeout=timeout, ssl=self._tls) as response:
             if response.status != 200:
-                raise RendezvousError(response.status, (await response.text())[:500])
+                raise _refusal(response, await response.read())
+            if (unknown := _unknown_version(response)) is not None:
+                raise unknown
             if on_open is not None:
                 on_open()
             async for line in _lines(response.content.iter_any()):
@@ -135,16 +138,31 @@ class RendezvousClient:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise RendezvousError(0, f"{method} {path}: {error or type(error).__name__}") from error
         if response.status >= 300:
-            raise RendezvousError(response.status, answer[:500].decode(errors="replace"))
+            raise _refusal(response, answer)
+        if (unknown := _unknown_version(response)) is not None:
+            raise unknown
         return answer
 
     async def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {await self._token()}"}
+        return {"Authorization": f"Bearer {await self._token()}", protocol.HEADER: protocol.VERSION}
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         return self._session
+
+
+def _refusal(response: aiohttp.ClientResponse, answer: bytes) -> Exception:
+    words = answer[:500].decode(errors="replace")
+    if response.status == protocol.UPGRADE_REQUIRED:
+        return UnknownVersion(f"the rendezvous server refuses this controller: {words}")
+    return _unknown_version(response) or RendezvousError(response.status, words)
+
+
+def _unknown_version(response: aiohttp.ClientResponse) -> UnknownVersion | None:
+    """A server of another major version may have taken the request for something else, and its answer cannot be read."""
+    why = protocol.obstacle(response.headers.get(protocol.HEADER), peer="the rendezvous server", here="this controller")
+    return UnknownVersion(why) if why else None
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -13,6 +13,8 @@ import struct
 import time
 import typing
 
+from elastic_worker import settings
+
 _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _TEXT, _CLOSE, _PING, _PONG = 0x1, 0x8, 0x9, 0xA
 _LONGEST_HEAD = 16 * 1024
@@ -167,6 +169,7 @@ def _shake_hands(sock: ssl.SSLSocket, *, host: str, path: str, token: str) -> by
         "Sec-WebSocket-Version: 13",
         "Sec-WebSocket-Key: {}".format(key),
         "Authorization: Bearer {}".format(token),
+        "{}: {}".format(settings.PROTOCOL_HEADER, settings.PROTOCOL_VERSION),
         "",
         "",
     )
@@ -181,6 +184,9 @@ def _shake_hands(sock: ssl.SSLSocket, *, host: str, path: str, token: str) -> by
     status, headers = _read_head(head.decode("latin-1"))
     if status != 101:
         raise Denied(status, rest.decode("utf-8", "replace")[:500])
+    why = settings.unknown_version(headers.get(settings.PROTOCOL_HEADER.lower()))
+    if why:
+        raise Denied(status, why)
     expected = base64.b64encode(hashlib.sha1((key + _MAGIC).encode()).digest()).decode()
     if headers.get("sec-websocket-accept") != expected:
         raise Broken("the server did not answer as a rendezvous server does")

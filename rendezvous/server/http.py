@@ -13,6 +13,7 @@ from elastic.membership.wire import Expectation, Name, Report, World, unreadable
 from rendezvous.server.access import Busy, Gate
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.members import serve_member
+from rendezvous.server.versions import Versions
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,9 @@ class Face:
         self._listeners: set[asyncio.Task[object]] = set()
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=limits.EXPECTATION_BODY)
+        versions = Versions()
+        app = web.Application(client_max_size=limits.EXPECTATION_BODY, middlewares=[versions.refuse_unknown])
+        app.on_response_prepare.append(versions.name)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/v1/jobs/{uid}/members/{member}", self._member)

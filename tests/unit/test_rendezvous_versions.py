@@ -1,0 +1,120 @@
+"""Every message on the rendezvous wire names its version. None means the release before; an unknown major version is refused in words."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+from job_builders import NOW, OURS, Cluster, elastic_job
+from test_rendezvous_limits import Served, agents_exchange, served
+
+from controller.acting.link import RendezvousLink
+from controller.deciding.actions import SetExpectation
+from elastic.membership import protocol, wire
+from elastic.membership.client import RendezvousClient
+from elastic.membership.protocol import UnknownVersion
+from elastic_worker import settings
+from elastic_worker.agent.websocket import Denied
+
+__all__ = ["served"]
+JOIN = ['{"t":"join","incarnation":"a"}']
+REFUSAL = r"speaks version 2\.0 of the messages, and this rendezvous server knows versions 1\.x only \(its own is 1\.1\)"
+
+
+def test_the_worker_library_names_the_version_of_this_release() -> None:
+    mine = (settings.PROTOCOL_HEADER, settings.PROTOCOL_MAJOR, settings.PROTOCOL_VERSION)
+    assert mine == (protocol.HEADER, protocol.MAJOR, protocol.VERSION)
+
+
+@pytest.mark.parametrize("named", [None, "1.0", "1.1", "1.9999"])
+def test_every_minor_version_and_none_at_all_are_read(named: str | None) -> None:
+    assert protocol.obstacle(named, peer="it", here="this") == ""
+    assert settings.unknown_version(named) == ""
+
+
+@pytest.mark.parametrize("named", ["2.0", "0.1", "", "1", "1.1.1", "1.1 ", "one", "9" * 5000 + ".0", "١.0"])
+def test_other_versions_are_refused_in_a_short_sentence(named: str) -> None:
+    for why in (protocol.obstacle(named, peer="it", here="this"), settings.unknown_version(named)):
+        assert 0 < len(why) < 400
+
+
+async def test_peers_of_the_release_before_name_no_version_and_are_served(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "PROTOCOL_HEADER", "Something-Else")
+    assert await asyncio.to_thread(agents_exchange, served, JOIN)
+
+    async def headers(client: RendezvousClient) -> dict[str, str]:
+        return {"Authorization": f"Bearer {await client._token()}"}
+
+    monkeypatch.setattr(RendezvousClient, "_headers", headers)
+    async with served.client() as client:
+        await client.expect("job", wire.Expectation())
+
+
+async def test_an_agent_of_an_unknown_version_is_refused_and_both_sides_say_so(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "PROTOCOL_VERSION", "2.0")
+    for _ in range(3):
+        with pytest.raises(Denied, match="426: this agent " + REFUSAL):
+            await asyncio.to_thread(agents_exchange, served, JOIN)
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "this agent speaks version 2.0" in record.__dict__["why"], "once, however often it comes"
+
+
+async def test_a_controller_of_an_unknown_version_is_refused_and_both_sides_say_so(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def headers(client: RendezvousClient) -> dict[str, str]:
+        return {"Authorization": f"Bearer {await client._token()}", protocol.HEADER: "2.0"}
+
+    monkeypatch.setattr(RendezvousClient, "_headers", headers)
+    async with served.client() as client:
+        with pytest.raises(UnknownVersion, match="this controller " + REFUSAL):
+            await client.expect("job", wire.Expectation())
+        with pytest.raises(UnknownVersion, match="this controller " + REFUSAL):
+            await anext(client._stream(None))
+    assert [record for record in caplog.records if "this controller speaks version 2.0" in record.__dict__.get("why", "")]
+    assert served.hub.heard == []
+
+
+async def test_a_server_of_an_unknown_version_is_refused_by_agents_and_controller(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "VERSION", "2.0")
+    with pytest.raises(Denied, match=r"version '2\.0' of the messages, and this worker library knows versions 1\.x only"):
+        await asyncio.to_thread(agents_exchange, served, JOIN)
+    monkeypatch.setattr(RendezvousClient, "_headers", _headers_of_this_release)
+    async with served.client() as client:
+        with pytest.raises(UnknownVersion, match=r"the rendezvous server speaks version 2\.0 .* this controller knows versions 1\.x"):
+            await client.world("job")
+
+
+async def _headers_of_this_release(client: RendezvousClient) -> dict[str, str]:
+    return {"Authorization": f"Bearer {await client._token()}", protocol.HEADER: "1.1"}
+
+
+class Refusing:
+    """A server that does not know this controller's version."""
+
+    async def expect(self, job_uid: str, expectation: wire.Expectation) -> None:
+        raise UnknownVersion("the server speaks version 2.0")
+
+    forget = expect
+
+
+async def test_the_conditions_of_jobs_say_that_server_and_controller_do_not_understand_each_other() -> None:
+    cluster = Cluster(elastic_job(2), settings=OURS)
+    planned = cluster.round()
+    word = next(action for action in planned.actions if isinstance(action, SetExpectation))
+    link = RendezvousLink(Refusing(), errors=(UnknownVersion,), clock=lambda: NOW)  # type: ignore[arg-type]
+    changed = asyncio.Event()
+    link._changed = lambda uid: changed.set()
+    assert not link.tell("job-uid", word, is_awaited=True)
+    async with asyncio.timeout(10):
+        await changed.wait()
+    await link._outbox.close()
+    cluster.world = link.worlds["job-uid"]
+    cluster.run_all()
+    cluster.settle()
+    assert "The members of the job's world are unknown: the server speaks version 2.0." in cluster.job.status.conditions[-1].message
+    cluster.world = replace(cluster.world, trouble="")
+    cluster.settle()
+    assert "unknown" not in cluster.job.status.conditions[-1].message
