@@ -41,7 +41,9 @@ def keep_running(view: JobView) -> Plan:
     replicas, stale = plan_replicas(view), pod_revision.stale_pods(view)
     made = creation_backoff.made_now(view, replicas.missing)
     elastic = _with_group(view, failure.counted(view), replicas, lost)
-    elastic = loss_backoff.with_made(view, elastic, made, parted=(*replicas.surplus, *stale))
+    objects = list(_object_changes(view))
+    store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
+    elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=(*replicas.surplus, *stale))
     restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in counted)
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
@@ -54,7 +56,7 @@ def keep_running(view: JobView) -> Plan:
     ready = readiness.of_workers(view, going=going)
     first = _first_pod_events(view) if replicas.missing else ()
     news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
-    actions = (*_actions(view, replicas, going), *ready.changes)
+    actions = (*_actions(view, replicas, going, objects), *ready.changes)
     return Plan(actions, status, news, _next_look(view, replicas, ready))
 
 
@@ -70,11 +72,14 @@ def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lo
     return elastic
 
 
-def _actions(view: JobView, replicas: ReplicaPlan, going: list[Pod]) -> Iterator[Action]:
-    now = view.snapshot.now
-    yield from replicas.expectations
+def _object_changes(view: JobView) -> Iterator[Action]:
     objects = reconciled(view.snapshot, list(_objects(view)), managed=cleanup.ACTIVE_ONLY)
-    yield from creation_backoff.without_waiting(objects, view.status, now)
+    return creation_backoff.without_waiting(objects, view.status, view.snapshot.now)
+
+
+def _actions(view: JobView, replicas: ReplicaPlan, going: list[Pod], objects: Sequence[Action]) -> Iterator[Action]:
+    yield from replicas.expectations
+    yield from objects
     yield from cleanup.deletions(going)
     yield from services(view, replicas.filled)
     for type, index in creation_backoff.made_now(view, replicas.missing):

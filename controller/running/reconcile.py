@@ -17,6 +17,7 @@ from controller.acting.apply import Applier, Outcome
 from controller.deciding.actions import Plan
 from controller.deciding.lifecycle.invalid import plan_for_invalid
 from controller.deciding.plan import plan
+from controller.deciding.replicas import creation_backoff
 from controller.deciding.settings import Settings
 from controller.frameworks import mpi_ssh
 from controller.running.keypair import new_key_pair
@@ -170,7 +171,7 @@ class Reconciler:
         except KubeError as error:
             self._report(key, [error])
             if error.code in (401, 403):
-                await self._applier.warn(job, "FailedGetSecret", error, now=now)
+                await self._say_that_a_right_is_missing(key, job, stored, error, now=now)
             return False
         outcome = await self._applier.carry_out(key, job, planned, old=stored, now=now)
         self._secrets.remember(key, outcome.secrets)
@@ -185,6 +186,15 @@ class Reconciler:
             self._held.pop(key, None)
         self._come_back(key, planned, held)
         return not outcome.errors
+
+    async def _say_that_a_right_is_missing(self, key: Key, job: Object, stored: JobStatus, error: KubeError, *, now: datetime) -> None:
+        """Nothing is decided without the job's Secrets, so this is all that happens to the job until they can be read."""
+        await self._applier.warn(job, "FailedGetSecret", error, now=now)
+        status = creation_backoff.waiting_for_right(stored, error.message, now=now)
+        outcome = await self._applier.carry_out(key, job, Plan(status=status), old=stored, now=now)
+        self._report(key, outcome.errors)
+        if outcome.written:
+            self._pending[key] = PendingWrites(outcome.written, self._clock() + LONGEST_BLINDNESS_S)
 
     def _remember_refusals(self, key: Key, outcome: Outcome) -> None:
         """Until a reconcile has written them down: from then on the plan itself holds such pods back."""

@@ -204,9 +204,16 @@ def test_a_secret_that_may_not_be_read_is_said_once_and_asked_for_ever_less_ofte
         assert len(said) == 1
         assert SECRET in said[0]["message"]
         assert len(scene.reads) < 25
+        assert "It waits for the right to read its Secret: " in _state(scene)["message"]
         scene.controller.kube.forbidden = None
         await asyncio.sleep(120.0)
         assert scene.reads.count(SECRET) == len(scene.reads)
         assert scene.token
+        assert "right to read" not in _state(scene)["message"]
 
     played(story)
+
+
+def _state(scene: Secretive) -> Object:
+    """The last condition."""
+    return scene.api.get(JOBS[KIND], NAME)["status"]["conditions"][-1]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from job_builders import NOW, Cluster, created, elastic_job, job, replica
+from job_builders import NOW, OURS, Cluster, created, elastic_job, job, replica
 from msgspec import structs
 
 from controller.deciding.actions import Create
@@ -163,3 +163,37 @@ def test_a_pod_that_could_not_be_created_is_not_lost() -> None:
     left = without_unmade(planned.status, pods)
     assert left.elastic is not None
     assert left.elastic.replaced == ()
+
+
+def store_pauses(cluster: Cluster, *, losses: int) -> list[int]:
+    """How long the store pod stays away after each loss, a second at a time."""
+    found, name = [], ("Pod", "train-rdzv")
+    for _ in range(losses):
+        del cluster.owned[name]
+        cluster.settle()
+        waited = 0
+        while name not in cluster.owned:
+            assert waited < 400
+            cluster.now += timedelta(seconds=1)
+            waited += 1
+            cluster.settle()
+        cluster.settle()
+        found.append(waited)
+    return found
+
+
+def test_a_store_pod_that_is_deleted_again_and_again_waits_and_the_condition_says_so() -> None:
+    cluster = Cluster(elastic_job(2, elastic={"rdzvBackend": "c10d"}), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    assert "store" not in {entry.type for entry in elastic(cluster).replaced}, "the first one replaces none"
+    found = store_pauses(cluster, losses=7)
+    assert found[:3] == [0, 0, 0]
+    assert found[3:] == sorted(found[3:])
+    assert found[-1] >= 8
+    del cluster.owned["Pod", "train-rdzv"]
+    cluster.settle()
+    message = cluster.job.status.conditions[-1].message
+    assert "to create pods again" in message
+    assert "(store) in a row were lost soon after they were created, the last one: the store pod vanished." in message

@@ -13,7 +13,7 @@ from controller.deciding.actions import Plan, normal
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_store import store_deleted
-from controller.deciding.replicas import pod_revision
+from controller.deciding.replicas import loss_backoff, pod_revision
 from controller.deciding.status_room import listed, with_leaving
 from controller.watching.snapshot import Container, Phase, Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Leaving, Rescale
@@ -107,7 +107,7 @@ def _with_loss_answered(known: ElasticStatus, snapshot: Snapshot) -> ElasticStat
     last = known.last_rescale or Rescale()
     words = f"{last.reason}; an agent gave up because of it, and the group restarts on a new store"
     answered = Rescale(id=last.id, cause=Cause.COLLATERAL.value, reason=words, at=snapshot.now, from_size=last.from_size)
-    return replace(known, last_rescale=answered, world_size=0)
+    return replace(loss_backoff.without_store(known), last_rescale=answered, world_size=0)
 
 
 def given_up(view: JobView) -> str:

@@ -12,9 +12,11 @@ from msgspec import structs
 
 from controller.deciding.actions import Action, Create, Delete, JobEvent, warning
 from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle.conditions import with_words_at_end
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
 from controller.deciding.replicas import loss_backoff
+from controller.deciding.replicas.loss_backoff import STORE
 from controller.deciding.status_room import with_counted
 from controller.watching.snapshot import NotCreated, Phase, Pod, Snapshot, pod_from
 from elastic.api.book import MOST_TIMES, Refusal
@@ -30,8 +32,6 @@ LONGEST_MESSAGE = 300
 SKEW = timedelta(seconds=5)
 """By so much the clocks of two controllers may differ."""
 WAITS = " It waits "
-STORE = "store"
-"""Stands for the type of the store pod, which has none."""
 
 
 def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
@@ -113,7 +113,7 @@ def made_now(view: JobView, missing: Iterable[tuple[str, int]]) -> list[tuple[st
 
 def without_waiting(actions: Iterator[Action], status: JobStatus, now: datetime) -> Iterator[Action]:
     """The actions about objects beside the replicas, without those by which a store pod that waits would be made again."""
-    is_waiting = any(entry.type == STORE for entry in _waiting(status, now))
+    is_waiting = any(entry.type == STORE for entry in _waiting(status, now)) or loss_backoff.holds_back(status, STORE, now)
     return (action for action in actions if not (is_waiting and isinstance(action, Create | Delete) and action.resource == PODS))
 
 
@@ -128,6 +128,12 @@ def in_words(status: JobStatus, snapshot: Snapshot) -> str:
     by_name = f"{WAITS}for a name: {taken[0].rstrip('.')}." if taken else ""
     lost = (f"{WAITS}{words}" for words in loss_backoff.in_words(status, now))
     return by_name + "".join((*map(_pause_in_words, _waiting(status, now)), *lost))
+
+
+def waiting_for_right(status: JobStatus, message: str, *, now: datetime) -> JobStatus:
+    """The status that says that the controller may not read the job's Secret; the next plan takes the words back."""
+    words = f"{WAITS}for the right to read its Secret: {message[:LONGEST_MESSAGE].rstrip('.')}."
+    return with_words_at_end(status, words, mark=WAITS, now=now)
 
 
 def _pause_in_words(entry: Refusal) -> str:

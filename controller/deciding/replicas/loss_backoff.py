@@ -13,12 +13,13 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.watching.snapshot import LAUNCHER_INDEX, Phase, Pod, Snapshot
+from controller.watching.snapshot import LAUNCHER_INDEX, Phase, Pod, Snapshot, pod_from
 from elastic.api import names
 from elastic.api.book import MOST_KNOWN, MOST_TIMES, Made, Replacements
 from elastic.api.job import ElasticStatus, Job, JobStatus, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.words import RdzvBackend
 
 FREE_TRIES = 3
 """So many losses of one place in a row are made up for at once: a single eviction or crash costs no second."""
@@ -28,17 +29,19 @@ RAN_WELL = timedelta(seconds=300)
 SKEW = timedelta(seconds=5)
 """By so much the clocks of two controllers may differ."""
 LONGEST_MESSAGE = 300
+STORE = "store"
+"""Stands for the type of the store pod, which has none."""
 
 
 def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
     """The status with each loss that is new in this look of a pod that was made of late."""
     known = status.elastic or ElasticStatus()
-    entries = tuple(_with_losses(job, snapshot, entry) for entry in known.replaced if entry.type in job.replicas)
+    entries = tuple(_with_losses(job, snapshot, entry) for entry in known.replaced if entry.type in (STORE, *job.replicas))
     return status if entries == known.replaced else structs.replace(status, elastic=structs.replace(known, replaced=entries))
 
 
 def _with_losses(job: Job, snapshot: Snapshot, entry: Replacements) -> Replacements:
-    pods = {pod.index: pod for pod in snapshot.pods if pod.type == entry.type.lower()}
+    pods = _places(snapshot, entry.type)
     gone = [made.index for made in entry.made if _is_young(made, snapshot.now) and _is_lost(pods.get(made.index))]
     if not gone:
         return entry
@@ -47,8 +50,16 @@ def _with_losses(job: Job, snapshot: Snapshot, entry: Replacements) -> Replaceme
     entry = structs.replace(_with_survivors(entry, pods, snapshot.now), made=left)
     if not lost:
         return entry
-    most = min(MOST_KNOWN, max(1, job.replicas[entry.type].replicas))
+    most = min(MOST_KNOWN, max(1, job.replicas[entry.type].replicas)) if entry.type != STORE else 1
     return _counted(entry, lost, most=most, message=_what(job, entry.type, lost[-1], pods.get(lost[-1])), now=snapshot.now)
+
+
+def _places(snapshot: Snapshot, type: str) -> dict[int, Pod]:
+    """The pods of this type by index."""
+    if type == STORE:
+        store = next((pod_from(owned.raw) for owned in snapshot.owned if owned.kind == "Pod"), None)
+        return {} if store is None else {LAUNCHER_INDEX: store}
+    return {pod.index: pod for pod in snapshot.pods if pod.type == type.lower()}
 
 
 def _is_young(made: Made, now: datetime) -> bool:
@@ -65,7 +76,7 @@ def _was_refused(pod: Pod | None) -> bool:
 
 
 def _what(job: Job, type: str, index: int, pod: Pod | None) -> str:
-    name = names.pod_name(job.kind, job.metadata.name, type, index)
+    name = names.pod_name(job.kind, job.metadata.name, type, index) if type != STORE else "the store pod"
     if pod is None:
         return f"{name} vanished"
     if pod.is_deleting:
@@ -124,22 +135,28 @@ def with_made(view: JobView, known: ElasticStatus, made: Collection[tuple[str, i
     """The status with the pods that are made in this round, but for a job's first ones, and without those that we part with ourselves."""
     job, snapshot = view.job, view.snapshot
     entries, going = {entry.type: entry for entry in known.replaced}, {(pod.type, pod.index) for pod in parted}
-    for type in (type for type in job.replicas if type in job.status.replica_statuses):
+    for type in (type for type in (*job.replicas, STORE) if type in _begun(job)):
         before, indexes = entries.get(type, Replacements(type=type)), {index for word, index in made if word == type}
         kept = tuple(one for one in before.made if one.index not in indexes and (type.lower(), one.index) not in going)
         new = tuple(Made(index=index, at=snapshot.now) for index in sorted(indexes))
         if kept + new != before.made:
-            pods = {pod.index: pod for pod in snapshot.pods if pod.type == type.lower()}
+            pods = _places(snapshot, type)
             entry = _with_survivors(structs.replace(before, made=kept), pods, snapshot.now)
             entries[type] = structs.replace(entry, made=(*entry.made, *new)[-MOST_KNOWN:])
     replaced = tuple(entry for entry in entries.values() if entry.made or entry.tries)
     return known if replaced == known.replaced else structs.replace(known, replaced=replaced)
 
 
+def _begun(job: Job) -> Collection[str]:
+    """The types that had pods before."""
+    has_store = job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.C10D.value
+    return {*job.status.replica_statuses, STORE} if has_store else job.status.replica_statuses.keys()
+
+
 def without_unmade(status: JobStatus, pods: Iterable[Object]) -> JobStatus:
     """The status without those pods: they could not be created, so they cannot be lost."""
     labels = [pod["metadata"]["labels"] for pod in pods]
-    unmade = {(label.get(REPLICA_TYPE), int(label.get(REPLICA_INDEX, LAUNCHER_INDEX))) for label in labels}
+    unmade = {(label.get(REPLICA_TYPE, STORE), int(label.get(REPLICA_INDEX, LAUNCHER_INDEX))) for label in labels}
     if not unmade or status.elastic is None or not status.elastic.replaced:
         return status
     entries = (
@@ -148,6 +165,15 @@ def without_unmade(status: JobStatus, pods: Iterable[Object]) -> JobStatus:
     )
     replaced = tuple(entry for entry in entries if entry.made or entry.tries)
     return structs.replace(status, elastic=structs.replace(status.elastic, replaced=replaced))
+
+
+def without_store(known: ElasticStatus) -> ElasticStatus:
+    """The status once we delete the store pod ourselves: it was not lost."""
+    return structs.replace(known, replaced=tuple(entry for entry in known.replaced if entry.type != STORE))
+
+
+def holds_back(status: JobStatus, type: str, now: datetime) -> bool:
+    return any(entry.type == type for entry in _waiting(status, now))
 
 
 def next_try(status: JobStatus, now: datetime) -> datetime | None:
