@@ -12,6 +12,7 @@ from elastic.membership import window
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_OPEN, Ended, Restart, clipped
 from rendezvous.machine import progress
+from rendezvous.machine.choose import unknown_seats
 from rendezvous.machine.completion import has_finished
 from rendezvous.machine.state import CHARGED, Cause, Job, Loss
 
@@ -54,7 +55,8 @@ def _ended(job: Job) -> list[Restart]:
     ]
     if job.hung:
         ended.append(Restart(id=id, generation=generation, cause=Cause.HANG.value))
-    cause = Cause.COLLATERAL if job.disrupted or job.hung or has_finished(job) else Cause.USER
+    is_due_to_another = bool(job.disrupted or job.hung or has_finished(job) or unknown_seats(job.standing))
+    cause = Cause.COLLATERAL if is_due_to_another else Cause.USER
     for failure in job.failures:
         ended.append(Restart(id=f"{id}/{failure.pod}", generation=generation, cause=cause.value, pod=failure.pod, lost=failure.is_gone))
         cause = Cause.COLLATERAL

@@ -46,6 +46,14 @@ def pod_is_gone(group: Group) -> None:
     group.expect("w1", "w2", "w3", pending=("w3",), budget=BUDGET)
 
 
+def server_restarts(group: Group) -> None:
+    """A drain takes the server too, if it is on that node: its successor knows of the evicted worker only that nobody takes its seat."""
+    group.start_server()
+    for name in group.agents:
+        group.link(name)
+    group.retell()
+
+
 Step = Callable[[Group], None]
 
 
@@ -84,7 +92,7 @@ def others_obey(group: Group) -> None:
 
 @pytest.mark.parametrize("gap_s", [0.0, 0.5, 3.0])
 @pytest.mark.parametrize("end", [says_goodbye, is_killed])
-@pytest.mark.parametrize("besides", [(), (own_worker_fails,)])
+@pytest.mark.parametrize("besides", [(), (own_worker_fails,), (server_restarts,)])
 @pytest.mark.parametrize("is_announced", [True, False])
 def test_an_eviction_charges_nothing_in_whatever_order_it_becomes_known(
     besides: tuple[Step, ...], end: Step, *, gap_s: float, is_announced: bool
