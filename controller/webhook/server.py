@@ -14,11 +14,14 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from controller.webhook.connections import Listener
 from controller.webhook.judges import Busy, NoReview, Verdict
 from elastic.api import webhook
+from elastic.runtime.listener import Bounds, Listener
 
-log = logging.getLogger(__name__)
+BOUNDS = Bounds(most=128, strangers=128, of_one_address=64, first_request_s=3.0, oldest_goes_at_once=True, pace_s=0.005)
+"""A TLS handshake takes a millisecond or two of the controller's time; hence the pace."""
+BACKLOG = 128
+STOP_S = 1.0
 
 LARGEST_OBJECT = 3 * 512 * 1024
 """etcd takes no request of more than 1.5 MiB."""
@@ -54,13 +57,30 @@ class Room:
 @asynccontextmanager
 async def serving(opened: socket.socket, *, tls: ssl.SSLContext, judge: Callable[[bytes, str], Awaitable[Verdict]]) -> AsyncIterator[None]:
     """Serves for the length of the block; requests that have come are answered before it ends."""
-    reception = _Reception(judge)
-    running = asyncio.create_task(Listener(reception.answer).run(opened, tls))
+    listener = Listener(BOUNDS)
+    app = web.Application(middlewares=[listener.middleware])
+    app.router.add_route("*", "/{tail:.*}", _Reception(judge).answer)
+    silent = logging.getLogger(f"{__name__}.http")
+    silent.setLevel(logging.CRITICAL)  # a caller may send what is not HTTP; that is not worth a line in the log
+    runner = web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        auto_decompress=False,
+        keepalive_timeout=BOUNDS.pause_s,
+        lingering_time=0,
+        logger=silent,
+        shutdown_timeout=STOP_S,
+    )
+    await runner.setup()
+    assert runner.server is not None
+    listener.open([opened], runner.server, tls=tls, backlog=BACKLOG)
     try:
         yield
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await listener.close()
+        opened.close()
+        await runner.cleanup()
 
 
 class _Reception:
@@ -68,7 +88,13 @@ class _Reception:
         self._judge = judge
         self._room = Room(MOST_HELD)
 
-    async def answer(self, request: web.BaseRequest, address: str) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
+        response = await self._answer(request, address=request.remote or "")
+        if response.status != web.HTTPOk.status_code:
+            response.force_close()  # the rest of what the peer sends is not read, and its next try costs it a new handshake
+        return response
+
+    async def _answer(self, request: web.Request, *, address: str) -> web.Response:
         if request.path != webhook.PATH or request.method != "POST":
             return _said(404, f"reviews are answered at POST {webhook.PATH}")
         size = request.content_length

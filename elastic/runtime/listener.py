@@ -1,9 +1,12 @@
-"""Accepts connections for an aiohttp application, and bounds how many there are and how long one may be silent.
+"""Accepts connections for an aiohttp application, and limits how many there are and how long one may be silent.
 
 A connection costs memory and a file descriptor. A stranger, a connection without a request so far, has a short time for TLS handshake and
-first request; a pause between two requests has a limit as well. Where all places are taken, new connections wait in the kernel's
-queue and silent ones are closed: strangers after a moment, from the address with most of them first, then the longest pauses.
-A request is never cut while its handler runs; the handler decides who is refused.
+first request; a pause between two requests has a limit as well. If all places are taken, one of two policies makes room:
+
+- New connections wait in the kernel's queue and silent ones are closed: strangers after a moment, from the address with most of them
+  first, then the longest pauses. A request is never cut while its handler runs; the handler decides who is refused.
+- `oldest_goes_at_once`, for servers with short requests that need no credentials: the connection that has waited longest is closed, of
+  the address with most of them. If all are being answered, the oldest of these. A new caller never waits.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import resource
 import socket
 import ssl
 import termios
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Self, cast
@@ -51,6 +55,9 @@ class Bounds:
     """from an answer to the head of the next request; also for a peer that takes nothing more of the answer"""
     body_s: float = 60.0
     """from the head of a request to the end of its body"""
+    oldest_goes_at_once: bool = False
+    pace_s: float = 0.0
+    """between two connections, so that handshakes leave the loop time for other work"""
 
     @classmethod
     def of_this_process(cls, *, most: int, strangers: int) -> Self:
@@ -69,17 +76,17 @@ class Listener:
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self._by_handler: dict[asyncio.BaseProtocol, _Connection] = {}
+        self._by_handler: dict[asyncio.BaseProtocol, Connection] = {}
         self._of_address: dict[str, int] = {}
-        self._strangers: dict[str, dict[_Connection, None]] = {}
-        self._pausing: dict[_Connection, None] = {}
-        self._receiving: dict[_Connection, None] = {}
+        self._strangers: dict[str, dict[Connection, None]] = {}
+        self._pausing: dict[Connection, None] = {}
+        self._receiving: dict[Connection, None] = {}
         self._connections = self._strange = 0
         self._freed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._told_at = float("-inf")
 
-    def open(self, sockets: Iterable[socket.socket], server: web.Server, *, tls: ssl.SSLContext, backlog: int) -> None:
+    def open(self, sockets: Iterable[socket.socket], server: web.Server, *, tls: ssl.SSLContext | None, backlog: int) -> None:
         for listening in sockets:
             listening.setblocking(False)
             listening.listen(backlog)
@@ -112,10 +119,11 @@ class Listener:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _accept(self, listening: socket.socket, server: web.Server, tls: ssl.SSLContext) -> None:
+    async def _accept(self, listening: socket.socket, server: web.Server, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._room()
+            if not self._bounds.oldest_goes_at_once:
+                await self._room()
             try:
                 accepted, peer = await loop.sock_accept(listening)
             except ConnectionAbortedError:
@@ -126,24 +134,35 @@ class Listener:
                 await asyncio.sleep(LOOK_EVERY_S)
                 continue
             address = str(peer[0])
-            if self._of_address.get(address, 0) >= self._bounds.of_one_address:
-                self._tell(f"{address} has {self._bounds.of_one_address} connections, the most that one address may have")
+            if not self._admits(address):
                 accepted.close()
                 continue
-            connection = _Connection(accepted, address, server(), gone=self._gone, now=loop.time())
+            connection = Connection(accepted, address, server(), gone=self._gone, now=loop.time())
             self._add(connection)
             connection.handshake = self._begin(self._shake_hands(connection, accepted, tls))
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._bounds.pace_s)
 
-    async def _shake_hands(self, connection: _Connection, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+    def _admits(self, address: str) -> bool:
+        """Whether there is room for one more connection of this address, or was made."""
+        if self._bounds.oldest_goes_at_once:
+            oldest = must_go(self._by_handler.values(), address, self._bounds)
+            if oldest is not None:
+                self._cut(oldest)
+            return True
+        if self._of_address.get(address, 0) < self._bounds.of_one_address:
+            return True
+        self._tell(f"{address} has {self._bounds.of_one_address} connections, the most that one address may have")
+        return False
+
+    async def _shake_hands(self, connection: Connection, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 accepted,
                 ssl=tls,
-                ssl_handshake_timeout=self._bounds.first_request_s,
-                ssl_shutdown_timeout=GOODBYE_S,
+                ssl_handshake_timeout=self._bounds.first_request_s if tls is not None else None,
+                ssl_shutdown_timeout=GOODBYE_S if tls is not None else None,
             )
         except OSError:  # ssl.SSLError, TimeoutError, a broken connection
             self._gone(connection)
@@ -151,14 +170,14 @@ class Listener:
             self._gone(connection)
             raise
 
-    def _add(self, connection: _Connection) -> None:
+    def _add(self, connection: Connection) -> None:
         self._connections += 1
         self._strange += 1
         self._of_address[connection.address] = self._of_address.get(connection.address, 0) + 1
         self._strangers.setdefault(connection.address, {})[connection] = None
         self._by_handler[connection.handler] = connection
 
-    def _gone(self, connection: _Connection) -> None:
+    def _gone(self, connection: Connection) -> None:
         if self._by_handler.pop(connection.handler, None) is None:
             return
         self._no_stranger(connection)
@@ -170,7 +189,7 @@ class Listener:
             del self._of_address[connection.address]
         self._freed.set()
 
-    def _no_stranger(self, connection: _Connection) -> None:
+    def _no_stranger(self, connection: Connection) -> None:
         strangers = self._strangers.get(connection.address, {})
         if connection in strangers:
             del strangers[connection]
@@ -181,14 +200,14 @@ class Listener:
 
     # --- connections that speak and pause ---
 
-    def _speaks(self, connection: _Connection, request: web.Request) -> None:
+    def _speaks(self, connection: Connection, request: web.Request) -> None:
         self._no_stranger(connection)
         self._pausing.pop(connection, None)
         connection.request, connection.since = request, asyncio.get_running_loop().time()
         if not request.content.is_eof():
             self._receiving[connection] = None
 
-    def _pauses(self, connection: _Connection) -> None:
+    def _pauses(self, connection: Connection) -> None:
         self._receiving.pop(connection, None)
         connection.request, connection.since = None, asyncio.get_running_loop().time()
         if connection.is_over():  # a handler may have given the transport another protocol, so that its end is not seen here
@@ -214,11 +233,11 @@ class Listener:
                     self._pausing[connection] = None
             self._cut_those_before(now - bounds.pause_s, self._pausing)
 
-    def _cut_those_before(self, then: float, silent: dict[_Connection, None]) -> None:
+    def _cut_those_before(self, then: float, silent: dict[Connection, None]) -> None:
         for connection in _before(then, silent):
             self._cut(connection)
 
-    def _cut(self, connection: _Connection) -> None:
+    def _cut(self, connection: Connection) -> None:
         connection.cut()
         self._gone(connection)
 
@@ -251,11 +270,11 @@ class Listener:
             log.warning("%s", what)
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """Stands between a transport and its handler, to notice the connection's end."""
 
     def __init__(
-        self, accepted: socket.socket, address: str, handler: asyncio.Protocol, *, gone: Callable[[_Connection], None], now: float
+        self, accepted: socket.socket, address: str, handler: asyncio.Protocol, *, gone: Callable[[Connection], None], now: float
     ) -> None:
         self.address, self.handler, self.since = address, handler, now
         self.request: web.Request | None = None
@@ -305,7 +324,15 @@ class _Connection(asyncio.Protocol):
         self.handler.resume_writing()
 
 
-def _before(then: float, silent: dict[_Connection, None]) -> list[_Connection]:
+def must_go(there: Iterable[Connection], address: str, bounds: Bounds) -> Connection | None:
+    """The connection that makes room for another one of this address, if there is no room."""
+    there = list(there)
+    held = Counter(one.address for one in there)
+    crowded = address if held[address] >= bounds.of_one_address else held.most_common(1)[0][0] if len(there) >= bounds.most else None
+    return min((one for one in there if one.address == crowded), key=lambda one: (one.request is not None, one.since), default=None)
+
+
+def _before(then: float, silent: dict[Connection, None]) -> list[Connection]:
     """Those that have been silent since before that time; the dictionary has them in this order."""
     found = []
     for connection in silent:

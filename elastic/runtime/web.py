@@ -1,12 +1,18 @@
 """Answers probes and scrapes: /healthz, /readyz and /metrics, on the ports that were asked for."""
 
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
+from elastic.runtime.listener import Bounds, Listener
+
 ALL_ADDRESSES = "0.0.0.0"
+BOUNDS = Bounds(most=64, strangers=64, of_one_address=32, first_request_s=5.0, body_s=5.0, oldest_goes_at_once=True)
+"""Probes and scrapes need no credentials, so a crowd that only connects must not keep them waiting."""
+BACKLOG = 64
 
 
 class PortTaken(RuntimeError):
@@ -34,22 +40,30 @@ async def serving(*, health_port: int, metrics_port: int, is_ready: Callable[[],
     routes: dict[int, list[web.RouteDef]] = {}
     routes.setdefault(health_port, []).extend([web.get("/healthz", healthz), web.get("/readyz", readyz)])
     routes.setdefault(metrics_port, []).append(web.get("/metrics", metrics))
-    runners = []
-    try:
+    async with AsyncExitStack() as stack:
         for port, found in routes.items():
             if not port:
                 continue
-            app = web.Application(client_max_size=1024)
-            app.add_routes(found)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-            await runner.setup()
-            runners.append(runner)
             try:
-                await web.TCPSite(runner, ALL_ADDRESSES, port).start()
+                opened = stack.enter_context(socket.create_server((ALL_ADDRESSES, port), backlog=BACKLOG))
             except OSError as error:
                 flags = " and ".join(flag for flag, chosen in ports.items() if chosen == port)
                 raise taken(flags, port, error) from error
+            await stack.enter_async_context(_served(opened, found))
+        yield
+
+
+@asynccontextmanager
+async def _served(opened: socket.socket, routes: list[web.RouteDef]) -> AsyncIterator[None]:
+    listener = Listener(BOUNDS)
+    app = web.Application(client_max_size=1024, middlewares=[listener.middleware])
+    app.add_routes(routes)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    assert runner.server is not None
+    listener.open([opened], runner.server, tls=None, backlog=BACKLOG)
+    try:
         yield
     finally:
-        for runner in runners:
-            await runner.cleanup()
+        await listener.close()
+        await runner.cleanup()

@@ -10,16 +10,21 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import pytest_asyncio
 from aiohttp import web
 from api_process import CONFIG_MAPS, config_map, running
+from prometheus_client import CollectorRegistry
 from rendezvous_members import expecting, members
 from torch_agents import serving, wait_until
 
 from elastic import certificates
+from elastic.local.agent.endpoint import Endpoint
+from elastic.local.sandbox.channel import Channel
 from elastic.runtime import listener
+from elastic.runtime import web as health
 from elastic.runtime.listener import Bounds, Listener
 
 pytestmark = pytest.mark.integration
@@ -202,6 +207,76 @@ async def test_whoever_has_gone_leaves_a_place(server: Server) -> None:
         streams = await asyncio.wait_for(server.connect(), SOON_S)
         await asked(streams)
         streams[1].transport.abort()
+
+
+AT_ONCE = replace(WIDE, most=6, of_one_address=4, oldest_goes_at_once=True)
+
+
+async def test_where_the_oldest_goes_at_once_nobody_waits_for_a_silent_peer(server: Server) -> None:
+    await server.serve(AT_ONCE)
+    speaking = await server.connect("127.0.0.2")
+    speaking[1].write(LONG)
+    silent = [await server.silent("127.0.0.3") for _ in range(10)]
+    assert b"200 OK" in await asked(await server.connect("127.0.0.4"))
+    assert await ended(silent[0])
+    server.let.set()
+    assert b"200 OK" in await asyncio.wait_for(speaking[0].readuntil(b"done"), SOON_S)
+
+
+async def test_where_the_oldest_goes_at_once_one_that_is_being_answered_goes_last(server: Server) -> None:
+    await server.serve(AT_ONCE)
+    speaking = [await server.connect("127.0.0.2") for _ in range(4)]
+    for streams in speaking:
+        streams[1].write(LONG)
+    await asked(await server.connect("127.0.0.3"))  # by now the server has read the requests
+    assert b"200 OK" in await asked(await server.connect("127.0.0.2"))
+    ends = [asyncio.create_task(ended(streams)) for streams in speaking]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    server.let.set()
+    assert sorted([await end for end in ends]) == [False, False, False, True]
+
+
+async def silent_at(port: int, count: int, stack: contextlib.AsyncExitStack) -> Streams:
+    """Opens so many connections and returns the first."""
+    made = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(count)]
+    for streams in made:
+        stack.callback(streams[1].close)
+    return made[0]
+
+
+async def test_probes_are_answered_while_a_crowd_says_nothing() -> None:
+    """Each silent connection stayed for good, and took one of the controller's file descriptors."""
+    with socket.create_server(("127.0.0.1", 0)) as chosen:
+        port = chosen.getsockname()[1]
+    async with (
+        contextlib.AsyncExitStack() as stack,
+        health.serving(health_port=port, metrics_port=0, is_ready=lambda: True, registry=CollectorRegistry()),
+    ):
+        first = await silent_at(port, 200, stack)
+        probe = await asyncio.open_connection("127.0.0.1", port)
+        stack.callback(probe[1].close)
+        probe[1].write(ASK.replace(b"/ ", b"/healthz "))
+        assert await asyncio.wait_for(probe[0].readuntil(b"ok\n"), SOON_S)
+        assert await ended(first)
+
+
+async def test_the_node_agent_answers_the_api_server_while_a_crowd_begins_no_handshake(tmp_path: Path) -> None:
+    authority = certificates.make_ca("cluster")
+    pair = certificates.issue(authority, "kube-apiserver-kubelet-client", organizations=("system:masters",))
+    (tmp_path / "client").write_bytes(pair.certificate + pair.key)
+    trust = ssl.create_default_context()
+    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+    trust.load_cert_chain(tmp_path / "client")
+    endpoint = Endpoint(lambda *_: None, cast("Channel", None))
+    port = await endpoint.start("127.0.0.1", authority.certificate.decode())
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(endpoint.stop)
+        first = await silent_at(port, 200, stack)
+        asking = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port, ssl=trust), SOON_S)
+        stack.callback(asking[1].close)
+        asking[1].write(ASK.replace(b"/ ", b"/healthz "))
+        assert b"200 OK" in await asyncio.wait_for(asking[0].readline(), SOON_S)
+        assert await ended(first)
 
 
 SILENT, OPEN_FILES = 1400, 1024

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from typing import cast
 
 import pytest
+from aiohttp import web
 
-from controller.webhook.connections import BEGIN_S, IDLE_S, MOST, MOST_OF_ONE_ADDRESS, Connection, must_go
 from controller.webhook.judges import Busy, Turns, _Asking
-from controller.webhook.server import Room
+from controller.webhook.server import BOUNDS, Room
+from elastic.runtime import listener
+from elastic.runtime.listener import Connection
+
+MOST, MOST_OF_ONE_ADDRESS = BOUNDS.most, BOUNDS.of_one_address
 
 
 def connections(address: str, count: int, *, since: float = 0.0, answers: bool = False) -> list[Connection]:
-    return [Connection(address, since + i, answers=answers) for i in range(count)]
+    made = []
+    for i in range(count):
+        one = Connection(cast("socket.socket", None), address, asyncio.Protocol(), gone=lambda _: None, now=since + i)
+        one.request = cast("web.Request", object()) if answers else None
+        made.append(one)
+    return made
+
+
+def must_go(there: list[Connection], address: str) -> Connection | None:
+    return listener.must_go(there, address, BOUNDS)
 
 
 def test_where_there_is_room_nobody_goes():
@@ -35,14 +50,6 @@ def test_where_there_are_many_the_address_that_has_most_makes_room():
 def test_what_is_being_answered_goes_last():
     there = connections("a", 5, answers=True) + connections("a", MOST_OF_ONE_ADDRESS - 5, since=100)
     assert must_go(there, "a") is there[5]
-
-
-def test_a_connection_is_overdue_that_asks_nothing_for_long():
-    assert not Connection("a", 0).is_overdue(BEGIN_S)
-    assert Connection("a", 0).is_overdue(BEGIN_S + 1)
-    assert not Connection("a", 0, answers=True).is_overdue(IDLE_S + 1)
-    assert not Connection("a", 0, answered=1).is_overdue(BEGIN_S + 1)
-    assert Connection("a", 0, answered=1).is_overdue(IDLE_S + 1)
 
 
 def test_of_the_room_for_bodies_one_address_has_half():

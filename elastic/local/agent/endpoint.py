@@ -25,9 +25,13 @@ from elastic.local.agent.spdysession import Connection, Session, Tunnel
 from elastic.local.sandbox import SandboxError
 from elastic.local.sandbox.channel import Channel, HolderGone
 from elastic.local.takeover import both_ways, taken_over
+from elastic.runtime.listener import Bounds, Listener
 
 ALLOWED = {("commonName", "kube-apiserver-kubelet-client"), ("organizationName", "system:masters")}
 SHUTDOWN_S = 1.0
+BOUNDS = Bounds(most=2048, strangers=64, of_one_address=2048)
+"""One API server holds a connection for each stream that it passes on."""
+BACKLOG = 128
 
 
 def server_context(authority: str) -> ssl.SSLContext:
@@ -50,7 +54,8 @@ class Endpoint:
     def __init__(self, find: Callable[[str, str], PodRunner | None], channel: Channel) -> None:
         self._find = find
         self._channel = channel
-        app = web.Application(middlewares=[_api_server_only])
+        self._listener = Listener(BOUNDS)
+        app = web.Application(middlewares=[self._listener.middleware, _api_server_only])
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         for method in ("GET", "POST"):
             app.router.add_route(method, "/exec/{namespace}/{pod}/{container}", self._exec)
@@ -63,11 +68,14 @@ class Endpoint:
     async def start(self, host: str, authority: str) -> int:
         """Returns the port."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, 0, ssl_context=server_context(authority))
-        await site.start()
-        return int(self._runner.addresses[0][1])
+        assert self._runner.server is not None
+        self._opened = socket.create_server((host, 0), backlog=BACKLOG)
+        self._listener.open([self._opened], self._runner.server, tls=server_context(authority), backlog=BACKLOG)
+        return int(self._opened.getsockname()[1])
 
     async def stop(self) -> None:
+        await self._listener.close()
+        self._opened.close()
         await self._runner.cleanup()
 
     def _runner_of(self, request: web.Request) -> PodRunner:
