@@ -221,7 +221,7 @@ UNREADABLE: list[Object] = [
 
 @pytest.mark.parametrize("status", UNREADABLE, ids=str)
 async def test_a_pod_that_cannot_be_read_is_seen_as_before_and_hides_no_other(status: Object) -> None:
-    """A kubelet or whoever else may write its pods' status is no reason to see nobody's pods any more."""
+    """A client that may write one pod's status must not hide all pods from the controller."""
     events = (labelled("odd", 2, phase="Running"), labelled("odd", 3, phase="Failed", **status), labelled("later", 4, phase="Running"))
 
     async def serve(request: web.Request) -> web.StreamResponse:
