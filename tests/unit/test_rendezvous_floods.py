@@ -81,7 +81,7 @@ def pythons_own_recursion_limit() -> Iterator[None]:
 async def test_a_body_nested_too_deep_is_refused(served: Served, method: str, path: str) -> None:
     tls = ssl.create_default_context(cadata=served.ca)
     token = control_token(served.key) if path == "expectation" else job_token(served.key, "job")
-    deep = DEEP if path == "expectation" else DEEP[98_000:102_000]
+    deep = DEEP if path == "expectation" else "[" * 5_000  # a report is short; celpy raises the recursion limit of a process to 2,500
     body = b'{"member":"w0","later":%s}' % deep.encode()
     url, headers = f"https://127.0.0.1:{served.port}/v1/jobs/job/{path}", {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(headers=headers) as session, session.request(method, url, data=body, ssl=tls) as answer:
