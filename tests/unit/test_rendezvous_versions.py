@@ -118,3 +118,10 @@ async def test_the_conditions_of_jobs_say_that_server_and_controller_do_not_unde
     cluster.world = replace(cluster.world, trouble="")
     cluster.settle()
     assert "unknown" not in cluster.job.status.conditions[-1].message
+
+
+async def test_a_server_of_the_release_before_names_no_version_and_is_understood(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEADER", "Something-Else")
+    assert await asyncio.to_thread(agents_exchange, served, JOIN)
+    async with served.client() as client:
+        await client.expect("job", wire.Expectation())
