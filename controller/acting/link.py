@@ -87,7 +87,8 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         members=told.members,
         pending=told.pending,
         leaving=tuple(
-            wire.Leaving(member=leave.member, by_s=_seconds((leave.by - now).total_seconds()), cause=leave.cause) for leave in told.leaving
+            wire.Leaving(member=leave.member, by_s=_seconds((leave.by - now).total_seconds()), cause=leave.cause, pod_uid=leave.uid)
+            for leave in told.leaving
         ),
         ended=tuple(
             wire.Ended(member=end.member, pod_uid=end.pod_uid, run=_count(end.run), cause=end.cause.value, is_last=end.is_last)

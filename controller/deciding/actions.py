@@ -61,11 +61,12 @@ class DeleteJob:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A member that must go, by when at the latest, and why."""
+    """A member that must go, by when at the latest, why, and which pod it is."""
 
     member: str
     by: datetime
     cause: str
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,11 +83,12 @@ RestartCounts = Annotated[dict[CauseWord, Count], Meta(max_length=64)]
 
 
 class Leaving(Wire, frozen=True):
-    """A member that must leave: its deadline in seconds from now, and the announced cause, such as `plan` or `disruption`."""
+    """A member that must leave: its deadline in seconds from now, the announced cause, such as `plan` or `disruption`, and its pod."""
 
     member: Name
     by_s: Seconds = 0.0
     cause: CauseWord = "plan"
+    pod_uid: PodUid = ""
 
 
 class Ended(Wire, frozen=True):

@@ -1,6 +1,7 @@
 """What can happen to a job as the machine sees it: a member said something, its connection broke, the controller spoke, time passed, or the
 server stood still."""
 
+import math
 from dataclasses import dataclass
 
 from elastic.membership.wire import Expectation, FromMember
@@ -40,7 +41,9 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Nothing happened but time."""
+    """Nothing happened but time. reached_at: when the controller last gave a sign; infinite where no controller listens."""
+
+    reached_at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ closes into the next world. It skips the gathering when the current world cannot
 from dataclasses import replace
 
 from elastic.membership.wire import Restart
+from rendezvous.machine import reach
 from rendezvous.machine.choose import absent, leaving, seats, target, unknown_seats
 from rendezvous.machine.completion import has_finished, noted, works_on
 from rendezvous.machine.event_handlers import apply_exit_reports, gone
 from rendezvous.machine.evictions import taken_away
 from rendezvous.machine.progress import in_new_world, stood_still
-from rendezvous.machine.restart_budget import booked, charge_restarts, uncounted
-from rendezvous.machine.state import Cause, CurrentWorld, Job, Member, Phase, Phases, Round, ranks_of
+from rendezvous.machine.restart_budget import booked, charge_restarts, disrupted_by, uncounted
+from rendezvous.machine.state import Cause, CurrentWorld, Job, Loss, Member, Phase, Phases, Round, ranks_of
 
 
 def settle(job: Job, *, let_go: bool) -> Job:
@@ -21,11 +22,15 @@ def settle(job: Job, *, let_go: bool) -> Job:
     if job.closed:
         return job
     if let_go:
+        job = reach.with_doubt(job)
+    if job.doubt_since is not None:
+        return job
+    if let_go:
         job = _held_up(_drop_absent(job))
     job = apply_exit_reports(job)
     if job.closed:
         return job
-    job = _turn(noted(job))
+    job = _turn(noted(_told_and_gone(job)))
     if job.round is not None and job.round.draining:
         job = _give_up_late(job)
         job = _close_round(job)
@@ -45,7 +50,8 @@ def _held_up(job: Job) -> Job:
 def _drop_absent(job: Job) -> Job:
     """Let go of members whose connection stayed broken, or who are silent on an open one."""
     limits = job.limits
-    for member in [m for m in job.members.values() if m.phase is not Phase.FINISHED and _is_overdue(job, m)]:
+    spared = reach.perhaps_cut_off(job)
+    for member in [m for m in job.members.values() if m.phase is not Phase.FINISHED and m.name not in spared and _is_overdue(job, m)]:
         words = (
             f"the connection to {member.name} broke"
             if member.broken_at is not None
@@ -58,9 +64,26 @@ def _drop_absent(job: Job) -> Job:
     return job
 
 
+def _told_and_gone(job: Job) -> Job:
+    """After a restart of the server: where all others are here, the seats that nobody takes were of those whose time to leave is over, as
+    on a node that is lost. They are not waited for.
+    """
+    standing, word = job.standing, job.expectation
+    if standing is None or not standing.adopted or word is None or absent(job):
+        return job
+    for told in word.leaving:
+        is_over = told.pod_uid and told.member not in job.members and job.leave_by[told.member][0] <= job.now
+        if is_over and unknown_seats(standing) > len(job.disrupted):
+            words = f"{told.member} had to leave and is gone"
+            job = disrupted_by(job, Loss(told.member, told.pod_uid, told.cause, words, is_gone=True))
+    return job
+
+
 def _is_overdue(job: Job, member: Member) -> bool:
+    if job.now < job.patient_until:
+        return False
     if member.broken_at is not None:
-        return job.is_settled and job.now >= max(job.patient_until, member.broken_at + job.limits.return_s)
+        return job.is_settled and job.now >= member.broken_at + job.limits.return_s
     return job.now >= member.heard_at + job.limits.silence_s
 
 
@@ -69,7 +92,7 @@ def is_whole(job: Job) -> bool:
     standing = job.standing
     if standing is None or job.failures or job.hung:
         return False
-    if unknown_seats(standing) and job.is_settled:
+    if unknown_seats(standing) and (job.is_settled or unknown_seats(standing) <= len(job.disrupted)):
         return False
     return all(name in job.members and job.members[name].world == standing.id for name in standing.ranks)
 

@@ -3,6 +3,7 @@
 `now` in these values is the caller's monotonic clock; nothing here is ever compared with another host's time.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -196,7 +197,13 @@ class Job:
     now: float
     limits: Limits = field(default_factory=Limits)
     patient_until: float = 0.0
-    """after the server stood still: until then a broken connection does not count as absence"""
+    """after the server stood still or was cut off: until then nobody counts as absent"""
+    reached_at: float = math.inf
+    """when the controller last gave a sign"""
+    doubt_since: float | None = None
+    """since when the server must take itself for cut off, and decides nothing"""
+    first_doubt_at: float | None = None
+    """when it first did so, as long as any member is silent"""
     expectation: Expectation | None = None
     expected: Mapping[str, None] = field(default_factory=dict)
     """the names of the expectation, in its order"""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from elastic.membership.wire import Beat, Join, Ready, View
-from rendezvous.machine import event_handlers, progress, rounds, standstill
+from rendezvous.machine import event_handlers, progress, reach, rounds, standstill
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
 from rendezvous.machine.state import Job, Limits, Phase, Progress
 from rendezvous.machine.views import summary, view
@@ -93,8 +93,9 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
             case Resumed(pause_s=pause_s):
                 is_quiet = False
                 job = standstill.resumed(job, pause_s)
-            case Tick():
+            case Tick(reached_at=reached_at):
                 is_quiet, is_tick = False, True
+                job = replace(job, reached_at=reached_at)
     if is_quiet:
         return job, tuple(effects)
     after = rounds.settle(job, let_go=is_tick)
@@ -145,4 +146,5 @@ def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool) -> float:
         moments.extend(m.broken_at + limits.return_s for m in job.members.values() if m.broken_at is not None)
         heard = (m.heard_at for m in job.members.values() if m.phase is not Phase.FINISHED)
         moments.append(min(heard, default=job.now) + limits.silence_s)
+        moments.append(reach.look_again_at(job))
     return min((moment for moment in moments if moment > job.now), default=job.now + CALM_S)

@@ -1,8 +1,10 @@
 """The HTTPS face of the rendezvous server: who may call what, and the form of requests and replies. Membership is the hub's matter."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Never
 
 import msgspec
 from aiohttp import WSCloseCode, web
@@ -13,11 +15,13 @@ from elastic.membership.wire import Expectation, Name, Report, World, unreadable
 from rendezvous.server.access import Busy, Gate
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.members import serve_member
+from rendezvous.server.tcp_info import answered_at
 from rendezvous.server.versions import Versions
 
 log = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 10.0
+KEEP_ALIVE_S = 2.0
+"""How often a controller without news is sent an empty line. That it arrived shows that this server is not cut off."""
 WRITE_S = 20.0
 GOOD_BYE_S = 1.0
 LEAST_GAP_S = 0.01
@@ -149,22 +153,10 @@ class Face:
         assert task is not None
         self._streams += 1
         self._listeners.add(task)
+        connection = transport.get_extra_info("socket") if transport is not None else None
         try:
-            version = -1
-            while True:
-                newest = self._hub.version
-                worlds = self._hub.since(version)
-                async with asyncio.timeout(WRITE_S):
-                    for world in worlds:
-                        await response.write(line_of(world))
-                    if not worlds:
-                        await response.write(b"\n")
-                version = newest
-                await asyncio.sleep(LEAST_GAP_S)
-                try:
-                    await asyncio.wait_for(self._hub.wait_newer(version), KEEP_ALIVE_S)
-                except TimeoutError:
-                    continue
+            with self._hub.listening(lambda: answered_at(connection, now=self._clock())):
+                await self._tell_worlds(response)
         except (ConnectionError, TimeoutError):
             return response
         finally:
@@ -172,6 +164,22 @@ class Face:
             self._listeners.discard(task)
             if transport is not None and not transport.is_closing():
                 transport.abort()  # who does not read must not keep the connection
+
+    async def _tell_worlds(self, response: web.StreamResponse) -> Never:
+        """Until the connection breaks, or what is written does not leave."""
+        version = -1
+        while True:
+            newest = self._hub.version
+            worlds = self._hub.since(version)
+            async with asyncio.timeout(WRITE_S):
+                for world in worlds:
+                    await response.write(line_of(world))
+                if not worlds:
+                    await response.write(b"\n")
+            version = newest
+            await asyncio.sleep(LEAST_GAP_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hub.wait_newer(version), KEEP_ALIVE_S)
 
     async def _refuse_others(self, request: web.Request) -> web.Response | None:
         """Only the control plane may pass."""

@@ -4,9 +4,11 @@ The hub feeds events and carries out effects. It knows neither HTTP nor tokens: 
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from elastic.membership.wire import MAX_MEMBERS, Answer, Expectation, FromMember, Join, Report, Signal, View, World
@@ -97,11 +99,25 @@ class Hub:
         self._published: dict[str, int] = {}
         """At which version each job's world changed last, the newest last."""
         self._forgotten: dict[str, int] = {}
+        self._reached_at = math.inf
+        """When a controller last gave a sign: it spoke, or what it was sent arrived. Infinite as long as none has ever listened."""
+        self._listeners: set[Callable[[], float]] = set()
 
     # --- events in ---
 
+    @contextlib.contextmanager
+    def listening(self, answered_at: Callable[[], float]) -> Iterator[None]:
+        """Meanwhile a controller is connected, and this says when it last gave a sign."""
+        self._reached_at = self._clock()
+        self._listeners.add(answered_at)
+        try:
+            yield
+        finally:
+            self._listeners.discard(answered_at)
+
     def expect(self, uid: str, expectation: Expectation) -> bool:
         """Take the controller's word; False where a newer one has been heard."""
+        self._reached_at = max(self._reached_at, self._clock())
         course = self._course(uid)
         if is_stale(course.job.expectation, expectation):
             return False
@@ -320,7 +336,12 @@ class Hub:
         if not job.members and job.expectation is None and self._clock() >= course.touched + EMPTY_JOB_KEPT_S:
             self.forget(job.uid)
             return
-        self._apply(course, Tick())
+        self._apply(course, Tick(self._last_reached_at()))
+
+    def _last_reached_at(self) -> float:
+        answers = [min(self._clock(), answered_at()) for answered_at in self._listeners]
+        self._reached_at = max([self._reached_at, *answers])
+        return self._reached_at
 
     def _announce(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -352,5 +373,9 @@ def _tell_log(before: Job, after: Job) -> None:
         )
     elif after.round is not None and after.round.draining and (before.round is None or not before.round.draining):
         log.info("round began", extra={"uid": after.uid, "reason": after.round.reason, "cause": after.round.cause})
+    if after.doubt_since is not None and before.doubt_since is None:
+        log.warning("members and the controller are silent: this server may be cut off, and decides nothing", extra={"uid": after.uid})
+    elif before.doubt_since is not None and after.doubt_since is None:
+        log.info("this server is reached again", extra={"uid": after.uid, "doubted_s": round(after.now - before.doubt_since, 1)})
     if after.closed and not before.closed:
         log.warning("world closed", extra={"uid": after.uid, "reason": after.closed})

@@ -137,7 +137,8 @@ def test_several_workers_per_agent_form_one_world(server: Server, agents: Agents
 def test_a_stopped_agent_is_found_by_its_silence_and_returns_when_it_runs_again(server: Server, tmp_path: Path) -> None:
     agents = Agents(tmp_path / "long", server, job="long")
     try:
-        stop_and_return(server, agents)
+        with server.listening():
+            stop_and_return(server, agents)
     finally:
         agents.stop()
 

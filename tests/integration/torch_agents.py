@@ -124,6 +124,18 @@ class Server:
 
         return RendezvousClient(f"https://127.0.0.1:{self.port}", token, self.ca)
 
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Meanwhile a controller listens, and so shows the server that it is not cut off: the kernel answers, whoever reads."""
+        tls = ssl.create_default_context(cadata=self.ca)
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=tls, timeout=20)
+        try:
+            connection.request("GET", "/v1/worlds", headers={"Authorization": f"Bearer {control_token(self.key)}"})
+            assert connection.getresponse().status == 200
+            yield
+        finally:
+            connection.close()
+
     def call(self, method: str, path: str, *, token: str = "", body: bytes = b"") -> tuple[int, bytes]:
         """One plain request."""
         tls = ssl.create_default_context(cadata=self.ca)

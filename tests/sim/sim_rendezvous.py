@@ -3,6 +3,7 @@ The server can be restarted, which empties it, or be out of reach; agents behave
 """
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -93,6 +94,7 @@ class SimServer:
         self.lost_steps: list[str] = []
         """Where training began below that."""
         self.is_down = False
+        self.isolated_at = self.isolated_until = -math.inf
         self.links: list[Connection] = []
         self.expected: dict[str, list[tuple[str, Expectation]]] = {}
         """What was said about each job, and which process said it."""
@@ -117,6 +119,27 @@ class SimServer:
     def stand_still(self, seconds: float) -> None:
         """The process is stopped and goes on: no connection breaks, and nobody is answered."""
         self.hub.stand_still(seconds)
+
+    def isolate(self, seconds: float) -> None:
+        """Its node is cut off: no connection breaks, nothing passes, and nobody gets a new one. Nobody is lost by that."""
+        loop = asyncio.get_running_loop()
+        if self.isolated_until > loop.time():
+            return
+        self.isolated_at, self.isolated_until = loop.time(), loop.time() + seconds
+        for link in self.links:
+            link.falls_silent(seconds)
+
+    @property
+    def is_isolated(self) -> bool:
+        return asyncio.get_running_loop().time() < self.isolated_until
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        return self.is_down or self.is_isolated
+
+    def _answered_at(self) -> float:
+        """When what the server sent to a controller arrived last, as far as its kernel knows."""
+        return self.isolated_at if self.is_isolated else asyncio.get_running_loop().time()
 
     def silence(self, link: "Connection", seconds: float) -> None:
         """Nothing passes through this connection, and neither side hears that; what was sent arrives when it passes again."""
@@ -149,27 +172,33 @@ class SimServer:
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
         while True:
             await asyncio.sleep(REACH_S)
-            if self.is_down:
+            if self.is_out_of_reach:
                 await asyncio.sleep(0.5)
                 continue
             hub, broken, version = self.hub, self._broken, 0
             if on_open is not None:
                 on_open()
-            while not broken.is_set():
-                newest = hub.version
-                for world in hub.since(version):
-                    if world.closed and self.dies_when_closing:
-                        self.dies_when_closing = False
-                        self.restart()
-                        break
-                    yield world
-                version = newest
-                await _either(hub.wait_newer(version), broken.wait())
+            with hub.listening(self._answered_at):
+                while not broken.is_set():
+                    newest = hub.version
+                    for world in hub.since(version):
+                        if world.closed and self.dies_when_closing:
+                            self.dies_when_closing = False
+                            self.restart()
+                            break
+                        yield world
+                    version = newest
+                    await _either(hub.wait_newer(version), broken.wait())
+                    await asyncio.sleep(max(0.0, self.isolated_until - asyncio.get_running_loop().time()))
 
     async def _reach(self) -> None:
         await asyncio.sleep(REACH_S)
+        if self.is_isolated:
+            await asyncio.sleep(CALL_S)
         if self.is_down:
             raise Unreachable("no connection")
+        if self.is_isolated:
+            raise Unreachable("no answer")
         try:
             await asyncio.wait_for(self.hub.runs.wait(), CALL_S)
         except TimeoutError:
@@ -364,7 +393,7 @@ class Agent:
     def _connect(self) -> None:
         if self.is_over or self.link is not None:
             return
-        if self.server.is_down:
+        if self.server.is_out_of_reach:
             self._later(0.5, self._connect)
             return
         self.link = Connection(self, self.server.hub, heard_at=asyncio.get_running_loop().time())

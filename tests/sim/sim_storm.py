@@ -211,6 +211,7 @@ class Storm:
             (1, "the rendezvous server is cut off", self.server.go_down),
             (2, "the rendezvous server is back", self.server.come_up),
             (1, "the rendezvous server is stopped and goes on", lambda: self.server.stand_still(self.draw.choice([3.0, 15.0, 40.0]))),
+            (1, "the rendezvous server's node is cut off", lambda: self.server.isolate(self.draw.choice([8.0, 15.0, 18.0, 50.0]))),
             (1, "a member falls silent", self._silence),
             (1, "a clock steps", self._step_clock),
             (1 if self.options.kills else 0, "a controller is killed", lambda: self.draw.choice(self.controllers).kill()),

@@ -1,8 +1,10 @@
 """What a machine does that has just started, that sleeps or whose clock jumps, and how it times a rescale: by example, in virtual time."""
 
+import pytest
 from msgspec import structs
 from rendezvous_group import Group, group_of
 
+from elastic.membership.wire import Ended, Leaving
 from rendezvous.machine import Said, Stepped, Tick, step, summary
 
 
@@ -142,3 +144,48 @@ def test_of_workers_that_failed_while_the_server_was_away_the_first_is_named_and
     assert group.job.standing is not None
     assert group.job.standing.reason == "a worker of w0 ended with status 1; 3 members"
     assert {entry.pod: entry.cause for entry in group.job.own.values()} == {"w0": "user", "w1": "collateral", "w2": "collateral"}
+
+
+@pytest.mark.parametrize("fails_first", [False, True])
+def test_a_new_server_neither_waits_for_the_worker_of_a_lost_node_nor_charges_those_who_lost_it(*, fails_first: bool) -> None:
+    """The node of the server went, with a worker. The survivors' collectives broke, and the first of them was charged after 15 s."""
+    group = group_of(3)
+    group.start_server()
+    leaving = (Leaving(member="w0", cause="disruption", pod_uid="w0"),)
+    group.expect("w1", "w2", "w3", pending=("w3",), leaving=leaving)
+    for name in ("w1", "w2"):
+        group.link(name)
+        if fails_first:
+            group.fail(name)
+        group.come(name)
+    group.advance(2)
+    assert group.world().keys() == {"w1", "w2"}
+    assert group.job.restarts == {"disruption": 1, "collateral": 2} if fails_first else {"disruption": 1}
+    group.expect("w1", "w2", "w3", ended=(Ended(member="w0", pod_uid="w0", run=0, cause="disruption", is_last=True),))
+    group.advance(30)
+    assert group.job.restarts["disruption"] == 1, "the end of the pod is no second loss"
+
+
+def test_a_new_server_waits_for_members_that_may_come_though_one_has_left() -> None:
+    group = group_of(3)
+    group.start_server()
+    group.expect("w1", "w2", leaving=(Leaving(member="w0", cause="disruption", pod_uid="w0"),))
+    group.link("w1")
+    group.advance(5)
+    assert not group.agents["w1"].view.reform
+    group.link("w2")
+    group.advance(1)
+    assert group.agents["w1"].view.reform == "w0 had to leave and is gone"
+
+
+def test_failures_after_the_loss_of_a_member_while_no_server_ran_are_not_charged() -> None:
+    group = group_of(3)
+    group.start_server()
+    group.retell()
+    for name in ("w1", "w2"):
+        group.link(name)
+        group.fail(name)
+        group.come(name)
+    group.advance(16)
+    assert group.world().keys() == {"w1", "w2"}
+    assert group.job.restarts == {"collateral": 2}

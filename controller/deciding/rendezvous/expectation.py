@@ -26,7 +26,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
     return SetExpectation(
         members=tuple(sorted({pod.name for pod in staying} | set(coming))),
         pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
-        leaving=tuple(Leave(entry.member, entry.by or snapshot.now, entry.cause) for entry in leaving),
+        leaving=tuple(Leave(entry.member, entry.by or snapshot.now, entry.cause, entry.uid) for entry in leaving),
         ended=tuple(end for pod in (*staying, *failed) if (end := _uncounted_end(view, pod)) is not None),
         finished=tuple(sorted(pod.name for pod in staying if pod.phase is Phase.SUCCEEDED)),
         least=least,

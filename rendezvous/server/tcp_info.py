@@ -1,0 +1,25 @@
+"""When the other side of a connection last answered, by what the kernel knows: it acknowledges what is sent, whatever its process does."""
+
+import math
+import socket
+import struct
+
+_TCP_INFO = getattr(socket, "TCP_INFO", None)
+_LAST_ACK_RECEIVED = 8 + 12 * 4
+"""Where struct tcp_info has tcpi_last_ack_recv, in milliseconds."""
+
+
+def answered_at(connection: socket.socket | None, *, now: float) -> float:
+    """On the clock of `now`. Infinite where this cannot be known: a kernel without TCP_INFO, or a transport that is no socket."""
+    if connection is None or _TCP_INFO is None:
+        return math.inf
+    if connection.fileno() < 0:
+        return -math.inf  # closed
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 104)
+    except OSError:
+        return math.inf
+    if len(info) < _LAST_ACK_RECEIVED + 4:
+        return math.inf
+    (ago_ms,) = struct.unpack_from("=I", info, _LAST_ACK_RECEIVED)
+    return now - float(ago_ms) / 1000
