@@ -12,7 +12,14 @@ from controller.deciding.actions import Action, Create, JobEvent, Plan
 from controller.deciding.events import in_words, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import cleanup, failure, gang_restart
-from controller.deciding.lifecycle.conditions import has_begun, reason_of, with_condition, with_running_false, with_words_at_end
+from controller.deciding.lifecycle.conditions import (
+    has_begun,
+    reason_of,
+    with_condition,
+    with_running_false,
+    with_words_at_end,
+    without_former_words,
+)
 from controller.deciding.lifecycle.success import is_running
 from controller.deciding.lifecycle.verdicts import Fate, Verdict
 from controller.deciding.objects import pod_group
@@ -122,7 +129,8 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     waits = shortage(job, view.counts) if compat.says_that_workers_are_missing(view.snapshot.settings) else ""
     if is_active and not waits:
         message = f"{job.kind.name} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"
-        return with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
+        status = with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
+        return without_former_words(status, mark=creation_backoff.WAITS, now=now)
     if restarting:
         message = restarting[0].message + pause
         status = with_condition(status, ConditionType.RESTARTING, reason=reason_of(job, "Restarting"), message=message, now=now)

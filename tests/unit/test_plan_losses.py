@@ -78,6 +78,22 @@ def test_the_condition_says_what_happened_how_often_and_when_the_next_try_is() -
     assert "It waits" not in cluster.job.status.conditions[-1].message
 
 
+def test_a_running_job_keeps_no_words_about_a_pause_in_a_former_condition() -> None:
+    """The pods of the next try may run before a reconcile sees them made: the condition that named the pause is not the newest by then."""
+    cluster = running()
+    cluster.settle()
+    paused = structs.replace(
+        cluster.job.status.conditions[0], message="It is created. It waits 2 s, until 12:00:02 UTC, to create pods again."
+    )
+    status = structs.replace(cluster.job.status, conditions=(paused,))
+    cluster.job = structs.replace(cluster.job, status=status)
+    cluster.settle()
+    assert [(c.type, c.message) for c in cluster.job.status.conditions] == [
+        ("Created", "It is created."),
+        ("Running", "PyTorchJob team/train is running."),
+    ]
+
+
 def test_what_was_lost_for_the_first_time_does_not_wait_for_what_is_lost_again_and_again() -> None:
     cluster = running(Master=1, Worker=3)
     pauses(cluster, "fails", losses=9)

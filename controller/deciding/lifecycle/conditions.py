@@ -60,6 +60,17 @@ def with_words_at_end(status: JobStatus, words: str, *, mark: str, now: datetime
     return status if message == last.message else _in_place(status, replace(last, message=message, last_update_time=now))
 
 
+def without_former_words(status: JobStatus, *, mark: str, now: datetime) -> JobStatus:
+    """The status in which only the newest condition's message may have words from `mark` on."""
+
+    def cut(condition: Condition) -> Condition:
+        message, found, _ = condition.message.partition(mark)
+        return replace(condition, message=message, last_update_time=now) if found else condition
+
+    former = status.conditions[:-1]
+    return replace(status, conditions=(*map(cut, former), *status.conditions[-1:]))
+
+
 def with_running_false(status: JobStatus, *, reason: str, message: str, now: datetime) -> JobStatus:
     """Clients take the last condition for the state, whatever its status: one that does not hold stands before the last that does."""
     if holds(status, ConditionType.FAILED):
