@@ -9,11 +9,14 @@ import msgspec
 from msgspec import inspect
 
 from elastic.api.book import PLAIN
+from elastic.membership.hosts import HOST_NAME, UID
 from elastic.membership.wire import Expectation, FromMember, Refused, Report, View, World
 
 BYTES_A_CHARACTER = 12
 """For free text: JSON writes a character above U+FFFF as two escapes."""
 LONGEST_FLOAT = 25
+ONE_BYTE = (PLAIN, HOST_NAME, UID)
+"""Patterns of which no character is escaped."""
 
 
 class Unbounded(TypeError):
@@ -33,7 +36,7 @@ def _longest(type: inspect.Type, path: str) -> int:
                 sizes.append(_quoted(tag_field) + 1 + _quoted(str(tag)))
             return 2 + sum(sizes) + len(sizes)
         case inspect.StrType(max_length=int(length), pattern=pattern):
-            return 2 + length * (1 if pattern == PLAIN else BYTES_A_CHARACTER)
+            return 2 + length * (1 if pattern in ONE_BYTE else BYTES_A_CHARACTER)
         case inspect.VarTupleType(item_type=item, max_length=int(length)):
             return 2 + length * (_longest(item, f"{path}[]") + 1)
         case inspect.DictType(key_type=key, value_type=value, max_length=int(length)):

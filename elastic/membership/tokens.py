@@ -17,6 +17,7 @@ class Role(StrEnum):
     """What a token's holder may do."""
 
     AGENT = "agent"  # join, and report, as any member of its job
+    LAUNCHER = "launcher"  # read its job's hosts, and report as its job's launcher; neither join nor report as a member
     CONTROL = "control"  # send expectations of every job, and read every world
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from elastic.api.book import MOST_TIMES, PLAIN
+from elastic.membership.hosts import HostFacts, HostState
 
 MAX_WORDS = 1024
 
@@ -140,6 +141,7 @@ class Expectation(Wire, frozen=True):
     closed: why the group has ended. Members are notified only once the status says it.
     term: how often the controllers' Lease changed hands. A message of an older leader is refused.
     speaker, number: the sending process and its sequence number. A message that arrives late is refused.
+    hosts: of a job whose launcher starts the workers; such a job has no members.
     """
 
     members: Names = ()
@@ -163,6 +165,7 @@ class Expectation(Wire, frozen=True):
     term: Generation = 0
     speaker: Annotated[str, Meta(max_length=64)] = ""
     number: Generation = 0
+    hosts: HostFacts | None = None
 
 
 # --- server to controller
@@ -223,6 +226,7 @@ class World(Wire, frozen=True):
     closed: Words = ""
     rescale: Rescale | None = None
     standing: Standing | None = None
+    hosts: HostState | None = None
     forgotten: bool = False
 
 

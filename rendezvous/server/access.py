@@ -59,6 +59,10 @@ class Gate:
         """Whether this is the token of the job's members."""
         return is_valid(token, keys=self._keys(), job_uid=job_uid, role=Role.AGENT)
 
+    def is_launcher(self, token: str, job_uid: str) -> bool:
+        """Whether this is the token of the job's launcher."""
+        return is_valid(token, keys=self._keys(), job_uid=job_uid, role=Role.LAUNCHER)
+
     async def is_control(self, token: str) -> bool:
         """Whether this token belongs to the control plane. Raises Busy if too many unknown tokens wait for their review."""
         if not token or not token.isascii():

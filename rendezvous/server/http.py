@@ -13,6 +13,7 @@ from elastic.kube.errors import KubeError
 from elastic.membership import limits
 from elastic.membership.wire import Expectation, Name, Report, World, unreadable
 from rendezvous.server.access import Busy, Gate
+from rendezvous.server.host_routes import HostRoutes
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.members import serve_member
 from rendezvous.server.tcp_info import answered_at
@@ -60,6 +61,7 @@ class Face:
         app.router.add_get("/v1/jobs/{uid}/signals", self._signals)
         app.router.add_delete("/v1/jobs/{uid}", self._forget)
         app.router.add_get("/v1/worlds", self._worlds)
+        HostRoutes(lists=self._hub.hosts, gate=self._gate, refuse_others=self._refuse_others).add_to(app.router)
         return app
 
     async def close(self) -> None:

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+import msgspec
+
 from elastic.membership.wire import MAX_MEMBERS, Answer, Expectation, FromMember, Join, Report, Signal, View, World
 from rendezvous.machine import (
     Cut,
@@ -35,6 +37,7 @@ from rendezvous.machine import (
     summary,
     view,
 )
+from rendezvous.server.host_lists import HostLists
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +105,7 @@ class Hub:
         self._reached_at = math.inf
         """When a controller last gave a sign: it spoke, or what it was sent arrived. Infinite as long as none has ever listened."""
         self._listeners: set[Callable[[], float]] = set()
+        self.hosts = HostLists(instance=instance, clock=clock, changed=self._publish)
 
     # --- events in ---
 
@@ -122,6 +126,8 @@ class Hub:
         if is_stale(course.job.expectation, expectation):
             return False
         self._apply(course, Expected(expectation))
+        if expectation.hosts is not None:
+            self.hosts.expect(uid, expectation.hosts)
         return True
 
     def forget(self, uid: str) -> None:
@@ -133,6 +139,7 @@ class Hub:
             course.timer.cancel()
         for _, link in list(course.links.values()):
             link.end("the job is over")
+        self.hosts.forget(uid)
         self._published.pop(uid, None)
         self._version += 1
         self._forgotten.pop(uid, None)
@@ -186,13 +193,17 @@ class Hub:
 
     def world(self, uid: str) -> World | None:
         course = self._jobs.get(uid)
-        return summary(course.job) if course is not None else None
+        return self._world(course.job) if course is not None else None
 
     def since(self, version: int) -> list[World]:
         """The worlds that changed after this version of the hub."""
-        worlds = [summary(self._jobs[uid].job) for uid in _since(self._published, version)]
+        worlds = [self._world(self._jobs[uid].job) for uid in _since(self._published, version)]
         gone = _since(self._forgotten, version) if version >= 0 else []  # a listener that begins knows of none
         return worlds + [World(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone if uid not in self._jobs]
+
+    def _world(self, job: Job) -> World:
+        hosts = self.hosts.state(job.uid)
+        return summary(job) if hosts is None else msgspec.structs.replace(summary(job), hosts=hosts)
 
     async def wait_newer(self, version: int) -> int:
         """Wait until something changed after this version."""

@@ -20,7 +20,7 @@ from aiohttp import web
 from msgspec import inspect
 
 from elastic.local.installation import ensure_installation
-from elastic.membership import wire
+from elastic.membership import hosts, wire
 from elastic.membership.client import RendezvousClient
 from elastic.membership.limits import MEMBER_VIEW, WORLD_LINE, Unbounded, longest_json
 from elastic.membership.tokens import control_token, job_token, load_keys
@@ -30,7 +30,7 @@ from rendezvous.server.credentials import Credentials
 from rendezvous.server.http import Face, line_of
 
 FROM_MEMBER = get_args(wire.FromMember)
-ROOTS = (*FROM_MEMBER, wire.View, wire.Refused, wire.Expectation, wire.World, wire.Report, wire.Answer, wire.Signal)
+ROOTS = (*FROM_MEMBER, wire.View, wire.Refused, wire.Expectation, wire.World, wire.Report, wire.Answer, wire.Signal, hosts.LauncherReport)
 """What is sent; all other types are parts of these."""
 ESCAPED_TWICE, CONTROL = "\U0001f600", "\x01"
 """The longest characters in JSON: as an agent writes it with Python's json, and as msgspec writes it."""
@@ -76,6 +76,7 @@ class LargeHub:
     heard: list[Any] = field(default_factory=list)
     version: int = 1
     came: asyncio.Event = field(default_factory=asyncio.Event)
+    hosts: None = None
 
     def listening(self, answered_at: object) -> contextlib.nullcontext[None]:
         return contextlib.nullcontext()
@@ -255,8 +256,9 @@ def test_every_type_of_the_wire_is_part_of_a_message_that_is_sent_here() -> None
 
     for root in ROOTS:
         visit(inspect.type_info(root))
-    kinds = {one for one in vars(wire).values() if isinstance(one, type) and issubclass(one, (wire.Wire, wire.Up))}
-    assert kinds - {wire.Wire, wire.Up} == seen
+    bases = (wire.Wire, wire.Up, hosts.Message)
+    kinds = {one for module in (wire, hosts) for one in vars(module).values() if isinstance(one, type) and issubclass(one, bases)}
+    assert kinds - {*bases} == seen
 
 
 @pytest.mark.parametrize("type", ROOTS)

@@ -1,0 +1,218 @@
+"""Decides which hosts are on the list that elastic Horovod discovers.
+
+A host comes on the list when its containers are ready and the launcher has run a command there: Horovod ends the whole job for one listed
+host that does not start. It leaves the list before its pod goes, and at once when its pod has ended. Horovod cannot go on with none of the
+hosts that have the training state, and may wait for ever if the list is short and grows later; so some hosts that leave stay listed until
+their replacement can be listed in the same change.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from elastic.membership.hosts import Host, HostFacts, HostList, HostState, HostVerdict, LauncherReport, Observed
+
+REPORT_KEPT_S = 20.0
+"""After so long without a report the launcher is taken for one that does not report."""
+APART_S = 10.0
+"""Between a change that only removes hosts and one that adds some, where the driver does not report. Horovod workers that were told of a
+removal only do not synchronise; if a new host joins before they have met again, it waits for them and they do not wait for it."""
+NAMED = 5
+SETTLED_S = 60.0
+"""A host that has been listed for so long has the training state, where the driver does not report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A host on the list, and since when."""
+
+    uid: str
+    name: str
+    slots: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostJob:
+    """All that is known of one job's hosts."""
+
+    facts: HostFacts | None = None
+    """None until the controller has said."""
+    proven: frozenset[str] = frozenset()
+    """Pods, by uid, in which the launcher has run a command."""
+    report: LauncherReport | None = None
+    reported_at: float = 0.0
+    listed: tuple[Listed, ...] = ()
+    worked: frozenset[str] = frozenset()
+    """Pods that were ever on the list, by uid, while they are there."""
+    removed_at: float | None = None
+    """When a change last removed hosts and added none."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """By uid, why a host is on the list or not."""
+    look_again_at: float | None = None
+    """When time alone may change the list."""
+
+
+def with_facts(job: HostJob, facts: HostFacts, now: float) -> HostJob:
+    """The controller has said who the hosts are."""
+    here = {host.uid for host in facts.hosts}
+    return decided(replace(job, facts=facts, proven=job.proven & here, worked=job.worked & here), now)
+
+
+def with_report(job: HostJob, report: LauncherReport, now: float) -> HostJob:
+    """The launcher has reported. What it has proven stays proven for its next process: it is the same pod, or one with the same rights."""
+    return decided(replace(_with_proven(job, report.proven), report=report, reported_at=now), now)
+
+
+def with_proof(job: HostJob, uid: str, now: float) -> HostJob:
+    """The launcher has run a command in this pod."""
+    return decided(_with_proven(job, (uid,)), now)
+
+
+def decided(job: HostJob, now: float) -> HostJob:
+    """The list that follows from all that is known now."""
+    if job.facts is None:
+        return job
+    if job.report is not None and not _is_fresh(job, now):
+        job = replace(job, report=None)
+    hosts = job.facts.hosts if job.facts is not None else ()
+    here = {host.uid: host for host in hosts}
+    stay = [replace(entry, slots=here[entry.uid].slots) for entry in job.listed if entry.uid in here]
+    apart_until = _apart_until(job, now)
+    come, reasons = _who_comes(job, known={entry.uid for entry in stay}, apart_until=apart_until, now=now)
+    listed, kept_why = _without_leaving(job, here, [*stay, *come], now)
+    for host in hosts:
+        if host.uid not in reasons:
+            why = kept_why.get(host.uid, "")
+            reasons[host.uid] = why or ("it leaves" if host.leaving else "it is ready, and the launcher reaches it")
+    gone = {entry.uid for entry in job.listed} - {entry.uid for entry in listed}
+    only_removed = bool(gone) and not come
+    return replace(
+        job,
+        listed=tuple(listed),
+        worked=job.worked | {entry.uid for entry in listed},
+        removed_at=now if only_removed else job.removed_at,
+        reasons=reasons,
+        look_again_at=_next_look(job, listed, apart_until, now),
+    )
+
+
+def _who_comes(job: HostJob, *, known: set[str], apart_until: float | None, now: float) -> tuple[list[Listed], dict[str, str]]:
+    """The hosts to add, and why others are not added."""
+    assert job.facts is not None
+    come, reasons = [], {}
+    for host in sorted(job.facts.hosts, key=lambda host: host.name):
+        if host.uid in known:
+            continue
+        if host.leaving:
+            reasons[host.uid] = "it leaves"
+        elif not host.is_ready:
+            reasons[host.uid] = "its containers are not ready"
+        elif not is_proven(job, host):
+            reasons[host.uid] = "the launcher has not run a command there yet"
+        elif apart_until is not None:
+            reasons[host.uid] = "hosts were removed a moment ago, and workers must have met without them before another comes"
+        else:
+            come.append(Listed(host.uid, host.name, host.slots, now))
+    return come, reasons
+
+
+def _without_leaving(job: HostJob, here: Mapping[str, Host], listed: Sequence[Listed], now: float) -> tuple[list[Listed], dict[str, str]]:
+    """The list without the hosts that leave, and why some of them stay for now."""
+    assert job.facts is not None
+    holders, left, why = _holders(job, now), list(listed), {}
+    for entry in sorted(listed, key=lambda entry: entry.name, reverse=True):
+        if not here[entry.uid].leaving:
+            continue
+        rest = [other for other in left if other != entry]
+        if len(rest) < job.facts.least:
+            why[entry.uid] = f"it leaves, but the list would have {len(rest)} of at least {job.facts.least} hosts"
+        elif entry.uid in holders and not any(other.uid in holders for other in rest):
+            why[entry.uid] = "it leaves, but no other host has the training state yet"
+        else:
+            left = rest
+    return left, why
+
+
+def _holders(job: HostJob, now: float) -> set[str]:
+    """The listed hosts that have the training state; empty while no training has begun."""
+    if job.report is not None:
+        return {entry.uid for entry in job.listed if entry.name in job.report.assigned}
+    return {entry.uid for entry in job.listed if now >= entry.since + SETTLED_S} or {entry.uid for entry in job.listed}
+
+
+def _apart_until(job: HostJob, now: float) -> float | None:
+    """Until when no host may be added. A driver that reports has its workers synchronise after every change."""
+    if job.report is not None or job.removed_at is None or not job.listed or now >= job.removed_at + APART_S:
+        return None
+    return job.removed_at + APART_S
+
+
+def _next_look(job: HostJob, listed: Sequence[Listed], apart_until: float | None, now: float) -> float | None:
+    moments = [apart_until]
+    if job.report is not None:
+        moments.append(job.reported_at + REPORT_KEPT_S)
+    elif job.facts is not None and any(host.leaving for host in job.facts.hosts):
+        moments += [entry.since + SETTLED_S for entry in listed]
+    return min((moment for moment in moments if moment is not None and moment > now), default=None)
+
+
+def _with_proven(job: HostJob, uids: Sequence[str]) -> HostJob:
+    """Only of pods that are there, so that a launcher cannot make this grow."""
+    here = {host.uid for host in job.facts.hosts} if job.facts is not None else set()
+    return replace(job, proven=job.proven | (here & set(uids)))
+
+
+def _is_fresh(job: HostJob, now: float) -> bool:
+    return now < job.reported_at + REPORT_KEPT_S
+
+
+def is_proven(job: HostJob, host: Host) -> bool:
+    return host.is_local or host.uid in job.proven
+
+
+def state(job: HostJob) -> HostState:
+    """What the controller should know: above all, in which pods worker processes may still run."""
+    hosts = job.facts.hosts if job.facts is not None else ()
+    report = job.report
+    at_work = {host.uid for host in hosts if (host.uid in job.worked if report is None else host.name in report.working)}
+    return HostState(
+        listed=tuple(entry.uid for entry in job.listed),
+        leaving=tuple(host.uid for host in hosts if host.leaving),
+        working=tuple(host.uid for host in hosts if host.uid in at_work),
+        observed=(Observed.PODS if report is None else Observed.DRIVER).value,
+        assignment=report.assignment if report is not None else 0,
+        size=report.size if report is not None else 0,
+    )
+
+
+def answer(job: HostJob, version: str) -> HostList:
+    """The JSON answer to a launcher or a person."""
+    listed = {entry.uid for entry in job.listed}
+    hosts = tuple(
+        HostVerdict(
+            name=host.name,
+            uid=host.uid,
+            slots=host.slots,
+            listed=host.uid in listed,
+            is_proven=is_proven(job, host),
+            reason=job.reasons.get(host.uid, ""),
+        )
+        for host in (job.facts.hosts if job.facts is not None else ())
+    )
+    observed = (Observed.PODS if job.report is None else Observed.DRIVER).value
+    return HostList(version=version, observed=observed, error=_why_unusable(job), hosts=hosts)
+
+
+def unproven(job: HostJob) -> list[tuple[str, str]]:
+    """Name and pod uid of the hosts in which the launcher should run a command."""
+    hosts = job.facts.hosts if job.facts is not None else ()
+    return [(host.name, host.uid) for host in hosts if host.is_ready and not host.leaving and not is_proven(job, host)]
+
+
+def _why_unusable(job: HostJob) -> str:
+    """Why there is no list; empty where there is one. An empty list would tell Horovod that all its hosts are gone."""
+    if job.listed:
+        return ""
+    hosts = job.facts.hosts if job.facts is not None else ()
+    reasons = [f"{host.name}: {job.reasons.get(host.uid, '')}" for host in hosts[:NAMED]]
+    return "no host can be listed yet" + (f" ({'; '.join(reasons)})" if reasons else ": no pod of a worker runs")

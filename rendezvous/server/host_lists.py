@@ -1,0 +1,109 @@
+"""The host lists of all jobs of a server: feeds what the controller and the launchers say to the decision, wakes it when time alone
+changes a list, and lets callers wait for the next version. It knows neither HTTP nor tokens.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from elastic.membership.hosts import HostFacts, HostList, HostState, LauncherReport
+from rendezvous.hosts.listing import HostJob, answer, decided, state, unproven, with_facts, with_proof, with_report
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 8
+"""So many callers of one job may wait for a new list; others are answered at once."""
+
+
+class HostLists:
+    def __init__(self, *, instance: str, clock: Callable[[], float], changed: Callable[[str], None] = lambda uid: None) -> None:
+        """`changed` hears the uid of each job whose hosts are another."""
+        self._instance = instance
+        self._clock = clock
+        self._changed = changed
+        self._jobs: dict[str, HostJob] = {}
+        self._versions: dict[str, int] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._waiters: dict[str, int] = {}
+
+    def expect(self, uid: str, facts: HostFacts) -> None:
+        """The controller says who the hosts of a job are."""
+        self._take(uid, with_facts(self._jobs.get(uid, HostJob()), facts, self._clock()))
+
+    def report(self, uid: str, report: LauncherReport) -> None:
+        """A launcher says what it knows. Of a job of which the controller has said nothing, nothing is kept."""
+        if (job := self._jobs.get(uid)) is not None:
+            self._take(uid, with_report(job, report, self._clock()))
+
+    def prove(self, uid: str, pod_uid: str) -> None:
+        if (job := self._jobs.get(uid)) is not None:
+            self._take(uid, with_proof(job, pod_uid, self._clock()))
+
+    def forget(self, uid: str) -> None:
+        self._jobs.pop(uid, None)
+        self._versions.pop(uid, None)
+        if (timer := self._timers.pop(uid, None)) is not None:
+            timer.cancel()
+        self._wake(uid)
+
+    def state(self, uid: str) -> HostState | None:
+        """What the controller hears; None for a job without hosts."""
+        job = self._jobs.get(uid)
+        return state(job) if job is not None else None
+
+    def read(self, uid: str) -> HostList | None:
+        """The hosts with their reasons; None until the controller has said who they are. With `error` the list itself must not be used."""
+        job = self._jobs.get(uid)
+        return answer(job, self.version(uid)) if job is not None else None
+
+    def unproven(self, uid: str) -> list[tuple[str, str]] | None:
+        """Name and pod uid of the ready hosts in which the launcher has yet to run a command; None until the controller has spoken."""
+        job = self._jobs.get(uid)
+        return unproven(job) if job is not None else None
+
+    def version(self, uid: str) -> str:
+        return f"{self._instance}-{self._versions.get(uid, 0)}"
+
+    async def wait_other(self, uid: str, version: str) -> None:
+        """Wait until the version is another one, unless too many wait already."""
+        if self._waiters.get(uid, 0) >= MOST_WAITING:
+            return
+        self._waiters[uid] = self._waiters.get(uid, 0) + 1
+        try:
+            while self.version(uid) == version:
+                await self._waiting.setdefault(uid, asyncio.Event()).wait()
+        finally:
+            self._waiters[uid] -= 1
+            if not self._waiters[uid]:
+                del self._waiters[uid]
+                self._waiting.pop(uid, None)
+
+    def _take(self, uid: str, job: HostJob) -> None:
+        before = self._jobs.get(uid, HostJob())
+        self._jobs[uid] = job
+        self._set_timer(uid, job)
+        if uid in self._versions and answer(job, "") == answer(before, "") and state(job) == state(before):
+            return
+        self._versions[uid] = self._versions.get(uid, 0) + 1
+        names = [entry.name for entry in job.listed]
+        if names != [entry.name for entry in before.listed]:
+            log.info("the list of hosts has changed", extra={"uid": uid, "hosts": names[:50], "count": len(names)})
+        self._wake(uid)
+        self._changed(uid)
+
+    def _set_timer(self, uid: str, job: HostJob) -> None:
+        if (timer := self._timers.pop(uid, None)) is not None:
+            timer.cancel()
+        if job.look_again_at is not None:
+            delay_s = max(0.0, job.look_again_at - self._clock())
+            self._timers[uid] = asyncio.get_running_loop().call_later(delay_s, self._look_again, uid)
+
+    def _look_again(self, uid: str) -> None:
+        self._timers.pop(uid, None)
+        if (job := self._jobs.get(uid)) is not None:
+            self._take(uid, decided(job, self._clock()))
+
+    def _wake(self, uid: str) -> None:
+        if (waiting := self._waiting.pop(uid, None)) is not None:
+            waiting.set()

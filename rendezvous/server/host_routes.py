@@ -1,0 +1,110 @@
+"""The HTTPS face of the host lists: `/v1/jobs/UID/hosts` for launchers, scripts and people. See docs/horovod.md for its use by hand."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from elastic.membership.hosts import LauncherReport, Uid
+from elastic.membership.limits import longest_json
+from rendezvous.server.access import Gate
+from rendezvous.server.host_lists import HostLists
+
+WAIT_S = 10.0
+VERSION_HEADER = "Elastic-Version"
+HOSTS = "/v1/jobs/{uid}/hosts"
+LAUNCHER_REPORT_BODY = longest_json(LauncherReport)
+
+_encode = msgspec.json.encode
+_reports = msgspec.json.Decoder(LauncherReport)
+
+Refuse = Callable[[web.Request], Awaitable[web.Response | None]]
+
+
+class HostRoutes:
+    def __init__(self, *, lists: HostLists, gate: Gate, refuse_others: Refuse) -> None:
+        """`refuse_others` answers whoever is not the control plane."""
+        self._lists = lists
+        self._gate = gate
+        self._refuse_others = refuse_others
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        router.add_get(HOSTS, self._read)
+        router.add_post(HOSTS, self._report)
+        router.add_get(HOSTS + "/unproven", self._unproven)
+        router.add_post(HOSTS + "/proofs/{pod}", self._prove)
+
+    async def _read(self, request: web.Request) -> web.Response:
+        """The list: lines `HOST:SLOTS`, or JSON with reasons where that is accepted. `?after=VERSION` waits for another version."""
+        uid = request.match_info["uid"]
+        if not self._is_launcher(request) and (refusal := await self._refuse_others(request)) is not None:
+            return refusal
+        await self._wait(uid, request.query.get("after", ""))
+        is_json = "application/json" in request.headers.get("Accept", "")
+        return self._list(uid, is_json=is_json)
+
+    async def _report(self, request: web.Request) -> web.Response:
+        """Take a launcher's report, and answer as `_read` in JSON."""
+        uid = request.match_info["uid"]
+        if not self._is_launcher(request):
+            return _of_launcher_only()
+        if (request.content_length or LAUNCHER_REPORT_BODY + 1) > LAUNCHER_REPORT_BODY:
+            return _error(413, f"a launcher's report has a Content-Length of at most {LAUNCHER_REPORT_BODY} bytes")
+        try:
+            report = _reports.decode(await request.read())
+        except msgspec.MsgspecError as error:
+            return _error(400, f"launcher's report: {error}")
+        self._lists.report(uid, report)
+        await self._wait(uid, request.query.get("after", ""))
+        return self._list(uid, is_json=True)
+
+    async def _unproven(self, request: web.Request) -> web.Response:
+        """Lines `HOST POD_UID`: ready hosts in which the launcher should run a command, and then post the proof."""
+        if not self._is_launcher(request):
+            return _of_launcher_only()
+        hosts = self._lists.unproven(request.match_info["uid"])
+        return _unknown() if hosts is None else web.Response(text="".join(f"{name} {uid}\n" for name, uid in hosts))
+
+    async def _prove(self, request: web.Request) -> web.Response:
+        if not self._is_launcher(request):
+            return _of_launcher_only()
+        try:
+            pod_uid = msgspec.convert(request.match_info["pod"], Uid)
+        except msgspec.ValidationError as error:
+            return _error(400, f"the uid of a pod: {error}")
+        self._lists.prove(request.match_info["uid"], pod_uid)
+        return web.Response(status=204)
+
+    async def _wait(self, uid: str, version: str) -> None:
+        if version:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._lists.wait_other(uid, version), WAIT_S)
+
+    def _list(self, uid: str, *, is_json: bool) -> web.Response:
+        found = self._lists.read(uid)
+        if found is None:
+            return _unknown()
+        headers, status = {VERSION_HEADER: found.version}, 503 if found.error else 200
+        if is_json:
+            return web.Response(status=status, body=_encode(found), content_type="application/json", headers=headers)
+        if found.error:
+            return web.Response(status=status, text=f"{found.error}\n", headers=headers)
+        return web.Response(text="".join(f"{host.name}:{host.slots}\n" for host in found.hosts if host.listed), headers=headers)
+
+    def _is_launcher(self, request: web.Request) -> bool:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self._gate.is_launcher(token.strip(), request.match_info["uid"])
+
+
+def _unknown() -> web.Response:
+    return _error(503, "the controller has not said yet which hosts the job has")
+
+
+def _of_launcher_only() -> web.Response:
+    return _error(403, "only the job's launcher may do this, with the launcher token of the job's Secret")
+
+
+def _error(status: int, message: str) -> web.Response:
+    return web.Response(status=status, body=_encode({"error": message}), content_type="application/json")
