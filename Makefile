@@ -7,7 +7,7 @@ TOOLS := $(VENV)/.tools
 PYTEST ?= $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-full test-heavy sim demo bench bench-controller bench-rescale bench-rendezvous clean
+.PHONY: help setup check format test test-full test-heavy sim demo horovod bench bench-controller bench-rescale bench-rendezvous clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -44,6 +44,9 @@ sim: $(READY) ## simulated lives of jobs under faults: SEEDS=1000 of them, other
 
 demo: $(READY) ## an elastic PyTorchJob on the laptop cluster: scaled up, a worker killed, trained to its end
 	$(BIN)/python examples/demo/demo.py
+
+horovod: $(READY) $(TOOLS) ## build Horovod for our torch into .cache/frameworks/horovod; some minutes the first time
+	scripts/frameworks horovod
 
 bench: $(READY) ## every benchmark, one after the other
 	@for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python -m benchmarks.$$(basename $$f .py) || exit 1; done

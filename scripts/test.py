@@ -14,7 +14,7 @@ import xml.etree.ElementTree as xml
 
 REPORTS = pathlib.Path(".cache/tests")
 # Environments; where one cannot be installed its tests are skipped.
-LIGHT = ("xgboost", "jax", "mpi", "openmpi5", "kubeflow-training", "kubernetes-36")
+LIGHT = ("xgboost", "jax", "mpi", "openmpi5", "horovod-driver", "kubeflow-training", "kubernetes-36")
 INSTALL_S = 600
 PARTS = {
     "pure": ("auto", "not integration and not cluster and not heavy"),
