@@ -112,6 +112,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         grace_s=_seconds(told.grace_s),
         floor=told.floor,
         term=told.term,
+        hosts=told.hosts,
     )
 
 
@@ -151,6 +152,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         fruitless=heard.fruitless,
         step=heard.step,
         rescale=None if heard.rescale is None else Rescale(**msgspec.structs.asdict(heard.rescale)),
+        hosts=heard.hosts,
     )
 
 

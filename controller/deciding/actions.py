@@ -11,6 +11,7 @@ from elastic.api.book import Charge
 from elastic.api.job import JobStatus
 from elastic.api.words import Cause
 from elastic.kube.resources import Object, Resource
+from elastic.membership.hosts import HostFacts
 from elastic.membership.wire import Restart
 
 
@@ -119,6 +120,8 @@ class SetExpectation:
     charged: tuple[Charge, ...] = ()
     fruitless: int = 0
     step: int | None = None
+    hosts: HostFacts | None = None
+    """Of a job whose launcher starts the workers."""
 
 
 @dataclass(frozen=True, slots=True)

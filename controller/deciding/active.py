@@ -28,7 +28,7 @@ from controller.deciding.objects.hpa import autoscaler, left_out
 from controller.deciding.objects.pdb import disruption_budget
 from controller.deciding.objects.pods import pod_for
 from controller.deciding.objects.services import services
-from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, readiness, worker_library, world_status
+from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, host_list, readiness, worker_library, world_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, loss_backoff, pod_revision
 from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
@@ -72,6 +72,8 @@ def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lo
     match view.backend:
         case RendezvousBackend.OURS:
             return world_status.recorded(view, elastic, leaving=replicas.leaving)
+        case RendezvousBackend.HOSTS:
+            return host_list.recorded(view, elastic, leaving=replicas.leaving)
         case RendezvousBackend.STORE:
             return c10d_recovery.with_c10d_world(view, elastic, replicas.surplus)
         case RendezvousBackend.NONE if view.restarts_as_a_whole:

@@ -1,17 +1,21 @@
 """MPI: a launcher whose end is the job's end, and workers in which it starts processes, through the API server or by ssh as the job says.
-A config map tells the launcher who the workers are: `hostfile` those that should be, `discover_hosts.sh` those that run and stay.
+A config map names the workers to the launcher: `hostfile` those that should be, `discover_hosts.sh` those that it may use now.
 """
 
 from collections.abc import Mapping, Sequence
 
+from controller.deciding import compat
 from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
-from controller.frameworks import mpi_exec, mpi_ssh
+from controller.deciding.settings import Settings
+from controller.frameworks import mpi_discovery, mpi_exec, mpi_ssh
 from controller.frameworks.mpi_hosts import LAUNCHER
 from controller.frameworks.protocol import Framework, Replica
-from elastic.api.job import Job, Object
+from elastic.api.job import Job, Leaving, Object
 from elastic.api.kinds import WORKER
 from elastic.api.words import LauncherCreation
+from elastic.membership.hosts import Host
 
 
 class Mpi(Framework):
@@ -19,14 +23,25 @@ class Mpi(Framework):
     failed_reason = "MPIJobFailed"
     template_reason = "SettedPodTemplate"
 
+    def backend(self, job: Job, settings: Settings) -> RendezvousBackend:
+        is_served = job.elastic is not None and settings.rendezvous is not None and compat.has_our_rendezvous(settings)
+        return RendezvousBackend.HOSTS if is_served else RendezvousBackend.NONE
+
+    def hosts(self, view: JobView, leaving: Sequence[Leaving]) -> Sequence[Host]:
+        return mpi_discovery.hosts(view, leaving)
+
     def has_interchangeable_workers(self, job: Job) -> bool:
         return True
 
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         job, settings = view.job, view.snapshot.settings
         if mpi_ssh.is_chosen(job):
-            return mpi_ssh.dressed(job, pod, replica, settings)
-        return mpi_exec.launcher(job, pod, settings) if replica.type == LAUNCHER else mpi_exec.worker(job, pod)
+            pod = mpi_ssh.dressed(job, pod, replica, settings)
+        else:
+            pod = mpi_exec.launcher(job, pod, settings) if replica.type == LAUNCHER else mpi_exec.worker(job, pod)
+        if replica.type == LAUNCHER:
+            mpi_discovery.with_access(view, pod["spec"])
+        return pod
 
     def leader_type(self, job: Job) -> str | None:
         return LAUNCHER

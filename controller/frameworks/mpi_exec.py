@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.settings import Settings
+from controller.frameworks import mpi_discovery
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.mpi_hosts import (
     CONFIG_PATH,
@@ -77,7 +78,7 @@ def _delivery(job: Job, spec: Object, mounts: list[Object], settings: Settings) 
 def _environment(job: Job, container: Object) -> Iterator[Variable]:
     yield variable("OMPI_MCA_plm_rsh_agent", REMOTE_SHELL)
     yield variable("OMPI_MCA_orte_default_hostfile", HOSTS)
-    if not _launcher_has_gpu(job):
+    if not mpi_discovery.launcher_has_gpu(job):
         # The launcher may run on a node with GPUs without having asked for one; it must not see them.
         yield variable("NVIDIA_VISIBLE_DEVICES", "")
         yield variable("NVIDIA_DRIVER_CAPABILITIES", "")
@@ -106,11 +107,6 @@ def _of_other_implementations(job: Job, spec: Object) -> Iterator[Variable]:
         # In both, workers connect to the launcher by its name, which they cannot resolve; with an interface they use its address.
         yield variable("I_MPI_HYDRA_IFACE", POD_INTERFACE)
         yield variable("HYDRA_IFACE", POD_INTERFACE)
-
-
-def _launcher_has_gpu(job: Job) -> bool:
-    containers = job.replicas[LAUNCHER].template["spec"]["containers"]
-    return any("gpu" in name for container in containers for name in ((container.get("resources") or {}).get("limits") or {}))
 
 
 def objects(view: JobView) -> Iterator[Object]:
@@ -157,14 +153,14 @@ def _files(view: JobView) -> dict[str, str]:
     files = {
         "hostfile": _hostfile(view, " slots="),
         "kubexec.sh": _upstream_kubexec(job) if is_upstream else _kubexec(job),
-        "discover_hosts.sh": _discover(view),
+        "discover_hosts.sh": mpi_discovery.script(view) if mpi_discovery.is_chosen(view) else _discover(view),
     }
     return files if is_upstream else {**files, "hostfile.hydra": _hostfile(view, ":")}
 
 
 def _hostfile(view: JobView, between: str) -> str:
     job, hosts = view.job, workers(view)
-    if _launcher_has_gpu(job):
+    if mpi_discovery.launcher_has_gpu(job):
         hosts = [launcher_name(job), *hosts]
     return "".join(f"{host}{between}{job.options.slots_per_worker}\n" for host in hosts)
 
@@ -186,9 +182,9 @@ def _script(start: str) -> str:
 
 
 def _discover(view: JobView) -> str:
-    """The hosts that elastic Horovod may use now."""
+    """The hosts that elastic Horovod may use, as upstream lists them."""
     job, slots = view.job, view.job.options.slots_per_worker
     script = "#!/bin/sh"
-    if _launcher_has_gpu(job):
+    if mpi_discovery.launcher_has_gpu(job):
         script += f"\necho {launcher_name(job)}:{slots}\n"
     return script + "".join(f"\necho {name}:{slots}" for name in running_workers(view))

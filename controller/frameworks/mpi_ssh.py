@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from controller.deciding.job_view import JobView
 from controller.deciding.settings import Settings
+from controller.frameworks import mpi_discovery
 from controller.frameworks.environment import Variable, variable, with_missing
 from controller.frameworks.mpi_hosts import (
     CONFIG_PATH,
@@ -111,8 +112,7 @@ def _environment(job: Job, replica: Replica) -> Iterator[Variable]:
 def objects(view: JobView) -> Iterator[Object]:
     job, snapshot = view.job, view.snapshot
     domain = snapshot.settings.cluster_domain
-    listed = [_address(job, name, domain) for name in [*_launcher_host(job), *workers(view)]]
-    running = [_address(job, name, domain) for name in [*_launcher_host(job), *running_workers(view)]]
+    listed = [mpi_discovery.address(job, name, domain) for name in [*_launcher_host(job), *workers(view)]]
     keys = _kept(job, snapshot) or snapshot.fresh_keys
     if keys is not None:
         yield {
@@ -122,7 +122,9 @@ def objects(view: JobView) -> Iterator[Object]:
             "type": "kubernetes.io/ssh-auth",
             "data": {PRIVATE: keys.private, PUBLIC: keys.public},
         }
-    yield config_map(job, {"hostfile": _hostfile(job, listed), "discover_hosts.sh": _discover(running)})
+    running = [mpi_discovery.address(job, name, domain) for name in [*_launcher_host(job), *running_workers(view)]]
+    discover = mpi_discovery.script(view) if mpi_discovery.is_chosen(view) else _discover(running)
+    yield config_map(job, {"hostfile": _hostfile(job, listed), "discover_hosts.sh": discover})
     yield {
         "apiVersion": "v1",
         "kind": "Service",
@@ -145,10 +147,6 @@ def _kept(job: Job, snapshot: Snapshot) -> KeyPair | None:
 
 def _launcher_host(job: Job) -> list[str]:
     return [launcher_name(job)] if job.options.run_launcher_as_worker else []
-
-
-def _address(job: Job, pod: str, domain: str) -> str:
-    return f"{pod}.{job.metadata.name}.{job.metadata.namespace}.svc{'.' + domain if domain else ''}"
 
 
 def _hostfile(job: Job, hosts: Sequence[str]) -> str:

@@ -10,7 +10,8 @@ from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Pod
-from elastic.api.job import Job, Object
+from elastic.api.job import Job, Leaving, Object
+from elastic.membership.hosts import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,10 @@ class Framework:
     def displayed_counts(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:
         """The counts as the job's status shows them."""
         return counts
+
+    def hosts(self, view: JobView, leaving: Sequence[Leaving]) -> Sequence[Host]:
+        """Where a launcher starts the workers on listed hosts: every pod that may be one, or has workers."""
+        return ()
 
     def objects(self, view: JobView) -> Sequence[Object]:
         """Other objects the job needs while it is active, in the order they should be made."""

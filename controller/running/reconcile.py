@@ -31,6 +31,7 @@ from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object
+from elastic.membership.tokens import Role
 from elastic.runtime.fence import is_lapse
 from elastic.runtime.workqueue import WorkQueue
 
@@ -61,7 +62,7 @@ class Reconciler:
         *,
         settings: Settings,
         worlds: Mapping[str, World],
-        token_for: Callable[[str], str],
+        token_for: Callable[[str, Role], str],
         metrics: Metrics,
         new_keys: Callable[[], KeyPair] = new_key_pair,
         clock: Callable[[], float] = time.monotonic,
@@ -283,7 +284,14 @@ class Reconciler:
         stored = parsed.status
         parsed = msgspec.structs.replace(parsed, status=status_debounce.believed(held, uid=uid, stored=stored))
         snapshot = self._observer.snapshot(
-            key, job, now=now, settings=self._settings, world=self._worlds.get(uid), token=self._token_for(uid), term=self.term
+            key,
+            job,
+            now=now,
+            settings=self._settings,
+            world=self._worlds.get(uid),
+            token=self._token_for(uid, Role.AGENT),
+            launcher_token=self._token_for(uid, Role.LAUNCHER),
+            term=self.term,
         )
         snapshot = replace(snapshot, owned=(*snapshot.owned, *self._secrets.of(key, uid)), not_created=self._not_created.get(key, ()))
         keys = self._new_keys() if mpi_ssh.lacks_keys(parsed, snapshot) else None

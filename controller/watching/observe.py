@@ -154,7 +154,16 @@ class Observer:
         return self._others.get(scope.resource) if scope.is_beside else self._cache_of(scope.resource)
 
     def snapshot(
-        self, key: Key, job: Object, *, now: datetime, settings: Settings, world: World | None = None, token: str = "", term: int = 0
+        self,
+        key: Key,
+        job: Object,
+        *,
+        now: datetime,
+        settings: Settings,
+        world: World | None = None,
+        token: str = "",
+        launcher_token: str = "",
+        term: int = 0,
     ) -> Snapshot:
         uid = job["metadata"]["uid"]
 
@@ -176,6 +185,7 @@ class Observer:
             owned=owned,
             world=world,
             token=token,
+            launcher_token=launcher_token,
             term=term,
         )
 

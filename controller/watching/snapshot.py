@@ -12,6 +12,7 @@ from controller.deciding.settings import Settings
 from controller.watching.keys import owner_uid
 from elastic.api.job import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
 
 LAUNCHER_INDEX = 0
@@ -161,6 +162,8 @@ class World:
     fruitless: int | None = None
     step: int | None = None
     rescale: Rescale | None = None
+    hosts: HostState | None = None
+    """Of a job whose launcher starts the workers: which of its pods are on the list of hosts, and in which workers may run."""
     trouble: str = ""
     """why the rendezvous server's newest message about the job could not be read; all else is from the last readable one"""
 
@@ -209,6 +212,9 @@ class Snapshot:
     """Those of the job's pods; where nodes are seen at all, one that is missing here is gone."""
     sees_nodes: bool = True
     token: str = ""
+    """By which the rendezvous server knows the job's workers."""
+    launcher_token: str = ""
+    """By which it knows the job's launcher."""
     term: int = 0
     fresh_keys: KeyPair | None = None
     """Made beforehand for a job that needs a key pair and has none yet."""

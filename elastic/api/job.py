@@ -291,6 +291,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Number of the current group; it only grows."""
     world_size: Natural = 0
     """Workers in the current group."""
+    observed: str = ""
+    """Of an elastic MPIJob, who says so: Horovod's `driver` or the `pods`."""
     leaving: tuple[Leaving, ...] = ()
     last_rescale: Rescale | None = None
     restarts: Annotated[dict[CauseWord, Times], Meta(max_length=64)] = {}
@@ -306,8 +308,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     closed: str = ""
     """Why the job is about to be failed: its group was let end, or its restarts are used up."""
     counted: tuple[str, ...] = ()
-    """Ended pods, by uid, whose end has been counted, and ends of containers that the rendezvous has taken into account (uid/run) or that
-    count as disruptions (uid/container/run); of pods that exist, and of the last that did."""
+    """Ends that were counted, pods (uid), containers at the rendezvous (uid/run), disruptions (uid/container/run); of gone pods some."""
     refused: tuple[Refusal, ...] = ()
     """Pods that nodes or the API server have refused in a row, and how long the next try waits; at most two for each replica type."""
     replaced: tuple[Replacements, ...] = ()

@@ -57,10 +57,9 @@ class HostLists:
         job = self._jobs.get(uid)
         return answer(job, self.version(uid)) if job is not None else None
 
-    def unproven(self, uid: str) -> list[tuple[str, str]] | None:
-        """Name and pod uid of the ready hosts in which the launcher has yet to run a command; None until the controller has spoken."""
-        job = self._jobs.get(uid)
-        return unproven(job) if job is not None else None
+    def unproven(self, uid: str) -> list[tuple[str, str]]:
+        """Name and pod uid of the ready hosts in which the launcher has yet to run a command."""
+        return unproven(self._jobs.get(uid, HostJob()))
 
     def version(self, uid: str) -> str:
         return f"{self._instance}-{self._versions.get(uid, 0)}"

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from aiohttp import web
@@ -33,17 +33,19 @@ class HostRoutes:
     def add_to(self, router: web.UrlDispatcher) -> None:
         router.add_get(HOSTS, self._read)
         router.add_post(HOSTS, self._report)
-        router.add_get(HOSTS + "/unproven", self._unproven)
         router.add_post(HOSTS + "/proofs/{pod}", self._prove)
 
     async def _read(self, request: web.Request) -> web.Response:
-        """The list: lines `HOST:SLOTS`, or JSON with reasons where that is accepted. `?after=VERSION` waits for another version."""
+        """The list: lines `HOST:SLOTS`, or JSON with reasons where that is accepted. `?after=VERSION` waits for another version;
+        `?unproven` adds lines `# HOST POD_UID` for ready hosts in which the launcher should run a command, and then post the proof.
+        """
         uid = request.match_info["uid"]
         if not self._is_launcher(request) and (refusal := await self._refuse_others(request)) is not None:
             return refusal
         await self._wait(uid, request.query.get("after", ""))
-        is_json = "application/json" in request.headers.get("Accept", "")
-        return self._list(uid, is_json=is_json)
+        if "application/json" in request.headers.get("Accept", ""):
+            return self._json(uid)
+        return self._lines(uid, with_unproven="unproven" in request.query)
 
     async def _report(self, request: web.Request) -> web.Response:
         """Take a launcher's report, and answer as `_read` in JSON."""
@@ -58,14 +60,7 @@ class HostRoutes:
             return _error(400, f"launcher's report: {error}")
         self._lists.report(uid, report)
         await self._wait(uid, request.query.get("after", ""))
-        return self._list(uid, is_json=True)
-
-    async def _unproven(self, request: web.Request) -> web.Response:
-        """Lines `HOST POD_UID`: ready hosts in which the launcher should run a command, and then post the proof."""
-        if not self._is_launcher(request):
-            return _of_launcher_only()
-        hosts = self._lists.unproven(request.match_info["uid"])
-        return _unknown() if hosts is None else web.Response(text="".join(f"{name} {uid}\n" for name, uid in hosts))
+        return self._json(uid)
 
     async def _prove(self, request: web.Request) -> web.Response:
         if not self._is_launcher(request):
@@ -82,16 +77,22 @@ class HostRoutes:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._lists.wait_other(uid, version), WAIT_S)
 
-    def _list(self, uid: str, *, is_json: bool) -> web.Response:
+    def _json(self, uid: str) -> web.Response:
         found = self._lists.read(uid)
         if found is None:
             return _unknown()
         headers, status = {VERSION_HEADER: found.version}, 503 if found.error else 200
-        if is_json:
-            return web.Response(status=status, body=_encode(found), content_type="application/json", headers=headers)
-        if found.error:
-            return web.Response(status=status, text=f"{found.error}\n", headers=headers)
-        return web.Response(text="".join(f"{host.name}:{host.slots}\n" for host in found.hosts if host.listed), headers=headers)
+        return web.Response(status=status, body=_encode(found), content_type="application/json", headers=headers)
+
+    def _lines(self, uid: str, *, with_unproven: bool) -> web.Response:
+        found = self._lists.read(uid)
+        if found is None:
+            return _unknown()
+        lines = [f"{host.name}:{host.slots}\n" for host in found.hosts if host.listed]
+        if with_unproven:
+            lines += [f"# {name} {pod_uid}\n" for name, pod_uid in self._lists.unproven(uid)]
+        headers = {VERSION_HEADER: found.version}
+        return web.Response(text="".join(lines), headers=headers) if lines else _error(503, found.error, headers)
 
     def _is_launcher(self, request: web.Request) -> bool:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -106,5 +107,5 @@ def _of_launcher_only() -> web.Response:
     return _error(403, "only the job's launcher may do this, with the launcher token of the job's Secret")
 
 
-def _error(status: int, message: str) -> web.Response:
-    return web.Response(status=status, body=_encode({"error": message}), content_type="application/json")
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=_encode({"error": message}), content_type="application/json", headers=headers)

@@ -211,6 +211,9 @@ class Laws:
         last = told[-1]
         if name in last.members and name not in {leaving.member for leaving in last.leaving}:
             self._suspect(pod, "nobody goes untold", f"{name} is deleted while it is expected")
+        uid, hosts = pod["metadata"]["uid"], last.hosts.hosts if last.hosts is not None else ()
+        if any(host.uid == uid and not host.leaving for host in hosts):
+            self._suspect(pod, "nobody goes untold", f"{name} is deleted while it may be on the list of hosts")
 
     def _is_another_group(self, pod: Object) -> bool:
         groups = {p["metadata"]["labels"].get(GROUP) for p in self._pods_of(_owner(pod), WORKER.lower())}

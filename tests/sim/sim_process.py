@@ -72,7 +72,7 @@ class Controller:
             settings=replace(SETTINGS, gang_scheduler=gang_scheduler),
             new_keys=lambda: KeyPair(private="private", public="public"),
             worlds=self._link.worlds,
-            token_for=lambda uid: f"token of {uid}",
+            token_for=lambda uid, role: f"{role} token of {uid}",
             metrics=Metrics(CollectorRegistry(), waiting=self.queue.__len__, sent={}),
             clock=loop.time,
             now=lambda: now() + self.skew,

@@ -20,6 +20,8 @@ class RendezvousBackend(Enum):
     """At the rendezvous server."""
     STORE = RdzvBackend.C10D.value
     """Torch's c10d, at a store pod of the job's own."""
+    HOSTS = "hosts"
+    """Workers are started by the job's launcher, on the hosts that the rendezvous server lists."""
 
 
 def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:

@@ -1,4 +1,4 @@
-"""Decides which workers leave a world at the rendezvous server, and when the pod of a leaving worker may be deleted.
+"""Decides which workers leave a world at the rendezvous server, or its list of hosts, and when the pod of a leaving worker may be deleted.
 The status and the server learn of it in the same plan; a later plan deletes the pod, once a world works without the worker.
 """
 
@@ -93,6 +93,9 @@ def _has_left(pod: Pod, entry: Leaving, snapshot: Snapshot, *, is_known: bool) -
     if entry.by is not None and entry.by <= snapshot.now:
         return True
     world = snapshot.world
+    if world is not None and world.hosts is not None:
+        hosts = world.hosts
+        return pod.uid in hosts.leaving and pod.uid not in hosts.listed and pod.uid not in hosts.working
     return world is not None and world.phase == FORMED and pod.name not in world.members
 
 

@@ -16,17 +16,21 @@ from elastic.api.job import ElasticStatus, Job, Object
 from elastic.api.words import RdzvBackend
 from rendezvous.delivery import CA_KEY, TOKEN_KEY, Delivery, deliver, is_undeliverable
 
+LAUNCHER_TOKEN_KEY = "launcher-token"
+
 
 def secret_name(job: Job) -> str:
     return f"{job.metadata.name}-elastic"
 
 
 def secret(view: JobView) -> Iterator[Object]:
-    """The token by which the rendezvous server knows a worker, and the CA by which a worker knows the server."""
+    """The token by which the rendezvous server knows the workers, or the launcher, and the CA by which they know the server."""
     job, rendezvous = view.job, view.snapshot.settings.rendezvous
-    if rendezvous is None or view.backend is not RendezvousBackend.OURS:
+    if rendezvous is None or view.backend not in (RendezvousBackend.OURS, RendezvousBackend.HOSTS):
         return
-    data = {TOKEN_KEY: view.snapshot.token, CA_KEY: rendezvous.ca}
+    is_launchers = view.backend is RendezvousBackend.HOSTS
+    token = {LAUNCHER_TOKEN_KEY: view.snapshot.launcher_token} if is_launchers else {TOKEN_KEY: view.snapshot.token}
+    data = {**token, CA_KEY: rendezvous.ca}
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
     yield {"apiVersion": "v1", "kind": "Secret", "metadata": owned_metadata(job, secret_name(job)), "type": "Opaque", "data": encoded}
 

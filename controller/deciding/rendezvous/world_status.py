@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from controller.deciding.actions import Plan
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import Snapshot, World
 from elastic.api.job import ElasticStatus, Leaving
 from elastic.api.words import RdzvBackend
@@ -26,6 +27,8 @@ def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving])
 def record_restarts(view: JobView) -> Plan | None:
     """Writes down the restarts that only the rendezvous server knows, before it forgets the job."""
     known = view.status.elastic or ElasticStatus()
+    if view.backend is not RendezvousBackend.OURS:
+        return None
     if view.snapshot.world is None or (elastic := recorded(view, known, leaving=known.leaving)).restarts == known.restarts:
         return None
     return Plan(status=replace(view.status, elastic=elastic))

@@ -1,6 +1,6 @@
-"""Decides which pods should exist now: for each replica type the indexes to fill, and the pods to delete. At our own rendezvous any
-indexes will do and leaving workers are notified first; at c10d's store any will do; everywhere else an index is a rank and is filled
-again.
+"""Decides which pods should exist now: for each replica type the indexes to fill, and the pods to delete. At our own rendezvous, and on
+our list of hosts, any indexes will do and leaving workers are notified first; at c10d's store any will do; everywhere else an index is a
+rank and is filled again.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from controller.deciding.actions import SetExpectation
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import gang_restart
 from controller.deciding.objects.pods import replica_name
-from controller.deciding.rendezvous import departures
+from controller.deciding.rendezvous import departures, host_list
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import expectation
 from controller.deciding.replicas import pod_revision, replica_slots, slot_assignment
@@ -53,7 +53,7 @@ def plan_replicas(view: JobView) -> ReplicaPlan:
 
 def _part(view: JobView, pods: Sequence[Pod], *, type: str) -> ReplicaPlan:
     """What becomes of one replica type. Which worker can be missed depends on where workers meet."""
-    if type == WORKER and view.backend is RendezvousBackend.OURS:
+    if type == WORKER and view.backend in (RendezvousBackend.OURS, RendezvousBackend.HOSTS):
         return _members(view, pods)
     if type == WORKER and view.backend is RendezvousBackend.STORE:
         assigned = _at_store(view, pods)
@@ -73,17 +73,14 @@ def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignm
 
 
 def _members(view: JobView, pods: Sequence[Pod]) -> ReplicaPlan:
-    """Workers at our rendezvous: the server learns who is expected and who leaves before any pod is made or deleted."""
-    known = view.status.elastic.leaving if view.status.elastic is not None else ()
-    count, noticed = replica_slots.wanted(view), view.notices.keys()
-    still = departures.still_leaving(view, known)
-    short = count - len(slot_assignment.who_stay(pods, leaving={entry.member for entry in still} | noticed))
-    still = departures.without_spared(view.snapshot, still, short=short)
-    gone = {entry.member for entry in still} | noticed
-    assigned = slot_assignment.by_count(count, pods, leaving=gone)
+    """Workers whose world or hosts our server decides: it learns who is expected and who leaves before any pod is made or deleted."""
+    still, assigned = replica_slots.of_members(view, pods)
     out = departures.departures(view, still, surplus=assigned.surplus)
-    coming = [replica_name(view.job, WORKER, index) for index in assigned.missing]
-    word = expectation(view, staying=(*assigned.present, *out.later), coming=coming, leaving=out.leaving)
+    if view.backend is RendezvousBackend.HOSTS:
+        word = host_list.word(view, FRAMEWORKS[view.job.kind.name].hosts(view, out.leaving))
+    else:
+        coming = [replica_name(view.job, WORKER, index) for index in assigned.missing]
+        word = expectation(view, staying=(*assigned.present, *out.later), coming=coming, leaving=out.leaving)
     missing = tuple((WORKER, index) for index in assigned.missing)
     return ReplicaPlan(_filled(WORKER, assigned), missing, out.may_go, out.leaving, (word,))
 

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from itertools import chain
 
 from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous import departures
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import slot_assignment
 from controller.watching.snapshot import Pod, Snapshot
+from elastic.api.job import Leaving
 from elastic.api.kinds import WORKER
 
 
 def of_workers(view: JobView) -> slot_assignment.SlotAssignment:
     job, pods = view.job, _workers(view.snapshot)
+    if view.backend is RendezvousBackend.HOSTS:
+        return of_members(view, pods)[1]
     if view.has_interchangeable_workers:
         return slot_assignment.by_count_in_places(wanted(view), pods)
     assigned = slot_assignment.in_places(job.workers, pods)
@@ -20,11 +25,25 @@ def of_workers(view: JobView) -> slot_assignment.SlotAssignment:
     return slot_assignment.without_needed(assigned, least=job.least_workers) if is_elastic else assigned
 
 
+def of_members(view: JobView, pods: Sequence[Pod]) -> tuple[list[Leaving], slot_assignment.SlotAssignment]:
+    """Who leaves already, and the places beside them, where our server decides on the world or the hosts: a worker that leaves is replaced
+    at once, under another index."""
+    known = view.status.elastic.leaving if view.status.elastic is not None else ()
+    count, noticed = wanted(view), view.notices.keys()
+    still = departures.still_leaving(view, known)
+    short = count - len(slot_assignment.who_stay(pods, leaving={entry.member for entry in still} | noticed))
+    still = departures.without_spared(view.snapshot, still, short=short)
+    gone = {entry.member for entry in still} | noticed
+    return still, slot_assignment.by_count(count, pods, leaving=gone)
+
+
 def of_hosts(view: JobView) -> list[int]:
     """The indexes of the workers that should exist, also while one of them is missing."""
     if not view.has_interchangeable_workers:
         return list(range(view.job.workers))
     assigned, here = of_workers(view), _workers(view.snapshot)
+    if view.backend is RendezvousBackend.HOSTS:
+        return sorted([*(pod.index for pod in assigned.present), *assigned.missing])
     going = {pod.index for pod in assigned.surplus}
     well = (pod.index for pod in slot_assignment.who_stay(here, leaving=()))
     known = dict.fromkeys(chain(well, (pod.index for pod in here), assigned.missing))

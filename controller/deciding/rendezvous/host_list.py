@@ -1,0 +1,72 @@
+"""Decides what the rendezvous server must know of a job whose launcher finds its hosts there, and what the job's status says of it.
+Which hosts are on the list is the server's to decide (rendezvous.hosts), because launchers tell it where they can run commands.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from controller.deciding.actions import Budget, SetExpectation
+from controller.deciding.job_view import JobView
+from controller.watching.snapshot import Phase, Pod
+from elastic.api.job import ElasticStatus, Leaving, Rescale
+from elastic.api.kinds import WORKER
+from elastic.api.words import Cause
+from elastic.membership.hosts import Host, HostFacts, Observed
+
+
+def word(view: JobView, hosts: Sequence[Host]) -> SetExpectation:
+    """An expectation of hosts and no members."""
+    policy, least = view.job.elastic, view.job.least_workers
+    assert policy is not None
+    return SetExpectation(
+        members=(),
+        pending=(),
+        leaving=(),
+        ended=(),
+        least=max(1, least),
+        most=max(1, least, view.job.most_workers),
+        sizes=(),
+        budget=Budget(),
+        restarts=(),
+        grace_s=float(policy.scale_in_grace_seconds),
+        floor=0,
+        term=view.snapshot.term,
+        hosts=HostFacts(hosts=tuple(hosts), least=max(1, least)),
+    )
+
+
+def may_have_workers(pod: Pod) -> bool:
+    """Can the launcher start or have a worker in it?"""
+    return pod.phase is Phase.RUNNING and all(container.exit_code is None and not container.waiting for container in pod.containers)
+
+
+def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:
+    """The status with who leaves, how many hosts work, and why that changed."""
+    status = replace(known, leaving=tuple(leaving))
+    hosts = view.snapshot.world.hosts if view.snapshot.world is not None else None
+    if hosts is None:
+        return status
+    status = replace(status, observed=hosts.observed)
+    if hosts.observed != Observed.DRIVER:
+        return replace(status, world_size=len(hosts.listed))
+    size = len(hosts.working)
+    if size == status.world_size:
+        return status
+    generation = status.generation + 1
+    rescale = Rescale(
+        id=f"hosts-{generation}",
+        cause=_cause(view, leaving, is_less=size < status.world_size).value,
+        reason=f"workers run on {size} hosts",
+        at=view.snapshot.now,
+        from_size=status.world_size,
+        to_size=size,
+    )
+    return replace(status, generation=generation, world_size=size, last_rescale=rescale)
+
+
+def _cause(view: JobView, leaving: Sequence[Leaving], *, is_less: bool) -> Cause:
+    """Fewer hosts than the job should have, and nobody whom we asked to leave: something else took one."""
+    is_planned = any(entry.cause == Cause.PLAN.value for entry in leaving)
+    workers = sum(pod.type == WORKER.lower() and pod.is_active for pod in view.snapshot.pods)
+    return Cause.DISRUPTION if is_less and not is_planned and workers < view.job.workers else Cause.PLAN

@@ -1,0 +1,179 @@
+"""How the launcher of an elastic MPIJob finds its hosts: which hosts there are, what its pod needs to ask the rendezvous server for the
+list, and the script that asks. The list in the script is for a launcher that cannot ask.
+"""
+
+import shlex
+from collections.abc import Sequence
+
+from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous import host_list
+from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.worker_library import LAUNCHER_TOKEN_KEY, secret_name
+from controller.frameworks.mpi_hosts import LAUNCHER, launcher_name, with_volume, workers
+from controller.watching.snapshot import Pod
+from elastic.api.job import Job, Leaving, Object
+from elastic.api.kinds import WORKER
+from elastic.api.words import MpiTransport
+from elastic.membership.hosts import Host
+from rendezvous.delivery import CA_KEY
+
+VOLUME, FOLDER = "elastic-hosts", "/etc/elastic-training"
+TOKEN_FILE = "token"
+FIRST_ANSWER_S = 60
+"""How long the script asks again before it falls back, until the first answer."""
+
+
+def is_chosen(view: JobView) -> bool:
+    return view.backend is RendezvousBackend.HOSTS
+
+
+def address(job: Job, pod: str, domain: str) -> str:
+    """The name by which the launcher reaches a pod."""
+    if job.options.mpi_transport is not MpiTransport.SSH:
+        return pod
+    return f"{pod}.{job.metadata.name}.{job.metadata.namespace}.svc{'.' + domain if domain else ''}"
+
+
+def hosts(view: JobView, leaving: Sequence[Leaving]) -> list[Host]:
+    """Every pod in which the launcher may start or have workers."""
+    job, going = view.job, {entry.uid for entry in leaving}
+    return [
+        Host(
+            name=address(job, pod.name, view.snapshot.settings.cluster_domain),
+            uid=pod.uid,
+            slots=job.options.slots_per_worker,
+            is_ready=pod.is_ready or pod.type == LAUNCHER.lower(),
+            leaving=pod.is_deleting or pod.uid in going,
+            is_local=pod.type == LAUNCHER.lower(),
+        )
+        for pod in view.snapshot.pods
+        if _is_host(job, pod) and host_list.may_have_workers(pod)
+    ]
+
+
+def listed(view: JobView) -> list[str]:
+    """The pods that the script names by itself, by the same rules as far as the controller can see."""
+    job, snapshot = view.job, view.snapshot
+    known = snapshot.world.hosts if snapshot.world is not None else None
+    pods = [pod for pod in snapshot.pods if _is_host(job, pod) and host_list.may_have_workers(pod)]
+    if known is not None and known.listed:
+        return sorted(pod.name for pod in pods if pod.uid in known.listed)
+    wanted = {launcher_name(job), *workers(view)}
+    stay = sorted(pod.name for pod in pods if pod.is_active and pod.is_ready and pod.name in wanted)
+    leave = sorted(pod.name for pod in pods if pod.name not in wanted)
+    return [*stay, *leave[: max(0, job.least_workers - len(stay))]]
+
+
+def _is_host(job: Job, pod: Pod) -> bool:
+    return pod.type == WORKER.lower() or (pod.type == LAUNCHER.lower() and is_launcher_host(job))
+
+
+def is_launcher_host(job: Job) -> bool:
+    if job.options.mpi_transport is MpiTransport.SSH:
+        return job.options.run_launcher_as_worker
+    return launcher_has_gpu(job)
+
+
+def launcher_has_gpu(job: Job) -> bool:
+    containers = job.replicas[LAUNCHER].template["spec"]["containers"]
+    return any("gpu" in name for container in containers for name in ((container.get("resources") or {}).get("limits") or {}))
+
+
+def with_access(view: JobView, spec: Object) -> None:
+    """Gives a launcher's pod the token and the CA with which it asks for the list."""
+    if not is_chosen(view):
+        return
+    items = [{"key": LAUNCHER_TOKEN_KEY, "path": TOKEN_FILE}, {"key": CA_KEY, "path": CA_KEY}]
+    with_volume(spec, {"name": VOLUME, "secret": {"secretName": secret_name(view.job), "items": items}}, at=FOLDER)
+
+
+def script(view: JobView) -> str:
+    """`discover_hosts.sh`: asks for the list, or prints these names where there is nobody to ask."""
+    job, settings = view.job, view.snapshot.settings
+    assert settings.rendezvous is not None
+    head = {"url": f"https://{settings.rendezvous.endpoint}/v1/jobs/{job.metadata.uid}/hosts", "at": FOLDER}
+    head |= {"bound": str(FIRST_ANSWER_S), "job": job.metadata.uid}
+    own = (f"#= {address(job, name, settings.cluster_domain)}:{job.options.slots_per_worker}" for name in listed(view))
+    lines = ["#!/bin/sh", *(f"{key}={shlex.quote(value)}" for key, value in head.items()), _remote(job), SCRIPT, *own]
+    return "\n".join(lines) + "\n"
+
+
+def _remote(job: Job) -> str:
+    """Runs a command in a host, as the launcher does."""
+    if job.options.mpi_transport is MpiTransport.SSH:
+        options = "-o BatchMode=yes -o PasswordAuthentication=no -o StrictHostKeyChecking=no -o ConnectTimeout=10"
+        return f'remote() {{ ssh {options} "$1" true; }}'
+    return 'remote() { /etc/mpi/kubexec.sh "$1" true; }'
+
+
+SCRIPT = r"""
+# Prints the hosts that elastic Horovod may use now, a line each. Ends with an error where they are not known: an empty list would say that
+# all hosts are gone. Until the first answer it asks again for $bound seconds, then prints the list at the end of this file.
+
+by_python='
+import ssl, sys, urllib.request as request
+folder, url, is_post = sys.argv[1:]
+headers = {"Authorization": "Bearer " + open(folder + "/token").read().strip()}
+tls = request.HTTPSHandler(context=ssl.create_default_context(cafile=folder + "/ca.crt"))
+opener = request.build_opener(request.ProxyHandler({}), tls)
+answer = opener.open(request.Request(url, headers=headers, data=b"" if is_post else None), timeout=5)
+sys.stdout.write(answer.read(4194304).decode())
+'
+
+ask() { # PATH, and anything to post
+  if command -v curl >/dev/null; then
+    printf 'header = "Authorization: Bearer %s"\n' "$(cat $at/token)" |
+      curl -fsS --max-time 5 --noproxy '*' --cacert $at/ca.crt ${2:+--data ''} -K - "$url$1"
+  elif python=$(command -v python3 || command -v python); then
+    "$python" -c "$by_python" "$at" "$url$1" "$2"
+  elif wget --version 2>/dev/null | grep -q GNU; then
+    wget -q -O - -T 5 -t 1 --no-proxy --ca-certificate=$at/ca.crt --header="Authorization: Bearer $(cat $at/token)" \
+      ${2:+--post-data=} "$url$1"
+  else
+    echo "discover_hosts.sh: none of curl, python3 and GNU wget is here to ask for the hosts" >&2
+    return 127
+  fi
+}
+
+# A file that belongs to this very horovodrun: the process above whose command line names it, and its start.
+process=$PPID
+for _ in 1 2 3 4 5 6; do
+  [ -r /proc/$process/stat ] && ! tr '\0' ' ' </proc/$process/cmdline | grep -q 'horovodrun' || break
+  set -- $(sed 's/.*) //' /proc/$process/stat)
+  [ "$2" -gt 1 ] || break
+  process=$2
+done
+set -- $(sed 's/.*) //' /proc/$process/stat)
+state=${TMPDIR:-/tmp}/elastic-hosts-$job-$process-${20}
+mkdir -p -m 700 "$state" || exit 1
+
+prove() { # HOST POD_UID: once at a time, in the background
+  mkdir "$state/$2" 2>/dev/null || return
+  ( remote "$1" && ask "/proofs/$2" post || sleep 2
+    rmdir "$state/$2" ) </dev/null >/dev/null 2>&1 &
+}
+
+look() {
+  answer=$(ask '?unproven') || return
+  printf '%s\n' "$answer" | sed -n 's/^# //p' | while read -r host uid; do prove "$host" "$uid"; done
+  hosts=$(printf '%s\n' "$answer" | grep -v '^#') && [ -n "$hosts" ]
+}
+
+own_list() {
+  hosts=$(sed -n 's/^#= //p' "$0") && [ -n "$hosts" ]
+}
+
+if [ -e "$state/answered" ]; then
+  look || exit 1
+else
+  [ -e "$state/fell-back" ] && bound=0
+  until=$(($(date +%s) + bound))
+  while :; do
+    look && : >"$state/answered" && break
+    [ "$(date +%s)" -ge $until ] && own_list && : >"$state/fell-back" && break
+    sleep 1
+  done
+fi
+printf '%s\n' "$hosts"
+exit 0
+# What the controller knew when it wrote this file:"""
