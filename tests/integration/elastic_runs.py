@@ -34,12 +34,16 @@ class Watched(Training):
 
     steps: list[tuple[int, int]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    libraries: dict[str, str] = field(default_factory=dict)
+    """By pod, the digest of elastic_worker that its last agent printed: only the agents of `release_before.training_image` do."""
 
     def hear(self, happening: Happening) -> None:
         match happening:
             case Line(_, text) if text.startswith("step "):
                 words = text.split()
                 self.steps.append((int(words[1]), int(words[3])))
+            case Line(pod, text) if text.startswith("agent with library "):
+                self.libraries[pod] = text.split()[3]
             case Event():
                 self.events.append(happening)
         super().hear(happening)
@@ -129,18 +133,29 @@ def _restarts(pod: dict[str, Any]) -> int:
 
 @contextlib.asynccontextmanager
 async def elastic_run(
-    cluster: LocalCluster, name: str, *, workers: int, steps: int, pod: Mapping[str, Any] | None = None, **policy: int
+    cluster: LocalCluster,
+    name: str,
+    *,
+    workers: int,
+    steps: int,
+    stop_file: Path | None = None,
+    image: str = "",
+    pod: Mapping[str, Any] | None = None,
+    **policy: int,
 ) -> AsyncIterator[ElasticRun]:
-    """The example with another name and size, and `pod` beside what its pods' spec says; takes the job away at the end, however the test
-    went."""
+    """The example with another name, size and image, and `pod` beside what its pods' spec says; takes the job away at the end, however the
+    test went. With a stop file the training goes on beyond `steps` until the file exists."""
     job = yaml.safe_load(JOB_FILE.read_text())
     job["metadata"]["name"] = name
     job["spec"]["elasticPolicy"] |= policy
     worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
     worker["replicas"] = workers
-    worker["template"]["spec"]["containers"][0]["env"] = [
+    container = worker["template"]["spec"]["containers"][0]
+    container["image"] = image or container["image"]
+    container["env"] = [
         {"name": "STEPS", "value": str(steps)},
         {"name": "STEP_SECONDS", "value": "0.05"},
+        {"name": "STOP_FILE", "value": str(stop_file or "")},
     ]
     worker["template"]["spec"] |= pod or {}
     training = Watched(Story())

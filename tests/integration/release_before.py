@@ -8,12 +8,15 @@ import sys
 import tarfile
 import time
 import tomllib
+import venv
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from io import BytesIO
 from pathlib import Path
 
 import pytest
+from library_digest import library_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE = "4b484161e4b9ea0dc172bcec19c86f16622fee41"
@@ -21,6 +24,24 @@ BEFORE = "4b484161e4b9ea0dc172bcec19c86f16622fee41"
 START_S = 60.0
 STOP_S = 20.0
 WORKER_IMAGE = "example.com/elastic-worker"
+TORCHRUN = """\
+#!{python}
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+sys.path.append({tests!r})
+from library_digest import library_digest
+sys.path.remove({tests!r})
+
+(handler,) = entry_points(group="torchrun.handlers", name="elastic")
+library = Path(sys.modules[handler.load().__module__].__file__).parent
+print("agent with library", library_digest(library), "at", library, flush=True)
+
+from torch.distributed.run import main
+main()
+"""
+"""Loads the rendezvous handler as torchrun does, and prints which library it is from."""
 
 
 def release_before(folder: Path) -> Path:
@@ -30,6 +51,23 @@ def release_before(folder: Path) -> Path:
         pytest.skip(f"this clone has no history back to {BEFORE}: {found.stderr.decode().strip()}")
     with tarfile.open(fileobj=BytesIO(found.stdout)) as archive:
         archive.extractall(folder, filter="data")
+    return folder
+
+
+def training_image(folder: Path) -> Path:
+    """A folder that stands for an image with torch and without this project: a virtual environment with all packages of this one but ours.
+
+    The distribution elastic-training in a pod's interpreter would be used instead of the library that the release delivers.
+    """
+    venv.create(folder, with_pip=False)
+    ours = {file.parts[0] for file in metadata.distribution("elastic-training").files or ()}
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for entry in Path(pytest.__file__).parents[1].iterdir():
+        if entry.name not in ours and entry.name != "__pycache__":
+            (packages / entry.name).symlink_to(entry)
+    torchrun = folder / "bin" / "torchrun"
+    torchrun.write_text(TORCHRUN.format(python=folder / "bin" / "python3", tests=str(Path(__file__).parent)))
+    torchrun.chmod(0o755)
     return folder
 
 
@@ -43,6 +81,11 @@ class Release:
     @property
     def image(self) -> str:
         return f"{WORKER_IMAGE}:{self.name}"
+
+    @property
+    def library(self) -> str:
+        """What agents print that have this release's library."""
+        return library_digest(self.tree / "elastic_worker")
 
     def stand_in(self, folder: Path) -> Path:
         """A folder that stands for this release's image: its python3 finds this release's library first.

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from control_plane import install_crds
 from elastic_runs import ElasticRun, elastic_run
-from release_before import ROOT, ControlPlane, Release, release_before
+from release_before import ROOT, ControlPlane, Release, release_before, training_image
 
 from elastic.local import LocalCluster
 from elastic.local.installation import ensure_installation
 
+IMAGE = "example.com/train-without-elastic:1"
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(400)]
 
 
@@ -28,7 +29,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
 def cluster(releases: dict[str, Release], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Nodes and an API server without a control plane, whose pods reach the host's loopback."""
     folder = tmp_path_factory.mktemp("images")
-    images = {release.image: release.stand_in(folder) for release in releases.values()}
+    images = {release.image: release.stand_in(folder) for release in releases.values()} | {IMAGE: training_image(folder / "training")}
     with LocalCluster(sandbox="loopback", control_plane=False, images=images) as running:
         yield running
 
@@ -65,12 +66,14 @@ async def undisturbed(run: ElasticRun, *, generation: int, pods: dict[str, tuple
     ],
 )
 async def test_a_job_trains_on_through_a_rolling_update(
-    cluster: LocalCluster, plane: ControlPlane, releases: dict[str, Release], old: str, new: str, first: str
+    cluster: LocalCluster, plane: ControlPlane, releases: dict[str, Release], tmp_path: Path, old: str, new: str, first: str
 ) -> None:
     plane.serve(releases[old])
     plane.control(releases[old])
-    async with elastic_run(cluster, f"{old}-{first}", workers=2, steps=5000) as run:
+    async with elastic_run(cluster, f"{old}-{first}", workers=2, steps=50, stop_file=tmp_path / "stop", image=IMAGE) as run:
         await run.step(5, world=2)
+        first_two = dict.fromkeys(map(run.pod_name, range(2)), releases[old].library)
+        assert run.training.libraries == first_two, "agents have the library of the release that created their pods"
         generation, pods = (await run.elastic())["generation"], await run.pods()
 
         steps = [plane.serve, plane.control] if first == "server" else [plane.control, plane.serve]
@@ -83,10 +86,18 @@ async def test_a_job_trains_on_through_a_rolling_update(
         await run.more_steps(10)
         after = await run.pods()
         assert pods.items() <= after.items(), "a worker of the new release joins those of the old one"
+        assert run.training.libraries == {**first_two, run.pod_name(2): releases[new].library}
         assert await run.restarts() == {}
         assert run.training.repeated == 0
 
         worlds = run.training.worlds
         await run.evict(run.pod_name(0))
         await run.new_world(3, after=worlds)
+        (replacement,) = (await run.pods()).keys() - after.keys()
+        assert run.training.libraries[replacement] == releases[new].library
         assert not set(await run.restarts()) - {"disruption", "plan"}, "an eviction is charged to nobody"
+
+        restarts = await run.restarts()
+        (tmp_path / "stop").touch()
+        await run.success()
+        assert await run.restarts() == restarts, "members of both releases end together"
