@@ -1,5 +1,6 @@
 """What the controller counts, under the names that dashboards for the Training Operator know, and a few of our own."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
@@ -21,6 +22,8 @@ COUNTED = {
     "failed": "Jobs that failed, for any reason.",
     "restarted": "Pods that were made again because they ended early.",
 }
+SHOWS_0_S = 75.0
+"""Longer than the usual longest interval of a Prometheus server, a minute, and its jitter."""
 OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 
 
@@ -32,9 +35,10 @@ class Metrics:
         waiting: Callable[[], int],
         sent: Mapping[str, int],
         leads: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.registry = registry
-        self._jobs = _JobCounts()
+        self._jobs = _JobCounts(clock)
         registry.register(self._jobs)
         self._seconds = Histogram("elastic_controller_round_seconds", "Duration of a reconcile.", registry=registry)
         self._errors = Counter("elastic_controller_round_errors", "Reconciles that must be repeated.", registry=registry)
@@ -79,24 +83,27 @@ class Metrics:
 
 
 class _JobCounts(Collector):
-    """Upstream's counters. Of a namespace and framework all are shown once anything is, each as 0 the first time that it is scraped:
-    Prometheus' increase() does not see what a series begins with.
+    """Upstream's counters. Of a namespace and framework all are shown once anything is, each as 0 for SHOWS_0_S from the first scrape on:
+    Prometheus' increase() does not see what a series begins with, and each of several Prometheus servers must see the 0.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._counts: dict[tuple[str, str], dict[str, int]] = {}
-        self._shown: set[tuple[str, str]] = set()
+        self._first_scraped: dict[tuple[str, str], float] = {}
 
     def count(self, word: str, namespace: str, framework: str, *, more: int = 1) -> None:
         self._counts.setdefault((namespace, framework), dict.fromkeys(COUNTED, 0))[word] += more
 
     def collect(self) -> Iterator[Metric]:
+        now = self._clock()
+        for labels in self._counts:
+            self._first_scraped.setdefault(labels, now)
         for word, help in COUNTED.items():
             family = CounterMetricFamily(f"{UPSTREAM}_{word}", help, labels=LABELS)
             for labels, counts in self._counts.items():
-                family.add_metric(labels, counts[word] if labels in self._shown else 0)
+                family.add_metric(labels, counts[word] if now - self._first_scraped[labels] > SHOWS_0_S else 0)
             yield family
-        self._shown.update(self._counts)
 
 
 class _Requests(Collector):

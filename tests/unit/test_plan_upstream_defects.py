@@ -1,5 +1,6 @@
 """Defects of the Training Operator that were reproduced on a real API server, each made impossible here. docs/compat.md lists them all."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +52,8 @@ def resized(cluster: Cluster, one: Job) -> list[Plan]:
 def counted(old: JobStatus, new: JobStatus) -> dict[str, float]:
     """What upstream's counters say of a status that followed another, without those that say nothing."""
     registry = CollectorRegistry()
-    metrics = Metrics(registry, waiting=lambda: 0, sent={})
+    seconds = itertools.count(step=3600)
+    metrics = Metrics(registry, waiting=lambda: 0, sent={}, clock=lambda: next(seconds))
     metrics.changed(namespace="team", framework="pytorch", old=old, new=new)
     list(registry.collect())  # the first scrape shows that there is something to count
     samples = [sample for family in registry.collect() for sample in family.samples]
