@@ -185,6 +185,42 @@ def test_a_loss_beside_a_scale_in_is_a_disruption() -> None:
     assert last.cause == "disruption"
 
 
+def test_losses_that_overlap_are_recorded_once_each() -> None:
+    """Two workers go one after the other: when the first is gone, the second was taken for a new loss."""
+    cluster = training()
+    told = []
+    for change in ("worker-1 goes", "worker-2 goes", "worker-1 is gone", "worker-2 is gone"):
+        name = f"train-{change.split()[0]}"
+        if change.endswith("goes"):
+            cluster.pods[name] = replace(cluster.pods[name], is_deleting=True)
+        else:
+            del cluster.pods[name]
+        told += [event.message for planned in cluster.settle() for event in planned.news if event.reason == "Rescaled"]
+        last = elastic(cluster).last_rescale
+        assert last is not None
+        told[-1] = told[-1].replace(last.id, "ID")
+    assert told == [
+        "PyTorchJob train trains with 2 workers after 3: train-worker-1 left; 2 work (cause disruption, rescale ID)",
+        "PyTorchJob train trains with 1 worker after 2: train-worker-2 left; 1 work (cause disruption, rescale ID)",
+    ]
+
+
+def test_a_loss_is_recorded_while_another_pod_still_goes_and_a_third_has_come() -> None:
+    """The number of those that work stays the same, so only the pods themselves say that there is another loss."""
+    cluster = training()
+    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], is_deleting=True)
+    cluster.settle()
+    first = elastic(cluster).last_rescale
+    (replacement,) = (name for name, one in cluster.pods.items() if one.phase is Phase.PENDING)
+    cluster.set(replacement, Phase.RUNNING)
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], is_deleting=True)
+    cluster.settle()
+    second = elastic(cluster).last_rescale
+    assert first is not None
+    assert second is not None
+    assert (second.reason, second.id != first.id) == ("train-worker-1 left; 2 work", True)
+
+
 def test_each_loss_of_the_whole_group_is_told() -> None:
     """Where nobody is left the loss had always the same id, and its Event was taken for one that had been told."""
     cluster = training()

@@ -25,6 +25,9 @@ SKEW = timedelta(seconds=5)
 """By so much the clocks of a node and of ours may differ, and Kubernetes cuts times to seconds."""
 HOPELESS_RESTARTS = 2
 """An agent that found no store yet has another try before its end is taken for the group's."""
+ID_SEPARATOR = "."
+MOST_IDS = 16
+"""A loss of more pods has one id for all of them, and is recorded again as each of them is gone."""
 LAST_OWN_CODE = 127
 """Codes above mean a signal: a process that ended that way did not give up."""
 
@@ -42,18 +45,18 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod])
     size = len(working) + sum(pod.phase is Phase.SUCCEEDED for pod in members)
     status = replace(status, world_size=size)
     last_id = known.last_rescale.id if known.last_rescale is not None else ""
-    is_less = size < known.world_size
-    id = _id_of(going) if going else last_id
-    if not is_less and (not going or id == last_id):
+    recorded = set(last_id.split(ID_SEPARATOR))
+    new = [] if recorded.issuperset(_ids_of(going)) else [pod for pod in going if _id_of([pod]) not in recorded]
+    if size >= known.world_size and not new:
         return status
     there = {pod.uid for pod in snapshot.pods}
     planned = {entry.uid for entry in leaving}
     # Pods that vanished since the last reconcile are taken for those that had to leave, if no more have vanished.
-    vanished = known.world_size - size - (len(going) if id != last_id else 0)
+    vanished = known.world_size - size - len(new)
     is_planned = all(pod.uid in planned for pod in going) and vanished <= len(planned - there)
-    names = listed(sorted([pod.name for pod in going] + [entry.member for entry in leaving if entry.uid not in there])) or "a worker"
+    names = listed(sorted([pod.name for pod in new] + [entry.member for entry in leaving if entry.uid not in there])) or "a worker"
     loss = Rescale(
-        id=id if id != last_id else _id_of(working, f"{last_id}/{known.world_size}"),
+        id=ID_SEPARATOR.join(_ids_of(going) if new else [*_ids_of(going), _id_of(working, f"{last_id}/{known.world_size}")]),
         cause=(Cause.PLAN if is_planned else Cause.DISRUPTION).value,
         reason=f"{names} left; {len(working)} work",
         at=snapshot.now,
@@ -141,6 +144,11 @@ def _gave_up(container: Container) -> bool:
 
 def _is_hopeless(container: Container) -> bool:
     return container.waiting == "CrashLoopBackOff" and container.restarts >= HOPELESS_RESTARTS and _gave_up(container)
+
+
+def _ids_of(pods: Sequence[Pod]) -> list[str]:
+    """One id for each pod, by which the status keeps whose loss it has; one for all where they are many."""
+    return [_id_of([pod]) for pod in pods] if len(pods) <= MOST_IDS else [_id_of(pods)]
 
 
 def _id_of(pods: Sequence[Pod], before: str = "") -> str:
