@@ -7,10 +7,11 @@ restarts the group with another backend.
 """
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from elastic.api.rendezvous_choice import container_named, obstacle
 
 Pod = dict[str, Any]
 
@@ -24,8 +25,6 @@ MAX_RESTARTS = "1000000"
 """Out of the agents' reach: the budget is kept by the rendezvous machine, per job and by cause."""
 UNDELIVERABLE_STATUS = 119
 UNDELIVERABLE_PREFIX = "elastic-training cannot deliver its library to job"
-
-_RENDEZVOUS_FLAG = re.compile(r"^--rdzv[-_](backend|endpoint|id|conf)(=|$)|^--standalone$|^--(master|node)[-_](addr|port|rank)(=|$)")
 
 WRAPPER = f"""\
 give_up() {{
@@ -74,30 +73,11 @@ class Delivery:
         return f"/tmp/elastic-{self.job_uid}-{self.index}"
 
 
-def obstacle(pod: Mapping[str, Any], *, container: str = "pytorch") -> str:
-    """Why the library cannot get into this pod from the start, in words; empty where it can. Works on a pod or a pod template."""
-    found = _container(pod, container)
-    if found is None:
-        return f"the pod has no container named {container}"
-    if not found.get("command"):
-        return f"container {container} has no command, and the image's own is not known here"
-    flags = rendezvous_flags(found)
-    if flags:
-        return f"container {container} chooses its rendezvous itself ({', '.join(flags)})"
-    return ""
-
-
-def rendezvous_flags(container: Mapping[str, Any]) -> list[str]:
-    """The flags in a container's own command by which it chooses its rendezvous; they win over any environment."""
-    words = [str(word) for key in ("command", "args") for word in container.get(key) or ()]
-    return [word.partition("=")[0] for text in words for word in text.split() if _RENDEZVOUS_FLAG.match(word)]
-
-
 def deliver(pod: Pod, delivery: Delivery) -> Pod:
     """The pod with the library and everything that torchrun in it needs for the backend elastic. The given pod stays as it is."""
     pod = copy.deepcopy(pod)
     spec = pod["spec"]
-    container = _container(pod, delivery.container)
+    container = container_named(pod, delivery.container)
     if container is None or not container.get("command"):
         raise ValueError(obstacle(pod, container=delivery.container))
     spec.setdefault("volumes", []).append({"name": VOLUME, "emptyDir": {"sizeLimit": "16Mi"}})
@@ -175,8 +155,3 @@ def _add_env(container: dict[str, Any], wanted: Sequence[dict[str, Any]]) -> Non
     ours = {entry["name"] for entry in wanted}
     kept = [entry for entry in container.get("env") or [] if entry.get("name") not in ours]
     container["env"] = [*kept, *wanted]
-
-
-def _container(pod: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    containers = (pod.get("spec") or {}).get("containers") or []
-    return next((container for container in containers if container.get("name") == name), None)

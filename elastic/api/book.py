@@ -16,6 +16,8 @@ MOST_GENERATION = 2**48
 """No job has so many groups. A status that says more was written by another program; the rendezvous server counts to 2^53, and needs
 room for later ones."""
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_GENERATION, extra_json_schema={"format": "int64"})]
+MOST_MEMBERS = 8192
+"""The rendezvous server's messages have room for so many workers of one job."""
 MOST_TIMES = 1_000_000
 """Counters stay there."""
 PLAIN = r"\A[!#-\[\]-~]*\Z"

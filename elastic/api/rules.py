@@ -14,10 +14,12 @@ from typing import Any
 import msgspec
 
 from elastic.api import names
+from elastic.api.book import MOST_MEMBERS
 from elastic.api.errors import Path, shown
 from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Options
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
+from elastic.api.rendezvous_choice import wanted_backend
 from elastic.api.words import MpiTransport, RdzvBackend, WorkerLibrary
 
 ELASTIC: Path = ("spec", "elasticPolicy")
@@ -46,6 +48,7 @@ def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
     if job.elastic is not None:
         _check_elastic(job.elastic, job, findings)
         _check_sizes(draft, job.elastic, stored=stored, findings=findings)
+        _check_members(draft, job.elastic, stored=stored, findings=findings)
     if not findings.blames(draft.at(WORKER)[:-1]) or WORKER in job.replicas:
         job = _check_counts(draft, stored=stored, findings=findings)
     if job.elastic is not None and job.kind.native_elastic and job.run_policy.restart_scope is not None:
@@ -188,6 +191,23 @@ def _check_sizes(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings
             "allow 2 as well, or save checkpoints to storage that outlives the pod"
         )
         findings.warning(at, message)
+
+
+def _check_members(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings: Findings) -> None:
+    """The rendezvous server would refuse each message about a job with more workers."""
+    job, worker = draft.job, draft.at(WORKER)
+    if job.kind.name != "PyTorchJob" or findings.blames(worker) or wanted_backend(job) is not RdzvBackend.ELASTIC:
+        return
+    counts = [
+        ((*ELASTIC, "maxReplicas"), "maxReplicas", elastic.max_replicas),
+        ((*ELASTIC, "minReplicas"), "minReplicas", elastic.min_replicas),
+        ((*worker, "replicas"), "Worker.replicas", job.workers),
+    ]
+    for at, name, count in counts:
+        if count is not None and count > MOST_MEMBERS:
+            message = f"{name} is {count}, but the rendezvous server takes at most {MOST_MEMBERS} workers of a job"
+            (findings.warning if stored else findings.problem)(at, f"{message}; lower {name}, or set rdzvBackend c10d")
+            return
 
 
 def _loses_state_in_a_drain(job: Job, elastic: ElasticPolicy) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from elastic.api.book import MOST_TIMES, PLAIN
+from elastic.api.book import MOST_MEMBERS, MOST_TIMES, PLAIN
 from elastic.membership.hosts import HostFacts, HostState
 
 MAX_WORDS = 1024
@@ -31,7 +31,7 @@ CauseWord = Annotated[str, Meta(max_length=64, pattern=PLAIN)]
 PodUid = Annotated[str, Meta(max_length=128, pattern=PLAIN)]
 Address = Annotated[str, Meta(max_length=300, pattern=PLAIN)]
 
-MAX_MEMBERS = 8192
+MAX_MEMBERS = MOST_MEMBERS
 Names = Annotated[tuple[Name, ...], Meta(max_length=MAX_MEMBERS)]
 Size = Annotated[int, Meta(ge=1, le=MAX_MEMBERS)]
 Rank = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]

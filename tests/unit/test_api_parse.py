@@ -244,6 +244,47 @@ def test_other_sizes_are_not(policy):
     assert warned(job("pytorch-elastic", {"spec": single})) == []
 
 
+OURS = {"rdzvBackend": None, "minReplicas": 1}
+
+
+@pytest.mark.parametrize(
+    ("policy", "workers", "field", "count"),
+    [
+        ({"maxReplicas": 9000}, 1, "elasticPolicy.maxReplicas", "maxReplicas is 9000"),
+        ({"maxReplicas": 10_000, "rdzvBackend": "elastic"}, 9000, "elasticPolicy.maxReplicas", "maxReplicas is 10000"),
+        ({"maxReplicas": None, "minReplicas": 8193}, 8193, "elasticPolicy.minReplicas", "minReplicas is 8193"),
+        ({"maxReplicas": None}, 8193, "pytorchReplicaSpecs.Worker.replicas", "Worker.replicas is 8193"),
+    ],
+)
+def test_a_job_with_more_workers_than_the_rendezvous_server_takes_is_refused(policy, workers, field, count):
+    obj = job("pytorch-elastic", {"spec": {"elasticPolicy": OURS | policy, "pytorchReplicaSpecs": {"Worker": {"replicas": workers}}}})
+    (name,) = {"maxReplicas", "minReplicas", "Worker.replicas"} & set(count.split())
+    message = f"spec.{field}: {count}, but the rendezvous server takes at most 8192 workers of a job; lower {name}, or set rdzvBackend c10d"
+    with pytest.raises(SpecError) as refused:
+        parse(obj)
+    assert [str(problem) for problem in refused.value.problems] == [message]
+    assert message in warned(obj, stored=True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "command"),
+    [
+        ({"maxReplicas": 8192}, ["torchrun"]),
+        ({"rdzvBackend": "c10d"}, ["torchrun"]),
+        ({"rdzvBackend": "etcd"}, ["torchrun"]),
+        ({"workerLibrary": "None"}, ["torchrun"]),
+        ({"rdzvHost": "elsewhere"}, ["torchrun"]),
+        ({}, ["torchrun", "--rdzv-backend=c10d"]),
+        ({}, None),
+    ],
+)
+def test_a_job_whose_workers_meet_elsewhere_may_have_more(policy, command):
+    obj = job("pytorch-elastic", {"spec": {"elasticPolicy": {"maxReplicas": 10_000} | OURS | policy}})
+    (container,) = obj["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["command"] = command
+    assert parse(obj)[0].most_workers >= 8192
+
+
 def test_a_stored_job_stays_valid_when_its_sizes_or_its_maximum_change():
     sizes = job("pytorch-elastic", {"spec": {"elasticPolicy": {"allowedSizes": [2, 4, 8]}}})
     assert "minReplicas is 1, which allowedSizes does not allow" in warned(sizes, stored=True)[0]

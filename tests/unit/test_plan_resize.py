@@ -13,6 +13,7 @@ from controller.deciding.settings import Settings
 from controller.watching.snapshot import Phase, World
 from elastic.api.job import Rescale
 from elastic.kube.resources import PODS
+from elastic.membership.wire import MAX_MEMBERS
 
 
 def running(workers: int, *, lingering: bool = False) -> Cluster:
@@ -122,6 +123,14 @@ def test_all_workers_agree_on_the_range_of_nodes_after_a_resize() -> None:
         if entry["name"] == "PET_NNODES"
     }
     assert nodes == {"1:5"}
+
+
+def test_what_the_server_is_sent_of_a_stored_job_with_too_many_workers_fits_its_messages() -> None:
+    too_many = MAX_MEMBERS + 100
+    cluster = Cluster(elastic_job(too_many, most=too_many, elastic={"allowedSizes": [1, MAX_MEMBERS, too_many]}), settings=OURS)
+    planned = cluster.round()
+    (word,) = (action for action in planned.actions if isinstance(action, SetExpectation))
+    assert (len(word.members), word.most, word.sizes) == (MAX_MEMBERS, MAX_MEMBERS, (1, MAX_MEMBERS))
 
 
 def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d_and_nothing_is_charged() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from elastic.api.rendezvous_choice import obstacle, rendezvous_flags
 from elastic_worker.startup.deliver import deliver as copy_library
-from rendezvous.delivery import IMAGE_USER, WRAPPER, Delivery, deliver, is_undeliverable, obstacle, rendezvous_flags
+from rendezvous.delivery import IMAGE_USER, WRAPPER, Delivery, deliver, is_undeliverable
 
 DELIVERY = Delivery(job_uid="0d9f", index=2, image="elastic:1", endpoint="rendezvous.elastic:8443", secret="train-elastic")
 

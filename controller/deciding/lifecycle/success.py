@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous.backend import RendezvousBackend, chosen_by_command
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.world_status import FINISHED
 from controller.deciding.replicas.tally import Tally
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Container, Phase, Pod, Snapshot
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
+from elastic.api.rendezvous_choice import is_chosen_by_command
 from elastic.api.words import RestartPolicy
 
 SKEW = timedelta(seconds=5)
@@ -55,7 +56,7 @@ def _at_work(view: JobView) -> Iterable[Pod]:
             return there
         return [pod for pod in there if pod.name in world.members and not _is_down(_own(job, pod))]
     assert job.elastic is not None
-    if job.elastic.standalone or (backend is RendezvousBackend.NONE and chosen_by_command(job)):
+    if job.elastic.standalone or (backend is RendezvousBackend.NONE and is_chosen_by_command(job)):
         return there  # each for itself, or in a way that only the user knows
     return [pod for pod in there if not _comes_too_late(job, pod, snapshot.pods)]
 

@@ -10,6 +10,7 @@ from controller.deciding.lifecycle import end_reasons, restart_accounting
 from controller.deciding.lifecycle.stored_restarts import log_of
 from controller.deciding.lifecycle.verdicts import Verdict
 from controller.watching.snapshot import Phase, Pod
+from elastic.api.book import MOST_MEMBERS
 from elastic.api.job import ElasticStatus, Job, Leaving
 from elastic.api.words import Cause
 from rendezvous.delivery import is_undeliverable
@@ -20,7 +21,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
     job, snapshot = view.job, view.snapshot
     assert job.elastic is not None
     policy, known = job.elastic, job.status.elastic or ElasticStatus()
-    least, most = job.least_workers, max(job.most_workers, len(staying) + len(coming))
+    least, most = job.least_workers, min(max(job.most_workers, len(staying) + len(coming)), MOST_MEMBERS)
     going = {entry.uid for entry in leaving}
     failed = [pod for pod in snapshot.pods if pod.phase is Phase.FAILED and not pod.is_deleting and pod.uid not in going]
     return SetExpectation(
@@ -50,7 +51,10 @@ def allowed_sizes(job: Job, *, most: int) -> tuple[int, ...]:
     """The only sizes that a world of at most so many may have; empty where it may have any."""
     assert job.elastic is not None
     least, step = job.least_workers, job.elastic.size_step
-    return job.elastic.allowed_sizes or tuple(n for n in range(least, most + 1) if step and n % step == 0)
+    allowed = job.elastic.allowed_sizes
+    if allowed:
+        return tuple(n for n in allowed if n <= MOST_MEMBERS) or allowed
+    return tuple(n for n in range(least, most + 1) if step and n % step == 0)
 
 
 def _uncounted_end(view: JobView, pod: Pod) -> End | None:

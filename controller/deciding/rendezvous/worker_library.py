@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from controller.deciding.actions import Forget, JobEvent, Plan, normal, warning
 from controller.deciding.job_view import JobView
 from controller.deciding.objects.ownership import owned_metadata
-from controller.deciding.rendezvous.backend import RendezvousBackend, obstacle_to
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import Pod
 from elastic.api.job import ElasticStatus, Job, Object
+from elastic.api.rendezvous_choice import obstacle_to_library
 from elastic.api.words import RdzvBackend
 from rendezvous.delivery import CA_KEY, TOKEN_KEY, Delivery, deliver, is_undeliverable
 
@@ -55,7 +56,7 @@ def events(view: JobView) -> Iterator[JobEvent]:
     job, policy = view.job, view.job.elastic
     if policy is None or policy.rdzv_backend is not None or view.snapshot.settings.rendezvous is None:
         return
-    if view.backend is RendezvousBackend.STORE and (reason := obstacle_to(job)):
+    if view.backend is RendezvousBackend.STORE and (reason := obstacle_to_library(job)):
         yield normal("OtherRendezvous", f"{job.kind.name} {job.metadata.name} uses rdzvBackend c10d, because {reason}.")
 
 

@@ -10,6 +10,7 @@ from controller.deciding.rendezvous import departures
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import slot_assignment
 from controller.watching.snapshot import Pod, Snapshot
+from elastic.api.book import MOST_MEMBERS
 from elastic.api.job import Leaving
 from elastic.api.kinds import WORKER
 
@@ -52,13 +53,15 @@ def of_hosts(view: JobView) -> list[int]:
 
 def wanted(view: JobView, *, pods: Sequence[Pod] | None = None) -> int:
     """How many workers there should be now: as many as the spec asks for, and a replacement for each of `pods` (all, if not given) that
-    must be made before the disruption budget lets a drain of cordoned nodes end.
+    must be made before the disruption budget lets a drain of cordoned nodes end. The rendezvous server takes no more than MOST_MEMBERS.
     """
     job, nodes = view.job, view.snapshot.nodes
     # A worker with a notice has its replacement already.
     workers = [pod for pod in _workers(view.snapshot, pods) if pod.is_active and pod.name not in view.notices]
     cordoned = sum((node := nodes.get(pod.node)) is not None and node.is_cordoned for pod in workers)
-    return job.workers + min(cordoned, max(0, job.least_workers - (job.workers - cordoned)))
+    count = job.workers + min(cordoned, max(0, job.least_workers - (job.workers - cordoned)))
+    is_served = view.backend in (RendezvousBackend.OURS, RendezvousBackend.HOSTS)
+    return min(count, MOST_MEMBERS) if is_served else count
 
 
 def _workers(snapshot: Snapshot, pods: Sequence[Pod] | None = None) -> list[Pod]:

@@ -1,0 +1,61 @@
+"""Where the workers of an elastic job want to meet, as its spec alone says. What the installation offers is the controller's to know."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from elastic.api.job import Job
+from elastic.api.kinds import WORKER
+from elastic.api.template import default_container
+from elastic.api.words import RdzvBackend, WorkerLibrary
+
+_RENDEZVOUS_FLAG = re.compile(r"^--rdzv[-_](backend|endpoint|id|conf)(=|$)|^--standalone$|^--(master|node)[-_](addr|port|rank)(=|$)")
+
+
+def wanted_backend(job: Job) -> RdzvBackend | None:
+    """ELASTIC (the rendezvous server) or C10D (a store pod of the job); None where the user chose how workers meet, or they need not."""
+    policy = job.elastic
+    if policy is None or [*job.replicas] != [WORKER]:
+        return None
+    if policy.rdzv_host or policy.standalone or policy.rdzv_backend in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2):
+        return None
+    if is_chosen_by_command(job):
+        return None
+    return RdzvBackend.C10D if policy.rdzv_backend is RdzvBackend.C10D or obstacle_to_library(job) else RdzvBackend.ELASTIC
+
+
+def is_chosen_by_command(job: Job) -> bool:
+    """Flags in the container's own command win over any environment, so nothing is put beside them."""
+    return bool(rendezvous_flags(default_container(job.replicas[WORKER].template, job.kind)))
+
+
+def obstacle_to_library(job: Job) -> str:
+    """Why our library cannot be in the workers; empty where it can."""
+    assert job.elastic is not None
+    if job.elastic.worker_library is WorkerLibrary.NONE:
+        return "elasticPolicy.workerLibrary is None"
+    return obstacle(job.replicas[WORKER].template, container=job.kind.container)
+
+
+def obstacle(pod: Mapping[str, Any], *, container: str = "pytorch") -> str:
+    """Why the library cannot get into this pod from the start, in words; empty where it can. Works on a pod or a pod template."""
+    found = container_named(pod, container)
+    if found is None:
+        return f"the pod has no container named {container}"
+    if not found.get("command"):
+        return f"container {container} has no command, and the image's own is not known here"
+    flags = rendezvous_flags(found)
+    if flags:
+        return f"container {container} chooses its rendezvous itself ({', '.join(flags)})"
+    return ""
+
+
+def rendezvous_flags(container: Mapping[str, Any]) -> list[str]:
+    """The flags in a container's own command by which it chooses its rendezvous; they win over any environment."""
+    words = [str(word) for key in ("command", "args") for word in container.get(key) or ()]
+    return [word.partition("=")[0] for text in words for word in text.split() if _RENDEZVOUS_FLAG.match(word)]
+
+
+def container_named(pod: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    containers = (pod.get("spec") or {}).get("containers") or []
+    return next((container for container in containers if container.get("name") == name), None)
