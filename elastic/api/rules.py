@@ -194,9 +194,10 @@ def _check_sizes(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings
 
 
 def _check_members(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings: Findings) -> None:
-    """The rendezvous server would refuse each message about a job with more workers."""
+    """The rendezvous server would refuse each message about a job with more workers. An MPIJob needs it only for its list of hosts."""
     job, worker = draft.job, draft.at(WORKER)
-    if job.kind.name != "PyTorchJob" or findings.blames(worker) or wanted_backend(job) is not RdzvBackend.ELASTIC:
+    is_mpi = job.kind.name == "MPIJob"
+    if findings.blames(worker) or not (is_mpi or (job.kind.name == "PyTorchJob" and wanted_backend(job) is RdzvBackend.ELASTIC)):
         return
     counts = [
         ((*ELASTIC, "maxReplicas"), "maxReplicas", elastic.max_replicas),
@@ -205,8 +206,8 @@ def _check_members(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findin
     ]
     for at, name, count in counts:
         if count is not None and count > MOST_MEMBERS:
-            message = f"{name} is {count}, but the rendezvous server takes at most {MOST_MEMBERS} workers of a job"
-            (findings.warning if stored else findings.problem)(at, f"{message}; lower {name}, or set rdzvBackend c10d")
+            message = f"{name} is {count}, but the rendezvous server takes at most {MOST_MEMBERS} workers of a job; lower {name}"
+            (findings.warning if stored or is_mpi else findings.problem)(at, message if is_mpi else f"{message}, or set rdzvBackend c10d")
             return
 
 

@@ -266,6 +266,12 @@ def test_a_job_with_more_workers_than_the_rendezvous_server_takes_is_refused(pol
     assert message in warned(obj, stored=True)
 
 
+def test_an_mpi_job_with_more_workers_than_the_rendezvous_server_lists_is_warned_of():
+    obj = job("mpi-horovod-elastic", {"spec": {"elasticPolicy": {"maxReplicas": 9000}}})
+    message = "maxReplicas is 9000, but the rendezvous server takes at most 8192 workers of a job; lower maxReplicas"
+    assert f"spec.elasticPolicy.maxReplicas: {message}" in warned(obj)
+
+
 @pytest.mark.parametrize(
     ("policy", "command"),
     [
