@@ -110,6 +110,7 @@ def init_container(
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": list(command),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "128Mi"}},
         "securityContext": restricted(spec),
     }

@@ -126,7 +126,7 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     job, now = view.job, view.snapshot.now
     status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
     is_active = not is_apart and is_running(job, view.counts)
-    pause = creation_backoff.in_words(view.status, view.snapshot) + gang_restart.pause_in_words(view)
+    pause = creation_backoff.in_words(view.status, view.snapshot) + gang_restart.pause_in_words(view) + worker_library.wait_in_words(view)
     remarks = in_words(job, view.snapshot) + pause
     waits = shortage(job, view.counts) if compat.says_that_workers_are_missing(view.snapshot.settings) else ""
     if is_active and not waits:

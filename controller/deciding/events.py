@@ -49,11 +49,12 @@ def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
 
 
 def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[JobEvent]:
-    """What keeps a pod that is not over from working: a wait that may last, or a container that ended with an error."""
+    """What keeps a pod from working: a wait that may last, or a container that ended with an error. Of a pod that is over its exit code is
+    enough, unless an init container ended it: then it has none."""
     if container.waiting and container.waiting not in ORDINARY_WAITS:
         message = f"Error pod {pod.name} container {container.name} waiting message: {container.message}"
         yield warning(container.waiting, message, about=pod.uid)
-    elif container.exit_code and not (pod.is_over or pod.is_deleting or is_told):
+    elif container.exit_code and not ((pod.is_over and container not in pod.inits) or pod.is_deleting or is_told):
         ended = f"exitCode: {container.exit_code} terminated message: {container.message}"
         yield warning(container.exit_reason or "Error", f"Error pod {pod.name} container {container.name} {ended}", about=pod.uid)
 

@@ -120,6 +120,17 @@ class ElasticRun:
         found: dict[str, int] = (await self.elastic()).get("restarts", {})
         return found
 
+    async def condition_with(self, words: str) -> str:
+        """The message of the job's newest condition, once it has these words."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                job = await self.kube.get(self.key.resource, self.key.name, namespace=NAMESPACE)
+                conditions = job.get("status", {}).get("conditions") or [{"message": ""}]
+                message: str = conditions[-1]["message"]
+                if words in message:
+                    return message
+                await asyncio.sleep(0.2)
+
     async def elastic(self) -> dict[str, Any]:
         """What the job's status tells of its group."""
         job = await self.kube.get(self.key.resource, self.key.name, namespace=NAMESPACE)

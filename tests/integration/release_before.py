@@ -126,8 +126,15 @@ class ControlPlane:
         flags = ["--installation", str(self.installation), "--kubeconfig", str(self.kubeconfig), "--listen", address]
         self._replace("elastic-rendezvous", release, flags)
 
-    def control(self, release: Release) -> None:
-        flags = ["--installation", str(self.installation), "--kubeconfig", str(self.kubeconfig), "--worker-image", release.image]
+    def control(self, release: Release, *, worker_image: str = "") -> None:
+        flags = [
+            "--installation",
+            str(self.installation),
+            "--kubeconfig",
+            str(self.kubeconfig),
+            "--worker-image",
+            worker_image or release.image,
+        ]
         flags += [
             "--enable-kinds",
             "PyTorchJob",

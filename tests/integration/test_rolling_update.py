@@ -101,3 +101,17 @@ async def test_a_job_trains_on_through_a_rolling_update(
         (tmp_path / "stop").touch()
         await run.success()
         assert await run.restarts() == restarts, "members of both releases end together"
+
+
+@pytest.mark.full
+async def test_a_worker_image_of_an_older_release_is_named_in_the_condition(
+    cluster: LocalCluster, plane: ControlPlane, releases: dict[str, Release]
+) -> None:
+    """It has not the module that this release's init container runs."""
+    plane.serve(releases["now"])
+    plane.control(releases["now"], worker_image=releases["before"].image)
+    async with elastic_run(cluster, "pinned", workers=1, steps=50, image=IMAGE) as run:
+        message = await run.condition_with("for the library in pod pinned-worker-0")
+        assert "No module named 'elastic_worker.startup'" in message
+        assert f"--worker-image of the controller is {releases['before'].image}: set it to" in message
+        assert await run.restarts() == {}

@@ -33,6 +33,13 @@ def test_an_init_container_whose_image_cannot_be_pulled_is_told_of() -> None:
     assert said(as_the_kubelet_tells(containers=(WAITS,), inits=(stuck,))) == [("Warning", "ImagePullBackOff", words)]
 
 
+def test_the_end_of_an_init_container_says_why_its_pod_has_failed() -> None:
+    ended = {"name": "elastic-library", "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": "No module named x"}}}
+    raw = as_the_kubelet_tells(phase="Failed", containers=(WAITS,), inits=(ended,))
+    words = "Error pod train-worker-0 container elastic-library exitCode: 1 terminated message: No module named x"
+    assert ("Warning", "Error", words) in said(raw)
+
+
 def test_init_containers_that_do_their_work_are_no_news() -> None:
     done = {"name": "first", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}, "restartCount": 1}
     waits = {"name": "second", "state": {"waiting": {"reason": "PodInitializing"}}}

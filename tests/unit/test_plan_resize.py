@@ -10,7 +10,7 @@ from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod,
 from controller.deciding.actions import Create, SetExpectation
 from controller.deciding.replicas import slot_assignment
 from controller.deciding.settings import Settings
-from controller.watching.snapshot import Phase, World
+from controller.watching.snapshot import Container, Phase, World
 from elastic.api.job import Rescale
 from elastic.kube.resources import PODS
 from elastic.membership.wire import MAX_MEMBERS
@@ -146,6 +146,29 @@ def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d_and_nothin
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.backend == "c10d"
     assert cluster.job.status.elastic.restarts == {}
+
+
+def test_a_worker_image_without_the_command_that_delivers_the_library_is_named_in_the_condition() -> None:
+    """Its --worker-image is of an older release: the init container crashes again and again, and the job only waited."""
+    cluster = Cluster(elastic_job(2), settings=OURS)
+    cluster.settle()
+    trouble = "/usr/bin/python3: No module named elastic_worker.startup.deliver"
+    ended = Container("elastic-library", exit_code=1, exit_reason="Error", message=f"Traceback:\n{trouble}\n")
+    waits = Container("elastic-library", restarts=1, waiting="CrashLoopBackOff", last_exit_code=1, last_message=ended.message)
+    heard = set()
+    for init in (ended, waits, replace(waits, waiting="", is_running=True)):
+        cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], inits=(init,))
+        cluster.settle()
+        heard.add(cluster.job.status.conditions[-1].message)
+    assert heard == {
+        "PyTorchJob train is created. It waits for the library in pod train-worker-1: its init container elastic-library ended with exit "
+        f"code 1 ({trouble}); --worker-image of the controller is {OURS.worker_image}: set it to the image of the controller's own "
+        "release, then delete the pod."
+    }
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], inits=(replace(waits, waiting="", exit_code=0),))
+    cluster.settle()
+    assert cluster.job.status.conditions[-1].message == "PyTorchJob train is created."
+    assert cluster.job.status.elastic is None or not cluster.job.status.elastic.restarts
 
 
 PODS_OF_A_JOB = st.lists(

@@ -11,11 +11,12 @@ from controller.deciding.actions import Forget, JobEvent, Plan, normal, warning
 from controller.deciding.job_view import JobView
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.replicas.creation_backoff import LONGEST_MESSAGE, WAITS
 from controller.watching.snapshot import Pod
 from elastic.api.job import ElasticStatus, Job, Object
 from elastic.api.rendezvous_choice import obstacle_to_library
 from elastic.api.words import RdzvBackend
-from rendezvous.delivery import CA_KEY, TOKEN_KEY, Delivery, deliver, is_undeliverable
+from rendezvous.delivery import CA_KEY, INIT_CONTAINER, TOKEN_KEY, Delivery, deliver, is_undeliverable
 
 LAUNCHER_TOKEN_KEY = "launcher-token"
 
@@ -58,6 +59,23 @@ def events(view: JobView) -> Iterator[JobEvent]:
         return
     if view.backend is RendezvousBackend.STORE and (reason := obstacle_to_library(job)):
         yield normal("OtherRendezvous", f"{job.kind.name} {job.metadata.name} uses rdzvBackend c10d, because {reason}.")
+
+
+def wait_in_words(view: JobView) -> str:
+    """What the message of a condition goes on with while the init container that brings the library fails, as it does where --worker-image
+    is of a release that has not this controller's command. It stays the same while the kubelet tries again."""
+    for pod in view.snapshot.pods:
+        for container in pod.inits:
+            code = container.last_exit_code if container.exit_code is None else container.exit_code
+            if container.name == INIT_CONTAINER and code and not pod.is_deleting:
+                lines = (container.message if container.exit_code else container.last_message).split("\n")
+                said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")[:LONGEST_MESSAGE].rstrip(".")
+                return (
+                    f"{WAITS}for the library in pod {pod.name}: its init container {INIT_CONTAINER} ended with exit code {code} ({said}); "
+                    f"--worker-image of the controller is {view.snapshot.settings.worker_image}: set it to the image of the controller's "
+                    "own release, then delete the pod."
+                )
+    return ""
 
 
 def fall_back_to_c10d(view: JobView) -> Plan | None:
