@@ -10,7 +10,7 @@ import msgspec
 from controller.acting.outbox import Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
 from controller.watching.snapshot import World
-from elastic.api.job import Rescale
+from elastic.api.job import Leaving, Rescale
 from elastic.membership import wire
 
 
@@ -87,8 +87,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         members=told.members,
         pending=told.pending,
         leaving=tuple(
-            wire.Leaving(member=leave.member, by_s=_seconds((leave.by - now).total_seconds()), cause=leave.cause, pod_uid=leave.uid)
-            for leave in told.leaving
+            wire.Leaving(member=entry.member, by_s=_left_s(entry, now), cause=entry.cause, pod_uid=entry.uid) for entry in told.leaving
         ),
         ended=tuple(
             wire.Ended(member=end.member, pod_uid=end.pod_uid, run=_count(end.run), cause=end.cause.value, is_last=end.is_last)
@@ -96,8 +95,8 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         ),
         finished=told.finished,
         restarts=dict(told.restarts),
-        open=told.open[-wire.MAX_OPEN :],
-        booked_to=told.booked_to,
+        unsettled=told.unsettled[-wire.MAX_UNSETTLED :],
+        settled_to=told.settled_to,
         closed=wire.clipped(told.closed),
         charged=tuple(
             wire.Charge(cause=charge.cause, age_s=_seconds((now - charge.at).total_seconds()), count=charge.count)
@@ -126,6 +125,10 @@ def _budget(budget: Budget) -> wire.Budget:
     )
 
 
+def _left_s(entry: Leaving, now: datetime) -> float:
+    return _seconds((entry.by - now).total_seconds()) if entry.by is not None else 0.0
+
+
 def _seconds(seconds: float) -> float:
     return min(max(0.0, seconds), wire.MOST_SECONDS)
 
@@ -147,7 +150,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         has_stepped=standing is not None and standing.has_stepped,
         reason=heard.reason,
         closed=heard.closed,
-        uncounted=heard.uncounted,
+        unacknowledged_restarts=heard.unacknowledged_restarts,
         explained=heard.explained,
         fruitless=heard.fruitless,
         step=heard.step,

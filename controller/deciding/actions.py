@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from elastic.api.book import Charge
-from elastic.api.job import JobStatus
+from elastic.api.job import JobStatus, Leaving
 from elastic.api.words import Cause
 from elastic.kube.resources import Object, Resource
 from elastic.membership.hosts import HostFacts
@@ -61,16 +61,6 @@ class DeleteJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
-    """A member that must go, by when at the latest, why, and which pod it is."""
-
-    member: str
-    by: datetime
-    cause: str
-    uid: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class End:
     """A container's end, which a broken connection does not show: which run of which pod, and its cause."""
 
@@ -103,7 +93,7 @@ class SetExpectation:
 
     members: tuple[str, ...]
     pending: tuple[str, ...]
-    leaving: tuple[Leave, ...]
+    leaving: tuple[Leaving, ...]
     ended: tuple[End, ...]
     least: int
     most: int
@@ -114,8 +104,8 @@ class SetExpectation:
     floor: int
     finished: tuple[str, ...] = ()
     term: int = 0
-    open: tuple[Restart, ...] = ()
-    booked_to: int = 0
+    unsettled: tuple[Restart, ...] = ()
+    settled_to: int = 0
     closed: str = ""
     charged: tuple[Charge, ...] = ()
     fruitless: int = 0

@@ -157,7 +157,7 @@ class World:
     """Training reported a step in this world."""
     reason: str = ""
     closed: str = ""
-    uncounted: tuple[Restart, ...] = ()
+    unacknowledged_restarts: tuple[Restart, ...] = ()
     explained: tuple[str, ...] = ()
     fruitless: int | None = None
     step: int | None = None

@@ -10,7 +10,8 @@ from msgspec import inspect
 
 from elastic.api.book import PLAIN
 from elastic.membership.hosts import HOST_NAME, UID
-from elastic.membership.wire import Expectation, FromMember, Refused, Report, View, World
+from elastic.membership.training import Report
+from elastic.membership.wire import Expectation, FromMember, Refused, View, World
 
 BYTES_A_CHARACTER = 12
 """For free text: JSON writes a character above U+FFFF as two escapes."""

@@ -15,20 +15,20 @@ from elastic.membership.wire import MOST_COUNTED, Restart
 
 @dataclass(frozen=True, slots=True)
 class RestartLog:
-    """`counts` includes the restarts in `open`, the unsettled ones. Restarts before `generation` that are not in `open` are counted."""
+    """`counts` includes the `unsettled` restarts. Restarts before `generation` that are not unsettled are settled, and are counted."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    open: tuple[Restart, ...] = ()
+    unsettled: tuple[Restart, ...] = ()
     generation: int = 0
 
     def lost(self, pod: str) -> Restart | None:
         """The newest restart that waits for the end of this pod's container to be reported; None if there is none."""
-        return max((entry for entry in self.open if entry.lost and entry.pod == pod), key=lambda entry: entry.generation, default=None)
+        return max((entry for entry in self.unsettled if entry.lost and entry.pod == pod), key=lambda entry: entry.generation, default=None)
 
 
 def merged(log: RestartLog, entries: Iterable[Restart]) -> RestartLog:
     """The log with these entries: new ones are counted; a known one changes only from a guess to a known cause."""
-    counts, known = Counter(log.counts), {entry.id: entry for entry in log.open}
+    counts, known = Counter(log.counts), {entry.id: entry for entry in log.unsettled}
     for entry in entries:
         before = known.get(entry.id)
         if before is None:
@@ -41,7 +41,7 @@ def merged(log: RestartLog, entries: Iterable[Restart]) -> RestartLog:
             counts[better.cause] += 1
             known[entry.id] = better
     kept = {cause: min(counts[cause], MOST_COUNTED) for cause in sorted(counts) if counts[cause] > 0}
-    return replace(log, counts=kept, open=tuple(known.values()))
+    return replace(log, counts=kept, unsettled=tuple(known.values()))
 
 
 def _more_certain(before: Restart, now: Restart) -> Restart:
@@ -52,7 +52,7 @@ def _more_certain(before: Restart, now: Restart) -> Restart:
 
 def unknown_to(log: RestartLog, entries: Iterable[Restart]) -> tuple[Restart, ...]:
     """Those of the entries that would change the log."""
-    known = {entry.id: entry for entry in log.open}
+    known = {entry.id: entry for entry in log.unsettled}
 
     def is_unknown(entry: Restart) -> bool:
         before = known.get(entry.id)
@@ -67,9 +67,11 @@ def settled(log: RestartLog, *, generation: int, pods: Collection[str]) -> Resta
     Kept are restarts of the newest world. Of each pod that may still be reported, the restart that waits for its container's end is kept,
     and the one that ended its container outside any world.
     """
-    newest = {entry.pod: entry.id for entry in sorted(log.open, key=lambda entry: entry.generation) if entry.lost and entry.pod in pods}
+    newest = {
+        entry.pod: entry.id for entry in sorted(log.unsettled, key=lambda entry: entry.generation) if entry.lost and entry.pod in pods
+    }
 
     def may_be_reported(entry: Restart) -> bool:
         return entry.generation >= generation or newest.get(entry.pod) == entry.id or (entry.is_alone and entry.pod in pods)
 
-    return replace(log, open=tuple(entry for entry in log.open if may_be_reported(entry)), generation=generation)
+    return replace(log, unsettled=tuple(entry for entry in log.unsettled if may_be_reported(entry)), generation=generation)

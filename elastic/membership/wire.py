@@ -72,9 +72,9 @@ class Restart(Wire, frozen=True):
 
 MAX_HELD = 256
 """How many restarts one member keeps for the next server."""
-MAX_OPEN = 2 * MAX_MEMBERS
+MAX_UNSETTLED = 2 * MAX_MEMBERS
 """How many unsettled restarts a job may have: two worlds in a row in which every member was lost or failed."""
-Restarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_OPEN)]
+Restarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_UNSETTLED)]
 MAX_CHARGES = 1024
 HeldRestarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_HELD)]
 RestartCounts = Annotated[dict[CauseWord, Count], Meta(max_length=64)]
@@ -129,7 +129,7 @@ class Budget(Wire, frozen=True):
     hang_s: Annotated[float, Meta(gt=0)] | None = None
 
 
-class Expectation(Wire, frozen=True):
+class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": "booked_to"}):
     """The controller's full state of one job, sent at each change; sending it twice changes nothing.
 
     pending: members whose pods cannot have joined yet; the world is formed without waiting for them.
@@ -137,7 +137,7 @@ class Expectation(Wire, frozen=True):
     finished: members whose pods have ended with 0; a server that has just started does not know them.
     floor, charged, fruitless, step: from the job's status, for a server that has just started: the highest generation, the restarts within
     the budget's window, the restarts in a row without progress, and the step reached by then.
-    restarts, open, booked_to: the job's restart log (elastic.membership.restart_log).
+    restarts, unsettled, settled_to: the job's restart log (elastic.membership.restart_log).
     closed: why the group has ended. Members are notified only once the status says it.
     term: how often the controllers' Lease changed hands. A message of an older leader is refused.
     speaker, number: the sending process and its sequence number. A message that arrives late is refused.
@@ -154,8 +154,8 @@ class Expectation(Wire, frozen=True):
     sizes: Annotated[tuple[Size, ...], Meta(max_length=MAX_MEMBERS)] = ()
     budget: Budget = Budget()
     restarts: RestartCounts = {}
-    open: Restarts = ()
-    booked_to: Generation = 0
+    unsettled: Restarts = ()
+    settled_to: Generation = 0
     closed: Words = ""
     charged: Annotated[tuple[Charge, ...], Meta(max_length=MAX_CHARGES)] = ()
     fruitless: Count = 0
@@ -171,7 +171,7 @@ class Expectation(Wire, frozen=True):
 # --- server to controller
 
 
-class Seat(Wire, frozen=True):
+class RankedMember(Wire, frozen=True):
     """A member of a world, its rank there, and its incarnation (pod uid/start of the agent; empty from an older server)."""
 
     name: Name
@@ -202,23 +202,24 @@ class Rescale(Wire, frozen=True):
     phases: Annotated[dict[CauseWord, Milliseconds], Meta(max_length=16)] = {}
 
 
-class World(Wire, frozen=True):
+class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     """Who is in the world of a job now, and why. `members` is empty while a broken or absent world is being formed again.
 
-    restarts: all, by cause. uncounted: restarts that the controller's expectation lacks, or knows with less certainty. explained: the
-    reported ends (pod uid/run) that the server has processed. fruitless: restarts in a row without a further step; None until the first
-    expectation. step: the highest step reported before the last of them. Until the first expectation, generation is 0 and uncounted is
-    empty, because the server cannot verify what members claim. standing: None while no world stands, and from an older server.
+    restarts: all, by cause. unacknowledged_restarts: those that the controller's expectation lacks, or knows with less certainty.
+    explained: the reported ends (pod uid/run) that the server has processed. fruitless: restarts in a row without a further step; None
+    until the first expectation. step: the highest step reported before the last of them. Until the first expectation, generation is 0 and
+    unacknowledged_restarts is empty, because the server cannot verify what members claim. standing: None while no world stands, and from an
+    older server.
     """
 
     job: Name
     generation: Generation
     phase: CauseWord
-    members: Annotated[tuple[Seat, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    members: Annotated[tuple[RankedMember, ...], Meta(max_length=MAX_MEMBERS)] = ()
     waiting: Names = ()
     leaving: Names = ()
     restarts: RestartCounts = {}
-    uncounted: Restarts = ()
+    unacknowledged_restarts: Restarts = ()
     explained: Annotated[tuple[Annotated[str, Meta(max_length=137, pattern=PLAIN)], ...], Meta(max_length=MAX_MEMBERS)] = ()
     fruitless: Count | None = None
     step: Step | None = None
@@ -243,10 +244,10 @@ def unreadable(job: str, why: str) -> World:
 # --- member to server
 
 
-class Held(Wire, frozen=True):
+class Held(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     """The world that a member assumes it is in; sent on every connection, so that a restarted server can rebuild it.
 
-    uncounted: restarts from the view of that world that may not be stored in the status yet: this member's share of them.
+    unacknowledged_restarts: restarts from the view of that world that may not be stored in the status yet: this member's share of them.
     """
 
     id: Name
@@ -254,7 +255,7 @@ class Held(Wire, frozen=True):
     rank: Rank
     size: Size
     store: Address = ""
-    uncounted: HeldRestarts = ()
+    unacknowledged_restarts: HeldRestarts = ()
 
 
 class Up(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag=str.lower):
@@ -336,7 +337,7 @@ FromMember = Join | Ready | Beat | Leave | Notice | Failed | Started | Finished
 # --- server to member
 
 
-class View(Wire, frozen=True):
+class View(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     """All that one member needs to know. Always the full state, so that a lost message does not matter.
 
     generation, id, rank, size, store: the world it is in (generation 0: none).
@@ -345,7 +346,7 @@ class View(Wire, frozen=True):
     finished: if not empty: the work is done and no further world follows, for this reason; a member at the barrier ends with 0.
     closed: if not empty: the job's world is closed for good, for this reason. done: all members of the world have finished or are gone.
     peers_finished: it is the only one of the world whose workers have not all ended with 0.
-    uncounted: this member's share of the restarts that the status lacks, to be presented to a server that has just started.
+    unacknowledged_restarts: this member's share of the restarts that the status lacks, to be presented to a server that has just started.
     """
 
     generation: Generation = 0
@@ -361,40 +362,10 @@ class View(Wire, frozen=True):
     done: bool = False
     peers_finished: bool = False
     grace_s: Seconds = 30.0
-    uncounted: HeldRestarts = ()
+    unacknowledged_restarts: HeldRestarts = ()
 
 
 class Refused(Wire, frozen=True):
     """This incarnation was replaced by a newer one of the same member and must end."""
 
     refused: Words
-
-
-Values = Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=32)]
-
-
-class Report(Wire, frozen=True):
-    """Training signals of one worker. Only its newest report is kept."""
-
-    member: Name
-    generation: Generation = 0
-    step: Step | None = None
-    values: Values = {}
-
-
-class Answer(Wire, frozen=True, omit_defaults=False):
-    """What a worker should do after its report. stop: at the next step. checkpoint_s: checkpoint now, this many seconds are left."""
-
-    stop: bool = False
-    reason: Words = ""
-    checkpoint_s: float | None = None
-
-
-class Signal(Wire, frozen=True):
-    """A report as read by the autoscaler, with its age."""
-
-    member: Name
-    age_s: float
-    generation: Generation = 0
-    step: Step | None = None
-    values: Values = {}

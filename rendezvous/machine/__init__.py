@@ -4,7 +4,7 @@
 connections (rendezvous.server, or a test) feeds it.
 """
 
-from rendezvous.machine.choose import leaving
+from rendezvous.machine.choose import leave_notice
 from rendezvous.machine.event_handlers import is_retired, is_stale
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
 from rendezvous.machine.state import Cause, Job, Limits, Member, Phase
@@ -33,7 +33,7 @@ __all__ = [
     "begin",
     "is_retired",
     "is_stale",
-    "leaving",
+    "leave_notice",
     "step",
     "step_all",
     "summary",

@@ -1,32 +1,31 @@
 """Who belongs into the next world, and at which rank. Pure choices over a job's state; it changes nothing.
 
-A member that was told to go is taken only where the job would otherwise fall below its least size, and never as rank 0.
+A member that must leave is taken only where the job would otherwise fall below its least size, and never as rank 0.
 """
 
 from operator import attrgetter
 
-from rendezvous.machine.state import Cause, CurrentWorld, Job, Member, Phase
+from rendezvous.machine.state import Cause, CurrentWorld, Job, LeaveNotice, Member, Phase
 
 
-def leaving(job: Job, name: str) -> tuple[float, str] | None:
-    """By when a member must be gone, and why; None for one that may stay."""
+def leave_notice(job: Job, name: str) -> LeaveNotice | None:
+    """By when a member must have left, and why; None for one that may stay."""
     member = job.members.get(name)
-    if member is not None and member.leave_by is not None:
-        return member.leave_by, member.leave_cause
-    told = job.leave_by.get(name)
-    if told is not None:
-        return told
+    if member is not None and member.notice is not None:
+        return member.notice
+    if name in job.notices:
+        return job.notices[name]
     if job.expectation is not None and name not in job.expected:
-        return job.now, Cause.PLAN.value
+        return LeaveNotice(job.now, Cause.PLAN.value)
     return None
 
 
 def candidates(job: Job) -> list[Member]:
     """Everybody who could be in the next world, the most deserving first: survivors by rank, then newcomers by arrival."""
     members = job.members
-    ranks = job.standing.ranks if job.standing is not None else {}
-    seats = job.standing.seats if job.standing is not None else ()
-    survivors = [members[name] for name in seats if name is not None and name in members]
+    ranks = job.world.ranks if job.world is not None else {}
+    by_rank = job.world.by_rank if job.world is not None else ()
+    survivors = [members[name] for name in by_rank if name is not None and name in members]
     able = [m for m in survivors if m.phase is Phase.READY or m.phase is Phase.RUNNING]
     newcomers = [m for m in members.values() if m.phase is Phase.READY and m.name not in ranks]
     return able + sorted(newcomers, key=attrgetter("arrived"))
@@ -44,16 +43,16 @@ def allowed_size(job: Job, count: int) -> int:
 def target(job: Job) -> tuple[str, ...]:
     """The members of the next world as things are now, in order of preference; empty where they are too few.
 
-    Without the controller's word nobody is chosen: only it knows the floor below which no world may be numbered.
+    Without the controller's expectation nobody is chosen: only the controller knows the floor below which no world may be numbered.
     """
     if job.expectation is None:
         return ()
     able = candidates(job)
-    staying = [m.name for m in able if m.leave_by is None and m.name in job.expected and m.name not in job.leave_by]
+    staying = [m.name for m in able if m.notice is None and m.name in job.expected and m.name not in job.notices]
     size = allowed_size(job, len(staying))
     if size:
         return tuple(staying[:size])
-    held_back = [m.name for m in able if m.name in job.leave_by or (m.leave_by is not None and m.name in job.expected)]
+    held_back = [m.name for m in able if m.name in job.notices or (m.notice is not None and m.name in job.expected)]
     needed = _least_size(job) - len(staying)
     if needed <= 0 or needed > len(held_back):
         return ()
@@ -70,18 +69,18 @@ def absent(job: Job) -> list[str]:
     """Expected members that could be here and are not. Pending ones cannot, so nobody waits for them."""
     if job.expectation is None:
         return []
-    missing = job.expected.keys() - job.members.keys() - job.leave_by.keys()
+    missing = job.expected.keys() - job.members.keys() - job.notices.keys()
     missing.difference_update(job.expectation.pending)
     return sorted(missing)
 
 
-def seats(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
+def ranked(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
     """Names by rank: survivors keep theirs where the new size has it, holes are filled, and rank 0 stays, if it can.
 
     Rank 0 holds the store and, for members that re-form in place, the state that the others copy: it is a survivor if there is
     one, and never a member that leaves.
     """
-    ranks = job.standing.ranks if job.standing is not None else {}
+    ranks = job.world.ranks if job.world is not None else {}
     placed: list[str | None] = [None] * len(names)
     homeless = []
     for name in names:
@@ -98,12 +97,12 @@ def seats(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _first_for_zero(job: Job, by_rank: list[str]) -> int:
-    ranks = job.standing.ranks if job.standing is not None else {}
-    staying = [rank for rank, name in enumerate(by_rank) if leaving(job, name) is None]
+    ranks = job.world.ranks if job.world is not None else {}
+    staying = [rank for rank, name in enumerate(by_rank) if leave_notice(job, name) is None]
     survivors = [rank for rank in staying if by_rank[rank] in ranks]
     return next(iter(survivors or staying), 0)
 
 
-def unknown_seats(standing: CurrentWorld | None) -> int:
+def unknown_ranks(world: CurrentWorld | None) -> int:
     """How many members of a rebuilt world have not presented themselves yet."""
-    return sum(1 for name in standing.seats if name is None) if standing is not None else 0
+    return sum(1 for name in world.by_rank if name is None) if world is not None else 0

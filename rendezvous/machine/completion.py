@@ -7,19 +7,19 @@ begins again, where enough for a world are there. All others, above all those th
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rendezvous.machine.choose import absent, target, unknown_seats
+from rendezvous.machine.choose import absent, target, unknown_ranks
 from rendezvous.machine.state import Job, Member, Phase
 
 
 def has_finished(job: Job) -> bool:
     """Whether a member of the current world is done. What a server that has just started has not seen itself, the controller says."""
-    standing = job.standing
+    world = job.world
     if job.finished:
         return True
-    told = job.expectation.finished if job.expectation is not None else ()
-    if standing is None:
-        return bool(told)
-    return unknown_seats(standing) > 0 and any(name not in standing.ranks for name in told)
+    reported = job.expectation.finished if job.expectation is not None else ()
+    if world is None:
+        return bool(reported)
+    return unknown_ranks(world) > 0 and any(name not in world.ranks for name in reported)
 
 
 def works_on(job: Job) -> bool:
@@ -27,7 +27,7 @@ def works_on(job: Job) -> bool:
     failed = {failure.member for failure in job.failures}
     if any(member.phase is not Phase.READY and member.name not in failed for member in _unfinished(job)):
         return True
-    return not job.is_settled and (job.standing is None or unknown_seats(job.standing) > 0)
+    return not job.is_settled and (job.world is None or unknown_ranks(job.world) > 0)
 
 
 def _is_done(job: Job) -> bool:
@@ -37,7 +37,7 @@ def _is_done(job: Job) -> bool:
     return job.is_done or not any(_unfinished(job)) or not (target(job) or _may_be_enough(job))
 
 
-def noted(job: Job) -> Job:
+def with_completion(job: Job) -> Job:
     """The job, knowing since when its work is done, and whether anybody is still waited for."""
     done_at = (job.now if job.done_at is None else job.done_at) if _is_done(job) else None
     is_complete = done_at is not None and not _is_awaited(job, since=done_at)
@@ -48,10 +48,10 @@ def noted(job: Job) -> Job:
 
 def _unfinished(job: Job) -> Iterator[Member]:
     """Members of the current world that have not finished, in the same incarnation as they entered it."""
-    standing = job.standing
-    for name in standing.ranks if standing is not None else ():
+    world = job.world
+    for name in world.ranks if world is not None else ():
         member = job.members.get(name)
-        if standing is not None and member is not None and member.phase is not Phase.FINISHED and member.generation == standing.generation:
+        if world is not None and member is not None and member.phase is not Phase.FINISHED and member.generation == world.generation:
             yield member
 
 
@@ -59,8 +59,8 @@ def _may_be_enough(job: Job) -> bool:
     """Whether expected members may still come with whom those who were interrupted could begin again."""
     if not absent(job):
         return False
-    told_at = job.round.told_at if job.round is not None else None
-    return told_at is None or job.now < told_at + job.limits.late_s
+    notified_at = job.round.notified_at if job.round is not None else None
+    return notified_at is None or job.now < notified_at + job.limits.late_s
 
 
 def _is_awaited(job: Job, *, since: float) -> bool:
@@ -69,4 +69,4 @@ def _is_awaited(job: Job, *, since: float) -> bool:
     is_let_go = any(member.phase is not Phase.FINISHED for member in job.members.values())
     if (is_let_go or away) and job.now < since + limits.late_s:
         return True
-    return any(loss.may_work and loss.member in away for loss in job.disrupted) and job.now < since + limits.cut_off_s
+    return any(loss.may_work and loss.member in away for loss in job.losses) and job.now < since + limits.cut_off_s

@@ -25,9 +25,9 @@ from elastic.membership.wire import (
     Started,
 )
 from rendezvous.machine import presented, progress
-from rendezvous.machine.choose import unknown_seats
-from rendezvous.machine.restart_budget import alone, disrupted_by, is_lost, recount, taken_over, told_of
-from rendezvous.machine.state import Cause, CurrentWorld, Failure, Job, Loss, Member, Phase, ranks_of
+from rendezvous.machine.choose import unknown_ranks
+from rendezvous.machine.restart_budget import is_lost, with_known_cause, with_lone_restart, with_loss, with_presented, with_recorded
+from rendezvous.machine.state import Cause, CurrentWorld, Failure, Job, LeaveNotice, Loss, Member, Phase, ranks_of
 
 RETIRED_KEPT = 1024
 EXPLAINED_KEPT = 2 * MAX_MEMBERS
@@ -50,7 +50,7 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
             return _leave(job, member, message)
         case Notice():
             cause = message.cause if message.cause in ANNOUNCED else Cause.DISRUPTION.value
-            return job.change(name, leave_by=job.now + message.by_s, leave_cause=cause)
+            return job.change(name, notice=LeaveNotice(job.now + message.by_s, cause))
         case Failed():
             return _failed(job, member, message)
         case Started():
@@ -90,66 +90,66 @@ def _join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
 
 def _returned(job: Job, name: str) -> Job:
     """A member has come that holds no world: whoever had its name before works no more."""
-    if not any(loss.may_work and loss.member == name for loss in job.disrupted):
+    if not any(loss.may_work and loss.member == name for loss in job.losses):
         return job
-    return replace(job, disrupted=tuple(replace(loss, may_work=loss.may_work and loss.member != name) for loss in job.disrupted))
+    return replace(job, losses=tuple(replace(loss, may_work=loss.may_work and loss.member != name) for loss in job.losses))
 
 
 def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Job:
-    """A member at the barrier repeats why it came there: the server that it told may be gone."""
-    standing = job.standing
-    if standing is None or held.generation != standing.generation or not _is_seat_of(standing, held, member.name):
+    """A member at the barrier repeats why it came there: the server that heard it first may be gone."""
+    world = job.world
+    if world is None or held.generation != world.generation or not _may_hold(world, held, member.name):
         return job
-    if _was_told_to_stop(job) and not standing.adopted:
+    if _is_leaving_world(job) and not world.adopted:
         return job
     return _record(job, member, status=message.status, ago_s=message.failed_ago_s)
 
 
 def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None) -> Job:
     """Put a member that presented itself where it belongs: into the current world, to the barrier, or astray."""
-    standing = job.standing
+    world = job.world
     generation = held.generation if held is not None else 0
-    if standing is not None and member.phase is not Phase.BOOTING and member.world == standing.id and generation < standing.generation:
+    if world is not None and member.phase is not Phase.BOOTING and member.world_id == world.id and generation < world.generation:
         return job  # the world was sealed with it while it was away: its view tells it so
-    if standing is not None and held is not None and _is_seat_of(standing, held, member.name):
-        if standing.seats[held.rank] is None:
-            job = replace(job, standing=standing.seated(held.rank, member.name))
+    if world is not None and held is not None and _may_hold(world, held, member.name):
+        if world.by_rank[held.rank] is None:
+            job = replace(job, world=world.with_member_at(held.rank, member.name))
         if member.phase is Phase.FINISHED:
             return job
-        working = job.change(member.name, phase=Phase.RUNNING, world=standing.id, generation=generation)
+        working = job.change(member.name, phase=Phase.RUNNING, world_id=world.id, generation=generation)
         if barrier is None:
             return working
-        if not standing.adopted:
+        if not world.adopted:
             return _ready(working, working.members[member.name], barrier)
     phase = Phase.READY if barrier is not None else Phase.BOOTING
-    return job.change(member.name, phase=phase, world="", generation=generation)
+    return job.change(member.name, phase=phase, world_id="", generation=generation)
 
 
-def _is_seat_of(standing: CurrentWorld, held: Held, name: str) -> bool:
-    """Whether what a member holds is a seat of this very world, and free or its own."""
-    return held.id == standing.id and held.rank < standing.size and standing.seats[held.rank] in (None, name)
+def _may_hold(world: CurrentWorld, held: Held, name: str) -> bool:
+    """Whether what a member holds is a rank of this very world, and free or its own."""
+    return held.id == world.id and held.rank < world.size and world.by_rank[held.rank] in (None, name)
 
 
 def _adopt(job: Job, held: Held) -> Job:
     """Learn from what a member holds: never number a world below it, and after a restart take its world as the current one."""
     believed = presented.credible(job, held)
-    job = taken_over(replace(job, generation=max(job.generation, held.generation)), believed)
-    standing = job.standing
-    if held.rank >= held.size or (standing is not None and (not standing.adopted or held.generation <= standing.generation)):
+    job = with_presented(replace(job, generation=max(job.generation, held.generation)), believed)
+    world = job.world
+    if held.rank >= held.size or (world is not None and (not world.adopted or held.generation <= world.generation)):
         return job
-    seats: tuple[str | None, ...] = (None,) * held.size
+    by_rank: tuple[str | None, ...] = (None,) * held.size
     world = CurrentWorld(
         id=held.id,
         generation=held.generation,
-        seats=seats,
+        by_rank=by_rank,
         store=held.store,
         reason="found running after a restart of the rendezvous server",
         cause=Cause.START.value,
         since=job.now,
         adopted=True,
-        ranks=ranks_of(seats),
+        ranks=ranks_of(by_rank),
     )
-    job = replace(job, standing=world, uncounted=believed, trouble=None, failures=(), disrupted=(), hung="")
+    job = replace(job, world=world, unacknowledged_restarts=believed, trouble=None, failures=(), losses=(), hang_reason="")
     job = replace(job, started=frozenset(), finished=frozenset())
     return replace(job, progress=progress.in_new_world(job))
 
@@ -167,18 +167,18 @@ def _retire(job: Job, member: Member, *, by: str) -> Job:
 def _ready(job: Job, member: Member, message: Ready) -> Job:
     if member.phase is Phase.RUNNING and message.after < member.generation:
         return job  # it left an older world than the one it was sealed into since
-    was_working = member.phase is Phase.RUNNING and job.standing is not None and member.world == job.standing.id
+    was_working = member.phase is Phase.RUNNING and job.world is not None and member.world_id == job.world.id
     if was_working and message.trouble:
         words = f"{member.name}: {message.trouble}"
-        job = disrupted_by(job, Loss(member.name, pod_of(member), Cause.DISRUPTION.value, words))
-    elif was_working and not (job.round is not None and job.round.draining) and not (job.standing is not None and job.standing.adopted):
+        job = with_loss(job, Loss(member.name, pod_of(member), Cause.DISRUPTION.value, words))
+    elif was_working and not (job.round is not None and job.round.draining) and not (job.world is not None and job.world.adopted):
         job = _record(job, member, status=None)  # of a world that an earlier server sealed: it may have been that one which called it
-    return job.change(member.name, phase=Phase.READY, world="", generation=message.after, store=message.store or member.store)
+    return job.change(member.name, phase=Phase.READY, world_id="", generation=message.after, store=message.store or member.store)
 
 
 def _leave(job: Job, member: Member, message: Leave) -> Job:
-    told = job.leave_by.get(member.name)
-    cause = member.leave_cause or (told[1] if told is not None else "")
+    notice = member.notice or job.notices.get(member.name)
+    cause = notice.cause if notice is not None else ""
     if message.by_signal:
         cause = cause or Cause.DISRUPTION.value
     words = f"{member.name} left: {message.reason}" if message.reason else f"{member.name} left"
@@ -194,20 +194,20 @@ def gone(job: Job, name: str, *, cause: str = "", words: str) -> Job:
     member = job.members[name]
     if member.phase is Phase.FINISHED:
         return job
-    if job.standing is not None and job.standing.ranks.get(name) is not None:
+    if job.world is not None and job.world.ranks.get(name) is not None:
         loss = Loss(name, pod_of(member), cause or Cause.DISRUPTION.value, words, is_gone=True, unsure=not cause, may_work=not cause)
-        job = disrupted_by(job, loss)
+        job = with_loss(job, loss)
     return job.without(name)
 
 
 def _failed(job: Job, member: Member, message: Failed) -> Job:
-    standing = job.standing
-    if standing is None or member.world != standing.id or message.generation != standing.generation:
+    world = job.world
+    if world is None or member.world_id != world.id or message.generation != world.generation:
         return job
-    return job if _was_told_to_stop(job) else _record(job, member, status=message.status, ago_s=message.ago_s)
+    return job if _is_leaving_world(job) else _record(job, member, status=message.status, ago_s=message.ago_s)
 
 
-def _was_told_to_stop(job: Job) -> bool:
+def _is_leaving_world(job: Job) -> bool:
     """Whether the world is being left for another reason than a failure: what ends now says nothing."""
     return job.round is not None and job.round.draining and not job.failures
 
@@ -229,19 +229,19 @@ def _finished(job: Job, member: Member, generation: int) -> Job:
     if member.generation != generation:
         return job
     job = job.change(member.name, phase=Phase.FINISHED)
-    standing = job.standing
-    if standing is None or generation != standing.generation or member.name not in standing.ranks:
+    world = job.world
+    if world is None or generation != world.generation or member.name not in world.ranks:
         return job
     return replace(job, finished=job.finished | {member.name})
 
 
 def _started(job: Job, member: Member, generation: int) -> Job:
-    standing = job.standing
-    if standing is None or member.world != standing.id or generation != standing.generation:
+    world = job.world
+    if world is None or member.world_id != world.id or generation != world.generation:
         return job
     started = job.started | {member.name}
     job = replace(job, started=started)
-    if job.phases is not None and job.phases.started is None and started >= standing.ranks.keys():
+    if job.phases is not None and job.phases.started is None and started >= world.ranks.keys():
         job = replace(job, phases=replace(job.phases, started=job.now))
     return job
 
@@ -255,40 +255,40 @@ def lose(job: Job, *, name: str, incarnation: str) -> Job:
 
 
 def expect(job: Job, expectation: Expectation) -> Job:
-    """The job after the controller said who should be there. An older leader's word is not heard, nor an older word of the same leader."""
+    """The job with the controller's new expectation. An older leader's is ignored, and so is an older one of the same leader."""
     if is_stale(job.expectation, expectation):
         return job
-    learnt: tuple[Restart, ...] = ()
+    presented_before: tuple[Restart, ...] = ()
     if presented.is_far_from(job, expectation):
-        job = _unlearnt(job)
+        job = _without_claims(job)
     if job.expectation is None:
-        learnt = tuple(job.own.values())
-        known = replace(job, progress=progress.learnt(job, expectation), dated=_dated(job, expectation))
-        job = replace(known, own={}, restarts=expectation.restarts)
+        presented_before = tuple(job.known_restarts.values())
+        known = replace(job, progress=progress.from_status(job, expectation), restart_dates=_dated(job, expectation))
+        job = replace(known, known_restarts={}, restarts=expectation.restarts)
     job = replace(
         job,
         expectation=expectation,
         expected=dict.fromkeys(expectation.members),
-        leave_by={leaving.member: (job.now + leaving.by_s, leaving.cause) for leaving in expectation.leaving},
+        notices={entry.member: LeaveNotice(job.now + entry.by_s, entry.cause) for entry in expectation.leaving},
         generation=max(job.generation, expectation.floor),
     )
-    job = told_of(job, RestartLog(expectation.restarts, expectation.open, expectation.booked_to))
+    job = with_recorded(job, RestartLog(expectation.restarts, expectation.unsettled, expectation.settled_to))
     if expectation.closed and not job.closed:
         return replace(job, closed=expectation.closed, round=None)
-    return taken_over(job, learnt) if learnt else job
+    return with_presented(job, presented_before) if presented_before else job
 
 
-def _unlearnt(job: Job) -> Job:
+def _without_claims(job: Job) -> Job:
     """The job without what its members presented, which cannot be true. They are cut off, so that they present themselves anew."""
-    job = replace(job, members={}, standing=None, generation=0, own={}, restarts={}, uncounted=(), round=None)
-    return replace(job, trouble=None, failures=(), disrupted=(), hung="", started=frozenset(), finished=frozenset())
+    job = replace(job, members={}, world=None, generation=0, known_restarts={}, restarts={}, unacknowledged_restarts=(), round=None)
+    return replace(job, trouble=None, failures=(), losses=(), hang_reason="", started=frozenset(), finished=frozenset())
 
 
-def is_stale(known: Expectation | None, word: Expectation) -> bool:
-    """Whether a newer word than this has been heard. Of two processes that lead the same term the one that spoke last is believed."""
-    if known is None or word.term != known.term:
-        return known is not None and word.term < known.term
-    return word.speaker == known.speaker and word.number < known.number
+def is_stale(known: Expectation | None, new: Expectation) -> bool:
+    """Whether a newer expectation is known. Of two processes that lead the same term the one that spoke last is believed."""
+    if known is None or new.term != known.term:
+        return known is not None and new.term < known.term
+    return new.speaker == known.speaker and new.number < known.number
 
 
 def _dated(job: Job, expectation: Expectation) -> window.Dates:
@@ -298,7 +298,7 @@ def _dated(job: Job, expectation: Expectation) -> window.Dates:
 
 
 def apply_exit_reports(job: Job) -> Job:
-    """Takes into account what the controller has told of ends, as soon as it is clear what it means."""
+    """Takes into account the ends that the controller reported, as soon as it is clear what they mean."""
     ended = job.expectation.ended if job.expectation is not None else ()
     if not ended:
         return job
@@ -322,7 +322,7 @@ def _is_clear(job: Job, end: Ended) -> bool:
     """
     if end.is_last and (member := _here(job, end)) is not None and member.broken_at is None:
         return False
-    return job.is_settled or (job.standing is not None and not unknown_seats(job.standing))
+    return job.is_settled or (job.world is not None and not unknown_ranks(job.world))
 
 
 def _explain(job: Job, end: Ended) -> Job:
@@ -331,14 +331,14 @@ def _explain(job: Job, end: Ended) -> Job:
     """
     words = f"the container of {end.member} ended ({end.cause})"
     member = _here(job, end)
-    had_seat = job.standing is not None and end.member in job.standing.ranks
+    had_rank = job.world is not None and end.member in job.world.ranks
     if member is not None and member.broken_at is not None:
         job = gone(job, end.member, cause=end.cause, words=words)
-        return recount(job, end, words=words) if had_seat else _by_itself(job, end, words=words)
-    if not had_seat and unknown_seats(job.standing) > len(job.disrupted):
-        return disrupted_by(job, Loss(end.member, end.pod_uid, end.cause, words))
+        return with_known_cause(job, end, words=words) if had_rank else _by_itself(job, end, words=words)
+    if not had_rank and unknown_ranks(job.world) > len(job.losses):
+        return with_loss(job, Loss(end.member, end.pod_uid, end.cause, words))
     if is_lost(job, end.pod_uid):
-        return recount(job, end, words=words)
+        return with_known_cause(job, end, words=words)
     return _by_itself(job, end, words=words) if member is None else job
 
 
@@ -349,8 +349,8 @@ def _here(job: Job, end: Ended) -> Member | None:
 
 
 def _by_itself(job: Job, end: Ended, *, words: str) -> Job:
-    is_charged = end.is_last and end.member not in job.leave_by and end.cause != Cause.DISRUPTION
-    return alone(job, end, words=words) if is_charged else job
+    is_charged = end.is_last and end.member not in job.notices and end.cause != Cause.DISRUPTION
+    return with_lone_restart(job, end, words=words) if is_charged else job
 
 
 def pod_of(member: Member) -> str:

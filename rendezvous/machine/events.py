@@ -26,7 +26,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The controller's word about the job."""
+    """The controller's expectation of the job."""
 
     expectation: Expectation
 

@@ -5,7 +5,7 @@ Finds such departures, so that they and not the failures count as the cause.
 from dataclasses import replace
 
 from rendezvous.machine.event_handlers import pod_of
-from rendezvous.machine.restart_budget import disrupted_by
+from rendezvous.machine.restart_budget import with_loss
 from rendezvous.machine.state import Cause, Job, Loss
 
 
@@ -14,15 +14,15 @@ def taken_away(job: Job) -> Job:
     is gone. A failure that this member reported is part of its end. Bound: a crash that an eviction follows before the next world is formed
     is not charged.
     """
-    standing = job.standing
-    if not job.failures or standing is None or job.expectation is None:
+    world = job.world
+    if not job.failures or world is None or job.expectation is None:
         return job
-    must_leave = {name: cause for name, (_, cause) in job.leave_by.items() if cause != Cause.PLAN and name in standing.ranks}
-    without_pod = [name for name in standing.ranks if name not in job.expected and name not in job.leave_by]
+    must_leave = {name: notice.cause for name, notice in job.notices.items() if notice.cause != Cause.PLAN and name in world.ranks}
+    without_pod = [name for name in world.ranks if name not in job.expected and name not in job.notices]
     for name, cause in (must_leave | dict.fromkeys(without_pod, Cause.DISRUPTION.value)).items():
         member = job.members.get(name)
         pod = pod_of(member) if member is not None else next((failure.pod for failure in job.failures if failure.member == name), "")
-        if pod and not any(loss.member == name for loss in job.disrupted):
+        if pod and not any(loss.member == name for loss in job.losses):
             job = replace(job, failures=tuple(failure for failure in job.failures if failure.member != name))
-            job = disrupted_by(job, Loss(name, pod, cause, f"{name} had to leave ({cause})"))
+            job = with_loss(job, Loss(name, pod, cause, f"{name} had to leave ({cause})"))
     return job

@@ -4,7 +4,7 @@ it says is taken over within bounds, so that no job's state grows without end an
 
 from msgspec import structs
 
-from elastic.membership.wire import MAX_HELD, MAX_MEMBERS, MAX_OPEN, Expectation, Held, Restart
+from elastic.membership.wire import MAX_HELD, MAX_MEMBERS, MAX_UNSETTLED, Expectation, Held, Restart
 from rendezvous.machine.state import Cause, Job
 
 GENERATIONS_AHEAD = 10_000
@@ -18,10 +18,10 @@ _CAUSES = frozenset(cause.value for cause in Cause) - {Cause.START.value}
 
 
 def placed_near(job: Job, held: Held) -> Held:
-    """What the member holds; where there cannot have been a world of this number, one without an id: it is told to come to the barrier."""
+    """What the member holds; where there cannot have been a world of this number, one without an id: it is called to the barrier."""
     if job.expectation is None or held.generation <= job.generation + GENERATIONS_AHEAD:
         return held
-    return structs.replace(held, id="", generation=max(1, job.generation), uncounted=())
+    return structs.replace(held, id="", generation=max(1, job.generation), unacknowledged_restarts=())
 
 
 def is_far_from(job: Job, expectation: Expectation) -> bool:
@@ -31,12 +31,12 @@ def is_far_from(job: Job, expectation: Expectation) -> bool:
 
 def credible(job: Job, held: Held) -> tuple[Restart, ...]:
     """The restarts that a member kept for this server, as far as they can have happened and the job has room for them."""
-    if not held.uncounted:
+    if not held.unacknowledged_restarts:
         return ()
-    known = job.own.keys() | {entry.id for entry in job.told.open}
+    known = job.known_restarts.keys() | {entry.id for entry in job.recorded.unsettled}
     room = _capacity(job) - len(known)
     believed = []
-    for entry in held.uncounted:
+    for entry in held.unacknowledged_restarts:
         if entry.cause not in _CAUSES or entry.generation > held.generation:
             continue
         if entry.id not in known:
@@ -50,19 +50,19 @@ def credible(job: Job, held: Held) -> tuple[Restart, ...]:
 def _capacity(job: Job) -> int:
     """Two worlds in a row may have lost everybody before the controller wrote it down."""
     largest = MAX_MEMBERS if job.expectation is None else job.max
-    return min(MAX_OPEN, max(MAX_HELD, 2 * largest))
+    return min(MAX_UNSETTLED, max(MAX_HELD, 2 * largest))
 
 
 def share_of(job: Job, name: str) -> tuple[Restart, ...]:
     """What this member keeps for the next server. Each share lies with `KEEPERS` ranks of the current world, far apart, since neighbours
     are often on one machine. Members without a rank keep one only of a group that has ended.
     """
-    standing = job.standing
-    rank = standing.ranks.get(name) if standing is not None else None
-    if standing is None or rank is None:
-        return job.uncounted[-MAX_HELD:] if job.closed else ()
-    shares = max(1, standing.size // KEEPERS)
+    world = job.world
+    rank = world.ranks.get(name) if world is not None else None
+    if world is None or rank is None:
+        return job.unacknowledged_restarts[-MAX_HELD:] if job.closed else ()
+    shares = max(1, world.size // KEEPERS)
     if rank >= KEEPERS * shares:
         return ()
-    newest = job.uncounted[-shares * MAX_HELD :]
+    newest = job.unacknowledged_restarts[-shares * MAX_HELD :]
     return newest[rank % shares * MAX_HELD :][:MAX_HELD]

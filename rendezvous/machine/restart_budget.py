@@ -10,52 +10,52 @@ from msgspec import structs
 
 from elastic.membership import window
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
-from elastic.membership.wire import MAX_OPEN, Ended, Restart, clipped
+from elastic.membership.wire import MAX_UNSETTLED, Ended, Restart, clipped
 from rendezvous.machine import progress
-from rendezvous.machine.choose import unknown_seats
+from rendezvous.machine.choose import unknown_ranks
 from rendezvous.machine.completion import has_finished
 from rendezvous.machine.state import CHARGED, Cause, Job, Loss
 
 KNOWN_KEPT = 256
-"""So many restarts are kept in mind although the controller knows them: the next word may be of another leader with an older view."""
+"""So many restarts are kept although the controller knows them: the next expectation may be of another leader with an older view."""
 
 OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 """Causes that by themselves say nothing against a job that gets nowhere: somebody asked for the change."""
 
 
-def disrupted_by(job: Job, loss: Loss) -> Job:
+def with_loss(job: Job, loss: Loss) -> Job:
     """The current world lost a member for a reason other than its own worker's failure. Where that came first, the loss is part of it."""
     failures = tuple(replace(f, is_gone=f.is_gone or loss.is_gone) if f.member == loss.member else f for f in job.failures)
     if any(failure.member == loss.member for failure in failures):
         return replace(job, failures=failures)
-    if any(known.member == loss.member for known in job.disrupted):
-        marked = tuple(replace(k, is_gone=k.is_gone or loss.is_gone) if k.member == loss.member else k for k in job.disrupted)
-        return replace(job, disrupted=marked)
-    return replace(job, disrupted=(*job.disrupted, loss), trouble=job.trouble or (loss.words, loss.cause))
+    if any(known.member == loss.member for known in job.losses):
+        marked = tuple(replace(k, is_gone=k.is_gone or loss.is_gone) if k.member == loss.member else k for k in job.losses)
+        return replace(job, losses=marked)
+    return replace(job, losses=(*job.losses, loss), trouble=job.trouble or (loss.words, loss.cause))
 
 
 def charge_restarts(job: Job) -> Job:
     """Charge what ended the current world, once, and close the job where its budget is spent."""
-    if not (job.failures or job.disrupted or job.hung):
+    if not (job.failures or job.losses or job.hang_reason):
         return job
     ended = _ended(job)
     if {restart.cause for restart in ended} - OF_NO_ACCOUNT:
-        job = replace(job, progress=progress.broken_off(job))
+        job = replace(job, progress=progress.after_restart(job))
     words = _words(job)
-    return _close_if_spent(replace(booked(job, ended), failures=(), disrupted=(), hung=""), words)
+    return _close_if_spent(replace(with_restarts(job, ended), failures=(), losses=(), hang_reason=""), words)
 
 
 def _ended(job: Job) -> list[Restart]:
     """What ended the current world, one by one."""
-    assert job.standing is not None
-    id, generation = job.standing.id, job.standing.generation
+    assert job.world is not None
+    id, generation = job.world.id, job.world.generation
     ended = [
         Restart(id=f"{id}/{loss.pod}", generation=generation, cause=loss.cause, pod=loss.pod, lost=loss.is_gone, unsure=loss.unsure)
-        for loss in job.disrupted
+        for loss in job.losses
     ]
-    if job.hung:
+    if job.hang_reason:
         ended.append(Restart(id=id, generation=generation, cause=Cause.HANG.value))
-    is_due_to_another = bool(job.disrupted or job.hung or has_finished(job) or unknown_seats(job.standing))
+    is_due_to_another = bool(job.losses or job.hang_reason or has_finished(job) or unknown_ranks(job.world))
     cause = Cause.COLLATERAL if is_due_to_another else Cause.USER
     for failure in job.failures:
         ended.append(Restart(id=f"{id}/{failure.pod}", generation=generation, cause=cause.value, pod=failure.pod, lost=failure.is_gone))
@@ -64,94 +64,110 @@ def _ended(job: Job) -> list[Restart]:
 
 
 def _words(job: Job) -> str:
-    if job.hung:
-        return job.hung
+    if job.hang_reason:
+        return job.hang_reason
     if job.failures and not has_finished(job):
         first = job.failures[0]
         status = f"with status {first.status}" if first.status is not None else "by itself"
         return f"a worker of {first.member} ended {status}"
-    return job.disrupted[0].words if job.disrupted else "a worker ended after its peers had finished"
+    return job.losses[0].words if job.losses else "a worker ended after its peers had finished"
 
 
-def booked(job: Job, restarts: Iterable[Restart]) -> Job:
+def with_restarts(job: Job, restarts: Iterable[Restart]) -> Job:
     """The job with these in its book, and dated where the budget has a window."""
-    own = {entry.id: entry for entry in merged(RestartLog(open=tuple(job.own.values())), restarts).open[-MAX_OPEN:]}
-    counts, dated = merged(job.told, own.values()).counts, job.dated
+    known_restarts = {
+        entry.id: entry for entry in merged(RestartLog(unsettled=tuple(job.known_restarts.values())), restarts).unsettled[-MAX_UNSETTLED:]
+    }
+    counts, restart_dates = merged(job.recorded, known_restarts.values()).counts, job.restart_dates
     if job.budget.window_s is not None:
         for cause in sorted(counts.keys() | job.restarts.keys()):
             more = counts.get(cause, 0) - job.restarts.get(cause, 0)
-            dated = window.recounted(dated, cause, more=more, now=job.now, window_s=job.budget.window_s)
-    return replace(job, own=own, restarts=counts if counts != job.restarts else job.restarts, dated=dated)
+            restart_dates = window.recounted(restart_dates, cause, more=more, now=job.now, window_s=job.budget.window_s)
+    return replace(
+        job, known_restarts=known_restarts, restarts=counts if counts != job.restarts else job.restarts, restart_dates=restart_dates
+    )
 
 
-def uncounted(job: Job) -> tuple[Restart, ...]:
+def unacknowledged_restarts(job: Job) -> tuple[Restart, ...]:
     """The restarts that the controller does not know of, as far as it has said."""
-    return unknown_to(job.told, job.own.values())[-MAX_OPEN:]
+    return unknown_to(job.recorded, job.known_restarts.values())[-MAX_UNSETTLED:]
 
 
 def _held(job: Job) -> Job:
     """The job whose members hold what has just been counted, for the next server."""
-    return replace(job, uncounted=uncounted(job))
+    return replace(job, unacknowledged_restarts=unacknowledged_restarts(job))
 
 
-def taken_over(job: Job, restarts: Iterable[Restart]) -> Job:
+def with_presented(job: Job, restarts: Iterable[Restart]) -> Job:
     """What an earlier server had counted and its members kept. It counts as if it happened now, where the controller did not know of it."""
     restarts = tuple(restarts)
     if not restarts:
         return job
     if job.expectation is None:
-        return booked(job, restarts)
-    worlds = {entry.generation for entry in unknown_to(job.told, restarts) if entry.id not in job.own and entry.cause not in OF_NO_ACCOUNT}
+        return with_restarts(job, restarts)
+    worlds = {
+        entry.generation
+        for entry in unknown_to(job.recorded, restarts)
+        if entry.id not in job.known_restarts and entry.cause not in OF_NO_ACCOUNT
+    }
     for _ in worlds:
-        job = replace(job, progress=progress.broken_off(job))
-    job = booked(job, restarts)
+        job = replace(job, progress=progress.after_restart(job))
+    job = with_restarts(job, restarts)
     return _close_if_spent(job, "a restart that an earlier server saw") if worlds else job
 
 
-def told_of(job: Job, book: RestartLog) -> Job:
-    """The controller's book as of now. What it has taken over from ours long ago is dropped."""
-    unknown = {entry.id for entry in unknown_to(book, job.own.values())}
-    old = frozenset([id for id in job.own if id not in unknown][:-KNOWN_KEPT])
-    own = {id: entry for id, entry in job.own.items() if id not in old} if old else job.own
-    held = unknown_to(book, job.uncounted)  # what is written down, members need not keep any longer
-    return booked(replace(job, told=book, own=own, uncounted=held if held != job.uncounted else job.uncounted), ())
+def with_recorded(job: Job, recorded: RestartLog) -> Job:
+    """The job with the controller's newest restart log. Restarts that it has had for long are dropped here."""
+    unknown = {entry.id for entry in unknown_to(recorded, job.known_restarts.values())}
+    old = frozenset([id for id in job.known_restarts if id not in unknown][:-KNOWN_KEPT])
+    known_restarts = {id: entry for id, entry in job.known_restarts.items() if id not in old} if old else job.known_restarts
+    held = unknown_to(recorded, job.unacknowledged_restarts)  # what is written down, members need not keep any longer
+    return with_restarts(
+        replace(
+            job,
+            recorded=recorded,
+            known_restarts=known_restarts,
+            unacknowledged_restarts=held if held != job.unacknowledged_restarts else job.unacknowledged_restarts,
+        ),
+        (),
+    )
 
 
-def alone(job: Job, end: Ended, *, words: str) -> Job:
+def with_lone_restart(job: Job, end: Ended, *, words: str) -> Job:
     """A container ended that was in no world: it is charged by itself."""
     restart = Restart(id=f"{end.pod_uid}/{end.run}", generation=job.generation, cause=end.cause, pod=end.pod_uid)
-    if restart.id in job.own or not unknown_to(job.told, (restart,)):
+    if restart.id in job.known_restarts or not unknown_to(job.recorded, (restart,)):
         return job
-    return _close_if_spent(_held(booked(replace(job, progress=progress.broken_off(job)), (restart,))), words)
+    return _close_if_spent(_held(with_restarts(replace(job, progress=progress.after_restart(job)), (restart,))), words)
 
 
 def is_lost(job: Job, pod: str) -> bool:
-    """Whether a loss of this pod waits for the word on how its container ended."""
+    """Whether a loss of this pod waits for the report of how its container ended."""
     return _is_to_be_judged(job, pod) or _lost(job, pod) is not None
 
 
-def recount(job: Job, end: Ended, *, words: str) -> Job:
+def with_known_cause(job: Job, end: Ended, *, words: str) -> Job:
     """The container of a lost member has ended so: that is the cause of its loss, unless a better one is known."""
     pod = end.pod_uid
     if _is_to_be_judged(job, pod):
         failures = tuple(replace(item, is_gone=False) if item.pod == pod else item for item in job.failures)
-        disrupted = tuple(_explained(loss, end.cause, words) if loss.pod == pod else loss for loss in job.disrupted)
-        return replace(job, failures=failures, disrupted=disrupted)
+        losses = tuple(_explained(loss, end.cause, words) if loss.pod == pod else loss for loss in job.losses)
+        return replace(job, failures=failures, losses=losses)
     entry = _lost(job, pod)
     if entry is None:
         return job
     known = structs.replace(entry, cause=end.cause if entry.unsure else entry.cause, lost=False, unsure=False)
-    job = _held(booked(job, (known,)))
+    job = _held(with_restarts(job, (known,)))
     return _close_if_spent(job, words) if known.cause != entry.cause else job
 
 
 def _is_to_be_judged(job: Job, pod: str) -> bool:
     """Whether the current world lost this pod."""
-    return any(loss.pod == pod and loss.is_gone for loss in job.disrupted) or any(f.pod == pod and f.is_gone for f in job.failures)
+    return any(loss.pod == pod and loss.is_gone for loss in job.losses) or any(f.pod == pod and f.is_gone for f in job.failures)
 
 
 def _lost(job: Job, pod: str) -> Restart | None:
-    return merged(job.told, job.own.values()).lost(pod)
+    return merged(job.recorded, job.known_restarts.values()).lost(pod)
 
 
 def _explained(loss: Loss, cause: str, words: str) -> Loss:
@@ -171,7 +187,7 @@ def _spent(job: Job) -> str:
     budget = job.budget
     within, used = "", job.restarts
     if budget.window_s is not None:
-        used = window.counted(job.dated, now=job.now, window_s=budget.window_s)
+        used = window.counted(job.restart_dates, now=job.now, window_s=budget.window_s)
         within = f" within {budget.window_s:g} s"
     for cause, own in budget.by_cause.items():
         if used.get(cause, 0) > own:

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from elastic.membership.wire import Restart
 from rendezvous.machine import reach
-from rendezvous.machine.choose import absent, leaving, seats, target, unknown_seats
-from rendezvous.machine.completion import has_finished, noted, works_on
+from rendezvous.machine.choose import absent, leave_notice, ranked, target, unknown_ranks
+from rendezvous.machine.completion import has_finished, with_completion, works_on
 from rendezvous.machine.event_handlers import apply_exit_reports, gone
 from rendezvous.machine.evictions import taken_away
-from rendezvous.machine.progress import in_new_world, stood_still
-from rendezvous.machine.restart_budget import booked, charge_restarts, disrupted_by, uncounted
+from rendezvous.machine.progress import hanging_since, in_new_world
+from rendezvous.machine.restart_budget import charge_restarts, unacknowledged_restarts, with_loss, with_restarts
 from rendezvous.machine.state import Cause, CurrentWorld, Job, Loss, Member, Phase, Phases, Round, ranks_of
 
 
@@ -26,25 +26,26 @@ def settle(job: Job, *, let_go: bool) -> Job:
     if job.doubt_since is not None:
         return job
     if let_go:
-        job = _held_up(_drop_absent(job))
+        job = _with_hang(_drop_absent(job))
     job = apply_exit_reports(job)
     if job.closed:
         return job
-    job = _turn(noted(_told_and_gone(job)))
+    job = _update_round(with_completion(_without_members_that_left(job)))
     if job.round is not None and job.round.draining:
         job = _give_up_late(job)
         job = _close_round(job)
     return job
 
 
-def _held_up(job: Job) -> Job:
-    """Whether training stands still is certain at once, so that it is in the book at once, and in what members hold."""
-    hung = stood_still(job)
-    if hung is job:
+def _with_hang(job: Job) -> Job:
+    """A hang is certain at once. So it is counted at once, and members hold it for the next server."""
+    since, world = hanging_since(job), job.world
+    if since is None or world is None:
         return job
-    assert hung.standing is not None
-    restart = Restart(id=hung.standing.id, generation=hung.standing.generation, cause=Cause.HANG.value)
-    return replace(booked(hung, (restart,)), uncounted=(*hung.uncounted, restart))
+    reason = f"training reported no further step for {job.budget.hang_s:g} s"
+    job = replace(job, hang_reason=reason, trouble=job.trouble or (reason, Cause.HANG.value), first_sign_at=since)
+    restart = Restart(id=world.id, generation=world.generation, cause=Cause.HANG.value)
+    return replace(with_restarts(job, (restart,)), unacknowledged_restarts=(*job.unacknowledged_restarts, restart))
 
 
 def _drop_absent(job: Job) -> Job:
@@ -57,25 +58,25 @@ def _drop_absent(job: Job) -> Job:
             if member.broken_at is not None
             else f"{member.name} was silent for {limits.silence_s:g} s"
         )
-        told = leaving(job, member.name)
-        sign = member.broken_at if member.broken_at is not None else member.heard_at
-        job = replace(job, sign=min(sign, job.sign) if job.sign is not None else sign)
-        job = gone(job, member.name, cause=told[1] if told is not None else "", words=words)
+        notice = leave_notice(job, member.name)
+        sign_at = member.broken_at if member.broken_at is not None else member.heard_at
+        job = replace(job, first_sign_at=min(sign_at, job.first_sign_at) if job.first_sign_at is not None else sign_at)
+        job = gone(job, member.name, cause=notice.cause if notice is not None else "", words=words)
     return job
 
 
-def _told_and_gone(job: Job) -> Job:
-    """After a restart of the server: where all others are here, the seats that nobody takes were of those whose time to leave is over, as
-    on a node that is lost. They are not waited for.
+def _without_members_that_left(job: Job) -> Job:
+    """After a restart of the server: if all others are here, the unknown ranks belong to members whose time to leave is over, as on a lost
+    node. They are not waited for.
     """
-    standing, word = job.standing, job.expectation
-    if standing is None or not standing.adopted or word is None or absent(job):
+    world, expectation = job.world, job.expectation
+    if world is None or not world.adopted or expectation is None or absent(job):
         return job
-    for told in word.leaving:
-        is_over = told.pod_uid and told.member not in job.members and job.leave_by[told.member][0] <= job.now
-        if is_over and unknown_seats(standing) > len(job.disrupted):
-            words = f"{told.member} had to leave and is gone"
-            job = disrupted_by(job, Loss(told.member, told.pod_uid, told.cause, words, is_gone=True))
+    for entry in expectation.leaving:
+        is_over = entry.pod_uid and entry.member not in job.members and job.notices[entry.member].by <= job.now
+        if is_over and unknown_ranks(world) > len(job.losses):
+            words = f"{entry.member} had to leave and is gone"
+            job = with_loss(job, Loss(entry.member, entry.pod_uid, entry.cause, words, is_gone=True))
     return job
 
 
@@ -89,16 +90,16 @@ def _is_overdue(job: Job, member: Member) -> bool:
 
 def is_whole(job: Job) -> bool:
     """Whether the current world can go on: nobody of it is gone, at the barrier, or failed."""
-    standing = job.standing
-    if standing is None or job.failures or job.hung:
+    world = job.world
+    if world is None or job.failures or job.hang_reason:
         return False
-    if unknown_seats(standing) and (job.is_settled or unknown_seats(standing) <= len(job.disrupted)):
+    if unknown_ranks(world) and (job.is_settled or unknown_ranks(world) <= len(job.losses)):
         return False
-    return all(name in job.members and job.members[name].world == standing.id for name in standing.ranks)
+    return all(name in job.members and job.members[name].world_id == world.id for name in world.ranks)
 
 
-def _turn(job: Job) -> Job:
-    """Begin, continue or call off a round."""
+def _update_round(job: Job) -> Job:
+    """Begin, continue or cancel a round."""
     if has_finished(job):
         # Who was asked back has stopped its work for that. Nobody else is disturbed: neither by a newcomer nor because a peer is lost.
         is_draining = job.round is not None and job.round.draining
@@ -106,16 +107,16 @@ def _turn(job: Job) -> Job:
             return replace(job, round=None)
     if not is_whole(job):
         return _must_form(job)
-    standing = job.standing
-    assert standing is not None
+    world = job.world
+    assert world is not None
     wanted = target(job)
-    if not wanted or unknown_seats(standing) or frozenset(wanted) == standing.ranks.keys():
-        # Whoever was told to come has stopped its work for that: a round that drains is carried through, though nothing changes any more.
+    if not wanted or unknown_ranks(world) or frozenset(wanted) == world.ranks.keys():
+        # The members have stopped their work for this round: once it drains it is carried through, though nothing changes any more.
         return job if job.round is not None and job.round.draining else replace(job, round=None)
-    going = [name for name in standing.ranks if name not in wanted]
+    going = [name for name in world.ranks if name not in wanted]
     if going:
         return _drain(job, *_why_going(job, going))
-    coming = [name for name in wanted if name not in standing.ranks]
+    coming = [name for name in wanted if name not in world.ranks]
     reason = f"{_list(coming)} joined"
     if job.round is None:
         gathering = Round(reason, Cause.PLAN.value, job.now, False, job.now + job.limits.straggler_s)
@@ -127,10 +128,10 @@ def _turn(job: Job) -> Job:
 
 
 def _why_going(job: Job, going: list[str]) -> tuple[str, str]:
-    told = next((leave for leave in (leaving(job, name) for name in going) if leave is not None), None)
-    if told is None:
+    notice = next((notice for name in going if (notice := leave_notice(job, name)) is not None), None)
+    if notice is None:
         return f"{_list(going)} must wait: {len(going)} more than the sizes allow", Cause.PLAN.value
-    return f"{_list(going)} {'is' if len(going) == 1 else 'are'} leaving ({told[1]})", told[1]
+    return f"{_list(going)} {'is' if len(going) == 1 else 'are'} leaving ({notice.cause})", notice.cause
 
 
 def _must_form(job: Job) -> Job:
@@ -140,9 +141,9 @@ def _must_form(job: Job) -> Job:
     if job.round is not None and job.round.draining:
         return job
     reason, cause = job.trouble or ("the first members have come", Cause.START.value)
-    if job.trouble is None and job.standing is not None and job.standing.adopted:
+    if job.trouble is None and job.world is not None and job.world.adopted:
         reason, cause = "the rendezvous server restarted while members were missing", Cause.DISRUPTION.value
-    if job.failures and not job.disrupted and works_on(job):
+    if job.failures and not job.losses and works_on(job):
         until = job.now + job.limits.peers_s
         if job.round is None or job.round.until > until:
             return replace(job, round=Round(reason, cause, job.now, False, until))
@@ -165,8 +166,8 @@ def _give_up_late(job: Job) -> Job:
     assert job.round is not None
     if job.now < job.round.until:
         return job
-    for member in [m for m in job.members.values() if m.phase is Phase.RUNNING and job.standing and m.world == job.standing.id]:
-        job = job.change(member.name, phase=Phase.BOOTING, world="")
+    for member in [m for m in job.members.values() if m.phase is Phase.RUNNING and job.world and m.world_id == job.world.id]:
+        job = job.change(member.name, phase=Phase.BOOTING, world_id="")
     return job
 
 
@@ -182,8 +183,8 @@ def _close_round(job: Job) -> Job:
     if _waits(job, chosen):
         return job
     job = taken_away(job)
-    if job.disrupted and job.round is not None and (job.failures or job.round.cause == Cause.USER):
-        loss = job.disrupted[0]  # found out after the failures that it brought about
+    if job.losses and job.round is not None and (job.failures or job.round.cause == Cause.USER):
+        loss = job.losses[0]  # found out after the failures that it brought about
         job = replace(job, round=replace(job.round, reason=loss.words, cause=loss.cause))
     elif job.failures and job.trouble is not None and job.round is not None:
         reason, cause = job.trouble  # of several failures the first, which may have been heard of last
@@ -197,12 +198,12 @@ def _waits(job: Job, chosen: tuple[str, ...]) -> bool:
     if len(chosen) >= job.max:
         return False
     away = absent(job)
-    missing = bool(away) or unknown_seats(job.standing) > 0
+    missing = bool(away) or unknown_ranks(job.world) > 0
     if not job.is_settled:
-        left = {loss.member for loss in job.disrupted}
-        if unknown_seats(job.standing) > len(left) or any(name not in left for name in away):
+        left = {loss.member for loss in job.losses}
+        if unknown_ranks(job.world) > len(left) or any(name not in left for name in away):
             return True
-    survivors = sum(1 for name in chosen if job.standing is not None and name in job.standing.ranks)
+    survivors = sum(1 for name in chosen if job.world is not None and name in job.world.ranks)
     if survivors >= job.min:
         return False
     assert job.min_reached_at is not None
@@ -212,12 +213,12 @@ def _waits(job: Job, chosen: tuple[str, ...]) -> bool:
 def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
     """The next world."""
     assert job.round is not None
-    by_rank = seats(job, chosen)
+    by_rank = ranked(job, chosen)
     generation = job.generation + 1
     world = CurrentWorld(
         id=f"{generation}-{job.instance}",
         generation=generation,
-        seats=by_rank,
+        by_rank=by_rank,
         store=job.members[by_rank[0]].store,
         reason=f"{job.round.reason}; {len(by_rank)} {'member' if len(by_rank) == 1 else 'members'}",
         cause=job.round.cause,
@@ -226,29 +227,29 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
     )
     members = dict(job.members)
     for name in by_rank:
-        members[name] = replace(members[name], phase=Phase.RUNNING, world=world.id, generation=generation)
-    certain = job.round.began
+        members[name] = replace(members[name], phase=Phase.RUNNING, world_id=world.id, generation=generation)
+    detected = job.round.began
     phases = Phases(
-        sign=min(job.sign, certain) if job.sign is not None else certain,
-        certain=certain,
-        told=job.round.told_at if job.round.told_at is not None else certain,
+        first_sign=min(job.first_sign_at, detected) if job.first_sign_at is not None else detected,
+        detected=detected,
+        notified=job.round.notified_at if job.round.notified_at is not None else detected,
         drained=job.min_reached_at if job.min_reached_at is not None else job.now,
         sealed=job.now,
     )
     return replace(
         job,
         members=members,
-        standing=world,
-        uncounted=uncounted(job),
+        world=world,
+        unacknowledged_restarts=unacknowledged_restarts(job),
         generation=generation,
         round=None,
         min_reached_at=None,
         trouble=None,
         failures=(),
-        disrupted=(),
-        hung="",
+        losses=(),
+        hang_reason="",
         progress=in_new_world(job),
-        sign=None,
+        first_sign_at=None,
         started=frozenset(),
         finished=frozenset(),
         phases=phases,

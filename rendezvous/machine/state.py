@@ -64,31 +64,39 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveNotice:
+    """By when a member must have left, and why."""
+
+    by: float
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
-    """One incarnation of a member. `world` is the id of the world it is in, "" for none; `arrived` tells who came first."""
+    """One incarnation of a member. `world_id` is the world it is in, "" for none; `arrived` tells who came first."""
 
     name: str
     incarnation: str
     phase: Phase
     heard_at: float
     arrived: int
-    world: str = ""
+    world_id: str = ""
     generation: int = 0
     store: str = ""
     broken_at: float | None = None
-    leave_by: float | None = None
-    leave_cause: str = ""
+    notice: LeaveNotice | None = None
+    """the member's own, such as of a reclaimed node"""
     has_left: bool = False
     """it had finished, and its agent has ended in good order"""
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentWorld:
-    """The current world. `seats[rank]` is a member's name, or None where a restarted server has not heard from that rank yet."""
+    """The current world. `by_rank[rank]` is a member's name, or None where a restarted server has not heard from that rank yet."""
 
     id: str
     generation: int
-    seats: tuple[str | None, ...]
+    by_rank: tuple[str | None, ...]
     store: str
     reason: str
     cause: str
@@ -98,22 +106,22 @@ class CurrentWorld:
 
     @property
     def size(self) -> int:
-        return len(self.seats)
+        return len(self.by_rank)
 
-    def seated(self, rank: int, name: str | None) -> "CurrentWorld":
-        """The same world with another occupant of one rank."""
-        seats = (*self.seats[:rank], name, *self.seats[rank + 1 :])
-        ranks = dict(self.ranks)  # copied as a whole: thousands may find their seats at once
-        if (former := self.seats[rank]) is not None:
+    def with_member_at(self, rank: int, name: str | None) -> "CurrentWorld":
+        """The same world with another member at one rank."""
+        by_rank = (*self.by_rank[:rank], name, *self.by_rank[rank + 1 :])
+        ranks = dict(self.ranks)  # copied as a whole: thousands may present themselves at once
+        if (former := self.by_rank[rank]) is not None:
             del ranks[former]
         if name is not None:
             ranks[name] = rank
-        return replace(self, seats=seats, ranks=ranks)
+        return replace(self, by_rank=by_rank, ranks=ranks)
 
 
-def ranks_of(seats: tuple[str | None, ...]) -> Mapping[str, int]:
-    """Name to rank, for the seats whose occupant is known."""
-    return {name: rank for rank, name in enumerate(seats) if name is not None}
+def ranks_of(by_rank: tuple[str | None, ...]) -> Mapping[str, int]:
+    """Name to rank, for the ranks whose members are known."""
+    return {name: rank for rank, name in enumerate(by_rank) if name is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +134,8 @@ class Round:
     draining: bool
     until: float
     """when it stops waiting: gathering for expected newcomers, draining for members that do not come"""
-    told_at: float | None = None
-    """when its members were told to come"""
+    notified_at: float | None = None
+    """when its members were notified"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,24 +170,24 @@ class Progress:
 
     step: int | None = None
     """the highest step ever reported; None where training reports none"""
-    bar: int | None = None
+    step_at_restart: int | None = None
     """what `step` was when the world broke last: a step beyond it is one forward"""
     fruitless: int = 0
     """restarts in a row without a step forward"""
-    here: int | None = None
+    step_in_world: int | None = None
     """the highest step reported in the current world"""
     moved_at: float = 0.0
-    """when `here` rose last, or the world began"""
+    """when `step_in_world` rose last, or the world began"""
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
     """When the steps of the newest rescale happened, on the machine's clock."""
 
-    sign: float
+    first_sign: float
     """the first sign of it: a connection broke, a member fell silent, a newcomer arrived, the controller spoke"""
-    certain: float
-    told: float
+    detected: float
+    notified: float
     drained: float
     sealed: float
     started: float | None = None
@@ -207,35 +215,36 @@ class Job:
     expectation: Expectation | None = None
     expected: Mapping[str, None] = field(default_factory=dict)
     """the names of the expectation, in its order"""
-    leave_by: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    notices: Mapping[str, LeaveNotice] = field(default_factory=dict)
+    """the controller's, by member"""
     members: Mapping[str, Member] = field(default_factory=dict)
     retired: tuple[tuple[str, str], ...] = ()
     """(member, incarnation) pairs that a newer incarnation replaced"""
-    standing: CurrentWorld | None = None
-    uncounted: tuple[Restart, ...] = ()
-    """restarts that might not be written down: members of the standing world hold them for the next server"""
+    world: CurrentWorld | None = None
+    unacknowledged_restarts: tuple[Restart, ...] = ()
+    """restarts that the controller may not have recorded: members of the current world hold them for the next server"""
     round: Round | None = None
     generation: int = 0
     arrivals: int = 0
     min_reached_at: float | None = None
     failures: tuple[Failure, ...] = ()
-    disrupted: tuple[Loss, ...] = ()
+    losses: tuple[Loss, ...] = ()
     trouble: tuple[str, str] | None = None
     """the first thing that broke the current world: words and cause"""
     explained: Mapping[str, None] = field(default_factory=dict)
-    """ends (pod uid/run) that the controller has told and that are taken into account"""
-    told: RestartLog = field(default_factory=RestartLog)
-    """the restarts that the controller's word counts"""
-    own: Mapping[str, Restart] = field(default_factory=dict)
+    """ends (pod uid/run) that the controller reported and that are taken into account"""
+    recorded: RestartLog = field(default_factory=RestartLog)
+    """the restarts that the controller has recorded in the job's status"""
+    known_restarts: Mapping[str, Restart] = field(default_factory=dict)
     """by id, the restarts that this server knows of itself, or from members that hold a world"""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """what both come to, by cause"""
-    dated: Dates = ()
+    restart_dates: Dates = ()
     """the restarts within the budget's window, where it has one"""
     progress: Progress = field(default_factory=Progress)
-    hung: str = ""
+    hang_reason: str = ""
     """in words, where training stands still in the current world"""
-    sign: float | None = None
+    first_sign_at: float | None = None
     """when the first sign of the next change was there"""
     started: frozenset[str] = frozenset()
     finished: frozenset[str] = frozenset()
@@ -255,7 +264,7 @@ class Job:
     @property
     def last_at_work(self) -> str:
         """The one member of the current world whose workers have not ended with 0, where those of all others have."""
-        world = self.standing
+        world = self.world
         if world is None or world.size == 1 or len(self.finished) != world.size - 1:
             return ""
         return next((name for name in world.ranks if name not in self.finished), "")
@@ -278,9 +287,9 @@ class Job:
 
         It may not while members of a world that an earlier server sealed may still be on their way back to this one.
         """
-        if self.standing is not None and not self.standing.adopted:
+        if self.world is not None and not self.world.adopted:
             return True
-        if self.standing is None and self.expectation is not None and self.generation == 0:
+        if self.world is None and self.expectation is not None and self.generation == 0:
             return True  # the job never had a world
         return self.now >= self.up_since + self.limits.settle_s
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from elastic.membership.wire import Beat, Join, Ready, View
 from rendezvous.machine import event_handlers, progress, reach, rounds, standstill
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
-from rendezvous.machine.state import Job, Limits, Phase, Progress
-from rendezvous.machine.views import summary, view
+from rendezvous.machine.state import Job, Limits, Phase
+from rendezvous.machine.views import in_all_views, summary, view
 
 CALM_S = 5.0
 
@@ -66,7 +66,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
     before = job
     job = replace(job, now=max(now, job.now))
     effects: list[Effect] = []
-    subjects: set[str] = set()
+    spoke: set[str] = set()
     answered: set[str] = set()
     is_quiet, is_tick, has_lost = True, False, False
     for event in events:
@@ -76,7 +76,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
                     effects.append(Refuse(name, incarnation))
                     continue
                 is_quiet = is_quiet and isinstance(message, Beat)
-                subjects.add(name)
+                spoke.add(name)
                 if isinstance(message, Join | Ready):
                     answered.add(name)
                 job = event_handlers.apply_message(job, name=name, incarnation=incarnation, message=message)
@@ -87,9 +87,8 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
                 is_quiet = False
                 job = event_handlers.expect(job, expectation)
             case Stepped(generation=generation, step=step):
-                known = job
-                job = progress.stepped(job, generation, step)
-                is_quiet = is_quiet and job.phases is known.phases and not _tells_more(known.progress, job.progress)
+                job, is_news = progress.stepped(job, generation, step)
+                is_quiet = is_quiet and not is_news
             case Resumed(pause_s=pause_s):
                 is_quiet = False
                 job = standstill.resumed(job, pause_s)
@@ -100,8 +99,8 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
         return job, tuple(effects)
     after = rounds.settle(job, let_go=is_tick)
     effects += _cuts(before, after)
-    effects += _tells(before, after, subjects=subjects, answered=answered)
-    if summary(replace(before, now=after.now)) != summary(after):  # that a world is older is no news
+    effects += _views_to_send(before, after, spoke=spoke, answered=answered)
+    if summary(replace(before, now=after.now)) != summary(after):  # a world's age alone is no change
         effects.append(Publish())
     effects.append(Wake(_look_again_at(after, is_tick=is_tick, has_lost=has_lost)))
     return after, tuple(effects)
@@ -109,27 +108,20 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
 
 def _cuts(before: Job, after: Job) -> list[Effect]:
     """Connections of members that the machine let go of."""
-    if before.members is after.members:
-        return []
     return [Cut(name, before.members[name].incarnation) for name in before.members.keys() - after.members.keys()]
 
 
-def _tells(before: Job, after: Job, *, subjects: set[str], answered: set[str]) -> list[Effect]:
-    """Tell whoever sees something new; a member that came to the barrier hears where it stands in any case."""
-    shared = all(getattr(before, field) is getattr(after, field) for field in ("standing", "uncounted", "round", "closed", "expectation"))
-    concerned = subjects | {before.last_at_work, after.last_at_work}
-    names: Iterable[str] = concerned & after.members.keys() if shared and before.is_done == after.is_done else after.members
+def _views_to_send(before: Job, after: Job, *, spoke: set[str], answered: set[str]) -> list[Effect]:
+    """A view for each member that sees something new, and for each that came to the barrier."""
+    names: Iterable[str] = after.members
+    if in_all_views(before) == in_all_views(after):
+        names = (spoke | {before.last_at_work, after.last_at_work}) & after.members.keys()
     effects: list[Effect] = []
     for name in names:
         sees = view(after, name)
         if name in answered or name not in before.members or view(before, name) != sees:
             effects.append(SendView(name, sees))
     return effects
-
-
-def _tells_more(before: Progress, after: Progress) -> bool:
-    """Whether the controller hears of what changed: the first step of a world, and restarts in a row without one forward."""
-    return before.fruitless != after.fruitless or (before.here is None) != (after.here is None)
 
 
 def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool) -> float:

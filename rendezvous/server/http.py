@@ -11,7 +11,8 @@ from aiohttp import WSCloseCode, web
 
 from elastic.kube.errors import KubeError
 from elastic.membership import limits
-from elastic.membership.wire import Expectation, Name, Report, World, unreadable
+from elastic.membership.training import Report
+from elastic.membership.wire import Expectation, Name, World, unreadable
 from rendezvous.server.access import Busy, Gate
 from rendezvous.server.host_routes import HostRoutes
 from rendezvous.server.hub import Full, Hub

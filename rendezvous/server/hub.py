@@ -13,7 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from elastic.membership.wire import MAX_MEMBERS, Answer, Expectation, FromMember, Join, Report, Signal, View, World
+from elastic.membership.training import Answer, Report, Signal
+from elastic.membership.wire import MAX_MEMBERS, Expectation, FromMember, Join, View, World
 from rendezvous.machine import (
     Cut,
     Event,
@@ -32,7 +33,7 @@ from rendezvous.machine import (
     begin,
     is_retired,
     is_stale,
-    leaving,
+    leave_notice,
     step_all,
     summary,
     view,
@@ -69,11 +70,11 @@ class Link(Protocol):
 OLD_REPORTS_SEEN = 2
 """With each report so many of the oldest are looked at, so that those of members that are gone do not stay."""
 UNEXPECTED = 64
-"""So many members beyond those that the controller expects may present themselves: its word is sent before their pods are made."""
+"""So many members beyond those that the controller expects may present themselves: its expectation is sent before their pods are made."""
 
 
-class Course:
-    """A job under way: its state, its members' connections, its timer."""
+class ActiveJob:
+    """A job of this server: its state, its members' connections, its timer."""
 
     __slots__ = ("inbox", "job", "links", "reports", "timer", "touched", "wake_at")
 
@@ -96,7 +97,7 @@ class Hub:
         self._limits = limits or Limits()
         self._up_since = self._alive_at = clock()
         self._pulse_timer: asyncio.TimerHandle | None = None
-        self._jobs: dict[str, Course] = {}
+        self._jobs: dict[str, ActiveJob] = {}
         self._version = 0
         self._changed = asyncio.Event()
         self._published: dict[str, int] = {}
@@ -120,24 +121,24 @@ class Hub:
             self._listeners.discard(answered_at)
 
     def expect(self, uid: str, expectation: Expectation) -> bool:
-        """Take the controller's word; False where a newer one has been heard."""
+        """Take the controller's expectation; False if a newer one is known."""
         self._reached_at = max(self._reached_at, self._clock())
-        course = self._course(uid)
-        if is_stale(course.job.expectation, expectation):
+        active = self._active_job(uid)
+        if is_stale(active.job.expectation, expectation):
             return False
-        self._apply(course, Expected(expectation))
+        self._apply(active, Expected(expectation))
         if expectation.hosts is not None:
             self.hosts.expect(uid, expectation.hosts)
         return True
 
     def forget(self, uid: str) -> None:
         """The job is over: let go of its members and its state."""
-        course = self._jobs.pop(uid, None)
-        if course is None:
+        active = self._jobs.pop(uid, None)
+        if active is None:
             return
-        if course.timer is not None:
-            course.timer.cancel()
-        for _, link in list(course.links.values()):
+        if active.timer is not None:
+            active.timer.cancel()
+        for _, link in list(active.links.values()):
             link.end("the job is over")
         self.hosts.forget(uid)
         self._published.pop(uid, None)
@@ -150,33 +151,33 @@ class Hub:
 
     def attach(self, uid: str, *, name: str, link: Link, message: Join) -> None:
         """A member's connection presented itself."""
-        course = self._course(uid)
-        if is_retired(course.job, name, message.incarnation):
+        active = self._active_job(uid)
+        if is_retired(active.job, name, message.incarnation):
             link.end(REPLACED)
             return
-        previous = course.links.get(name)
-        if previous is None and name not in course.job.members and self._is_crowded(course, name):
-            raise Full(f"{len(course.links)} members are here, and {name} is not one that the controller expects")
-        course.links[name] = (message.incarnation, link)
+        previous = active.links.get(name)
+        if previous is None and name not in active.job.members and self._is_crowded(active, name):
+            raise Full(f"{len(active.links)} members are here, and {name} is not one that the controller expects")
+        active.links[name] = (message.incarnation, link)
         if previous is not None and previous[0] == message.incarnation:
             previous[1].close()
         elif previous is not None:
             previous[1].end(REPLACED)
-        self._apply(course, Said(name, message.incarnation, message))
+        self._apply(active, Said(name, message.incarnation, message))
 
     def said(self, uid: str, *, name: str, incarnation: str, message: FromMember) -> None:
         """A member's connection carried a message."""
-        course = self._jobs.get(uid)
-        if course is not None:
-            self._apply(course, Said(name, incarnation, message))
+        active = self._jobs.get(uid)
+        if active is not None:
+            self._apply(active, Said(name, incarnation, message))
 
     def detach(self, uid: str, *, name: str, incarnation: str, link: Link) -> None:
         """A member's connection broke."""
-        course = self._jobs.get(uid)
-        if course is None or name not in course.links or course.links[name][1] is not link:
+        active = self._jobs.get(uid)
+        if active is None or name not in active.links or active.links[name][1] is not link:
             return
-        del course.links[name]
-        self._apply(course, Lost(name, incarnation))
+        del active.links[name]
+        self._apply(active, Lost(name, incarnation))
 
     # --- worlds out ---
 
@@ -185,15 +186,15 @@ class Hub:
         return self._version
 
     def job(self, uid: str) -> Job | None:
-        course = self._jobs.get(uid)
-        return course.job if course is not None else None
+        active = self._jobs.get(uid)
+        return active.job if active is not None else None
 
     def jobs(self) -> list[Job]:
-        return [course.job for course in self._jobs.values()]
+        return [active.job for active in self._jobs.values()]
 
     def world(self, uid: str) -> World | None:
-        course = self._jobs.get(uid)
-        return self._world(course.job) if course is not None else None
+        active = self._jobs.get(uid)
+        return self._world(active.job) if active is not None else None
 
     def since(self, version: int) -> list[World]:
         """The worlds that changed after this version of the hub."""
@@ -216,59 +217,59 @@ class Hub:
 
     def report(self, uid: str, report: Report) -> Answer:
         """Keep a worker's newest report, and answer what the rendezvous asks of it. Reports of non-members are not kept."""
-        course = self._jobs.get(uid)
-        if course is None or report.member not in course.job.members:
+        active = self._jobs.get(uid)
+        if active is None or report.member not in active.job.members:
             return Answer()
-        reports = course.reports
+        reports = active.reports
         reports.pop(report.member, None)
         reports[report.member] = (report, self._clock())
-        for name in [name for name in itertools.islice(reports, OLD_REPORTS_SEEN) if name not in course.job.members]:
+        for name in [name for name in itertools.islice(reports, OLD_REPORTS_SEEN) if name not in active.job.members]:
             del reports[name]
         if report.generation and report.step is not None:
-            self._step_reported(course, report.generation, report.step)
-        return _answer(course.job, report.member, self._clock())
+            self._step_reported(active, report.generation, report.step)
+        return _answer(active.job, report.member, self._clock())
 
     def signals(self, uid: str) -> list[Signal]:
         """The newest report of each worker of a job."""
-        course = self._jobs.get(uid)
+        active = self._jobs.get(uid)
         now = self._clock()
         return [
             Signal(member=name, age_s=round(now - at, 3), generation=report.generation, step=report.step, values=report.values)
-            for name, (report, at) in (course.reports.items() if course is not None else ())
+            for name, (report, at) in (active.reports.items() if active is not None else ())
         ]
 
-    def _step_reported(self, course: Course, generation: int, step: int) -> None:
+    def _step_reported(self, active: ActiveJob, generation: int, step: int) -> None:
         """Pass on only what the machine does not know: of a thousand workers that report the same step, one."""
-        known, phases = course.job.progress.here, course.job.phases
+        known, phases = active.job.progress.step_in_world, active.job.phases
         if known is None or step > known or (phases is not None and phases.stepped is None):
-            self._apply(course, Stepped(generation, step))
+            self._apply(active, Stepped(generation, step))
 
     # --- inside ---
 
-    def _is_crowded(self, course: Course, name: str) -> bool:
-        job = course.job
-        present = max(len(course.links), len(job.members))
+    def _is_crowded(self, active: ActiveJob, name: str) -> bool:
+        job = active.job
+        present = max(len(active.links), len(job.members))
         if job.expectation is None:
             return present >= MAX_MEMBERS
-        return name not in job.expected and present >= len(job.expected) + len(job.leave_by) + UNEXPECTED
+        return name not in job.expected and present >= len(job.expected) + len(job.notices) + UNEXPECTED
 
-    def _course(self, uid: str) -> Course:
-        course = self._jobs.get(uid)
-        if course is None:
+    def _active_job(self, uid: str) -> ActiveJob:
+        active = self._jobs.get(uid)
+        if active is None:
             if len(self._jobs) >= MAX_JOBS:
                 raise Full(f"this server holds {MAX_JOBS} jobs already")
             job = begin(uid, instance=self._instance, up_since=self._up_since, now=self._clock(), limits=self._limits)
-            course = self._jobs[uid] = Course(job)
+            active = self._jobs[uid] = ActiveJob(job)
             if self._pulse_timer is None:
                 self._alive_at = self._clock()
                 self._pulse()
-        return course
+        return active
 
-    def _apply(self, course: Course, event: Event) -> None:
+    def _apply(self, active: ActiveJob, event: Event) -> None:
         """Take an event in. Those of one turn of the loop are decided on together."""
-        if not course.inbox:
-            asyncio.get_running_loop().call_soon(self._decide, course)
-        course.inbox.append(event)
+        if not active.inbox:
+            asyncio.get_running_loop().call_soon(self._decide, active)
+        active.inbox.append(event)
 
     def _pulse(self) -> None:
         """Shows, as long as there are jobs, that the process runs."""
@@ -283,34 +284,34 @@ class Hub:
             return
         log.warning("this process was paused", extra={"seconds": round(pause_s, 1), "jobs": len(self._jobs)})
         self._alive_at = self._clock()
-        for course in self._jobs.values():
-            if not course.inbox:
-                asyncio.get_running_loop().call_soon(self._decide, course)
-            course.inbox.insert(0, Resumed(pause_s))
+        for active in self._jobs.values():
+            if not active.inbox:
+                asyncio.get_running_loop().call_soon(self._decide, active)
+            active.inbox.insert(0, Resumed(pause_s))
 
-    def _decide(self, course: Course) -> None:
+    def _decide(self, active: ActiveJob) -> None:
         self._notice_standstill()
-        before, events = course.job, course.inbox
-        course.inbox = []
-        if self._jobs.get(before.uid) is not course:
+        before, events = active.job, active.inbox
+        active.inbox = []
+        if self._jobs.get(before.uid) is not active:
             return  # forgotten in the meantime
-        course.job, effects = step_all(course.job, events, self._clock())
+        active.job, effects = step_all(active.job, events, self._clock())
         if any(not isinstance(event, Tick | Resumed) for event in events):
-            course.touched = course.job.now
+            active.touched = active.job.now
         for effect in effects:
             match effect:
                 case SendView(member=name, view=view):
-                    if name in course.links:
-                        course.links[name][1].send(view)
+                    if name in active.links:
+                        active.links[name][1].send(view)
                 case Refuse(member=name, incarnation=incarnation):
-                    self._refuse(course, name, incarnation)
+                    self._refuse(active, name, incarnation)
                 case Cut(member=name, incarnation=incarnation):
-                    self._cut(course, name, incarnation)
+                    self._cut(active, name, incarnation)
                 case Publish():
-                    self._publish(course.job.uid)
+                    self._publish(active.job.uid)
                 case Wake(at=at):
-                    self._set_timer(course, at)
-        _tell_log(before, course.job)
+                    self._set_timer(active, at)
+        _log_changes(before, active.job)
 
     def _publish(self, uid: str) -> None:
         self._version += 1
@@ -318,36 +319,36 @@ class Hub:
         self._published[uid] = self._version
         self._announce()
 
-    def _refuse(self, course: Course, name: str, incarnation: str) -> None:
-        held = course.links.get(name)
+    def _refuse(self, active: ActiveJob, name: str, incarnation: str) -> None:
+        held = active.links.get(name)
         if held is not None and held[0] == incarnation:
             held[1].end(REPLACED)
-            del course.links[name]
+            del active.links[name]
 
-    def _cut(self, course: Course, name: str, incarnation: str) -> None:
-        held = course.links.get(name)
+    def _cut(self, active: ActiveJob, name: str, incarnation: str) -> None:
+        held = active.links.get(name)
         if held is not None and held[0] == incarnation:
             held[1].close()
-            del course.links[name]
+            del active.links[name]
 
-    def _set_timer(self, course: Course, at: float) -> None:
+    def _set_timer(self, active: ActiveJob, at: float) -> None:
         """Wake up at this moment, unless an earlier one is asked for already."""
-        if not course.job.members and course.job.expectation is None:
-            at = course.touched + EMPTY_JOB_KEPT_S
-        if course.timer is not None and course.wake_at <= at:
+        if not active.job.members and active.job.expectation is None:
+            at = active.touched + EMPTY_JOB_KEPT_S
+        if active.timer is not None and active.wake_at <= at:
             return
-        if course.timer is not None:
-            course.timer.cancel()
-        course.wake_at = at
-        course.timer = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self._tick, course)
+        if active.timer is not None:
+            active.timer.cancel()
+        active.wake_at = at
+        active.timer = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self._tick, active)
 
-    def _tick(self, course: Course) -> None:
-        course.timer = None
-        job = course.job
-        if not job.members and job.expectation is None and self._clock() >= course.touched + EMPTY_JOB_KEPT_S:
+    def _tick(self, active: ActiveJob) -> None:
+        active.timer = None
+        job = active.job
+        if not job.members and job.expectation is None and self._clock() >= active.touched + EMPTY_JOB_KEPT_S:
             self.forget(job.uid)
             return
-        self._apply(course, Tick(self._last_reached_at()))
+        self._apply(active, Tick(self._last_reached_at()))
 
     def _last_reached_at(self) -> float:
         answers = [min(self._clock(), answered_at()) for answered_at in self._listeners]
@@ -369,15 +370,15 @@ def _answer(job: Job, name: str, now: float) -> Answer:
     if member is None:
         return Answer()
     seen = view(job, name)
-    told = leaving(job, name)
-    left_s = max(0.0, round(told[0] - now, 3)) if told is not None else None
+    notice = leave_notice(job, name)
+    left_s = max(0.0, round(notice.by - now, 3)) if notice is not None else None
     return Answer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)
 
 
-def _tell_log(before: Job, after: Job) -> None:
+def _log_changes(before: Job, after: Job) -> None:
     """One line per change of a job, never per message."""
-    if after.standing is not before.standing and after.standing is not None and not after.standing.adopted:
-        world = after.standing
+    if after.world is not None and not after.world.adopted and (before.world is None or after.world.id != before.world.id):
+        world = after.world
         log.info(
             "world sealed",
             extra={"uid": after.uid, "generation": world.generation, "id": world.id, "size": world.size, "reason": world.reason},

@@ -11,8 +11,9 @@ from functools import partial
 
 from msgspec import structs
 
-from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Report, Started, View, World
-from rendezvous.server.hub import Course, Full, Hub
+from elastic.membership.training import Report
+from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View, World
+from rendezvous.server.hub import ActiveJob, Full, Hub
 
 BEAT_S = 5.0
 STEP_S = 2.0
@@ -59,13 +60,13 @@ class SimHub(Hub):
         else:
             self._unread.append(call)
 
-    def _decide(self, course: Course) -> None:
+    def _decide(self, course: ActiveJob) -> None:
         if self.runs.is_set():
             super()._decide(course)
         else:
             self._late.append(partial(self._decide, course))
 
-    def _tick(self, course: Course) -> None:
+    def _tick(self, course: ActiveJob) -> None:
         if self.runs.is_set():
             super()._tick(course)
         else:
@@ -333,15 +334,15 @@ class Agent:
     def hear(self, link: Connection, view: View) -> None:
         if link is not self.link or not link.is_open or self.is_over or self.is_finishing:
             return
-        if self.held is not None and (view.id == self.held.id or view.uncounted):
-            self.held = structs.replace(self.held, uncounted=view.uncounted)
+        if self.held is not None and (view.id == self.held.id or view.unacknowledged_restarts):
+            self.held = structs.replace(self.held, unacknowledged_restarts=view.unacknowledged_restarts)
         if view.closed:
             self._later(0.2, self._exit, 1)
         elif view.finished and self.is_ready:
             self._later(0.2, self._exit, 0)
         elif self.is_ready and view.generation > self._generation:
             world = {"id": view.id, "generation": view.generation, "rank": view.rank, "size": view.size, "store": view.store}
-            self.held = Held(**world, uncounted=view.uncounted)  # type: ignore[arg-type]
+            self.held = Held(**world, unacknowledged_restarts=view.unacknowledged_restarts)  # type: ignore[arg-type]
             self.is_ready = self.has_failed = False
             self.entered.append(view.generation)
             self._say(Started(generation=view.generation))

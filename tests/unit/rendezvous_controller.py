@@ -32,8 +32,8 @@ class Controller:
         group.expectation = replace(
             group.expectation,
             restarts=status.restarts,
-            open=log_of(status).open,
-            booked_to=status.generation,
+            unsettled=log_of(status).unsettled,
+            settled_to=status.generation,
             floor=status.generation,
             closed=status.closed,
             ended=tuple(e for e in self.ended if f"{e.pod_uid}/{e.run}" not in status.counted and e.pod_uid in self.pods),
@@ -46,7 +46,9 @@ class Controller:
     def hear(self) -> None:
         """Writes down, in one piece, what the server tells now."""
         told, known = summary(self._group.job), self.status
-        world = World(generation=told.generation, members=frozenset(), uncounted=told.uncounted, explained=told.explained)
+        world = World(
+            generation=told.generation, members=frozenset(), unacknowledged_restarts=told.unacknowledged_restarts, explained=told.explained
+        )
         status = restart_accounting.booked(known, world)
         for cause, count in status.restarts.items():
             self._charged += [(cause, self._group.now)] * (count - known.restarts.get(cause, 0))

@@ -45,13 +45,18 @@ class Agent:
         self.view = view
         if self.is_ready and view.generation > self.generation and not view.closed:
             self.held = Held(
-                id=view.id, generation=view.generation, rank=view.rank, size=view.size, store=view.store, uncounted=view.uncounted
+                id=view.id,
+                generation=view.generation,
+                rank=view.rank,
+                size=view.size,
+                store=view.store,
+                unacknowledged_restarts=view.unacknowledged_restarts,
             )
             self.is_ready = False
             self.failed = False
             self.entered.append(view.generation)
-        elif self.held is not None and (view.id == self.held.id or view.uncounted):
-            self.held = structs.replace(self.held, uncounted=view.uncounted)
+        elif self.held is not None and (view.id == self.held.id or view.unacknowledged_restarts):
+            self.held = structs.replace(self.held, unacknowledged_restarts=view.unacknowledged_restarts)
 
 
 class Group:
@@ -85,11 +90,11 @@ class Group:
         before = self.job
         self.job, effects = step(self.job, event, self.now)
         assert self.job.generation >= before.generation or before.expectation is None, "only a claim that could not be judged is dropped"
-        standing = self.job.standing
-        if standing is not None and standing is not before.standing and not standing.adopted:
+        standing = self.job.world
+        if standing is not None and standing is not before.world and not standing.adopted:
             assert standing.id not in self.sealed
-            self.sealed[standing.id] = standing.seats
-            self.new_worlds.append((standing.seats, self.job.expectation))
+            self.sealed[standing.id] = standing.by_rank
+            self.new_worlds.append((standing.by_rank, self.job.expectation))
             assert self.numbers.setdefault(standing.generation, standing.id) == standing.id, "two worlds of one generation"
         for effect in effects:
             match effect:
@@ -206,7 +211,7 @@ class Group:
 
     def world(self) -> dict[str, int]:
         """Name to rank of the agents that work in the current world."""
-        standing = self.job.standing
+        standing = self.job.world
         if standing is None:
             return {}
         working = [a for a in self.agents.values() if a.is_working and a.held is not None and a.held.id == standing.id]

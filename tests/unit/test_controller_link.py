@@ -9,8 +9,9 @@ import pytest
 from job_builders import restarts
 
 from controller.acting.link import RendezvousLink, expectation
-from controller.deciding.actions import Budget, End, Leave, SetExpectation
+from controller.deciding.actions import Budget, End, SetExpectation
 from elastic.api.book import Charge
+from elastic.api.job import Leaving
 from elastic.api.words import Cause
 from elastic.membership import wire
 
@@ -56,7 +57,7 @@ class Server:
 
 
 def test_times_become_durations_and_causes_the_servers_words() -> None:
-    leave = Leave("b", NOW + timedelta(seconds=12), "plan")
+    leave = Leaving(member="b", by=NOW + timedelta(seconds=12), cause="plan")
     said = expectation(tell(leaving=(leave,), ended=(End("a", "u", 3, Cause.OUT_OF_MEMORY),), restarts=(("outOfMemory", 2),)), now=NOW)
     assert said.leaving == (wire.Leaving(member="b", by_s=12.0, cause="plan"),)
     assert said.ended == (wire.Ended(member="a", pod_uid="u", run=3, cause="outOfMemory"),)
@@ -210,13 +211,17 @@ async def test_a_server_that_was_restarted_hears_every_expectation_again() -> No
     running = asyncio.create_task(link.run(changed.put_nowait))
     try:
         world = wire.World(
-            job="one", generation=4, phase="running", members=(wire.Seat(name="a", rank=0),), uncounted=restarts("outOfMemory")
+            job="one",
+            generation=4,
+            phase="running",
+            members=(wire.RankedMember(name="a", rank=0),),
+            unacknowledged_restarts=restarts("outOfMemory"),
         )
         server.worlds_to_tell.put_nowait(world)
         async with asyncio.timeout(10):
             assert await changed.get() == "one"
         assert link.worlds["one"].members == {"a"}
-        assert link.worlds["one"].uncounted == restarts("outOfMemory")
+        assert link.worlds["one"].unacknowledged_restarts == restarts("outOfMemory")
         server.said = asyncio.Queue()
         assert server.open is not None
         server.open()
@@ -248,7 +253,7 @@ async def test_a_world_that_is_as_it_was_makes_nobody_look() -> None:
     link = RendezvousLink(server, errors=(RuntimeError,))
     running = asyncio.create_task(link.run(changed.put_nowait))
     try:
-        world = wire.World(job="one", generation=4, phase="running", members=(wire.Seat(name="a", rank=0),))
+        world = wire.World(job="one", generation=4, phase="running", members=(wire.RankedMember(name="a", rank=0),))
         server.worlds_to_tell.put_nowait(world)
         async with asyncio.timeout(10):
             assert await changed.get() == "one"
@@ -300,7 +305,7 @@ async def test_a_world_stands_since_it_was_formed_or_first_heard_of_by_our_own_c
     running = asyncio.create_task(link.run(heard.put_nowait))
 
     async def hears(generation: int, standing: wire.Standing | None) -> datetime | None:
-        seat = wire.Seat(name="a", rank=0, incarnation="uid/1")
+        seat = wire.RankedMember(name="a", rank=0, incarnation="uid/1")
         words = f"something new at {clock[0]}"
         world = wire.World(job="one", generation=generation, phase="running", members=(seat,), standing=standing, reason=words)
         server.worlds_to_tell.put_nowait(world)
@@ -327,7 +332,7 @@ def test_what_is_larger_than_a_message_holds_is_told_as_the_most_it_holds() -> N
     most, long_ago = 2**31 - 1, datetime(2000, 1, 1, tzinfo=UTC)
     told = tell(
         grace_s=float(most),
-        leaving=(Leave("a", datetime.max.replace(tzinfo=UTC), "plan"),),
+        leaving=(Leaving(member="a", by=datetime.max.replace(tzinfo=UTC), cause="plan"),),
         ended=(End("a", "u", most, Cause.USER),),
         budget=Budget(max_restarts=most, by_cause=(("user", most),), without_progress=most, window_s=most, hang_s=most),
         charged=(Charge(cause="user", at=long_ago),),

@@ -54,11 +54,11 @@ def test_only_restarts_within_the_window_count_against_a_budget() -> None:
 def test_restarts_that_the_server_counts_are_dated_once_and_told_to_a_server_that_knows_nothing() -> None:
     cluster = running(2, restartBudget={"windowSeconds": 600})
     members = frozenset(cluster.names())
-    cluster.world = World(generation=2, members=members, phase="running", uncounted=restarts("user"), fruitless=1, step=40)
+    cluster.world = World(generation=2, members=members, phase="running", unacknowledged_restarts=restarts("user"), fruitless=1, step=40)
     cluster.settle()
     cluster.now += timedelta(seconds=60)
     later = restarts("plan", "disruption", "disruption", generation=2)
-    cluster.world = replace(cluster.world, uncounted=(*restarts("user"), *later), fruitless=0)
+    cluster.world = replace(cluster.world, unacknowledged_restarts=(*restarts("user"), *later), fruitless=0)
     cluster.settle()
     known = cluster.job.status.elastic
     assert known is not None
@@ -71,7 +71,7 @@ def test_restarts_that_the_server_counts_are_dated_once_and_told_to_a_server_tha
 
 def test_without_a_window_no_dates_are_kept() -> None:
     cluster = running(2)
-    cluster.world = World(generation=2, members=frozenset(cluster.names()), phase="running", uncounted=restarts("user"))
+    cluster.world = World(generation=2, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarts("user"))
     cluster.settle()
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.charged == ()
@@ -99,7 +99,7 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
     cluster = running(2, restartBudget={"windowSeconds": 600})
     pods = cluster.names()
     reason = "a worker of train-worker-1 ended with status 1, and all 0 restarts that maxRestarts allows are used up"
-    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed=reason, uncounted=restarts("user"))
+    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed=reason, unacknowledged_restarts=restarts("user"))
     first = cluster.round()
     assert first.actions == ()
     cluster.world = None
@@ -115,7 +115,9 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
 
 def test_a_closed_world_gives_the_reason_also_where_its_workers_have_failed_for_good() -> None:
     cluster = running(2, restart="Never")
-    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed="the budget is spent", uncounted=restarts("user"))
+    cluster.world = World(
+        generation=3, members=frozenset(), phase="closed", closed="the budget is spent", unacknowledged_restarts=restarts("user")
+    )
     cluster.set("train-worker-0", Phase.FAILED, code=1)
     cluster.settle()
     assert cluster.state() == "Failed"
@@ -134,7 +136,9 @@ def test_a_pod_that_ended_by_its_own_doing_is_told_of_until_it_is_gone(code: int
         assert told(cluster).ended == (end,)
         assert "train-worker-1" in cluster.names()
     members = frozenset({"train-worker-0"})
-    cluster.world = World(generation=2, members=members, phase="running", uncounted=restarts(cause.value), explained=(end.id,))
+    cluster.world = World(
+        generation=2, members=members, phase="running", unacknowledged_restarts=restarts(cause.value), explained=(end.id,)
+    )
     assert told(cluster).ended == (end,)
     assert told(cluster).ended == (), "that the server has counted it stands in the status now, and so it goes"
     assert "train-worker-1" not in cluster.names()
@@ -178,13 +182,13 @@ def test_a_loss_that_proves_to_be_the_users_counts_there_and_no_longer_as_a_disr
     name = "train-worker-1"
     guess = Restart(id="1-s/a", generation=1, cause="disruption", pod=cluster.pods[name].uid, lost=True, unsure=True)
     members = frozenset(cluster.names())
-    cluster.world = World(generation=2, members=members, phase="running", uncounted=(guess,))
+    cluster.world = World(generation=2, members=members, phase="running", unacknowledged_restarts=(guess,))
     cluster.settle()
     known = cluster.job.status.elastic
     assert known is not None
-    assert (known.restarts, len(known.open), told(cluster).open) == ({"disruption": 1}, 1, (guess,))
+    assert (known.restarts, len(known.open), told(cluster).unsettled) == ({"disruption": 1}, 1, (guess,))
     sure = structs.replace(guess, cause="user", lost=False, unsure=False)
-    cluster.world = World(generation=2, members=members, phase="running", uncounted=(sure,))
+    cluster.world = World(generation=2, members=members, phase="running", unacknowledged_restarts=(sure,))
     cluster.settle()
     known = cluster.job.status.elastic
     assert known is not None
@@ -194,7 +198,7 @@ def test_a_loss_that_proves_to_be_the_users_counts_there_and_no_longer_as_a_disr
 
 def test_what_only_the_server_knows_is_written_down_before_a_suspension_makes_it_forget() -> None:
     cluster = running(2)
-    cluster.world = World(generation=1, members=frozenset(cluster.names()), phase="running", uncounted=restarts("disruption"))
+    cluster.world = World(generation=1, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarts("disruption"))
     cluster.job = structs.replace(cluster.job, run_policy=structs.replace(cluster.job.run_policy, suspend=True))
     first = cluster.round()
     assert first.actions == ()

@@ -163,9 +163,9 @@ def test_what_the_server_has_charged_is_not_charged_again_by_the_restarts_of_con
     ended = Container(name="pytorch", restarts=1, last_exit_code=1)
     cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], containers=(ended,))
     assert cluster.world is not None
-    cluster.world = replace(cluster.world, uncounted=restarts("user"))
+    cluster.world = replace(cluster.world, unacknowledged_restarts=restarts("user"))
     cluster.settle()
     assert cluster.state() == "Running"
-    cluster.world = replace(cluster.world, uncounted=restarts("user", "user"))
+    cluster.world = replace(cluster.world, unacknowledged_restarts=restarts("user", "user"))
     cluster.settle()
     assert cluster.state() == "Failed"

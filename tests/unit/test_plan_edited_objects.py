@@ -158,7 +158,7 @@ def test_no_status_stops_a_job_or_makes_a_message_that_the_server_refuses(seed: 
 
 def test_a_counter_of_restarts_stays_at_its_bound():
     read, _ = parse(with_elastic_status({"restarts": {"user": MOST_TIMES}}), stored=True)
-    world = World(generation=1, members=frozenset(), phase="forming", uncounted=restarts("user"))
+    world = World(generation=1, members=frozenset(), phase="forming", unacknowledged_restarts=restarts("user"))
     planned = plan(read, replace(snapshot(pod(), settings=OURS), world=world))
     assert planned.status is not None
     assert planned.status.elastic is not None

@@ -196,7 +196,7 @@ def test_the_status_tells_how_the_newest_world_came_to_be_and_where_its_time_wen
     cluster = running(2)
     members = frozenset(cluster.pods)
     first = Rescale(id="r7", cause="user", reason="worker 1 failed", phases={"detect": 12})
-    cluster.world = World(generation=7, members=members, phase="running", rescale=first, uncounted=restarts("user"))
+    cluster.world = World(generation=7, members=members, phase="running", rescale=first, unacknowledged_restarts=restarts("user"))
     cluster.settle()
     cluster.world = replace(
         cluster.world, rescale=Rescale(id="r7", cause="user", reason="worker 1 failed", phases={"detect": 12, "start": 900})

@@ -93,7 +93,7 @@ def test_a_clean_scale_in_is_neither_a_failure_nor_a_restart(settings: Any) -> N
     plans = resized(cluster, elastic_job(1, restart="Never"))
     if settings is OURS:
         left = restarts("plan", "plan", "collateral")
-        cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running", uncounted=left)
+        cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running", unacknowledged_restarts=left)
         plans += cluster.settle()
     worker = cluster.job.status.replica_statuses["Worker"]
     assert (worker.active, worker.failed) == (1, 0)

@@ -40,7 +40,7 @@ def test_the_order_of_telling_does_not_matter(told: list[Restart], data: st.Data
     other = data.draw(st.permutations(told))
     one, two = merged(RestartLog(), told), merged(RestartLog(), other)
     assert one.counts == two.counts
-    assert set(one.open) == set(two.open)
+    assert set(one.unsettled) == set(two.unsettled)
 
 
 @given(reports(), reports())
@@ -48,8 +48,8 @@ def test_the_sum_never_falls_and_what_is_certain_never_changes(first: list[Resta
     book = merged(RestartLog(), first)
     later = merged(book, second)
     assert sum(later.counts.values()) >= sum(book.counts.values())
-    known = {entry.id: entry for entry in later.open}
-    assert all(known[entry.id].cause == entry.cause for entry in book.open if not entry.unsure)
+    known = {entry.id: entry for entry in later.unsettled}
+    assert all(known[entry.id].cause == entry.cause for entry in book.unsettled if not entry.unsure)
 
 
 @given(reports(), st.integers(0, 5), st.sets(st.sampled_from(PODS)))
@@ -59,7 +59,7 @@ def test_what_is_settled_stays_counted_and_is_not_counted_again(told: list[Resta
     assert rest.counts == book.counts
     again = merged(rest, told)
     assert sum(again.counts.values()) == sum(book.counts.values())
-    old = [entry for entry in rest.open if entry.generation < generation]
+    old = [entry for entry in rest.unsettled if entry.generation < generation]
     assert len(old) <= len(pods)
 
 
@@ -71,5 +71,5 @@ def test_a_guess_that_proves_to_be_the_users_is_counted_there_and_no_longer_here
 
 def test_of_a_pod_that_may_still_be_heard_of_the_newest_loss_stays_open() -> None:
     book = merged(RestartLog(), [loss(n, "a", lost=True, unsure=True) for n in (1, 2, 3)])
-    assert [entry.generation for entry in settled(book, generation=9, pods={"a"}).open] == [3]
-    assert settled(book, generation=9, pods=()).open == ()
+    assert [entry.generation for entry in settled(book, generation=9, pods={"a"}).unsettled] == [3]
+    assert settled(book, generation=9, pods=()).unsettled == ()

@@ -124,6 +124,6 @@ def test_a_world_that_an_eviction_ended_names_it_as_the_reason() -> None:
     must_leave(group)
     group.advance(1.2)
     assert group.world().keys() == {"w1", "w2"}
-    assert group.job.standing is not None
-    assert group.job.standing.reason == "w0 had to leave (disruption); 2 members"
-    assert group.job.standing.cause == "disruption"
+    assert group.job.world is not None
+    assert group.job.world.reason == "w0 had to leave (disruption); 2 members"
+    assert group.job.world.cause == "disruption"

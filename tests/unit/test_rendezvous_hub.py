@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from elastic.membership.wire import Beat, Budget, Expectation, Held, Join, Ready, Report, Seat, Standing, View
+from elastic.membership.training import Report
+from elastic.membership.wire import Beat, Budget, Expectation, Held, Join, RankedMember, Ready, Standing, View
 from rendezvous.server.hub import UNEXPECTED, Full, Hub
 
 
@@ -147,7 +148,7 @@ async def test_the_machine_hears_of_steps_that_lead_on_and_the_controller_only_o
     assert [world.fruitless for world in hub.since(seen)] == [0]
     job = hub.job("job")
     assert job is not None
-    assert (job.progress.step, job.progress.here) == (10, 10)
+    assert (job.progress.step, job.progress.step_in_world) == (10, 10)
 
 
 async def test_a_word_that_changes_nothing_is_no_news(hub: Hub) -> None:
@@ -216,7 +217,7 @@ async def test_the_controller_hears_of_the_first_step_of_each_world_also_of_one_
     await turn()
     world = hub.world("job")
     assert world is not None
-    assert world.members == (Seat(name="w1", rank=1, incarnation="uid/1"),)
+    assert world.members == (RankedMember(name="w1", rank=1, incarnation="uid/1"),)
     assert world.standing == Standing(size=2, age_s=0.0)
     seen = hub.version
     for step in (10, 11):

@@ -32,7 +32,7 @@ class Agent:
         assert len(text) <= limits.MEMBER_VIEW
         self.view = _views.decode(text)
         if self.view.generation:
-            fields = ("id", "generation", "rank", "size", "store", "uncounted")
+            fields = ("id", "generation", "rank", "size", "store", "unacknowledged_restarts")
             self.held = Held(**{field: getattr(self.view, field) for field in fields})
 
     def end(self, reason: str) -> None:
@@ -109,20 +109,22 @@ async def test_half_of_eight_thousand_members_are_lost_and_the_server_with_them(
     await turn()
     world = told(hub)
     assert (world.generation, len(world.members)) == (2, SIZE // 2)
-    assert len(world.uncounted) == SIZE // 2
-    keepers = [agent for agent in left if agent.held is not None and agent.held.uncounted]
+    assert len(world.unacknowledged_restarts) == SIZE // 2
+    keepers = [agent for agent in left if agent.held is not None and agent.held.unacknowledged_restarts]
     assert len(keepers) == KEEPERS * 16
 
     hub = Hub(instance="s2", clock=clock)
     for agent in left:
         agent.join(hub, ready=False)
     await turn()
-    expect(hub, floor=2, booked_to=1)
+    expect(hub, floor=2, settled_to=1)
     await turn()
     world = told(hub)
     assert (world.generation, world.phase, len(world.members)) == (2, "running", SIZE // 2)
     assert world.restarts == {"disruption": SIZE // 2}, "nothing is forgotten though the status says none of it yet"
-    expect(hub, floor=2, booked_to=2, restarts=world.restarts, open=world.uncounted)
+    expect(hub, floor=2, settled_to=2, restarts=world.restarts, unsettled=world.unacknowledged_restarts)
     await turn()
-    assert told(hub).uncounted == ()
-    assert not any(agent.held is not None and agent.held.uncounted for agent in left), "what is written down is kept no longer"
+    assert told(hub).unacknowledged_restarts == ()
+    assert not any(agent.held is not None and agent.held.unacknowledged_restarts for agent in left), (
+        "what is written down is kept no longer"
+    )

@@ -20,7 +20,7 @@ from aiohttp import web
 from msgspec import inspect
 
 from elastic.local.installation import ensure_installation
-from elastic.membership import hosts, wire
+from elastic.membership import hosts, training, wire
 from elastic.membership.client import RendezvousClient
 from elastic.membership.limits import MEMBER_VIEW, WORLD_LINE, Unbounded, longest_json
 from elastic.membership.tokens import control_token, job_token, load_keys
@@ -30,7 +30,17 @@ from rendezvous.server.credentials import Credentials
 from rendezvous.server.http import Face, line_of
 
 FROM_MEMBER = get_args(wire.FromMember)
-ROOTS = (*FROM_MEMBER, wire.View, wire.Refused, wire.Expectation, wire.World, wire.Report, wire.Answer, wire.Signal, hosts.LauncherReport)
+ROOTS = (
+    *FROM_MEMBER,
+    wire.View,
+    wire.Refused,
+    wire.Expectation,
+    wire.World,
+    training.Report,
+    training.Answer,
+    training.Signal,
+    hosts.LauncherReport,
+)
 """What is sent; all other types are parts of these."""
 ESCAPED_TWICE, CONTROL = "\U0001f600", "\x01"
 """The longest characters in JSON: as an agent writes it with Python's json, and as msgspec writes it."""
@@ -104,12 +114,12 @@ class LargeHub:
         self.heard.append(expectation)
         return True
 
-    def report(self, uid: str, report: wire.Report) -> wire.Answer:
+    def report(self, uid: str, report: training.Report) -> training.Answer:
         self.heard.append(report)
-        return msgspec.convert(largest(wire.Answer), wire.Answer)
+        return msgspec.convert(largest(training.Answer), training.Answer)
 
-    def signals(self, uid: str) -> list[wire.Signal]:
-        return [msgspec.convert(largest(wire.Signal), wire.Signal)]
+    def signals(self, uid: str) -> list[training.Signal]:
+        return [msgspec.convert(largest(training.Signal), training.Signal)]
 
     def since(self, version: int) -> list[wire.World]:
         return [] if self.told is None or version >= self.version else [self.told]
@@ -208,15 +218,15 @@ async def test_the_largest_world_arrives_and_the_next_one_after_it(served: Serve
 
 async def test_the_largest_report_arrives_and_so_do_its_answer_and_the_signal_made_of_it(served: Served) -> None:
     tls, url = ssl.create_default_context(cadata=served.ca), f"https://127.0.0.1:{served.port}/v1/jobs/job"
-    message = largest(wire.Report, filler=ESCAPED_TWICE)
+    message = largest(training.Report, filler=ESCAPED_TWICE)
     async with aiohttp.ClientSession() as session:
         headers = {"Authorization": f"Bearer {job_token(served.key, 'job')}"}
         async with session.post(f"{url}/report", data=json.dumps(message, separators=(",", ":")), headers=headers, ssl=tls) as answer:
-            assert (answer.status, await answer.json()) == (200, largest(wire.Answer))
+            assert (answer.status, await answer.json()) == (200, largest(training.Answer))
         headers = {"Authorization": f"Bearer {control_token(served.key)}"}
         async with session.get(f"{url}/signals", headers=headers, ssl=tls) as answer:
-            assert msgspec.json.decode(await answer.read(), type=list[wire.Signal]) == served.hub.signals("job")
-    assert served.hub.heard == [msgspec.convert(message, wire.Report)]
+            assert msgspec.json.decode(await answer.read(), type=list[training.Signal]) == served.hub.signals("job")
+    assert served.hub.heard == [msgspec.convert(message, training.Report)]
     await asyncio.sleep(0.1)
 
 
@@ -257,7 +267,7 @@ def test_every_type_of_the_wire_is_part_of_a_message_that_is_sent_here() -> None
     for root in ROOTS:
         visit(inspect.type_info(root))
     bases = (wire.Wire, wire.Up, hosts.Message)
-    kinds = {one for module in (wire, hosts) for one in vars(module).values() if isinstance(one, type) and issubclass(one, bases)}
+    kinds = {one for module in (wire, training, hosts) for one in vars(module).values() if isinstance(one, type) and issubclass(one, bases)}
     assert kinds - {*bases} == seen
 
 

@@ -166,12 +166,12 @@ def test_a_container_that_was_killed_is_no_open_question_once_the_controller_has
     group.kill("w1")
     group.advance(1.1)
     group.come_all()
-    assert [entry.unsure for entry in summary(group.job).uncounted] == [True]
+    assert [entry.unsure for entry in summary(group.job).unacknowledged_restarts] == [True]
     group.start("w1", pod="w1")  # restarted in place
     group.come_all()
     killed = Ended(member="w1", pod_uid="w1", cause="disruption", run=0)
     group.expect("w0", "w1", ended=(killed,))
-    (entry,) = [entry for entry in summary(group.job).uncounted if entry.pod == "w1"]
+    (entry,) = [entry for entry in summary(group.job).unacknowledged_restarts if entry.pod == "w1"]
     assert (entry.cause, entry.lost, entry.unsure) == ("disruption", False, False)
     assert summary(group.job).explained == ("w1/0",)
     assert summary(group.job).restarts["disruption"] == 1
@@ -275,7 +275,7 @@ def test_what_only_the_server_knew_is_in_its_members_when_it_dies() -> None:
     group.retell()
     group.link("w0")
     assert summary(group.job).restarts == {"user": 1}
-    assert [entry.cause for entry in summary(group.job).uncounted] == ["user"]
+    assert [entry.cause for entry in summary(group.job).unacknowledged_restarts] == ["user"]
     group.link("w1")
     group.fail("w1", 1)
     group.advance(1.1)

@@ -9,7 +9,7 @@ from rendezvous_group import Group
 
 from elastic.membership.wire import Budget, Leaving, Ready
 from rendezvous.machine import Phase, Said, Stepped, Tick
-from rendezvous.machine.choose import leaving
+from rendezvous.machine.choose import leave_notice
 
 NAMES = tuple(f"w{index}" for index in range(5))
 some = st.sampled_from(NAMES)
@@ -112,7 +112,7 @@ class Membership(RuleBasedStateMachine):
             group.come_all()
             group.advance(20)
         assert group.expectation is not None
-        staying = [n for n in group.agents if leaving(group.job, n) is None and not self._is_finished(n)]
+        staying = [n for n in group.agents if leave_notice(group.job, n) is None and not self._is_finished(n)]
         allowed = [size for size in group.expectation.sizes or range(1, 5) if group.expectation.min <= size <= min(4, len(staying))]
         finished = any(m.phase is Phase.FINISHED for m in group.job.members.values())
         if allowed and not finished:

@@ -117,7 +117,7 @@ def test_phases_of_a_rescale_add_up() -> None:
     rescale = summary(group.job).rescale
     assert rescale is not None
     assert rescale.phases["firstStep"] == 200
-    assert rescale.id == group.job.standing.id  # type: ignore[union-attr]
+    assert rescale.id == group.job.world.id  # type: ignore[union-attr]
 
 
 def test_the_time_until_a_lost_connection_was_certain_is_told_apart() -> None:
@@ -141,9 +141,9 @@ def test_of_workers_that_failed_while_the_server_was_away_the_first_is_named_and
         join = structs.replace(agent.join(), failed=True, status=1, failed_ago_s=ago_s)
         group.apply(Said(name, agent.incarnation, join))
     group.advance(20)
-    assert group.job.standing is not None
-    assert group.job.standing.reason == "a worker of w0 ended with status 1; 3 members"
-    assert {entry.pod: entry.cause for entry in group.job.own.values()} == {"w0": "user", "w1": "collateral", "w2": "collateral"}
+    assert group.job.world is not None
+    assert group.job.world.reason == "a worker of w0 ended with status 1; 3 members"
+    assert {entry.pod: entry.cause for entry in group.job.known_restarts.values()} == {"w0": "user", "w1": "collateral", "w2": "collateral"}
 
 
 @pytest.mark.parametrize("fails_first", [False, True])

@@ -17,8 +17,8 @@ def restarts(count: int, *, generation: int = 1, cause: str = "plan", first: int
     return tuple(Restart(id=f"1-s0/pod-{n}", generation=generation, cause=cause, pod=f"pod-{n}") for n in range(first, first + count))
 
 
-def held(generation: int, *uncounted: Restart, size: int = 1) -> Held:
-    return Held(id=f"{generation}-s0", generation=generation, rank=0, size=size, uncounted=uncounted)
+def held(generation: int, *unacknowledged_restarts: Restart, size: int = 1) -> Held:
+    return Held(id=f"{generation}-s0", generation=generation, rank=0, size=size, unacknowledged_restarts=unacknowledged_restarts)
 
 
 def present(group: Group, world: Held, *, name: str = "w0", ready: bool = False) -> None:
@@ -50,14 +50,14 @@ def test_a_claim_made_before_the_controller_spoke_is_judged_when_it_speaks() -> 
     group.agents["w0"].held = held(2**52, *restarts(3, generation=2**52))
     group.link("w0")
     world = summary(group.job)
-    assert (world.generation, world.uncounted) == (0, ()), "nothing of it is told before it can be judged"
+    assert (world.generation, world.unacknowledged_restarts) == (0, ()), "nothing of it is told before it can be judged"
     group.expect("w0", floor=7)
     assert (group.job.generation, group.job.members, group.job.restarts) == (7, {}, {})
     assert group.cuts, "it is cut off, so that it presents itself anew"
     group.link("w0")
     group.come_all()
-    assert group.job.standing is not None
-    assert group.job.standing.generation == 8
+    assert group.job.world is not None
+    assert group.job.world.generation == 8
 
 
 @pytest.mark.parametrize("end", ["leaves", "failed"])
@@ -73,8 +73,8 @@ def test_a_claim_that_was_judged_leaves_nothing_behind_of_its_members_ends(end: 
     group.start("w1")
     group.link("w1")
     group.advance(60)
-    assert group.job.standing is not None
-    assert (group.job.standing.generation, group.job.restarts) == (8, {})
+    assert group.job.world is not None
+    assert (group.job.world.generation, group.job.restarts) == (8, {})
 
 
 def test_one_member_cannot_grow_the_state_of_its_job() -> None:
@@ -82,12 +82,12 @@ def test_one_member_cannot_grow_the_state_of_its_job() -> None:
     group, book = group_of(2), RestartLog(generation=1)
     for turn in range(20):
         present(group, held(1, *restarts(MAX_HELD, first=turn * MAX_HELD)), name="w1")
-        told = summary(group.job).uncounted
+        told = summary(group.job).unacknowledged_restarts
         assert len(told) <= MAX_HELD
-        assert len(group.job.own) <= MAX_HELD
+        assert len(group.job.known_restarts) <= MAX_HELD
         if turn % 5 == 4:  # the controller writes it down, and it does it again
             book = merged(book, told)
-            group.expect("w0", "w1", open=book.open, restarts=book.counts, booked_to=book.generation)
+            group.expect("w0", "w1", unsettled=book.unsettled, restarts=book.counts, settled_to=book.generation)
     assert sum(group.job.restarts.values()) <= MAX_HELD
 
 
@@ -99,11 +99,11 @@ def test_restarts_of_unknown_causes_or_of_worlds_to_come_are_not_taken_over() ->
 
 def test_half_of_eight_thousand_losses_lie_with_a_few_members_and_are_complete() -> None:
     group, size = group_of(1), 4000
-    assert group.job.standing is not None
+    assert group.job.world is not None
     names = tuple(f"w{number}" for number in range(size))
-    world = replace(group.job.standing, seats=names, ranks=ranks_of(names))
+    world = replace(group.job.world, by_rank=names, ranks=ranks_of(names))
     lost = restarts(4000, cause="disruption")
-    job = replace(group.job, standing=world, uncounted=lost)
+    job = replace(group.job, world=world, unacknowledged_restarts=lost)
     shares = {name: share for name in names if (share := share_of(job, name))}
     assert len(shares) == KEEPERS * -(-len(lost) // MAX_HELD)
     assert all(len(share) <= MAX_HELD for share in shares.values())
@@ -119,8 +119,8 @@ def test_what_the_controller_has_written_down_is_kept_no_longer() -> None:
     group.come_all()
     kept = group.agents["w1"].held
     assert kept is not None
-    assert [entry.cause for entry in kept.uncounted] == ["user"]
-    group.expect("w0", "w1", open=kept.uncounted, restarts={"user": 1}, booked_to=2)
+    assert [entry.cause for entry in kept.unacknowledged_restarts] == ["user"]
+    group.expect("w0", "w1", unsettled=kept.unacknowledged_restarts, restarts={"user": 1}, settled_to=2)
     for agent in group.agents.values():
         assert agent.held is not None
-        assert agent.held.uncounted == ()
+        assert agent.held.unacknowledged_restarts == ()

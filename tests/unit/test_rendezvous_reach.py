@@ -68,7 +68,7 @@ def test_a_server_that_was_cut_off_ends_no_world_that_trains(size: int, cut_s: f
     assert len(group.sealed) == 1
     assert not any(agent.view.reform for agent in group.agents.values())
     assert not group.job.restarts
-    assert not group.job.disrupted
+    assert not group.job.losses
 
 
 @pytest.mark.parametrize("cut_s", [25.0, 50.0])

@@ -72,15 +72,15 @@ class Server:
         self.job = state.Job(uid="job", instance="abcdef", up_since=0.0, now=0.0)
 
     def hears(self, word: SetExpectation) -> None:
-        self.job = restart_budget.told_of(self.job, RestartLog(dict(word.restarts), word.open, word.booked_to))
+        self.job = restart_budget.with_recorded(self.job, RestartLog(dict(word.restarts), word.unsettled, word.settled_to))
 
     def books(self, entries: Iterable[Restart]) -> None:
-        self.job = restart_budget.booked(self.job, entries)
+        self.job = restart_budget.with_restarts(self.job, entries)
 
     def world(self, generation: int, *, members: Iterable[str] = (), explained: Iterable[str] = ()) -> World:
         phase = "running" if members else "forming"
-        uncounted = restart_budget.uncounted(self.job)
-        return World(generation, frozenset(members), phase=phase, uncounted=uncounted, explained=tuple(explained))
+        unacknowledged = restart_budget.unacknowledged_restarts(self.job)
+        return World(generation, frozenset(members), phase=phase, unacknowledged_restarts=unacknowledged, explained=tuple(explained))
 
 
 def largest(**more: Any) -> Job:
@@ -123,7 +123,7 @@ def test_every_worker_of_the_largest_job_is_lost_several_times() -> None:
         cluster.round()
         server.hears(cluster.expectation())
         server.books(lost(pods, generation=generation))
-        assert restart_budget.uncounted(server.job) == (), "the next server learns from members what the status says already"
+        assert restart_budget.unacknowledged_restarts(server.job) == (), "the next server learns from members what the status says already"
 
         for name in members:
             cluster.set(name, Phase.FAILED, code=1)
@@ -170,15 +170,15 @@ def test_restarts_without_room_stay_with_the_server_until_a_world_stands() -> No
     """Containers of ever new pods crash before they join, so no later world makes room."""
     entries = tuple(Restart(id=f"{uid}/0", generation=4, cause="user", pod=uid) for uid in (str(uuid.uuid4()) for _ in range(12_000)))
     known = ElasticStatus(generation=4, restarts={"user": 2})
-    status = recorded(known, World(4, frozenset(), uncounted=entries))
+    status = recorded(known, World(4, frozenset(), unacknowledged_restarts=entries))
     assert len(msgspec.json.encode(status.open)) <= OPEN_BYTES
-    taken = len(log_of(status).open)
+    taken = len(log_of(status).unsettled)
     assert 8192 < taken < 12_000
     assert status.restarts == {"user": 2 + taken}
     rest = unknown_to(log_of(status), entries)
     assert len(rest) == 12_000 - taken, "the server repeats these"
-    assert recorded(status, World(4, frozenset(), uncounted=rest)) == status
-    status = recorded(status, World(5, frozenset(), uncounted=rest), generation=5)
+    assert recorded(status, World(4, frozenset(), unacknowledged_restarts=rest)) == status
+    status = recorded(status, World(5, frozenset(), unacknowledged_restarts=rest), generation=5)
     assert status.restarts == {"user": 12_002}
     assert status.open == ()
     assert unknown_to(log_of(status), entries) == ()
@@ -193,12 +193,12 @@ def recorded(known: ElasticStatus, world: World, *, generation: int | None = Non
 def test_settled_restarts_of_former_worlds_give_room_first() -> None:
     pods = [pod(index=n, uid=str(uuid.uuid4())) for n in range(8192)]
     former = [pod(index=n, uid=str(uuid.uuid4())) for n in range(4000)]
-    known = recorded(ElasticStatus(), World(1, frozenset(), uncounted=tuple(lost(former, generation=1))))
-    new = restart_accounting.booked(known, World(2, frozenset(), uncounted=tuple(lost(pods, generation=2))))
+    known = recorded(ElasticStatus(), World(1, frozenset(), unacknowledged_restarts=tuple(lost(former, generation=1))))
+    new = restart_accounting.booked(known, World(2, frozenset(), unacknowledged_restarts=tuple(lost(pods, generation=2))))
     status = restart_accounting.settled(msgspec.structs.replace(new, generation=2), [*pods, *former], before=known)
     assert status.restarts == {"disruption": 12_192}
     assert len(msgspec.json.encode(status.open)) <= OPEN_BYTES
-    ids = {entry.id for entry in log_of(status).open}
+    ids = {entry.id for entry in log_of(status).unsettled}
     assert ids.issuperset(entry.id for entry in lost(pods, generation=2)), "those of the newest world can be reported again"
     assert unknown_to(log_of(status), lost(former, generation=1)) == (), "what is folded counts as known"
 
@@ -215,7 +215,7 @@ def test_grouped_restarts_read_back_as_they_were(number: int) -> None:
         *restarts("user", "disruption"),
     }
     status = ElasticStatus(open=stored(tuple(entries)))
-    assert set(log_of(status).open) == entries
+    assert set(log_of(status).unsettled) == entries
     assert len(status.open) == len(entries) if len(entries) < GROUPED_FROM else len(status.open) < 20
 
 

@@ -51,11 +51,11 @@ def uid_of(entry: str) -> str:
 
 def booked(status: ElasticStatus, world: World) -> ElasticStatus:
     """The status with the restarts that the rendezvous server reports, each once, and with the ends that it has counted."""
-    known = restart_log.merged(log_of(status), world.uncounted)
+    known = restart_log.merged(log_of(status), world.unacknowledged_restarts)
     again = {uid_of(id) for id in world.explained}
     others = [entry for entry in status.counted if entry == uid_of(entry) or uid_of(entry) not in again]
     counted = with_counted(others, world.explained, room=COUNTED_BYTES - KEPT_FOR_PODS_BYTES)
-    return replace(status, restarts=dict(known.counts), open=stored(known.open), counted=counted)
+    return replace(status, restarts=dict(known.counts), open=stored(known.unsettled), counted=counted)
 
 
 def settled(status: ElasticStatus, pods: Sequence[Pod], *, before: ElasticStatus) -> ElasticStatus:
@@ -64,7 +64,7 @@ def settled(status: ElasticStatus, pods: Sequence[Pod], *, before: ElasticStatus
     heard = {pod.uid for pod in pods} | {uid_of(entry) for entry in status.counted}
     log = restart_log.settled(log_of(status), generation=status.generation, pods=heard)
     log = bounded(log, before=log_of(before))
-    return replace(status, restarts=dict(log.counts), open=stored(log.open))
+    return replace(status, restarts=dict(log.counts), open=stored(log.unsettled))
 
 
 def dated(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) -> ElasticStatus:

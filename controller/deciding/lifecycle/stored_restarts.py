@@ -62,13 +62,13 @@ def _parts(common: Restart, pods: Sequence[str]) -> Iterator[Restart]:
 
 def bounded(log: RestartLog, *, before: RestartLog) -> RestartLog:
     """The log, of which `before` is in the status already, with as many restarts as the status has room for."""
-    if _fits(log.open):
+    if _fits(log.unsettled):
         return log
-    settled = sorted((e for e in log.open if e.generation < log.generation), key=lambda entry: (entry.lost, entry.generation))
+    settled = sorted((e for e in log.unsettled if e.generation < log.generation), key=lambda entry: (entry.lost, entry.generation))
     log = _without_first(log, settled, is_counted=True)
-    known = {entry.id for entry in before.open}
-    new = [entry for entry in reversed(log.open) if entry.id not in known]
-    return log if _fits(log.open) else _without_first(log, new, is_counted=False)
+    known = {entry.id for entry in before.unsettled}
+    new = [entry for entry in reversed(log.unsettled) if entry.id not in known]
+    return log if _fits(log.unsettled) else _without_first(log, new, is_counted=False)
 
 
 def _without_first(log: RestartLog, entries: Sequence[wire.Restart], *, is_counted: bool) -> RestartLog:
@@ -76,10 +76,10 @@ def _without_first(log: RestartLog, entries: Sequence[wire.Restart], *, is_count
 
     def without(count: int) -> tuple[wire.Restart, ...]:
         gone = _ids(entries[:count])
-        return tuple(entry for entry in log.open if entry.id not in gone)
+        return tuple(entry for entry in log.unsettled if entry.id not in gone)
 
     count = bisect_left(range(len(entries)), True, key=lambda count: _fits(without(count)))
-    left = replace(log, open=without(count))
+    left = replace(log, unsettled=without(count))
     if is_counted:
         return left
     counts = Counter(log.counts)
@@ -93,4 +93,6 @@ def _ids(entries: Sequence[wire.Restart]) -> Collection[str]:
 
 def _fits(restarts: Sequence[wire.Restart]) -> bool:
     """Whether the status and the rendezvous server's messages have room for these."""
-    return len(restarts) < GROUPED_FROM or (len(restarts) <= wire.MAX_OPEN and len(msgspec.json.encode(stored(restarts))) <= OPEN_BYTES)
+    return len(restarts) < GROUPED_FROM or (
+        len(restarts) <= wire.MAX_UNSETTLED and len(msgspec.json.encode(stored(restarts))) <= OPEN_BYTES
+    )

@@ -4,7 +4,7 @@ It decides nothing about ranks or rounds: those are the server's.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from controller.deciding.actions import End, Leave, SetExpectation
+from controller.deciding.actions import End, SetExpectation
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons, restart_accounting
 from controller.deciding.lifecycle.stored_restarts import log_of
@@ -27,7 +27,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
     return SetExpectation(
         members=tuple(sorted({pod.name for pod in staying} | set(coming))),
         pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
-        leaving=tuple(Leave(entry.member, entry.by or snapshot.now, entry.cause, entry.uid) for entry in leaving),
+        leaving=tuple(leaving),
         ended=tuple(end for pod in (*staying, *failed) if (end := _uncounted_end(view, pod)) is not None),
         finished=tuple(sorted(pod.name for pod in staying if pod.phase is Phase.SUCCEEDED)),
         least=least,
@@ -38,8 +38,8 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         grace_s=float(policy.scale_in_grace_seconds),
         floor=max(known.generation, snapshot.world.generation if snapshot.world else 0),
         term=snapshot.term,
-        open=log_of(known).open,
-        booked_to=known.generation,
+        unsettled=log_of(known).unsettled,
+        settled_to=known.generation,
         closed=known.closed,
         charged=known.charged,
         fruitless=known.fruitless,

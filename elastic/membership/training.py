@@ -1,0 +1,37 @@
+"""What training reports to the rendezvous server, what the server answers, and what the autoscaler reads."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from elastic.membership.wire import Generation, Name, Step, Wire, Words
+
+Values = Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=32)]
+
+
+class Report(Wire, frozen=True):
+    """Training signals of one worker. Only its newest report is kept."""
+
+    member: Name
+    generation: Generation = 0
+    step: Step | None = None
+    values: Values = msgspec.field(default_factory=dict)
+
+
+class Answer(Wire, frozen=True, omit_defaults=False):
+    """What a worker should do after its report. stop: at the next step. checkpoint_s: checkpoint now, this many seconds are left."""
+
+    stop: bool = False
+    reason: Words = ""
+    checkpoint_s: float | None = None
+
+
+class Signal(Wire, frozen=True):
+    """A report as read by the autoscaler, with its age."""
+
+    member: Name
+    age_s: float
+    generation: Generation = 0
+    step: Step | None = None
+    values: Values = msgspec.field(default_factory=dict)
