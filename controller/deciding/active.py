@@ -47,10 +47,10 @@ def keep_running(view: JobView) -> Plan:
     lost = [verdict for verdict in view.verdicts if verdict.fate is Fate.AGAIN]
     replicas, stale = plan_replicas(view), pod_revision.stale_pods(view)
     made = creation_backoff.made_now(view, replicas.missing)
-    elastic = _with_group(view, failure.counted(view), replicas, lost)
+    elastic = _with_group(view, failure.with_ends_counted(view), replicas, lost)
     objects = list(_object_changes(view))
     store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
-    elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=(*replicas.surplus, *stale))
+    elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=(*replicas.to_delete, *stale))
     restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in counted)
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
@@ -59,7 +59,7 @@ def keep_running(view: JobView) -> Plan:
         status = replace(status, elastic=elastic)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
     replaced = [verdict.pod for verdict in lost if verdict.pod.uid in counted]
-    going = [*replaced, *replicas.surplus, *stale]
+    going = [*replaced, *replicas.to_delete, *stale]
     ready = readiness.of_workers(view, going=going)
     first = _first_pod_events(view) if replicas.missing else ()
     news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
@@ -75,7 +75,7 @@ def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lo
         case RendezvousBackend.HOSTS:
             return host_list.recorded(view, elastic, leaving=replicas.leaving)
         case RendezvousBackend.STORE:
-            return c10d_recovery.with_c10d_world(view, elastic, replicas.surplus)
+            return c10d_recovery.with_c10d_world(view, elastic, replicas.to_delete)
         case RendezvousBackend.NONE if view.restarts_as_a_whole:
             return gang_restart.with_gang_restart(view, elastic, next((v for v in lost if not v.is_refused), None))
     return elastic

@@ -1,12 +1,15 @@
 """Decides what to do about one job. `plan` derives one view of the job and its cluster, and asks the steps below in their order; the first
 step that returns a Plan decides. Carrying out a plan may fail half-way: the next plan starts from the cluster's state.
 
-An eviction: `disruption.notices` finds the condition DisruptionTarget or the deletion of the pod, `slot_assignment.by_count` finds a slot
-for its replacement, `departures.departures` adds the worker to those that leave, and `expectation.expectation` names it to the server.
-The end of the evicted pod is never charged, for `failure.judge` skips workers that leave.
+An eviction, at our rendezvous (`replica_plan._members`): `disruption.notices` finds the condition DisruptionTarget or the deletion of the
+pod, `slot_assignment.by_count` finds a slot for its replacement, `departures.departures` adds the worker to those that leave, and
+`expectation.expectation` names it to the server. The replacement is made in the same plan; after a cordon it may come earlier
+(`replica_slots.wanted`). The server counts the worker's end as a disruption, and what its peers suffer from it as collateral;
+`failure.judge` ignores the pod's end.
 
 From 3 workers to 2: `slot_assignment.by_count` picks the surplus worker, and `departures.departures` adds it to those that leave, in the
-status and in the expectation, so that the server has it save its state. A later plan deletes its pod, once a world works without it.
+status and in the expectation, so that the server forms a world without it. A later plan deletes its pod: once that world works, or its
+grace is over, and the server has acknowledged that plan's expectation.
 """
 
 import dataclasses

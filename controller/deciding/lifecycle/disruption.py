@@ -1,5 +1,5 @@
 """Decides who must leave because the cluster says so: by a pod's condition, by its deletion, by a taint of its node.
-Taints are known by their keys; a plain cordon counts only where the disruption budget would make a drain wait for ever.
+Taints are known by their keys. A plain cordon is no notice: `replica_slots.wanted` says when it brings a replacement.
 """
 
 from collections.abc import Mapping

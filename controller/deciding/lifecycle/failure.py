@@ -1,5 +1,5 @@
 """Decides what a failed pod means: who caused it, whether it counts against the job, and whether the job goes on.
-A disruption is never the job's fault: it costs nothing, and the pod is made again whatever the restart policy says.
+A disruption counts only against `restartBudget.disruption`, and the pod is made again whatever the restart policy says.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ def _is_permanent(code: int | None) -> bool:
     return code is not None and code < FIRST_RETRYABLE_CODE
 
 
-def counted(view: JobView) -> ElasticStatus:
+def with_ends_counted(view: JobView) -> ElasticStatus:
     """The status with the ends of pods that this snapshot is the first to show, and with the date of each."""
     is_ours = view.backend is RendezvousBackend.OURS
     verdicts = accounted(view, view.verdicts) if is_ours else view.verdicts

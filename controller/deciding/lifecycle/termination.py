@@ -65,7 +65,7 @@ def fail(view: JobView) -> Plan | None:
     fatal = [verdict for verdict in view.verdicts if verdict.fate is Fate.FATAL]
     if fatal:
         return _failed_by(view, fatal)
-    elastic = failure.counted(view)
+    elastic = failure.with_ends_counted(view)
     if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, view.answerable, elastic)):
         return _noted(view, elastic, NO_MORE_RESTARTS)
     if view.backend is RendezvousBackend.STORE and (reason := c10d_recovery.given_up(view)):

@@ -25,11 +25,13 @@ ReplicaSlot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlan:
-    """`filled` slots have a pod or get one now, `missing` ones get it now; `surplus` pods are deleted now; `leaving` were notified."""
+    """`filled` slots have a pod or get one now, `missing` ones get it now; `to_delete` pods go now; `leaving` are told now or were
+    before.
+    """
 
     filled: tuple[ReplicaSlot, ...] = ()
     missing: tuple[ReplicaSlot, ...] = ()
-    surplus: tuple[Pod, ...] = ()
+    to_delete: tuple[Pod, ...] = ()
     leaving: tuple[Leaving, ...] = ()
     expectations: tuple[SetExpectation, ...] = ()
 
@@ -45,7 +47,7 @@ def plan_replicas(view: JobView) -> ReplicaPlan:
     return ReplicaPlan(
         filled=tuple(slot for part in parts for slot in part.filled),
         missing=tuple(slot for part in parts for slot in part.missing if may_start and framework.can_create(view, slot[0])),
-        surplus=tuple(pod for part in parts for pod in part.surplus),
+        to_delete=tuple(pod for part in parts for pod in part.to_delete),
         leaving=tuple(entry for part in parts for entry in part.leaving),
         expectations=tuple(word for part in parts for word in part.expectations),
     )
@@ -61,7 +63,9 @@ def _part(view: JobView, pods: Sequence[Pod], *, type: str) -> ReplicaPlan:
         assigned = replica_slots.of_workers(view)
     else:
         assigned = slot_assignment.in_places(view.job.replicas[type].replicas, pods)
-    return ReplicaPlan(filled=_filled(type, assigned), missing=tuple((type, index) for index in assigned.missing), surplus=assigned.surplus)
+    return ReplicaPlan(
+        filled=_filled(type, assigned), missing=tuple((type, index) for index in assigned.missing), to_delete=assigned.surplus
+    )
 
 
 def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignment:
@@ -73,7 +77,7 @@ def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignm
 
 
 def _members(view: JobView, pods: Sequence[Pod]) -> ReplicaPlan:
-    """Workers whose world or hosts our server decides: it learns who is expected and who leaves before any pod is made or deleted."""
+    """Workers whose world or hosts our server decides. It is told before pods are made, and has acknowledged it before any is deleted."""
     still, assigned = replica_slots.of_members(view, pods)
     out = departures.departures(view, still, surplus=assigned.surplus)
     if view.backend is RendezvousBackend.HOSTS:
@@ -82,7 +86,7 @@ def _members(view: JobView, pods: Sequence[Pod]) -> ReplicaPlan:
         coming = [replica_name(view.job, WORKER, index) for index in assigned.missing]
         word = expectation(view, staying=(*assigned.present, *out.later), coming=coming, leaving=out.leaving)
     missing = tuple((WORKER, index) for index in assigned.missing)
-    return ReplicaPlan(_filled(WORKER, assigned), missing, out.may_go, out.leaving, (word,))
+    return ReplicaPlan(filled=_filled(WORKER, assigned), missing=missing, to_delete=out.may_go, leaving=out.leaving, expectations=(word,))
 
 
 def _filled(type: str, assigned: slot_assignment.SlotAssignment) -> tuple[ReplicaSlot, ...]:

@@ -1,5 +1,6 @@
-"""Decides which workers a job should have now where no rendezvous server of ours asks them to leave: fixed places where an index is a rank,
-any so many where only their number matters. Those on a cordoned node are replaced first, where a drain could not end otherwise.
+"""Decides how many workers a job should have now, and, where no rendezvous server of ours asks them to leave, which: fixed places where an
+index is a rank, any indexes where only their number matters. Workers on a cordoned node are replaced first, where a drain could not end
+otherwise.
 """
 
 from collections.abc import Sequence
