@@ -16,6 +16,7 @@ from elastic.api.rendezvous_choice import container_named, obstacle
 Pod = dict[str, Any]
 
 BACKEND = "elastic"
+ETCD_BACKEND = "elastic-etcd"
 IMAGE_USER = 65532
 """The user of our image."""
 VOLUME = "elastic-library"
@@ -25,6 +26,16 @@ MAX_RESTARTS = "1000000"
 """Out of the agents' reach: the budget is kept by the rendezvous machine, per job and by cause."""
 UNDELIVERABLE_STATUS = 119
 UNDELIVERABLE_PREFIX = "elastic-training cannot deliver its library to job"
+CLOSED_PREFIX = "elastic-training closed the rendezvous of job"
+"""How an agent in an etcd begins the last words of its container; elastic_worker.etcd.last_words writes them."""
+ETCD_LOGIN = {
+    "ELASTIC_ETCD_USER": "user",
+    "ELASTIC_ETCD_PASSWORD": "password",
+    "ELASTIC_ETCD_CA": "ca.crt",
+    "ELASTIC_ETCD_CERT": "tls.crt",
+    "ELASTIC_ETCD_KEY": "tls.key",
+}
+"""Variables and the keys of the user's Secret that they come from, as far as it has them."""
 
 WRAPPER = f"""\
 give_up() {{
@@ -56,7 +67,9 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a worker's pod is to be given. `secret` holds `token` and `ca.crt`; `endpoint` is the server as pods reach it."""
+    """What a worker's pod is to be given. `endpoint` is the server or the etcd as pods reach it; `secret` holds `token`, and for the server
+    `ca.crt`; `etcd_secret` is the user's own, with a login.
+    """
 
     job_uid: str
     index: int
@@ -66,6 +79,8 @@ class Delivery:
     container: str = "pytorch"
     pull_policy: str = "IfNotPresent"
     max_restarts: str = MAX_RESTARTS
+    backend: str = BACKEND
+    etcd_secret: str = ""
 
     @property
     def folder(self) -> str:
@@ -74,7 +89,7 @@ class Delivery:
 
 
 def deliver(pod: Pod, delivery: Delivery) -> Pod:
-    """The pod with the library and everything that torchrun in it needs for the backend elastic. The given pod stays as it is."""
+    """The pod with the library and everything that torchrun in it needs for its backend. The given pod stays as it is."""
     pod = copy.deepcopy(pod)
     spec = pod["spec"]
     container = container_named(pod, delivery.container)
@@ -93,6 +108,12 @@ def is_undeliverable(terminated: Mapping[str, Any], job_uid: str) -> str:
     start = f"{UNDELIVERABLE_PREFIX} {job_uid}: "
     message = str(terminated.get("message") or "")
     return message[len(start) :] if terminated.get("exitCode") == UNDELIVERABLE_STATUS and message.startswith(start) else ""
+
+
+def has_closed(message: str, job_uid: str) -> str:
+    """Why the agents of this job have closed their rendezvous, as a container's message says; empty where it does not."""
+    start = f"{CLOSED_PREFIX} {job_uid}: "
+    return message[len(start) :] if message.startswith(start) else ""
 
 
 def _init_container(delivery: Delivery, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,16 +153,20 @@ def _env(delivery: Delivery, container: Mapping[str, Any]) -> list[dict[str, Any
     def secret(name: str, key: str) -> dict[str, Any]:
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": delivery.secret, "key": key}}}
 
+    def login(name: str, key: str) -> dict[str, Any]:
+        return {"name": name, "valueFrom": {"secretKeyRef": {"name": delivery.etcd_secret, "key": key, "optional": True}}}
+
     def field(name: str, path: str) -> dict[str, Any]:
         return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
     return [
-        {"name": "PET_RDZV_BACKEND", "value": BACKEND},
+        {"name": "PET_RDZV_BACKEND", "value": delivery.backend},
         {"name": "PET_RDZV_ENDPOINT", "value": delivery.endpoint},
         {"name": "PET_RDZV_ID", "value": delivery.job_uid},
         {"name": "PET_MAX_RESTARTS", "value": delivery.max_restarts},
         secret("ELASTIC_TOKEN", TOKEN_KEY),
-        secret("ELASTIC_CA", CA_KEY),
+        *([secret("ELASTIC_CA", CA_KEY)] if delivery.backend == BACKEND else []),
+        *([login(name, key) for name, key in ETCD_LOGIN.items()] if delivery.etcd_secret else []),
         field("ELASTIC_MEMBER", "metadata.name"),
         field("ELASTIC_POD_UID", "metadata.uid"),
         field("ELASTIC_POD_IP", "status.podIP"),

@@ -76,6 +76,8 @@ def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lo
             return host_list.recorded(view, elastic, leaving=replicas.leaving)
         case RendezvousBackend.STORE:
             return c10d_recovery.with_c10d_world(view, elastic, replicas.to_delete)
+        case RendezvousBackend.ETCD:
+            return replace(elastic, backend=view.backend.value)
         case RendezvousBackend.NONE if view.restarts_as_a_whole:
             return gang_restart.with_gang_restart(view, elastic, next((v for v in lost if not v.is_refused), None))
     return elastic
@@ -110,7 +112,7 @@ def _objects(view: JobView) -> Iterator[Object]:
 def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
     """What a user should know about the pods that are about to be made."""
     job, settings = view.job, view.snapshot.settings
-    yield from of_templates(job)
+    yield from of_templates(job, settings)
     yield from pod_group.of_schedulers(job, settings)
     yield from left_out(job, settings)
     yield from worker_library.events(view)

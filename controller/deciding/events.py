@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from controller.deciding.actions import JobEvent, normal, warning
+from controller.deciding.rendezvous import etcd
 from controller.deciding.replicas.tally import Tally
+from controller.deciding.settings import Settings
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
 from elastic.api.errors import shown
@@ -11,7 +13,6 @@ from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX
 from elastic.api.template import default_container
-from elastic.api.words import RdzvBackend
 
 MOST_REMARKS = 3
 
@@ -72,13 +73,13 @@ def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterato
     yield normal("Rescaled", words, about=rescale.id)
 
 
-def of_templates(job: Job) -> Iterator[JobEvent]:
+def of_templates(job: Job, settings: Settings) -> Iterator[JobEvent]:
     """Settings of a template that do not count, because the job decides them."""
     for spec in job.replicas.values():
         if spec.template["spec"].get("restartPolicy"):
             message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
             yield warning(template_reason(job, "RestartPolicy"), message)
-    if remark := of_etcd(job):
+    if remark := etcd.remark(job, settings):
         yield warning("EtcdRendezvous", remark)
 
 
@@ -121,18 +122,9 @@ def _unknown_members(snapshot: Snapshot) -> str:
     return f"The members of the job's world are unknown: {trouble}" if trouble else ""
 
 
-def of_etcd(job: Job) -> str:
-    """What users of their own etcd must know; empty for other jobs."""
-    policy = job.elastic
-    if policy is None or policy.rdzv_backend not in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2):
-        return ""
-    return (
-        f"elasticPolicy.rdzvBackend is {policy.rdzv_backend.value}: torch's own handler is used, which needs the package python-etcd "
-        "in the image and the v2 interface of etcd; remove rdzvBackend to use this control plane's rendezvous server"
-    )
-
-
 def in_words(job: Job, snapshot: Snapshot) -> str:
     """The same remarks, as what a condition's message goes on with."""
-    remarks = [remark for remark in (of_etcd(job), _unknown_members(snapshot), *snapshot.remarks[:MOST_REMARKS]) if remark]
-    return "".join(f" {remark.rstrip('.')}." for remark in remarks)
+    remarks = [
+        remark for remark in (etcd.remark(job, snapshot.settings), _unknown_members(snapshot), *snapshot.remarks[:MOST_REMARKS]) if remark
+    ]
+    return "".join(f" {remark.rstrip('.')}." for remark in remarks if remark)

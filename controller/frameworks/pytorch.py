@@ -5,7 +5,7 @@ The rendezvous of the control plane itself is put into a pod by rendezvous.deliv
 from collections.abc import Iterator
 
 from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous import c10d_store, readiness, worker_library
+from controller.deciding.rendezvous import c10d_store, etcd, readiness, worker_library
 from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
 from controller.deciding.settings import Settings
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
@@ -14,6 +14,7 @@ from controller.watching.snapshot import Snapshot
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
+from elastic.api.rendezvous_choice import ETCDS
 from elastic.api.template import training_port
 from elastic.api.words import RdzvBackend
 from rendezvous.delivery import init_container
@@ -31,13 +32,15 @@ class PyTorch(Framework):
 
     def has_interchangeable_workers(self, job: Job) -> bool:
         """Workers that meet at an etcd of the user's own; in torch's own c10d worker 0 is the host of the others."""
-        return job.elastic is not None and job.elastic.rdzv_backend in (RdzvBackend.ETCD, RdzvBackend.ETCD_V2)
+        return job.elastic is not None and job.elastic.rdzv_backend in ETCDS
 
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         job, backend = view.job, view.backend
         pod = with_environment(pod, environment(job, replica, backend=backend))
         if backend is RendezvousBackend.OURS:
             return readiness.gated(view, worker_library.delivered(view, pod, replica.index))
+        if backend is RendezvousBackend.ETCD:
+            return worker_library.delivered(view, pod, replica.index)
         if backend is RendezvousBackend.STORE:
             return with_missing(pod, c10d_store.environment(job), only=job.kind.container)
         if MASTER in job.replicas and replica.type == WORKER:
@@ -100,8 +103,9 @@ def _elastic(job: Job, policy: ElasticPolicy, *, backend: RendezvousBackend) -> 
         yield variable("PET_NPROC_PER_NODE", policy.n_proc_per_node)
     if policy.rdzv_id is not None and backend is RendezvousBackend.NONE:
         yield variable("PET_RDZV_ID", policy.rdzv_id)
-    if policy.rdzv_conf and backend is not RendezvousBackend.STORE:
-        yield variable("PET_RDZV_CONF", ",".join(f"{entry.key}={entry.value}" for entry in policy.rdzv_conf))
+    conf = etcd.conf(job) if backend is RendezvousBackend.ETCD else [(entry.key, entry.value) for entry in policy.rdzv_conf]
+    if conf and backend is not RendezvousBackend.STORE:
+        yield variable("PET_RDZV_CONF", ",".join(f"{key}={value}" for key, value in conf))
     if policy.standalone:
         yield variable("PET_STANDALONE", "")
 

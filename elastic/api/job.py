@@ -153,14 +153,15 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     max_replicas: AtLeastOne | None = None
     """Workers beyond which it never grows. Default: the larger of minReplicas and Worker.replicas."""
     rdzv_backend: RdzvBackend | None = None
-    """Who forms the group: elastic (this control plane), c10d, etcd or etcd-v2. Default: elastic, and c10d where the container
-    cannot load it."""
+    """Who forms the group: elastic (this control plane), c10d, etcd or etcd-v2. Default: elastic, or c10d where it cannot be loaded."""
     rdzv_host: Word | None = None
-    """Host of the rendezvous, for c10d and etcd. Default: chosen by the control plane."""
+    """Host of the rendezvous, for c10d and etcd; commas separate several members of an etcd. Default: chosen by the control plane."""
     rdzv_port: Annotated[int, Meta(ge=1, le=65535, extra_json_schema={"format": "int32"})] | None = None
     """Port of the rendezvous. Default: the worker's training port."""
     rdzv_id: Word | None = None
     """Identity of the rendezvous. Default: chosen by the control plane."""
+    rdzv_secret: Word | None = None
+    """With etcd: a Secret of the namespace with user and password, or ca.crt, tls.crt and tls.key, as far as the etcd asks for them."""
     rdzv_conf: Annotated[tuple[RdzvConf, ...], Meta(max_length=64)] = ()
     """Settings of the backend, as torchrun's --rdzv-conf takes them. An empty list is the same as none."""
     standalone: bool | None = None
@@ -185,8 +186,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """Restart training, by cause hang, when it has reported steps before and reports no further one for so long; longer than
     its longest pause, a start included. Default: never."""
     ready_after_seconds: Seconds = 30
-    """Where training reports no steps: how long a world must stand before its new workers count as Ready, so that a drain may take
-    others. Default: 30."""
+    """Where training reports no steps: how long a world must stand until its new workers are Ready, for a drain. Default: 30."""
     worker_library: WorkerLibrary = WorkerLibrary.INJECT
     """How elastic_worker gets into the container: Inject (an init container brings it; a copy in the image is preferred), Image
     (the image has it, nothing is added) or None (do without: the backend is c10d). Default: Inject."""

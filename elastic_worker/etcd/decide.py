@@ -20,6 +20,8 @@ LAST_CALLS = 10
 START, PLAN, DISRUPTION, COLLATERAL, USER = "start", "plan", "disruption", "collateral", "user"
 DONE = "the training has ended: its other workers are done, and nobody is taken in any more"
 
+FOREIGN = "the world under this rendezvous id is sealed with another token; is ELASTIC_TOKEN the same for all agents?"
+
 Fact = typing.Tuple[typing.Any, ...]
 Since = typing.Mapping[Fact, float]
 
@@ -215,6 +217,8 @@ def _form(group: Group, waits: Waits, over: Round) -> Step:
     """Seal the next world once everybody who must be waited for is there."""
     if group.rules.needs_controller and group.expected is None:
         return Step("waiting for the controller to say who is expected")
+    if group.records.is_foreign and not any(member.entered for member in group.members.values()):
+        return Step(FOREIGN)  # those who have trained here write over it; others would fight with agents that train
     chosen = group.target()
     late = [name for name in chosen if group.standings.get(name) in (Standing.WORKING, Standing.FAILED)]
     if late:

@@ -10,7 +10,7 @@ import threading
 import typing
 
 from elastic_worker.etcd.gateway import Answer, Body, Stream, Unreachable, number, text
-from elastic_worker.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, Member, Present, Record, Records, Seal, Unusable, World
+from elastic_worker.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, Foreign, Member, Present, Record, Records, Seal, Unusable, World
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ class _Entry(typing.NamedTuple):
     created: int
     written: int
     record: typing.Optional[Record]
+    is_foreign: bool
 
 
 class Caller(typing.Protocol):
@@ -134,6 +135,7 @@ class Mirror:
             world_written=world.written if world is not None else 0,
             expected=expected.record if expected is not None and isinstance(expected.record, Expected) else None,
             expected_written=expected.written if expected is not None else 0,
+            is_foreign=world is not None and world.is_foreign,
         )
 
     def written(self, name: str) -> int:
@@ -148,14 +150,15 @@ class Mirror:
             return
         if len(self._entries) >= MOST_KEYS and key not in self._entries:
             raise Behind("more than {} keys lie under {}".format(MOST_KEYS, self.prefix))
-        record = None  # type: typing.Optional[Record]
+        record, is_foreign = None, False  # type: typing.Tuple[typing.Optional[Record], bool]
         try:
             record = self._seal.open(key, _decoded(pair, "value"))
         except Unusable as error:
+            is_foreign = isinstance(error, Foreign)
             self._logged += 1
             if self._logged <= MOST_LOGGED:
                 log.warning("the value of %s%s in etcd is ignored: %s", self.prefix, key[:300], error)
-        self._entries[key] = _Entry(number(pair, "create_revision"), number(pair, "mod_revision"), record)
+        self._entries[key] = _Entry(number(pair, "create_revision"), number(pair, "mod_revision"), record, is_foreign)
 
 
 class Watch:

@@ -14,6 +14,7 @@ import typing
 
 from elastic_worker.agent.view import View
 from elastic_worker.agent.wake import Wake, wait_readable
+from elastic_worker.etcd import last_words
 from elastic_worker.etcd.client import Client, Etcd
 from elastic_worker.etcd.decide import Me, Sight, Write, decide
 from elastic_worker.etcd.gateway import Answer, Body, Refused, Unreachable, number
@@ -62,6 +63,7 @@ class EtcdPresence:
         self._refused = ""
         self._denied = ""
         self._away_since = self._clock()  # type: typing.Optional[float]
+        self._is_away_logged = False
         self._renewed_at = float("-inf")
         self._is_ready = False
         self._generation = 0
@@ -195,7 +197,7 @@ class EtcdPresence:
             self._mirror.end()
         else:
             with self.changed:
-                self._away_since, self._denied = None, ""
+                self._away_since, self._denied, self._is_away_logged = None, "", False
             return True
         return False
 
@@ -228,7 +230,9 @@ class EtcdPresence:
         with self.changed:
             if self._away_since is None:
                 self._away_since = self._clock()
+            if not self._is_away_logged:
                 log.warning("%s", words)
+            self._is_away_logged = True
             self._denied = denied
             if self._is_ready:
                 self._view = View({"grace_s": self._view.grace_s, "waiting": clipped(words)})
@@ -341,6 +345,8 @@ class EtcdPresence:
         if not self._is_ready and not sight.closed and sight.generation != self._generation and not self._finished:
             fields = {"grace_s": fields["grace_s"], "reform": self._stray or "the world went on without this member"}
         view = View(fields)
+        if view.closed and not self._view.closed:
+            last_words.write(os.environ, view.closed)
         if vars(view) != vars(self._view):
             self._view = view
             self.changed.notify_all()

@@ -32,6 +32,10 @@ class Unusable(ValueError):
     """A value in etcd that is no record of ours."""
 
 
+class Foreign(Unusable):
+    """A record like ours, sealed with another token."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Failed:
     """A worker of the member ended by itself in this generation. status: as in a shell; None if unknown.
@@ -147,7 +151,7 @@ class Seal:
             if not isinstance(body, str) or not isinstance(seal, str):
                 raise Unusable("it has no body or no seal")
             if not hmac.compare_digest(seal.encode(), self._sign(key, body).encode()):
-                raise Unusable("it was not sealed with this job's token")
+                raise Foreign("it was not sealed with this job's token")
             return _read(key, _Fields(json.loads(body, parse_int=_short_int)))
         except Unusable:
             raise
@@ -326,10 +330,14 @@ class Present:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """All that lies under the prefix, as of one moment. A revision of 0: no such key; one that holds no record of ours has a revision."""
+    """All that lies under the prefix, as of one moment. A revision of 0: no such key; one that holds no record of ours has a revision.
+
+    is_foreign: the world was sealed with another token.
+    """
 
     members: typing.Mapping[str, Present]
     world: typing.Optional[World] = None
     world_written: int = 0
     expected: typing.Optional[Expected] = None
     expected_written: int = 0
+    is_foreign: bool = False

@@ -10,25 +10,16 @@ from elastic.membership.tokens import job_token
 from elastic.membership.wire import Expectation
 from elastic_worker import settings
 from elastic_worker.agent.presence import Presence
+from elastic_worker.agent.view import Rendezvous
 
 
-class Member:
-    """An agent's presence that behaves as the handler does, without torch."""
+class Follower:
+    """Does what its presence says, as the handler does, without torch."""
 
-    def __init__(self, server: Server, *, job: str, name: str, port: int = 0, token: str = "") -> None:
-        told = settings.Settings(
-            host="127.0.0.1",
-            port=port or server.port,
-            job=job,
-            member=name,
-            pod_uid=f"uid-{name}",
-            address="127.0.0.1",
-            token=token or job_token(server.key, job),
-            ca=server.ca,
-        )
-        self.settings = told
-        self.presence = Presence(told, on_signal=lambda number: None)
+    def __init__(self, presence: Rendezvous) -> None:
+        self.presence = presence
         self.generation = 0
+        self.is_in_world = False
         self.presence.announce_ready(after=0, store="127.0.0.1:1")
         self.presence.start()
         self._is_over = False
@@ -45,13 +36,32 @@ class Member:
                 self.generation = view.generation
                 presence.enter(view)
                 presence.report_state("started", generation=view.generation)
+                self.is_in_world = True
             elif view.reform and self.generation:
+                self.is_in_world = False
                 presence.announce_ready(after=self.generation, store="127.0.0.1:1")
 
     def stop(self) -> None:
         self._is_over = True
         self._thread.join(5)
         self.presence.close()
+
+
+class Member(Follower):
+    """A member at a rendezvous server."""
+
+    def __init__(self, server: Server, *, job: str, name: str, port: int = 0, token: str = "") -> None:
+        self.settings = settings.Settings(
+            host="127.0.0.1",
+            port=port or server.port,
+            job=job,
+            member=name,
+            pod_uid=f"uid-{name}",
+            address="127.0.0.1",
+            token=token or job_token(server.key, job),
+            ca=server.ca,
+        )
+        super().__init__(Presence(self.settings, on_signal=lambda number: None))
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ class Agents:
     def __init__(
         self,
         folder: Path,
-        server: Server,
+        server: Server | None,
         *,
         job: str,
         steps: int = 1_000_000,
@@ -172,7 +172,8 @@ class Agents:
         python: str = sys.executable,
         library: Path | None = None,
     ) -> None:
-        """With a folder for the library it is delivered there, and agents start as in a pod: warm, through the wrapper."""
+        """With a folder for the library it is delivered there, and agents start as in a pod: warm, through the wrapper. A subclass meets
+        elsewhere than at a server."""
         self._python = python
         self._library = library
         if library is not None:
@@ -189,14 +190,10 @@ class Agents:
     def start(self, name: str, *, nnodes: str = "1:8", workers: int = 1, **environment: str) -> None:
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "ELASTIC_", "TORCHELASTIC_"))}
         env |= {
-            "PET_RDZV_BACKEND": "elastic",
-            "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.server.port}",
             "PET_RDZV_ID": self.job,
             "PET_NNODES": nnodes,
             "PET_NPROC_PER_NODE": str(workers),
             "PET_MAX_RESTARTS": "1000000",
-            "ELASTIC_TOKEN": job_token(self.server.key, self.job),
-            "ELASTIC_CA": self.server.ca,
             "ELASTIC_MEMBER": name,
             "ELASTIC_POD_UID": f"uid-{name}",
             "ELASTIC_POD_IP": "127.0.0.1",
@@ -204,13 +201,33 @@ class Agents:
             "LOGLEVEL": "INFO",
             "OMP_NUM_THREADS": "1",
             "TORCH_CPP_LOG_LEVEL": "ERROR",
-        } | environment
+        }
+        env |= self.rendezvous() | environment
         command = [self._python, "-m", "torch.distributed.run", str(self._script), *self._arguments]
         if self._library is not None:
             command = ["/bin/sh", "-c", WRAPPER, "elastic", *command]
             env |= {"ELASTIC_LIBRARY": str(self._library), "ELASTIC_JOB_UID": self.job, "ELASTIC_TERMINATION_LOG": os.devnull}
         with open(self.folder / f"{name}.out", "ab") as log:
             self.processes[name] = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+
+    def rendezvous(self) -> dict[str, str]:
+        """Where these agents meet."""
+        assert self.server is not None
+        return {
+            "PET_RDZV_BACKEND": "elastic",
+            "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.server.port}",
+            "ELASTIC_TOKEN": job_token(self.server.key, self.job),
+            "ELASTIC_CA": self.server.ca,
+        }
+
+    def situation(self) -> str:
+        """What is known where they meet."""
+        assert self.server is not None
+        try:
+            world: object = self.server.world(self.job)
+        except (OSError, http.client.HTTPException) as error:
+            world = f"no rendezvous server answers ({error})"
+        return f"{world}\n--- server\n{self.server.log()[-3000:]}"
 
     def output(self, name: str) -> str:
         return (self.folder / f"{name}.out").read_text(errors="replace")
@@ -282,13 +299,9 @@ class Agents:
     def describe(self) -> str:
         """What a failed test shows; it holds whatever there is and never fails itself."""
         tails = "\n".join(f"--- {name}\n{self.output(name)[-4000:]}" for name in self.processes)
-        try:
-            world: object = self.server.world(self.job)
-        except (OSError, http.client.HTTPException) as error:
-            world = f"no rendezvous server answers ({error})"
         living = {name: self._pod_pids(name) for name in self.processes}
-        now = f"now {time.time():.3f}, processes {living}, {world}"
-        return f"{tails}\n--- server\n{self.server.log()[-3000:]}\n--- log\n{self.log()[-12:]}\n{now}"
+        now = f"now {time.time():.3f}, processes {living}"
+        return f"{tails}\n--- log\n{self.log()[-12:]}\n{now}, {self.situation()}"
 
     def stop(self) -> None:
         for name in self.processes:

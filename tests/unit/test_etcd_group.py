@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from etcd_store import Job
 
-from elastic_worker.etcd.records import EXPECTED, WORLD, Leaving
+from elastic_worker.etcd.records import EXPECTED, WORLD, Leaving, Seal, World
 
 
 @pytest.fixture
@@ -244,6 +244,14 @@ def test_everything_goes_once_nobody_has_been_here_for_the_linger_time(job: Job)
     assert not job.etcd.keys
 
 
+def test_more_members_than_etcd_compares_one_by_one() -> None:
+    job = Job(max=130)
+    job.start(*(f"w{index}" for index in range(130)))
+    job.turn(4)
+    assert len(job.names()) == 130
+    job.close()
+
+
 # --- etcd's own troubles
 
 
@@ -266,11 +274,12 @@ def test_training_goes_on_while_etcd_is_away(job: Job) -> None:
     assert in_world(job) == {"w0", "w1"}
 
 
-def test_an_agent_at_the_barrier_says_that_etcd_does_not_answer(job: Job) -> None:
+def test_an_agent_at_the_barrier_says_that_etcd_does_not_answer(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     job.start("w0")
     job.agents["w0"].link.is_cut = True
     job.turn()
     assert "does not answer: connection refused" in job.agents["w0"].view.waiting
+    assert len([record for record in caplog.records if "does not answer" in record.message]) == 1, "once, and by the first attempt already"
 
 
 def test_compaction_is_answered_with_a_new_list(job: Job) -> None:
@@ -325,6 +334,20 @@ def test_what_is_not_ours_is_ignored_and_overwritten(job: Job, caplog: pytest.Lo
     job.live(5)
     assert job.names() == ("w0",)
     assert "the value of /elastic-training/job/world in etcd is ignored: it is not JSON" in caplog.text
+
+
+def test_a_world_of_another_token_is_written_over_only_by_those_who_have_trained_here(job: Job) -> None:
+    world = World(9, (), "", "", "")
+    job.etcd.write(WORLD, Seal("another token", "job").close(WORLD, world))
+    job.start("w0")
+    job.live(10)
+    assert "is ELASTIC_TOKEN the same for all agents?" in job.agents["w0"].view.waiting
+    assert job.world() is None
+    job.etcd.remove(WORLD)
+    job.live(5)
+    job.etcd.write(WORLD, Seal("another token", "job").close(WORLD, world))
+    job.live(5)
+    assert job.names() == ("w0",)
 
 
 def test_a_lost_world_key_repeats_no_generation(job: Job) -> None:

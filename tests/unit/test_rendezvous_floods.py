@@ -69,7 +69,7 @@ async def test_a_message_nested_too_deep_ends_its_connection_in_words(served: Se
 
 @pytest.fixture
 def pythons_own_recursion_limit() -> Iterator[None]:
-    """celpy raises it for the whole process when it is imported, as another test may have done."""
+    """An environment of celpy raises it for the whole process, as another test may have done."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)
     yield

@@ -12,7 +12,7 @@ from controller.deciding.lifecycle import cleanup, failure, restart_accounting
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.success import has_succeeded
 from controller.deciding.lifecycle.verdicts import Fate, Verdict
-from controller.deciding.rendezvous import c10d_recovery, world_status
+from controller.deciding.rendezvous import c10d_recovery, etcd, world_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.frameworks import FRAMEWORKS
@@ -38,7 +38,7 @@ def finalize_failure(view: JobView) -> Plan | None:
         return None
     if view.closed in (NO_MORE_RESTARTS, NO_MORE_TIME):
         return _ended(view, f"Job {view.job.metadata.name} has failed because {view.closed}")
-    whose = "its group ended: " if view.backend is RendezvousBackend.OURS else ""
+    whose = "its group ended: " if view.backend.needs_library else ""
     message = f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}"
     status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
     return Plan(status=status, news=(*view.news, normal(reason_of(view.job, "Failed"), message)))
@@ -69,6 +69,8 @@ def fail(view: JobView) -> Plan | None:
     if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, view.answerable, elastic)):
         return _noted(view, elastic, NO_MORE_RESTARTS)
     if view.backend is RendezvousBackend.STORE and (reason := c10d_recovery.given_up(view)):
+        return _noted(view, elastic, reason)
+    if reason := etcd.closed(view):
         return _noted(view, elastic, reason)
     spent = "" if view.backend is RendezvousBackend.OURS else restart_accounting.beyond_budget(job, elastic, now=snapshot.now)
     return _noted(view, elastic, spent) if spent else None

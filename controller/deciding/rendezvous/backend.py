@@ -1,4 +1,4 @@
-"""Decides where the workers of a PyTorchJob meet: at the rendezvous server, at a c10d store of the job, or as its user has arranged."""
+"""Decides where the workers of a PyTorchJob meet: at the rendezvous server, in an etcd, at a c10d store, or as its user arranged."""
 
 from enum import Enum
 
@@ -20,6 +20,13 @@ class RendezvousBackend(Enum):
     """Torch's c10d, at a store pod of the job's own."""
     HOSTS = "hosts"
     """Workers are started by the job's launcher, on the hosts that the rendezvous server lists."""
+    ETCD = RdzvBackend.ETCD.value
+    """In the user's etcd, by the library's backend elastic-etcd. The controller does not look into it: it counts pods."""
+
+    @property
+    def needs_library(self) -> bool:
+        """Whether the workers need elastic_worker."""
+        return self in (RendezvousBackend.OURS, RendezvousBackend.ETCD)
 
 
 def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:

@@ -1,22 +1,24 @@
-"""Brings elastic_worker into the workers that meet at the rendezvous server, and decides what happens where an image cannot take it:
+"""Brings elastic_worker into the workers that meet at the rendezvous server or in an etcd. Where an image cannot take it, it decides that
 the pods are made again with c10d.
 """
 
 import base64
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from controller.deciding.actions import Forget, JobEvent, Plan, normal, warning
 from controller.deciding.job_view import JobView
 from controller.deciding.objects.ownership import owned_metadata
+from controller.deciding.rendezvous import etcd
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.creation_backoff import LONGEST_MESSAGE, WAITS
 from controller.watching.snapshot import Pod
 from elastic.api.job import ElasticStatus, Job, Object
 from elastic.api.rendezvous_choice import obstacle_to_library
 from elastic.api.words import RdzvBackend
-from rendezvous.delivery import CA_KEY, INIT_CONTAINER, TOKEN_KEY, Delivery, deliver, is_undeliverable
+from rendezvous.delivery import CA_KEY, ETCD_BACKEND, INIT_CONTAINER, TOKEN_KEY, Delivery, deliver, is_undeliverable
 
 LAUNCHER_TOKEN_KEY = "launcher-token"
 
@@ -26,19 +28,22 @@ def secret_name(job: Job) -> str:
 
 
 def secret(view: JobView) -> Iterator[Object]:
-    """The token by which the rendezvous server knows the workers, or the launcher, and the CA by which they know the server."""
+    """The token by which the rendezvous server knows the workers, or the launcher, and the CA by which they know the server. In an etcd the
+    token seals the job's records.
+    """
     job, rendezvous = view.job, view.snapshot.settings.rendezvous
-    if rendezvous is None or view.backend not in (RendezvousBackend.OURS, RendezvousBackend.HOSTS):
+    if rendezvous is None or view.backend not in (RendezvousBackend.OURS, RendezvousBackend.ETCD, RendezvousBackend.HOSTS):
         return
     is_launchers = view.backend is RendezvousBackend.HOSTS
-    token = {LAUNCHER_TOKEN_KEY: view.snapshot.launcher_token} if is_launchers else {TOKEN_KEY: view.snapshot.token}
-    data = {**token, CA_KEY: rendezvous.ca}
+    data = {LAUNCHER_TOKEN_KEY: view.snapshot.launcher_token} if is_launchers else {TOKEN_KEY: view.snapshot.token}
+    if view.backend is not RendezvousBackend.ETCD:
+        data[CA_KEY] = rendezvous.ca
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
     yield {"apiVersion": "v1", "kind": "Secret", "metadata": owned_metadata(job, secret_name(job)), "type": "Opaque", "data": encoded}
 
 
 def delivered(view: JobView, pod: Object, index: int) -> Object:
-    """The worker's pod with all that torchrun needs to meet its peers at our server."""
+    """The worker's pod with all that torchrun needs to meet its peers at our server or in an etcd."""
     job, settings = view.job, view.snapshot.settings
     assert settings.rendezvous is not None
     delivery = Delivery(
@@ -49,6 +54,8 @@ def delivered(view: JobView, pod: Object, index: int) -> Object:
         secret=secret_name(job),
         container=job.kind.container,
     )
+    if view.backend is RendezvousBackend.ETCD:
+        delivery = replace(delivery, backend=ETCD_BACKEND, endpoint=etcd.endpoint(job), etcd_secret=etcd.secret_name(job))
     return deliver(pod, delivery)
 
 
@@ -81,11 +88,11 @@ def wait_in_words(view: JobView) -> str:
 def fall_back_to_c10d(view: JobView) -> Plan | None:
     """A worker's image cannot take our library: all workers are made again with c10d. It costs the job no restart."""
     job = view.job
-    if view.backend is not RendezvousBackend.OURS or not (reason := _undeliverable(job, view.snapshot.pods)):
+    if not view.backend.needs_library or not (reason := _undeliverable(job, view.snapshot.pods)):
         return None
     message = f"{job.kind.name} {job.metadata.name} restarts with rdzvBackend c10d, because its image cannot load the library: {reason}"
-    elastic = replace(view.status.elastic or ElasticStatus(), backend=RdzvBackend.C10D.value, leaving=())
-    return Plan((Forget(),), replace(view.status, elastic=elastic), (*view.news, warning("OtherRendezvous", message)))
+    elastic = structs.replace(view.status.elastic or ElasticStatus(), backend=RdzvBackend.C10D.value, leaving=())
+    return Plan((Forget(),), structs.replace(view.status, elastic=elastic), (*view.news, warning("OtherRendezvous", message)))
 
 
 def _undeliverable(job: Job, pods: Sequence[Pod]) -> str:

@@ -16,7 +16,7 @@ def group_of(view: JobView) -> str:
     job, backend = view.job, view.backend
     if view.restarts_as_a_whole:
         return gang_restart.name_of(job)
-    if backend is RendezvousBackend.OURS or job.elastic is None:
+    if backend.needs_library or job.elastic is None:
         return backend.value
     is_unbounded = job.elastic.min_replicas is None and job.elastic.max_replicas is None
     words = [backend.value, c10d_store.run_of_store(job, view.snapshot)] if backend is RendezvousBackend.STORE else []

@@ -1,0 +1,154 @@
+"""Elastic jobs that meet in their user's etcd: what their pods get, what users hear, and how such a job ends."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from job_builders import OURS, PLAIN, Cluster, elastic_job, pod_for, reasons, snapshot
+
+from controller.deciding.rendezvous import etcd
+from controller.watching.snapshot import Phase
+from elastic.api.job import Job
+from elastic_worker.etcd import last_words, settings
+from rendezvous import delivery
+
+AT_ETCD = {"rdzvBackend": "etcd", "rdzvHost": "etcd-0.storage, etcd-1.storage:2380", "maxRestarts": 4}
+
+
+def of_etcd(**policy: Any) -> Job:
+    return elastic_job(3, elastic=AT_ETCD | policy)
+
+
+def environment(job: Job) -> dict[str, Any]:
+    made = pod_for(job, "Worker", 0, snapshot(settings=OURS))
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in made["spec"]["containers"][0]["env"]}
+
+
+def test_workers_get_the_library_and_meet_in_the_etcd() -> None:
+    variables = environment(of_etcd())
+    assert variables["PET_RDZV_BACKEND"] == "elastic-etcd"
+    assert variables["PET_RDZV_ENDPOINT"] == "etcd-0.storage:2379,etcd-1.storage:2380"
+    assert variables["PET_RDZV_ID"] == "job-uid"
+    assert variables["PET_MAX_RESTARTS"] == delivery.MAX_RESTARTS, "torch's own count is out of reach"
+    assert variables["PET_RDZV_CONF"] == "max_restarts=4,grace=30"
+    assert variables["ELASTIC_TOKEN"] == {"secretKeyRef": {"name": "train-elastic", "key": "token"}}
+    assert "ELASTIC_CA" not in variables
+    made = pod_for(of_etcd(), "Worker", 0, snapshot(settings=OURS))
+    assert made["spec"]["initContainers"][-1]["name"] == delivery.INIT_CONTAINER
+    assert "readinessGates" not in made["spec"], "nobody could say that a worker is in the world"
+
+
+def test_the_backend_reads_what_the_controller_writes() -> None:
+    variables = environment(of_etcd(rdzvConf=[{"key": "last_call_timeout", "value": "7"}], sizeStep=2, minReplicas=2, maxReplicas=6))
+    conf = dict(entry.split("=") for entry in variables["PET_RDZV_CONF"].split(","))
+    least, most = (int(bound) for bound in variables["PET_NNODES"].split(":"))
+    own = settings.read({}, conf, endpoint=variables["PET_RDZV_ENDPOINT"], job="job-uid", nodes=(least, most), local_address="10.0.0.1")
+    assert own.rules.sizes == (2, 4, 6)
+    assert (own.rules.max_restarts, own.rules.last_call_s, own.rules.grace_s) == (4, 7, 30)
+    assert set(delivery.ETCD_LOGIN) == {settings.USER, settings.PASSWORD, settings.CA, settings.CERT, settings.KEY}
+    assert delivery.CLOSED_PREFIX == last_words.PREFIX
+
+
+def test_the_users_own_settings_win() -> None:
+    variables = environment(of_etcd(rdzvConf=[{"key": "max_restarts", "value": "9"}]))
+    assert variables["PET_RDZV_CONF"] == "max_restarts=9,grace=30"
+
+
+def test_login_and_certificates_come_from_the_users_secret_as_far_as_it_has_them() -> None:
+    variables = environment(of_etcd(rdzvSecret="etcd-login"))
+    assert variables["ELASTIC_ETCD_PASSWORD"] == {"secretKeyRef": {"name": "etcd-login", "key": "password", "optional": True}}
+    assert variables["ELASTIC_ETCD_CA"] == {"secretKeyRef": {"name": "etcd-login", "key": "ca.crt", "optional": True}}
+    assert not [name for name in environment(of_etcd()) if name.startswith("ELASTIC_ETCD")]
+
+
+def test_the_jobs_own_secret_holds_the_token_alone() -> None:
+    cluster = Cluster(of_etcd(), settings=OURS)
+    cluster.settle()
+    assert set(cluster.owned["Secret", "train-elastic"].raw["data"]) == {"token"}
+
+
+def test_the_job_runs_keeps_its_backend_and_no_server_hears_of_it() -> None:
+    cluster = Cluster(of_etcd(), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.state() == "Running"
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.backend == "etcd"
+    assert cluster.told == []
+    assert {one.group for one in cluster.pods.values()} == {"etcd"}
+    cluster.delete("train-worker-1")
+    cluster.settle()
+    assert len(cluster.pods) == 3
+
+
+def test_a_job_that_began_at_torchs_own_handler_stays_there() -> None:
+    cluster = Cluster(of_etcd(), settings=PLAIN)
+    cluster.settle()
+    before = cluster.names()
+    cluster.settings = OURS
+    cluster.settle()
+    assert cluster.names() == before
+    assert {one.group for one in cluster.pods.values()} == {""}
+
+
+def test_a_rendezvous_that_its_agents_closed_ends_the_job_with_their_words() -> None:
+    cluster = Cluster(of_etcd(), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    words = "a worker of train-worker-0 ended with status 3, and all 4 restarts that max_restarts allows are used up"
+    ended = cluster.pods["train-worker-1"]
+    message = f"{last_words.PREFIX} job-uid: {words}"
+    cluster.pods["train-worker-1"] = replace(ended, containers=(replace(ended.containers[0], restarts=1, last_message=message),))
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    assert cluster.job.status.conditions[-1].message.endswith(f"its group ended: {words}")
+
+
+def test_another_jobs_words_in_a_pod_end_nothing() -> None:
+    cluster = Cluster(of_etcd(), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    running = cluster.pods["train-worker-1"]
+    message = f"{last_words.PREFIX} another-uid: x"
+    cluster.pods["train-worker-1"] = replace(running, containers=(replace(running.containers[0], last_message=message),))
+    cluster.settle()
+    assert cluster.state() == "Running"
+
+
+def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d() -> None:
+    cluster = Cluster(of_etcd(), settings=OURS)
+    cluster.settle()
+    cluster.set("train-worker-1", Phase.RUNNING, code=delivery.UNDELIVERABLE_STATUS)
+    broken = cluster.pods["train-worker-1"]
+    message = f"{delivery.UNDELIVERABLE_PREFIX} job-uid: torch 2.4 is too old"
+    cluster.pods["train-worker-1"] = replace(broken, containers=(replace(broken.containers[0], message=message),))
+    cluster.settle()
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.backend == "c10d"
+    assert {one.group.partition("-")[0] for one in cluster.pods.values()} == {"c10d"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({}, ""),
+        ({"rdzvBackend": "etcd-v2"}, "elasticPolicy.rdzvBackend is etcd-v2: workers meet over etcd's v3 API, as with etcd"),
+        ({"rdzvHost": None}, "elasticPolicy.rdzvBackend is etcd and rdzvHost names no etcd; set rdzvHost and rdzvPort"),
+        ({"workerLibrary": "None"}, "torch's own handler is used, which needs python-etcd in the image"),
+    ],
+)
+def test_one_remark_says_what_users_must_know(policy: dict[str, Any], words: str) -> None:
+    job = elastic_job(3, elastic={key: value for key, value in (AT_ETCD | policy).items() if value is not None})
+    remark = etcd.remark(job, OURS)
+    assert remark.startswith(words) or words in remark
+    assert bool(remark) == bool(words)
+    cluster = Cluster(job, settings=OURS)
+    assert ("EtcdRendezvous" in reasons([cluster.round()])) == bool(words)
+    assert remark in cluster.job.status.conditions[-1].message
+
+
+def test_without_a_library_to_deliver_torchs_own_handler_is_used() -> None:
+    variables = {entry["name"]: entry["value"] for entry in pod_for(of_etcd(), "Worker", 0, snapshot())["spec"]["containers"][0]["env"]}
+    assert variables["PET_RDZV_BACKEND"] == "etcd"
