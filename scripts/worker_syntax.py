@@ -10,6 +10,8 @@ import pathlib
 import sys
 
 ALLOWED = {"torch", "elastic_worker", "numpy"}
+ALLOWED_IN = {"elastic_worker/horovod/driver.py": {"horovod"}}
+"""It runs in horovodrun's own Python."""
 
 
 def imported(tree: ast.Module) -> set[str]:
@@ -30,7 +32,7 @@ def main() -> int:
         except SyntaxError as error:
             problems.append(f"{path}:{error.lineno}: not Python 3.9: {error.msg}")
             continue
-        foreign = imported(tree) - set(sys.stdlib_module_names) - ALLOWED
+        foreign = imported(tree) - set(sys.stdlib_module_names) - ALLOWED - ALLOWED_IN.get(str(path), set())
         if foreign:
             problems.append(f"{path}: imports {', '.join(sorted(foreign))}; only the standard library and torch are in users' images")
     print("\n".join(problems) or "worker: parses as Python 3.9, imports only the standard library and torch")

@@ -13,9 +13,10 @@ from controller.frameworks.mpi_hosts import LAUNCHER, launcher_name, with_volume
 from controller.watching.snapshot import Pod
 from elastic.api.job import Job, Leaving, Object
 from elastic.api.kinds import WORKER
-from elastic.api.words import MpiTransport
+from elastic.api.words import MpiTransport, WorkerLibrary
 from elastic.membership.hosts import Host
 from rendezvous.delivery import CA_KEY
+from rendezvous.launcher_delivery import deliver
 
 VOLUME, FOLDER = "elastic-hosts", "/etc/elastic-training"
 TOKEN_FILE = "token"
@@ -80,18 +81,26 @@ def launcher_has_gpu(job: Job) -> bool:
 
 
 def with_access(view: JobView, spec: Object) -> None:
-    """Gives a launcher's pod the token and the CA with which it asks for the list."""
+    """Gives a launcher's pod the token and the CA with which it asks for the list, and our library, which does so within horovodrun."""
     if not is_chosen(view):
         return
     items = [{"key": LAUNCHER_TOKEN_KEY, "path": TOKEN_FILE}, {"key": CA_KEY, "path": CA_KEY}]
     with_volume(spec, {"name": VOLUME, "secret": {"secretName": secret_name(view.job), "items": items}}, at=FOLDER)
+    policy = view.job.elastic
+    if policy is not None and policy.worker_library is not WorkerLibrary.NONE:
+        deliver(spec, job_uid=view.job.metadata.uid, image=view.snapshot.settings.worker_image, hosts_url=hosts_url(view))
+
+
+def hosts_url(view: JobView) -> str:
+    rendezvous = view.snapshot.settings.rendezvous
+    assert rendezvous is not None
+    return f"https://{rendezvous.endpoint}/v1/jobs/{view.job.metadata.uid}/hosts"
 
 
 def script(view: JobView) -> str:
     """`discover_hosts.sh`: asks for the list, or prints these names where there is nobody to ask."""
     job, settings = view.job, view.snapshot.settings
-    assert settings.rendezvous is not None
-    head = {"url": f"https://{settings.rendezvous.endpoint}/v1/jobs/{job.metadata.uid}/hosts", "at": FOLDER}
+    head = {"url": hosts_url(view), "at": FOLDER}
     head |= {"bound": str(FIRST_ANSWER_S), "job": job.metadata.uid}
     own = (f"#= {address(job, name, settings.cluster_domain)}:{job.options.slots_per_worker}" for name in listed(view))
     lines = ["#!/bin/sh", *(f"{key}={shlex.quote(value)}" for key, value in head.items()), _remote(job), SCRIPT, *own]

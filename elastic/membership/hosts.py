@@ -85,13 +85,13 @@ class HostState(Message, frozen=True):
 
 
 class HostVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A host in the JSON answer: whether it is on the list, and why. is_proven: the launcher has run a command there."""
+    """A host in the JSON answer: whether it is on the list, and why. unproven: it is ready, and the launcher should run a command there."""
 
     name: str
     uid: str
     slots: int
     listed: bool
-    is_proven: bool
+    unproven: bool
     reason: str
 
 

@@ -23,10 +23,19 @@ def deliver(destination: str) -> None:
     shutil.copytree(PACKAGE, draft, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.rmtree(package, ignore_errors=True)
     os.rename(draft, package)
+    _install(os.path.join(package, "horovod", "horovodrun"), os.path.join(destination, "bin"))
     information = os.path.join(destination, "{}-{}.dist-info".format(DISTRIBUTION.replace("-", "_"), VERSION))
     os.makedirs(information, exist_ok=True)
     _write(os.path.join(information, "METADATA"), METADATA.format(DISTRIBUTION, VERSION))
     _write(os.path.join(information, "entry_points.txt"), ENTRY_POINTS)
+
+
+def _install(program: str, folder: str) -> None:
+    """Copies a program, which a wheel may hold without its right to be run."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, os.path.basename(program))
+    shutil.copyfile(program, path)
+    os.chmod(path, 0o755)
 
 
 def _write(path: str, text: str) -> None:

@@ -187,14 +187,14 @@ def state(job: HostJob) -> HostState:
 
 def answer(job: HostJob, version: str) -> HostList:
     """The JSON answer to a launcher or a person."""
-    listed = {entry.uid for entry in job.listed}
+    listed, to_prove = {entry.uid for entry in job.listed}, {uid for _, uid in unproven(job)}
     hosts = tuple(
         HostVerdict(
             name=host.name,
             uid=host.uid,
             slots=host.slots,
             listed=host.uid in listed,
-            is_proven=is_proven(job, host),
+            unproven=host.uid in to_prove,
             reason=job.reasons.get(host.uid, ""),
         )
         for host in (job.facts.hosts if job.facts is not None else ())

@@ -1,0 +1,1 @@
+"""Runs horovodrun in the launcher of an elastic MPIJob with the rendezvous server's list of hosts."""

@@ -1,0 +1,139 @@
+"""Keeps the launcher's view of its hosts: one thread waits for the server's next list, another one reports what the driver does.
+Horovod's own thread only reads the newest list, and never waits for the network but for the first one.
+"""
+
+import threading
+import time
+import typing
+import uuid
+
+from elastic_worker.horovod.proofs import Proofs
+from elastic_worker.horovod.server import Answer, Host, Unavailable
+
+FIRST_LIST_S = 60.0
+REPORT_EVERY_S = 5.0  # a launcher that is silent for 20 s counts as one that does not report
+AGAIN_S = 0.5
+
+
+class Asked(typing.Protocol):
+    """What is needed of elastic_worker.horovod.server.Server."""
+
+    def read(self, after: str = "") -> Answer: ...
+
+    def report(self, report: typing.Mapping[str, typing.Any]) -> Answer: ...
+
+
+class Hosts:
+    def __init__(
+        self,
+        server: Asked,
+        command: typing.Callable[[str], str],
+        fall_back: typing.Callable[[], typing.Dict[str, int]],
+        log: typing.Callable[[str], None],
+        first_list_s: float = FIRST_LIST_S,
+    ) -> None:
+        """`command` gives the shell command that runs `true` in a host; `fall_back` the hosts where the server never answers."""
+        self._server = server
+        self._fall_back = fall_back
+        self._log = log
+        self._first_list_s = first_list_s
+        self._launcher = uuid.uuid4().hex
+        self._has_news = threading.Event()
+        self._proofs = Proofs(command, self._has_news.set)
+        self._lock = threading.Lock()
+        self._listed: typing.Optional[typing.Dict[str, int]] = None
+        self._has_list = threading.Event()
+        self._assigned: typing.List[str] = []
+        self._assignment, self._size = 0, 0
+        self._workers: typing.Dict[str, int] = {}
+        self._trouble = ""
+
+    def start(self) -> None:
+        for target in (self._follow, self._send):
+            threading.Thread(target=target, daemon=True).start()
+
+    # What Horovod's driver asks and does.
+
+    def find_available_hosts_and_slots(self) -> typing.Dict[str, int]:
+        """The newest list. Until the first one it waits, then it falls back."""
+        if not self._has_list.wait(self._first_list_s):
+            self._first_list_s = 0.0
+            return self._fall_back()
+        with self._lock:
+            assert self._listed is not None
+            return dict(self._listed)
+
+    def assigned(self, hosts: typing.Iterable[str], size: int) -> None:
+        """The driver has assigned ranks to these hosts."""
+        with self._lock:
+            self._assigned, self._size = sorted(hosts), size
+            self._assignment += 1
+        self._has_news.set()
+
+    def started(self, host: str) -> None:
+        """A worker process is about to start on the host."""
+        with self._lock:
+            self._workers[host] = self._workers.get(host, 0) + 1
+        self._has_news.set()
+
+    def ended(self, host: str) -> None:
+        with self._lock:
+            self._workers[host] -= 1
+            if not self._workers[host]:
+                del self._workers[host]
+        self._has_news.set()
+
+    # The two threads.
+
+    def _follow(self) -> None:
+        version = ""
+        while True:
+            try:
+                answer = self._server.read(version)
+            except Unavailable as error:
+                self._say("the rendezvous server gives no list of hosts: {}".format(error))
+                version = ""
+                time.sleep(AGAIN_S)
+                continue
+            version = answer.version
+            self.take(answer)
+
+    def take(self, answer: Answer) -> None:
+        """A list that cannot be used changes nothing: Horovod would take an empty one for the loss of all its hosts."""
+        self._proofs.keep([host.uid for host in answer.hosts])
+        for host in answer.hosts:
+            if host.unproven:
+                self._proofs.prove(host.name, host.uid)
+        if answer.error:
+            self._say(answer.error)
+            return
+        self._say("")
+        self._use([host for host in answer.hosts if host.listed])
+
+    def _use(self, hosts: typing.Sequence[Host]) -> None:
+        listed = {host.name: host.slots for host in hosts}
+        with self._lock:
+            is_other, self._listed = listed != self._listed, listed
+        if is_other:
+            self._log("hosts: {}".format(", ".join("{}:{}".format(*item) for item in sorted(listed.items()))))
+        self._has_list.set()
+
+    def _send(self) -> None:
+        while True:
+            self._has_news.wait(REPORT_EVERY_S)
+            self._has_news.clear()
+            try:
+                self._server.report(self._report())
+            except Unavailable:
+                time.sleep(AGAIN_S)  # the other thread says why
+                self._has_news.set()
+
+    def _report(self) -> typing.Dict[str, typing.Any]:
+        with self._lock:
+            known = {"assigned": list(self._assigned), "working": sorted(self._workers), "assignment": self._assignment, "size": self._size}
+        return {"launcher": self._launcher, "proven": self._proofs.proven, **known}
+
+    def _say(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            self._log(trouble)
+        self._trouble = trouble

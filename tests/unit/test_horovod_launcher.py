@@ -1,0 +1,213 @@
+"""What comes before horovodrun in the launcher of an elastic MPIJob: which flags it adds, what it reports, and what it leaves alone."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic_worker.horovod import flags
+from elastic_worker.horovod.hosts import Hosts
+from elastic_worker.horovod.server import Answer, Host, Unavailable, _answer
+from elastic_worker.startup.deliver import deliver as copy_library
+from rendezvous.launcher_delivery import WRAPPER, deliver
+
+DISCOVERS = "--host-discovery-script=/etc/mpi/discover_hosts.sh"
+ADDED = ["--network-interface", "eth0", "--blacklist-cooldown-range", "1", "60", "--gloo-timeout-seconds", "60"]
+
+
+def test_elastic_training_in_pods_gets_the_flags_without_which_it_does_not_survive() -> None:
+    assert flags.completed([DISCOVERS, "python", "train.py"], {}, "eth0") == [*ADDED, DISCOVERS, "python", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("own", "kept"),
+    [
+        (["--network-interfaces=net1"], ADDED[2:]),
+        (["--blacklist-cooldown-range", "5", "20"], [*ADDED[:2], *ADDED[5:]]),
+        (["--gloo-timeout-seconds=5"], ADDED[:5]),
+        (["--config-file", "own.yaml"], []),
+    ],
+)
+def test_the_users_own_flags_stand(own: list[str], kept: list[str]) -> None:
+    assert flags.completed([DISCOVERS, *own], {}, "eth0") == [*kept, DISCOVERS, *own]
+
+
+def test_the_users_own_variable_and_a_launcher_without_that_interface_stand_too() -> None:
+    assert flags.completed([DISCOVERS], {"HOROVOD_GLOO_TIMEOUT_SECONDS": "5"}, "") == [*ADDED[2:5], DISCOVERS]
+
+
+def test_a_static_run_gets_no_flags() -> None:
+    assert flags.completed(["-np", "2", "python", "train.py"], {}, "eth0") == ["-np", "2", "python", "train.py"]
+
+
+class Served:
+    """Answers as a server would, and keeps the reports."""
+
+    def __init__(self) -> None:
+        self.reports: list[Mapping[str, Any]] = []
+        self.answer: Answer | None = None
+        self._changed = threading.Condition()
+
+    def give(self, *hosts: Host, error: str = "") -> None:
+        with self._changed:
+            number = int(self.answer.version) + 1 if self.answer else 1
+            self.answer = Answer(str(number), list(hosts), error)
+            self._changed.notify_all()
+
+    def read(self, after: str = "") -> Answer:
+        with self._changed:
+            self._changed.wait_for(lambda: self.answer is not None and self.answer.version != after, timeout=2)
+            if self.answer is None:
+                raise Unavailable("the server is away")
+            return self.answer
+
+    def report(self, report: Mapping[str, Any]) -> Answer:
+        self.reports.append(report)
+        return self.read()
+
+
+def host(name: str, *, listed: bool = True, unproven: bool = False) -> Host:
+    return Host(name, f"uid-{name}", 2, listed, unproven)
+
+
+def until(claim: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def started(served: Served, *, first_list_s: float = 20.0, command: Callable[[str], str] = lambda name: "true") -> Hosts:
+    hosts = Hosts(served, command, lambda: {"fallen-back": 1}, lambda text: None, first_list_s)
+    hosts.start()
+    return hosts
+
+
+def test_the_driver_gets_the_newest_list_and_never_an_empty_one_for_trouble() -> None:
+    served = Served()
+    hosts = started(served)
+    served.give(host("w0"), host("w1", listed=False))
+    assert hosts.find_available_hosts_and_slots() == {"w0": 2}
+    served.give(host("w0"), host("w1"))
+    until(lambda: hosts.find_available_hosts_and_slots() == {"w0": 2, "w1": 2})
+    served.give(host("w0", listed=False), error="no host can be listed yet")
+    served.give(host("w0", listed=False), error="no host can be listed yet")
+    time.sleep(0.1)
+    assert hosts.find_available_hosts_and_slots() == {"w0": 2, "w1": 2}
+
+
+def test_without_a_first_list_the_script_is_asked_until_there_is_one() -> None:
+    served = Served()
+    hosts = started(served, first_list_s=0.1)
+    assert hosts.find_available_hosts_and_slots() == {"fallen-back": 1}
+    served.give(host("w0"))
+    until(lambda: hosts.find_available_hosts_and_slots() == {"w0": 2})
+
+
+def test_what_the_driver_does_is_reported_as_a_whole(tmp_path: Path) -> None:
+    served = Served()
+    served.give(host("w0", listed=False, unproven=True))
+    noted = tmp_path / "noted"
+    hosts = started(served, command=lambda name: f"echo {name} >>{noted}")
+    until(lambda: bool(served.reports) and served.reports[-1]["proven"] == ["uid-w0"])
+    assert noted.read_text() == "w0\n"
+    hosts.assigned(["w0"], 2)
+    hosts.started("w0")
+    hosts.started("w0")
+    hosts.ended("w0")
+    expected = {"assigned": ["w0"], "working": ["w0"], "assignment": 1, "size": 2, "proven": ["uid-w0"]}
+    until(lambda: {key: served.reports[-1][key] for key in expected} == expected)
+    hosts.ended("w0")
+    until(lambda: served.reports[-1]["working"] == [])
+    assert len({report["launcher"] for report in served.reports}) == 1
+
+
+def test_a_host_that_cannot_be_reached_is_tried_again_and_not_called_proven(tmp_path: Path) -> None:
+    served, noted = Served(), tmp_path / "noted"
+    served.give(host("w0", listed=False, unproven=True))
+    started(served, command=lambda name: f"echo {name} >>{noted}; false")
+    until(noted.exists)
+    time.sleep(1.2)
+    served.give(host("w0", listed=False, unproven=True))
+    until(lambda: noted.read_text().count("w0") >= 2)
+    assert all(report["proven"] == [] for report in served.reports)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"5", b'{"hosts": 1}', b'{"hosts": [{"name": 5}], "version": "v"}', b'{"error": "no"}'])
+def test_an_answer_that_cannot_be_read_is_told_as_such(text: bytes) -> None:
+    with pytest.raises(Unavailable):
+        _answer(503, text)
+
+
+def test_a_name_that_a_shell_would_misread_is_left_out() -> None:
+    fields = b'"uid": "u", "slots": 1, "listed": true, "unproven": false'
+    text = b'{"version": "v", "hosts": [{"name": "w0;reboot", ' + fields + b'}, {"name": "w1", ' + fields + b"}]}"
+    assert [found.name for found in _answer(200, text).hosts] == ["w1"]
+
+
+class Image:
+    """A launcher's container with the library, and a horovodrun that says how it was called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.library, self.bin = folder / "library", folder / "bin"
+        copy_library(str(self.library))
+        (self.library / "elastic_worker/horovod/run.py").write_text("import os, sys; print('ours', sys.argv[1:], os.environ['PATH'])\n")
+        self.bin.mkdir()
+        self.put("horovodrun", f"#!{sys.executable}\nimport os, sys; print('plain', sys.argv[1:], os.environ['PATH'])\n")
+
+    def put(self, name: str, text: str) -> Path:
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+        return self.bin / name
+
+    def run(self, *command: str) -> str:
+        environment = {"PATH": f"{self.bin}:/usr/bin:/bin", "ELASTIC_LIBRARY": str(self.library)}
+        done = subprocess.run(["/bin/sh", "-c", WRAPPER, "elastic", *command], env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    return Image(tmp_path)
+
+
+def test_horovodrun_is_ours_however_the_command_calls_it_and_path_is_the_users_again(image: Image) -> None:
+    path = f"{image.bin}:/usr/bin:/bin"
+    assert image.run("horovodrun", "-np", "1") == f"ours ['-np', '1'] {path}"
+    assert image.run(str(image.bin / "horovodrun"), "-np", "1") == f"ours ['-np', '1'] {path}"
+    assert image.run("sh", "-c", "horovodrun -np 1") == f"ours ['-np', '1'] {path}"
+
+
+def test_anything_else_is_left_alone(image: Image) -> None:
+    assert image.run("echo", "mpirun") == "mpirun"
+
+
+def test_an_interpreter_that_is_too_old_for_us_runs_horovodrun_as_it_is(image: Image) -> None:
+    old = image.put("old-python", f'#!/bin/sh\n[ "$1" = -c ] && exit 1\nexec {sys.executable} "$@"\n')
+    image.put("horovodrun", f"#!{old}\nimport sys; print('plain', sys.argv[1:])\n")
+    assert image.run("horovodrun", "-np", "1").startswith("plain")
+
+
+def test_the_launcher_keeps_what_the_user_wrote_and_one_without_a_command_stays_as_it_is() -> None:
+    spec: dict[str, Any] = {"containers": [{"name": "mpi", "command": ["horovodrun"], "args": ["-np", "1"], "env": [{"name": "A"}]}]}
+    deliver(spec, job_uid="0d9f", image="elastic:1", hosts_url="https://rdzv:8443/v1/jobs/0d9f/hosts")
+    first = spec["containers"][0]
+    assert (first["command"][-1], first["args"]) == ("horovodrun", ["-np", "1"])
+    assert [entry["name"] for entry in first["env"]] == ["A", "ELASTIC_LIBRARY", "ELASTIC_HOSTS_URL"]
+    folder = "/tmp/elastic-0d9f-launcher"
+    assert spec["initContainers"][0]["command"][-1] == folder == first["volumeMounts"][0]["mountPath"]
+    plain: dict[str, Any] = {"containers": [{"name": "mpi", "args": ["horovodrun"]}]}
+    before = repr(plain)
+    deliver(plain, job_uid="0d9f", image="elastic:1", hosts_url="u")
+    assert repr(plain) == before
+
+
+def test_the_programs_right_to_be_run_does_not_depend_on_how_the_package_came(image: Image) -> None:
+    assert os.access(image.library / "bin/horovodrun", os.X_OK)
