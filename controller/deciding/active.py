@@ -75,7 +75,7 @@ def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lo
         case RendezvousBackend.HOSTS:
             return host_list.recorded(view, elastic, leaving=replicas.leaving)
         case RendezvousBackend.STORE:
-            return c10d_recovery.with_c10d_world(view, elastic, replicas.to_delete)
+            return c10d_recovery.with_c10d_world(view, elastic, replicas.surplus)
         case RendezvousBackend.ETCD:
             return replace(elastic, backend=view.backend.value)
         case RendezvousBackend.NONE if view.restarts_as_a_whole:

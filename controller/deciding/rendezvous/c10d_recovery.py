@@ -74,6 +74,14 @@ def _leaving(snapshot: Snapshot, known: Sequence[Leaving], surplus: Sequence[Pod
     return with_leaving([entry for entry in known if entry.uid in going], new)
 
 
+def known_to_leave(view: JobView, surplus: Sequence[Pod]) -> tuple[Pod, ...]:
+    """The surplus pods that may be deleted: not before their leaving stands in the status, or the next controller would take their end for
+    a disruption."""
+    stored = view.job.status.elastic.leaving if view.job.status.elastic is not None else ()
+    leaving = {entry.uid for entry in stored}
+    return tuple(pod for pod in surplus if pod.uid in leaving)
+
+
 def restart_on_fresh_store(view: JobView) -> Plan | None:
     """A loss has made torch close its rendezvous: the store is deleted, and the group is made again at a fresh one, uncharged."""
     job = view.job

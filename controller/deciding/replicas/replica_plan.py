@@ -10,7 +10,7 @@ from controller.deciding.actions import SetExpectation
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import gang_restart
 from controller.deciding.objects.pods import replica_name
-from controller.deciding.rendezvous import departures, host_list
+from controller.deciding.rendezvous import c10d_recovery, departures, host_list
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import expectation
 from controller.deciding.replicas import pod_revision, replica_slots, slot_assignment
@@ -25,13 +25,14 @@ ReplicaSlot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlan:
-    """`filled` slots have a pod or get one now, `missing` ones get it now; `to_delete` pods go now; `leaving` are told now or were
-    before.
+    """`filled` slots have a pod or get one now, `missing` ones get it now; `to_delete` pods go now; `surplus` are all that are
+    to go from c10d's store; `leaving` are told now or were before.
     """
 
     filled: tuple[ReplicaSlot, ...] = ()
     missing: tuple[ReplicaSlot, ...] = ()
     to_delete: tuple[Pod, ...] = ()
+    surplus: tuple[Pod, ...] = ()
     leaving: tuple[Leaving, ...] = ()
     expectations: tuple[SetExpectation, ...] = ()
 
@@ -48,6 +49,7 @@ def plan_replicas(view: JobView) -> ReplicaPlan:
         filled=tuple(slot for part in parts for slot in part.filled),
         missing=tuple(slot for part in parts for slot in part.missing if may_start and framework.can_create(view, slot[0])),
         to_delete=tuple(pod for part in parts for pod in part.to_delete),
+        surplus=tuple(pod for part in parts for pod in part.surplus),
         leaving=tuple(entry for part in parts for entry in part.leaving),
         expectations=tuple(word for part in parts for word in part.expectations),
     )
@@ -57,14 +59,18 @@ def _part(view: JobView, pods: Sequence[Pod], *, type: str) -> ReplicaPlan:
     """What becomes of one replica type. Which worker can be missed depends on where workers meet."""
     if type == WORKER and view.backend in (RendezvousBackend.OURS, RendezvousBackend.HOSTS):
         return _members(view, pods)
-    if type == WORKER and view.backend is RendezvousBackend.STORE:
+    is_at_store = type == WORKER and view.backend is RendezvousBackend.STORE
+    if is_at_store:
         assigned = _at_store(view, pods)
     elif type == WORKER:
         assigned = replica_slots.of_workers(view)
     else:
         assigned = slot_assignment.in_places(view.job.replicas[type].replicas, pods)
     return ReplicaPlan(
-        filled=_filled(type, assigned), missing=tuple((type, index) for index in assigned.missing), to_delete=assigned.surplus
+        filled=_filled(type, assigned),
+        missing=tuple((type, index) for index in assigned.missing),
+        to_delete=c10d_recovery.known_to_leave(view, assigned.surplus) if is_at_store else assigned.surplus,
+        surplus=assigned.surplus if is_at_store else (),
     )
 
 
