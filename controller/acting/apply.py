@@ -108,10 +108,13 @@ class Applier:
             # Untold members must not lose their pods: these go in the reconcile after the server's answer. Everything else goes on.
             plan, outcome.is_waiting = _without_departures(plan), True
         unmade = [action for action in plan.actions if isinstance(action, Create) and action.resource == PODS]
+        not_deleted = 0
         for stage in _stages(plan.actions):
+            stage = _without_last_pods(stage, not_deleted)
             done = await self._act_all(key, job, stage, outcome)
             made = {id(action) for action, is_done in zip(stage, done, strict=True) if is_done}
             unmade = [action for action in unmade if id(action) not in made]
+            not_deleted += sum(_makes_room(action) and not is_done for action, is_done in zip(stage, done, strict=True))
             if not all(is_done for action, is_done in zip(stage, done, strict=True) if _is_needed_by_pods(action)):
                 break
         if plan.status is not None and unmade:
@@ -280,6 +283,17 @@ def _without_departures(plan: Plan) -> Plan:
 
 def _parts_with_pod(action: Action) -> bool:
     return isinstance(action, Delete) and action.resource == PODS
+
+
+def _makes_room(action: Action) -> bool:
+    return isinstance(action, Delete) and action.makes_room
+
+
+def _without_last_pods(stage: list[Action], count: int) -> list[Action]:
+    """The stage without so many of the pods that it creates."""
+    pods = [action for action in stage if isinstance(action, Create) and action.resource == PODS]
+    without = {id(action) for action in pods[max(0, len(pods) - count) :]}
+    return [action for action in stage if id(action) not in without]
 
 
 def _is_needed_by_pods(action: Action) -> bool:

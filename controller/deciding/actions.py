@@ -44,6 +44,8 @@ class Delete:
     name: str
     uid: str
     grace_s: int | None = None
+    makes_room: bool = False
+    """A pod that this plan creates takes its place: one fewer is created as long as this one is not being deleted."""
 
 
 @dataclass(frozen=True, slots=True)

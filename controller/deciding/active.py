@@ -59,11 +59,11 @@ def keep_running(view: JobView) -> Plan:
         status = replace(status, elastic=elastic)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
     replaced = [verdict.pod for verdict in lost if verdict.pod.uid in counted]
-    going = [*replaced, *replicas.to_delete, *stale]
-    ready = readiness.of_workers(view, going=going)
+    going = [*replaced, *replicas.to_delete]
+    ready = readiness.of_workers(view, going=[*going, *stale])
     first = _first_pod_events(view) if replicas.missing else ()
     news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
-    actions = (*_actions(view, replicas, going, objects), *ready.changes)
+    actions = (*_actions(view, replicas, objects, going=going, stale=stale), *ready.changes)
     return Plan(actions, status, news, _next_look(view, replicas, ready))
 
 
@@ -88,10 +88,11 @@ def _object_changes(view: JobView) -> Iterator[Action]:
     return creation_backoff.without_waiting(objects, view.status, view.snapshot.now)
 
 
-def _actions(view: JobView, replicas: ReplicaPlan, going: list[Pod], objects: Sequence[Action]) -> Iterator[Action]:
+def _actions(view: JobView, replicas: ReplicaPlan, objects: Sequence[Action], *, going: list[Pod], stale: list[Pod]) -> Iterator[Action]:
     yield from replicas.expectations
     yield from objects
     yield from cleanup.deletions(going)
+    yield from cleanup.deletions(stale, makes_room=True)
     yield from services(view, replicas.filled)
     for type, index in creation_backoff.made_now(view, replicas.missing):
         yield Create(PODS, pod_for(view, type, index))

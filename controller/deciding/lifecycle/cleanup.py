@@ -109,9 +109,9 @@ def _stopped(job: Job, snapshot: Snapshot) -> Iterator[Action]:
             yield Update(PODS, pod.name, {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
 
 
-def deletions(pods: list[Pod]) -> Iterator[Action]:
+def deletions(pods: list[Pod], *, makes_room: bool = False) -> Iterator[Action]:
     """What is being deleted already needs no second word."""
-    return (Delete(PODS, pod.name, pod.uid) for pod in pods if not pod.is_deleting)
+    return (Delete(PODS, pod.name, pod.uid, makes_room=makes_room) for pod in pods if not pod.is_deleting)
 
 
 def services_deleted(services: Iterator[Service]) -> Iterator[Action]:
