@@ -125,6 +125,6 @@ def test_training_goes_on_after_a_worker_was_killed(cluster: LocalCluster) -> No
     outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=meanwhile)
     assert outcome.state == "Succeeded", outcome.story
     log = outcome.logs["killed-launcher"]
-    assert "Process 1 exit with status code 137" in log, outcome.story
+    assert re.search(r"Process \d exit with status code 137", log), outcome.story  # which rank it had, is chance
     assert len({step for step, _ in STEP.findall(log)}) == 400, outcome.story
     assert losses(outcome, "killed")[-1] < losses(outcome, "killed")[0] / 100
