@@ -140,6 +140,7 @@ class Listener:
             connection = Connection(accepted, address, server(), gone=self._gone, now=loop.time())
             self._add(connection)
             connection.handshake = self._begin(self._shake_hands(connection, accepted, tls))
+            connection.handshake.add_done_callback(connection.handshake_ended)
             await asyncio.sleep(self._bounds.pace_s)
 
     def _admits(self, address: str) -> bool:
@@ -155,6 +156,7 @@ class Listener:
         return False
 
     async def _shake_hands(self, connection: Connection, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
+        connection.has_begun = True
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -279,6 +281,7 @@ class Connection(asyncio.Protocol):
         self.address, self.handler, self.since = address, handler, now
         self.request: web.Request | None = None
         self.handshake: asyncio.Task[None] | None = None
+        self.has_begun = False
         self._gone = gone
         self._transport: asyncio.Transport | None = None
         self._socket = accepted
@@ -289,6 +292,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         elif self.handshake is not None:
             self.handshake.cancel()
+
+    def handshake_ended(self, handshake: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step runs none of its code: then nothing else closes the socket."""
+        if not self.has_begun:
+            self._socket.close()
 
     def is_over(self) -> bool:
         return self._transport is None or self._transport.is_closing()

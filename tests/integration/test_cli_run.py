@@ -107,7 +107,7 @@ async def test_ctrl_c_takes_away_what_the_run_has_made(cluster: LocalCluster, tm
     file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [settings, job("endless", "echo going; sleep 1000")]}))
     code, said = _interrupted(*at(cluster), str(file), once="going")
     assert code == 130, said
-    assert "interrupted: deleting what was made" in said
+    assert "interrupted: deleting what this run created" in said
     async with connect(cluster.kubeconfig) as kube:
         assert await get(kube, "endless", resource=JOBS) is None
         assert await get(kube, "endless-worker-0") is None

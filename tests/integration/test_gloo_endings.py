@@ -40,7 +40,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 
 def test_there_are_examples_to_look_at() -> None:
-    assert [path.parent.name for path in EXAMPLES] == ["pytorch-elastic", "pytorch-static"]
+    assert [path.parent.name for path in EXAMPLES] == ["pytorch-elastic", "pytorch-etcd", "pytorch-static"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.parent.name)

@@ -69,7 +69,7 @@ async def test_what_ran_stays_stopped_until_it_is_asked_for_and_starts_where_it_
         await until(lambda: sorted(starts(first)) == ["alone", "train-master-0"], "both run")
     if end == "down":
         said = elastic("down", data=data, cwd=first)
-        assert "not over" in said
+        assert "unfinished" in said
         assert "PyTorchJob default/train" in said
     else:
         state = layout.read_state()

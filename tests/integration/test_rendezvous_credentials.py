@@ -81,7 +81,7 @@ def test_a_certificate_that_does_not_fit_its_key_is_reported_and_the_old_one_ser
     assert shown(server) == old
     shutil.copy(other / "tls.crt", server.installation / "tls.crt")
     server.ca = (other / "ca.crt").read_text()
-    wait_until(lambda: "files of the installation have changed" in server.log(), what="the whole pair is taken")
+    wait_until(lambda: "files of the installation changed" in server.log(), what="the whole pair is taken")
     assert shown(server) == (other / "tls.crt").read_text().strip()
 
 
