@@ -162,6 +162,7 @@ class _Logs:
         self._kube, self._job, self._tell, self._tasks = kube, job, tell, tasks
         self._readers: dict[Run, asyncio.Task[None]] = {}
         self._running: set[Run] = set()
+        self._newest: dict[str, int] = {}
 
     async def drain(self, within_s: float) -> None:
         readers = [reader for reader in self._readers.values() if not reader.done()]
@@ -177,6 +178,7 @@ class _Logs:
         status = _container_status(pod, container)
         state = (status.get("state") or {}) if is_there else {}
         run = (pod["metadata"]["uid"], int(status.get("restartCount", 0)))
+        self._newest[run[0]] = max(run[1], self._newest.get(run[0], 0))
         self._running -= {other for other in self._running if other[0] == run[0]}
         if "running" in state:
             self._running.add(run)
@@ -188,15 +190,21 @@ class _Logs:
         """Tells each line once. Only a log that was read to its end after the run was over is complete; one that broke off before, because
         the server or the node's agent was started again, is read again from its beginning, without the lines that were reported.
         """
-        told, tries = 0, TRIES_AFTER_END
+        told, before_last, tries = 0, 0, TRIES_AFTER_END
         while tries:
             was_over = run not in self._running
-            number = 0
+            later = self._newest[run[0]] - run[1]
+            if later > 1:  # a kubelet keeps the output of one run before the newest
+                return
+            number = prefix = 0
             try:
-                async for line in _lines(self._kube.logs(pod, namespace=self._job.namespace, container=container, follow=True)):
-                    number += 1
+                log = self._kube.logs(pod, namespace=self._job.namespace, container=container, follow=True, previous=later == 1)
+                async for line in _lines(log):
+                    number, before, prefix = number + 1, prefix, hash((prefix, line))
+                    if number == told and before != before_last:
+                        return  # other lines than were told: the next run has begun, which another reader reads
                     if number > told:
-                        told = number
+                        told, before_last = number, before
                         self._tell(Line(pod, line))
                 if was_over:
                     return
