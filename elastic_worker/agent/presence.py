@@ -6,15 +6,14 @@ It decides nothing; the handler does.
 
 import collections
 import json
-import os
 import random
 import ssl
-import threading
 import time
 import typing
 
+from elastic_worker.agent.presence_thread import PresenceThread, process_id
 from elastic_worker.agent.view import View
-from elastic_worker.agent.wake import Wake, wait_readable
+from elastic_worker.agent.wake import wait_readable
 from elastic_worker.agent.websocket import Broken, Denied, WebSocket
 from elastic_worker.settings import Settings
 
@@ -29,7 +28,6 @@ DENIED_BACK_OFF_S = 5.0
 """After the server denied this agent, or after a minute without an answer."""
 LONG_AWAY_S = 60.0
 OUTBOX = 256
-LEAVE_S = 2.0
 
 _AT = "at"
 """When the state was recorded, by the local monotonic clock. The message carries the seconds since then."""
@@ -41,23 +39,16 @@ def _ago_s(at: float) -> float:
     return round(time.monotonic() - at, 3)
 
 
-class Presence:
+class Presence(PresenceThread):
     """The connection of one agent. It lives as long as the agent."""
 
     peer = "the rendezvous server"
 
     def __init__(self, settings: Settings, *, on_signal: typing.Callable[[int], None]) -> None:
+        super().__init__(on_signal=on_signal)
         self._settings = settings
         self._tls = settings.tls()
-        self._on_signal = on_signal
-        self._incarnation = "{}/{}-{}-{}".format(
-            settings.pod_uid or settings.member, int(time.time() * 1000), os.getpid(), os.urandom(3).hex()
-        )
-        self.changed = threading.Condition()
-        self._view = View({})
-        self._refused = ""
-        self._denied = ""
-        self._away_since = time.monotonic()  # type: typing.Optional[float]
+        self._incarnation = process_id(settings.pod_uid or settings.member)
         self._held = None  # type: typing.Optional[Message]
         self._is_ready = False
         self._store = ""
@@ -65,43 +56,9 @@ class Presence:
         self._failed = None  # type: typing.Optional[Message]
         self._states = {}  # type: typing.Dict[str, Message]
         self._outbox = collections.deque(maxlen=OUTBOX)  # type: typing.Deque[Message]
-        self._is_ending = False
         self._has_view = False  # whether the server sent a view on this connection
-        self._wake = Wake()
-        self._thread = threading.Thread(target=self._run, name="elastic-presence", daemon=True)
 
     # --- for the agent's thread ---
-
-    def start(self) -> None:
-        self._thread.start()
-
-    @property
-    def wake_fd(self) -> int:
-        """For signal.set_wakeup_fd: a signal wakes the thread, which notifies the server at once."""
-        return self._wake.signal_fd
-
-    @property
-    def view(self) -> View:
-        with self.changed:
-            return self._view
-
-    @property
-    def refused(self) -> str:
-        """Why the server refuses this incarnation, which must end; empty if it does not."""
-        with self.changed:
-            return self._refused
-
-    @property
-    def denied(self) -> str:
-        """The server's last answer if it denied the handshake."""
-        with self.changed:
-            return self._denied
-
-    @property
-    def away_s(self) -> float:
-        """How long there has been no connection."""
-        with self.changed:
-            return time.monotonic() - self._away_since if self._away_since is not None else 0.0
 
     def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
         """Report that this agent left the world `after` and waits at the barrier for the next one."""
@@ -138,22 +95,8 @@ class Presence:
             self._outbox.append(message)
         self._wake.up()
 
-    def leave(self, reason: str, *, by_signal: bool = False) -> None:
-        """Leave cleanly, and wait up to LEAVE_S until the message is sent."""
-        with self.changed:
-            if self._is_ending:
-                return
-            self._is_ending = True
-            self._outbox.append({"t": "leave", "reason": reason, "by_signal": by_signal})
-        self._wake.up()
-        if threading.current_thread() is not self._thread and self._thread.is_alive():
-            self._thread.join(LEAVE_S)
-
-    def close(self) -> None:
-        """Leave and free the sockets. No signal may be written to `wake_fd` after this."""
-        self.leave("closed")
-        if not self._thread.is_alive():
-            self._wake.close()
+    def _note_leave(self, reason: str, by_signal: bool) -> None:
+        self._outbox.append({"t": "leave", "reason": reason, "by_signal": by_signal})
 
     # --- the thread ---
 
@@ -271,7 +214,3 @@ class Presence:
                 if self._refused:
                     return True
         return False
-
-    def _read_signals(self) -> None:
-        for number in self._wake.signals():
-            self._on_signal(number)

@@ -8,12 +8,12 @@ while it was stopped or cut off, is another incarnation from then on and comes t
 import dataclasses
 import logging
 import os
-import threading
 import time
 import typing
 
+from elastic_worker.agent.presence_thread import PresenceThread, process_id
 from elastic_worker.agent.view import View
-from elastic_worker.agent.wake import Wake, wait_readable
+from elastic_worker.agent.wake import wait_readable
 from elastic_worker.etcd import last_words
 from elastic_worker.etcd.client import Client, Etcd
 from elastic_worker.etcd.decide import Me, Sight, Write, decide
@@ -29,14 +29,13 @@ log = logging.getLogger(__name__)
 CHECK_S = 3.0
 FIRST_BACK_OFF_S = 0.05
 LONGEST_BACK_OFF_S = 1.0
-LEAVE_S = 2.0
 LEASE_OVER = "the lease of this member ended while etcd did not hear from it"
 LEAVE_CALL_S = 0.8
 ACT_S = 1.0
 """How long a write may take to come by the watch, before another one is tried."""
 
 
-class EtcdPresence:
+class EtcdPresence(PresenceThread):
     """The presence of one agent. It lives as long as the agent."""
 
     def __init__(
@@ -47,23 +46,16 @@ class EtcdPresence:
         clock: typing.Callable[[], float] = time.monotonic,
         etcd: typing.Optional[Etcd] = None,
     ) -> None:
+        super().__init__(on_signal=on_signal, clock=clock)
         self._settings = settings
-        self._clock = clock
-        self._on_signal = on_signal
         self.peer = "etcd at {}".format(",".join(str(endpoint) for endpoint in settings.endpoints))
-        self._process = "{}/{}-{}-{}".format(settings.pod_uid or settings.member, int(time.time() * 1000), os.getpid(), os.urandom(3).hex())
-        self._wake = Wake()
+        self._process = process_id(settings.pod_uid or settings.member)
         self._etcd = etcd or Client(settings, wake=self._wake.up)
         self._seal = Seal(settings.token, settings.job)
         self._mirror = Mirror(self._etcd, prefix=settings.prefix, seal=self._seal, open_watch=self._etcd.watch)
         self._leases = Leases(self._etcd, prefix=settings.prefix, own_s=settings.lease_s, job_s=settings.linger_s)
 
-        self.changed = threading.Condition()  # guards what follows
-        self._view = View({})
-        self._refused = ""
-        self._denied = ""
-        self._away_since = self._clock()  # type: typing.Optional[float]
-        self._is_away_logged = False
+        self._is_away_logged = False  # guarded by `changed` from here
         self._renewed_at = float("-inf")
         self._is_ready = False
         self._generation = 0
@@ -71,7 +63,6 @@ class EtcdPresence:
         self._ready = None  # type: typing.Optional[Member]
         self._failed = None  # type: typing.Optional[Failed]
         self._finished = 0
-        self._is_ending = False
         self._left = ""
 
         self._incarnations = 1  # the thread's own from here
@@ -82,7 +73,6 @@ class EtcdPresence:
         self._acted_on = None  # type: typing.Optional[typing.Tuple[int, float]]
         self._since = {}  # type: typing.Mapping[typing.Tuple[typing.Any, ...], float]
         self._look_again_at = None  # type: typing.Optional[float]
-        self._thread = threading.Thread(target=self._run, name="elastic-presence", daemon=True)
 
     # --- for the agent's thread ---
 
@@ -91,11 +81,7 @@ class EtcdPresence:
             log.warning(
                 "ELASTIC_TOKEN is not set: everybody who may write to %s in etcd can forge this job's records", self._settings.prefix
             )
-        self._thread.start()
-
-    @property
-    def wake_fd(self) -> int:
-        return self._wake.signal_fd
+        super().start()
 
     @property
     def view(self) -> View:
@@ -104,21 +90,6 @@ class EtcdPresence:
             if self._is_ready and self._view.generation and silent_s > self._settings.lease_s:
                 return View({"waiting": "the lease of this member was not renewed for {:.0f} s".format(silent_s)})
             return self._view
-
-    @property
-    def refused(self) -> str:
-        with self.changed:
-            return self._refused
-
-    @property
-    def denied(self) -> str:
-        with self.changed:
-            return self._denied
-
-    @property
-    def away_s(self) -> float:
-        with self.changed:
-            return self._clock() - self._away_since if self._away_since is not None else 0.0
 
     def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
         with self.changed:
@@ -147,28 +118,15 @@ class EtcdPresence:
                 self._finished = generation
         self._wake.up()
 
-    def leave(self, reason: str, *, by_signal: bool = False) -> None:
-        with self.changed:
-            if self._is_ending:
-                return
-            self._is_ending = True
-            self._left = clipped(reason)
-        self._wake.up()
-        if threading.current_thread() is not self._thread and self._thread.is_alive():
-            self._thread.join(LEAVE_S)
-
-    def close(self) -> None:
-        self.leave("closed")
-        if not self._thread.is_alive():
-            self._wake.close()
+    def _note_leave(self, reason: str, by_signal: bool) -> None:
+        self._left = clipped(reason)
 
     # --- the thread ---
 
     def _run(self) -> None:
         back_off_s = FIRST_BACK_OFF_S
         while True:
-            for signal in self._wake.signals():
-                self._on_signal(signal)
+            self._read_signals()
             with self.changed:
                 is_over = self._is_ending or bool(self._refused)
             if is_over:
