@@ -41,6 +41,16 @@ class DialledConnector(aiohttp.BaseConnector):
         return protocol
 
 
+async def bounded(answer: aiohttp.ClientResponse, *, most: int) -> bytes:
+    """The whole body; raises ValueError for more than that many bytes."""
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if len(body) > most:
+            raise ValueError(f"the answer is longer than {most} bytes")
+    return bytes(body)
+
+
 def reason(error: Exception) -> str:
     """Why a request was not answered, without what the client's own words add to it."""
     cause: Exception = error

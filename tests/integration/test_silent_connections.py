@@ -22,6 +22,8 @@ from torch_agents import serving, wait_until
 
 from elastic import certificates
 from elastic.local.agent.endpoint import Endpoint
+from elastic.local.agent.fleet import Fleet
+from elastic.local.agent.usage import Usage
 from elastic.local.sandbox.channel import Channel
 from elastic.runtime import listener
 from elastic.runtime import web as health
@@ -267,7 +269,7 @@ async def test_the_node_agent_answers_the_api_server_while_a_crowd_begins_no_han
     trust = ssl.create_default_context()
     trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
     trust.load_cert_chain(tmp_path / "client")
-    endpoint = Endpoint(lambda *_: None, cast("Channel", None))
+    endpoint = Endpoint(cast(Fleet, None), cast("Channel", None), cast(Usage, None))
     port = await endpoint.start("127.0.0.1", authority.certificate.decode())
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(endpoint.stop)

@@ -18,10 +18,12 @@ from elastic.local.agent import attach, logs, portforward
 from elastic.local.agent import exec as running
 from elastic.local.agent.dial import dial
 from elastic.local.agent.environment import ConfigError, Object
+from elastic.local.agent.fleet import Fleet
 from elastic.local.agent.links import SPDY, ClientGone, Streams, linked, negotiated
 from elastic.local.agent.pod import PodRunner
 from elastic.local.agent.runs import Run
 from elastic.local.agent.spdysession import Connection, Session, Tunnel
+from elastic.local.agent.usage import Usage
 from elastic.local.sandbox import SandboxError
 from elastic.local.sandbox.channel import Channel, HolderGone
 from elastic.local.takeover import both_ways, taken_over
@@ -51,9 +53,10 @@ def server_context(authority: str) -> ssl.SSLContext:
 class Endpoint:
     """Serves all nodes of one process at one port; pods are told apart by namespace and name."""
 
-    def __init__(self, find: Callable[[str, str], PodRunner | None], channel: Channel) -> None:
-        self._find = find
+    def __init__(self, fleet: Fleet, channel: Channel, usage: Usage) -> None:
+        self._fleet = fleet
         self._channel = channel
+        self._usage = usage
         self._listener = Listener(BOUNDS)
         app = web.Application(middlewares=[self._listener.middleware, _api_server_only])
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
@@ -62,6 +65,7 @@ class Endpoint:
             app.router.add_route(method, "/attach/{namespace}/{pod}/{container}", self._attach)
             app.router.add_route(method, "/portForward/{namespace}/{pod}", self._forward)
         app.router.add_get("/dial/{namespace}/{pod}/{port}", self._dial)
+        app.router.add_get("/stats/summary", self._summary)
         app.router.add_get("/healthz", _healthy)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
 
@@ -78,9 +82,17 @@ class Endpoint:
         self._opened.close()
         await self._runner.cleanup()
 
+    async def _summary(self, request: web.Request) -> web.Response:
+        """A kubelet's has one node to tell of; here the parameter `node` says which."""
+        name = request.query.get("node", "")
+        agent = self._fleet.agent(name)
+        if agent is None:
+            _refuse(404, f'no node "{name}" is played here; name one with ?node=')
+        return web.json_response(await self._usage.summary(name, agent.runners))
+
     def _runner_of(self, request: web.Request) -> PodRunner:
         where = request.match_info
-        runner = self._find(where["namespace"], where["pod"])
+        runner = self._fleet.runner(where["namespace"], where["pod"])
         if runner is None:
             _refuse(404, f'pod "{where["pod"]}" in namespace "{where["namespace"]}" is not on this node')
         return runner

@@ -118,6 +118,9 @@ class Fleet:
     def agent(self, name: str) -> NodeAgent | None:
         return self._agents.get(name)
 
+    def runners(self) -> list[PodRunner]:
+        return [runner for agent in self._agents.values() for runner in agent.runners]
+
     def runner(self, namespace: str, pod: str) -> PodRunner | None:
         return next((runner for agent in self._agents.values() if (runner := agent.runner(namespace, pod)) is not None), None)
 

@@ -75,6 +75,10 @@ class NodeAgent:
     def name(self) -> str:
         return self._facts.name
 
+    @property
+    def runners(self) -> tuple[PodRunner, ...]:
+        return tuple(self._runners.values())
+
     def runner(self, namespace: str, pod: str) -> PodRunner | None:
         for runner in self._runners.values():
             metadata = runner.pod["metadata"]

@@ -28,7 +28,7 @@ from elastic.local.agent.names import hostname_of
 from elastic.local.agent.records import PodFolder, PodNote
 from elastic.local.agent.runs import Ending, Run, Seen
 from elastic.local.agent.status import status
-from elastic.local.sandbox import Launch, SandboxError
+from elastic.local.sandbox import Launch, Record, SandboxError
 from elastic.local.sandbox.channel import Channel, HolderGone
 
 log = logging.getLogger(__name__)
@@ -94,6 +94,11 @@ class PodRunner:
 
     def _containers(self) -> list[Object]:
         return [*lifecycle.init_containers(self._pod), *lifecycle.main_containers(self._pod)]
+
+    def running(self) -> list[tuple[str, Record]]:
+        """The containers that run, by name."""
+        names = [container["name"] for container in self._containers()]
+        return [(name, record) for name in names if (record := self._folder.running(name)) is not None]
 
     def runs_now(self, name: str, attempt: int) -> bool:
         container = self.container(name)

@@ -86,6 +86,15 @@ class PodFolder:
                 found.append(self._run(container, int(path.stem), record))
         return tuple(sorted(found, key=lambda run: run.attempt))
 
+    def running(self, container: str) -> Record | None:
+        """The record of the run that goes on."""
+        for path in self.container(container).glob("*.json"):
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                record = msgspec.json.decode(path.read_bytes(), type=Record)
+                if record.running and record.pid:
+                    return record
+        return None
+
     def _run(self, container: Object, attempt: int, record: Record) -> Run:
         if record.running:
             return Run(record.id, attempt, record.started_at)

@@ -19,6 +19,7 @@ from elastic.local.agent.images import Images, write_programs
 from elastic.local.agent.launch import Settings
 from elastic.local.agent.nodes import HOST_IP, Nodes
 from elastic.local.agent.roster import NODE_GRACE_S, Member
+from elastic.local.agent.usage import Usage
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import Channel
 
@@ -62,7 +63,9 @@ async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", opt
     fleet = Fleet(kube, channel, settings=settings, place=place, pods=pods)
     group.create_task(fleet.run())
     group.create_task(_follow(channel))
-    port = await Endpoint(fleet.runner, channel).start(HOST_IP, authority(kube))
+    usage = Usage(fleet.runners)
+    group.create_task(usage.run())
+    port = await Endpoint(fleet, channel, usage).start(HOST_IP, authority(kube))
     nodes = Nodes(group, fleet, port=port, folder=options.data_dir, holder=described["holder"], grace_s=options.grace_s)
     await nodes.start(options.members)
     group.create_task(control.serve(options.data_dir, nodes.add, nodes.kill))

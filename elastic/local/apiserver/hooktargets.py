@@ -15,7 +15,7 @@ import orjson
 
 from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.routes import DOMAIN, Routes
-from elastic.local.dialled import DialledConnector
+from elastic.local.dialled import DialledConnector, bounded
 
 MAX_ANSWER = 3 << 20
 
@@ -64,21 +64,12 @@ class Targets:
         ) as answer:
             if answer.status != 200:
                 raise ValueError(f"the webhook answered {answer.status}")
-            return _response(await _bounded(answer), review["request"]["uid"])
+            return _response(await bounded(answer, most=MAX_ANSWER), review["request"]["uid"])
 
 
 @lru_cache(maxsize=32)
 def _trusting(ca_bundle: str) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=base64.b64decode(ca_bundle).decode() if ca_bundle else None)
-
-
-async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in answer.content.iter_any():
-        body += chunk
-        if len(body) > MAX_ANSWER:
-            raise ValueError(f"the webhook's answer is longer than {MAX_ANSWER} bytes")
-    return bytes(body)
 
 
 def _response(body: bytes, uid: str) -> Json:

@@ -37,6 +37,7 @@ from elastic.local.apiserver.resources import Registry, ResourceType
 from elastic.local.apiserver.reviews import Reviews
 from elastic.local.apiserver.store import Entry, Store, Unwritable
 from elastic.local.apiserver.subresources import Subresources
+from elastic.local.apiserver.usage import Measured, Usages
 from elastic.local.apiserver.watch import Shared, Watcher, duration_s, error_line
 from elastic.local.apiserver.writes import Writes
 
@@ -70,12 +71,13 @@ class Edge:
         subresources: Subresources,
         kubelets: Kubelets,
         proxy: Proxy,
+        usage: Usages,
         faults: Faults | None,
         audit: Audit | None,
     ) -> None:
         self._store, self._registry, self._objects, self._tokens, self._rbac = store, registry, objects, tokens, rbac
         self._reviews, self._writes, self._subresources, self._kubelets = reviews, writes, subresources, kubelets
-        self._proxy = proxy
+        self._proxy, self._usage = proxy, usage
         self._faults = faults
         self._audit = audit
         self._documents = Documents(registry, store, rbac)
@@ -233,6 +235,8 @@ class Edge:
     async def _serve(self, request: web.Request, call: Call) -> web.StreamResponse:
         if call.verb == "watch":
             return await self._watch(request, call)
+        if isinstance(call.kind.strategy, Measured):
+            return await self._measured(request, call)
         if call.verb == "list":
             await lists.wait_for(self._store, call)
             return self._list(request, call)
@@ -261,6 +265,14 @@ class Edge:
         deleted = await self._writes.delete_collection(call)
         meta = {"resourceVersion": str(self._store.revision)}
         return json_response({"kind": call.kind.list_of, "apiVersion": call.kind.api_version, "metadata": meta, "items": deleted})
+
+    async def _measured(self, request: web.Request, call: Call) -> web.Response:
+        if call.verb == "get":
+            return self._object(request, call, await self._usage.get(call))
+        items = await self._usage.chosen(call)
+        if form_of(request) is Form.TABLE:
+            return json_response(self._table(request, call, items, {}))
+        return json_response({"kind": call.kind.list_of, "apiVersion": call.kind.api_version, "metadata": {}, "items": items})
 
     def _get(self, request: web.Request, call: Call) -> web.Response:
         lists.version_number(call)

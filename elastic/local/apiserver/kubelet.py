@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Callable
 
 import aiohttp
+import orjson
 from aiohttp import web
 
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Cause, Json, StatusError, bad, bad_request, forbidden_field, invalid, not_found
 from elastic.local.apiserver.store import Store
 from elastic.local.apiserver.upgrades import Tunnels, passed_on
+from elastic.local.dialled import bounded
+
+SUMMARY_S, MOST_SUMMARY = 5.0, 8 << 20
 
 
 class Kubelets:
@@ -58,8 +63,22 @@ class Kubelets:
         except StatusError:
             return None
 
+    async def summary(self, node: str) -> Json:
+        """What a node and its pods use; raises StatusError where the node's agent does not say so in time."""
+        host, port = self._place(node)
+        url = f"https://{host}:{port}/stats/summary"
+        try:
+            async with asyncio.timeout(SUMMARY_S), self._client().get(url, params={"node": node}) as answer:
+                answer.raise_for_status()
+                read: Json = orjson.loads(await bounded(answer, most=MOST_SUMMARY))
+                return read
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise _silent(node, error) from None
+
     def _address(self, pod: Json) -> tuple[str, int]:
-        name = pod["spec"]["nodeName"]
+        return self._place(pod["spec"]["nodeName"])
+
+    def _place(self, name: str) -> tuple[str, int]:
         entry = self._store.get("nodes", "", name)
         if entry is None:
             raise StatusError(500, "InternalError", f'Internal error occurred: node "{name}" not found')
@@ -93,7 +112,7 @@ class Kubelets:
                         request.transport.abort()
                 return response
         except aiohttp.ClientConnectorError as e:
-            raise _silent(pod, e) from None
+            raise _silent(pod["spec"]["nodeName"], e) from None
 
     @staticmethod
     def _check_log_options(call: Call) -> None:
@@ -120,7 +139,7 @@ class Kubelets:
         try:
             return await passed_on(request, address=self._address(pod), path=path, context=self._tls())
         except (OSError, TimeoutError) as e:
-            raise _silent(pod, e) from None
+            raise _silent(pod["spec"]["nodeName"], e) from None
 
     def _tls(self) -> ssl.SSLContext:
         if self._kept is None:
@@ -128,9 +147,9 @@ class Kubelets:
         return self._kept
 
 
-def _silent(pod: Json, error: Exception) -> StatusError:
+def _silent(node: str, error: Exception) -> StatusError:
     why = str(error) or type(error).__name__
-    return StatusError(500, "InternalError", f"Internal error occurred: the agent of node {pod['spec']['nodeName']} does not answer: {why}")
+    return StatusError(500, "InternalError", f"Internal error occurred: the agent of node {node} does not answer: {why}")
 
 
 def container_of(call: Call, pod: Json) -> str:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from elastic.local.apiserver import kinds
+from elastic.local.apiserver import kinds, usage
 from elastic.local.apiserver.admission import BuiltInAdmission
 from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.auth import Tokens
@@ -44,7 +44,7 @@ class ApiServer:
     def __init__(self, data: DataDir, faults: Faults | None = None, audit: Audit | None = None, *, guards_owners: bool = False) -> None:
         self._data = data
         self.registry = Registry()
-        self.registry.add(*kinds.built_in())
+        self.registry.add(*kinds.built_in(), *usage.kinds())
         self.store = Store(data.database, self._fields)
         self.tokens = Tokens(data.signing_key, data.admin_token, self._alive)
         rbac = Rbac(self.store)
@@ -65,6 +65,7 @@ class ApiServer:
             subresources=Subresources(objects, writes, self.store, self.registry, self.tokens),
             kubelets=self._kubelets,
             proxy=Proxy(self.store, routes, self._kubelets),
+            usage=usage.Usages(self.store, self.registry, self._kubelets),
             faults=faults,
             audit=audit,
         )
