@@ -112,6 +112,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         floor=told.floor,
         term=told.term,
         hosts=told.hosts,
+        newcomers=told.newcomers,
     )
 
 

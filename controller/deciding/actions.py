@@ -114,6 +114,7 @@ class SetExpectation:
     step: int | None = None
     hosts: HostFacts | None = None
     """Of a job whose launcher starts the workers."""
+    newcomers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

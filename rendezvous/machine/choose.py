@@ -74,6 +74,12 @@ def absent(job: Job) -> list[str]:
     return sorted(missing)
 
 
+def absent_survivors(job: Job) -> list[str]:
+    """Of the absent those that may have been in the current world."""
+    newcomers = job.expectation.newcomers if job.expectation is not None else ()
+    return sorted(set(absent(job)).difference(newcomers))
+
+
 def ranked(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
     """Names by rank: survivors keep theirs where the new size has it, holes are filled, and rank 0 stays, if it can.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from elastic.membership.wire import Restart
 from rendezvous.machine import reach
-from rendezvous.machine.choose import absent, leave_notice, ranked, target, unknown_ranks
+from rendezvous.machine.choose import absent, absent_survivors, leave_notice, ranked, target, unknown_ranks
 from rendezvous.machine.completion import has_finished, with_completion, works_on
 from rendezvous.machine.event_handlers import apply_exit_reports, gone
 from rendezvous.machine.evictions import taken_away
@@ -66,11 +66,11 @@ def _drop_absent(job: Job) -> Job:
 
 
 def _without_members_that_left(job: Job) -> Job:
-    """After a restart of the server: if all others are here, the unknown ranks belong to members whose time to leave is over, as on a lost
-    node. They are not waited for.
+    """After a restart of the server: if all others that may have been in the world are here, the unknown ranks belong to members whose time
+    to leave is over, as on a lost node. They are not waited for.
     """
     world, expectation = job.world, job.expectation
-    if world is None or not world.adopted or expectation is None or absent(job):
+    if world is None or not world.adopted or expectation is None or absent_survivors(job):
         return job
     for entry in expectation.leaving:
         is_over = entry.pod_uid and entry.member not in job.members and job.notices[entry.member].by <= job.now
@@ -201,7 +201,7 @@ def _waits(job: Job, chosen: tuple[str, ...]) -> bool:
     missing = bool(away) or unknown_ranks(job.world) > 0
     if not job.is_settled:
         left = {loss.member for loss in job.losses}
-        if unknown_ranks(job.world) > len(left) or any(name not in left for name in away):
+        if unknown_ranks(job.world) > len(left) or any(name not in left for name in absent_survivors(job)):
             return True
     survivors = sum(1 for name in chosen if job.world is not None and name in job.world.ranks)
     if survivors >= job.min:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from job_builders import NOW, OURS, PLAIN, elastic_job, job, pod, pod_for, replica, snapshot
 
-from controller.deciding.actions import Create, SetCondition
+from controller.deciding.actions import Create, SetCondition, SetExpectation
 from controller.deciding.derivation import derive
 from controller.deciding.plan import plan
 from controller.deciding.rendezvous.readiness import Readiness, of_workers
@@ -240,3 +240,12 @@ def test_a_pod_tells_its_gate_and_the_condition_that_it_waits_for() -> None:
     raw["status"] = {"conditions": [{"type": IN_WORLD, "status": "True", "reason": "StepReported", "message": "words"}]}
     assert pod_from(raw).in_world == InWorld(is_true=True, reason="StepReported", message="words")
     assert pod_from({"metadata": {"name": "p"}, "spec": {}}).in_world is None
+
+
+def test_the_server_learns_which_workers_have_not_been_in_a_world() -> None:
+    """A new server then does not take them for members of the world that it finds."""
+    without_gate = replace(pod(index=3), in_world=None)
+    pods = [*ready(0, 1), worker(2), without_gate]
+    planned = plan(begun(4), snapshot(*pods, settings=OURS, world=world(0, 1)))
+    expected = next(action for action in planned.actions if isinstance(action, SetExpectation))
+    assert expected.newcomers == ("train-worker-2",)

@@ -166,6 +166,21 @@ def test_a_new_server_neither_waits_for_the_worker_of_a_lost_node_nor_charges_th
     assert group.job.restarts["disruption"] == 1, "the end of the pod is no second loss"
 
 
+def test_a_new_server_does_not_wait_for_the_newcomer_in_place_of_a_lost_worker() -> None:
+    """Seen on real nodes: the pod made in place of the lost one ran, its agent still imported torch, and the survivors waited 15 s."""
+    group = group_of(3)
+    group.start_server()
+    leaving = (Leaving(member="w0", cause="disruption", pod_uid="w0"),)
+    group.expect("w1", "w2", "w3", newcomers=("w3",), leaving=leaving)
+    for name in ("w1", "w2"):
+        group.link(name)
+        group.fail(name)
+        group.come(name)
+    group.advance(2)
+    assert group.world().keys() == {"w1", "w2"}
+    assert group.job.restarts == {"disruption": 1, "collateral": 2}
+
+
 def test_a_new_server_waits_for_members_that_may_come_though_one_has_left() -> None:
     group = group_of(3)
     group.start_server()

@@ -17,7 +17,9 @@ from rendezvous.delivery import is_undeliverable
 
 
 def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> SetExpectation:
-    """The whole expectation. Its members are the pods that stay and the names of pods to come; `pending` are those that do not run yet."""
+    """The whole expectation. Its members are the pods that stay and the names of pods to come; `pending` are those that do not run yet,
+    `newcomers` those that have not been seen in a world yet.
+    """
     job, snapshot = view.job, view.snapshot
     assert job.elastic is not None
     policy, known = job.elastic, job.status.elastic or ElasticStatus()
@@ -44,6 +46,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         charged=known.charged,
         fruitless=known.fruitless,
         step=known.step,
+        newcomers=tuple(sorted(pod.name for pod in staying if pod.in_world is not None and not pod.in_world.is_true)),
     )
 
 
