@@ -27,7 +27,9 @@ MAX_RESTARTS = "1000000"
 UNDELIVERABLE_STATUS = 119
 UNDELIVERABLE_PREFIX = "elastic-training cannot deliver its library to job"
 CLOSED_PREFIX = "elastic-training closed the rendezvous of job"
-"""How an agent in an etcd begins the last words of its container; elastic_worker.etcd.last_words writes them."""
+"""How an agent in an etcd begins the last words of its container; elastic_worker.agent.last_words writes them."""
+FAILED_PREFIX = "elastic-training saw a worker fail in job"
+"""The line in which an agent says how its own worker failed."""
 ETCD_LOGIN = {
     "ELASTIC_ETCD_USER": "user",
     "ELASTIC_ETCD_PASSWORD": "password",
@@ -112,8 +114,17 @@ def is_undeliverable(terminated: Mapping[str, Any], job_uid: str) -> str:
 
 def has_closed(message: str, job_uid: str) -> str:
     """Why the agents of this job have closed their rendezvous, as a container's message says; empty where it does not."""
-    start = f"{CLOSED_PREFIX} {job_uid}: "
-    return message[len(start) :] if message.startswith(start) else ""
+    return _line(message, f"{CLOSED_PREFIX} {job_uid}: ")
+
+
+def has_failed(message: str, job_uid: str) -> str:
+    """Rank and error of the worker that failed, as its agent wrote them into the container's message; empty where it did not."""
+    return _line(message, f"{FAILED_PREFIX} {job_uid}: ")
+
+
+def _line(message: str, start: str) -> str:
+    """The rest of the line that begins so. An agent writes its own lines first; a worker's come after them."""
+    return next((line[len(start) :] for line in message.split("\n")[:2] if line.startswith(start)), "")
 
 
 def _init_container(delivery: Delivery, spec: Mapping[str, Any]) -> dict[str, Any]:

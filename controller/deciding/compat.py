@@ -46,6 +46,11 @@ def has_disruption_budgets(settings: Settings) -> bool:
     return not settings.strict
 
 
+def quotes_errors(settings: Settings) -> bool:
+    """Do failed containers without our library say what they printed last, and does a failed elastic job's message quote it?"""
+    return not settings.strict
+
+
 def has_readiness_gates(settings: Settings) -> bool:
     """Does a worker of our rendezvous count as Ready only while it is in the world?"""
     return not settings.strict

@@ -14,6 +14,8 @@ from elastic.api.book import MOST_MEMBERS, MOST_TIMES, PLAIN
 from elastic.membership.hosts import HostFacts, HostState
 
 MAX_WORDS = 1024
+MAX_ERROR = 300
+"""Of the line of an exception in a reason."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
 NameOrNone = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
@@ -40,6 +42,19 @@ Rank = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]
 def clipped(words: str) -> str:
     """This text, cut to what a message may hold."""
     return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 3] + "..."
+
+
+def with_error(words: str, *, rank: int | None, error: str) -> str:
+    """What ended a worker, with its rank and the line of its exception. Both are a container's words: they are cut and escaped."""
+    if rank is None:
+        return words
+    line = printable(error)
+    return f"{words} (rank {rank}{': ' if line else ''}{line})"
+
+
+def printable(text: str) -> str:
+    """The text with what is not printable written out, cut."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:MAX_ERROR])[:MAX_ERROR]
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -314,12 +329,15 @@ class Failed(Up, frozen=True):
     """A worker of the member ended by itself in this generation. status: as in a shell, 128+n for signal n, None if unknown.
 
     ago_s: how long ago, in case the message was delayed: the first of several failures caused the others.
+    rank, error: of the worker, and the line of its exception, where its agent saw them.
     """
 
     generation: Generation
     status: Annotated[int, Meta(ge=0, le=1024)] | None = None
     detail: Words = ""
     ago_s: Seconds = 0.0
+    rank: Count | None = None
+    error: Words = ""
 
 
 class Started(Up, frozen=True):

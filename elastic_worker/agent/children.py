@@ -43,10 +43,15 @@ def end_of(pid: int) -> typing.Tuple[bool, typing.Optional[int]]:
 
 
 class ChildWatch:
-    """Watches children that appear after its creation. Its thread calls `on_start` once, and `on_end` for each child that ends."""
+    """Watches children that appear after its creation. Its thread calls `on_start` once, `on_look` with those that run each time
+    it looks, and `on_end` for each child that ends.
+    """
 
-    def __init__(self, *, on_start: typing.Callable[[], None], on_end: Ended) -> None:
+    def __init__(
+        self, *, on_start: typing.Callable[[], None], on_end: Ended, on_look: typing.Callable[[typing.List[int]], None] = lambda pids: None
+    ) -> None:
         self._on_start = on_start
+        self._on_look = on_look
         self._on_end = on_end
         self._before = children_of_this_process()
         self._running = {}  # type: typing.Dict[int, int]
@@ -114,6 +119,7 @@ class ChildWatch:
         try:
             while not self._is_over:
                 self._look_for_new(poller)
+                self._on_look(self.running())
                 # Without process descriptors, only frequent polling sees an end before torch reaps the child.
                 must_poll = NO_DESCRIPTOR in self._running.values()
                 poller.poll((SLOW_POLL_S if self._seen and not must_poll else POLL_S) * 1000)

@@ -23,6 +23,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from elastic_worker import settings
+from elastic_worker.agent import last_words, worker_stderr
 from elastic_worker.agent.presence import Presence
 from elastic_worker.agent.store import AgentStore, Store, open_tcp_store, uses_libuv
 from elastic_worker.agent.view import Rendezvous, View
@@ -69,6 +70,8 @@ class ElasticHandler(RendezvousHandler):
         self._generation = 0
         self._store = None  # type: typing.Optional[AgentStore]
         self._workers = None  # type: typing.Optional[LocalWorkers]
+        self._stderr = worker_stderr.of_this_process()
+        self._failure = None  # type: typing.Optional[last_words.Failure]
 
     # --- what torchrun calls ---
 
@@ -157,6 +160,7 @@ class ElasticHandler(RendezvousHandler):
             self._workers.end()
         elif self._workers is not None:
             self._workers.close()
+        self._failure = self._workers.failure if self._workers is not None else None
         self._store, self._workers = None, None
         return trouble
 
@@ -171,6 +175,7 @@ class ElasticHandler(RendezvousHandler):
             if presence.refused:
                 raise RendezvousClosedError("this agent was replaced: {}".format(presence.refused))
             if view.closed:
+                last_words.write(os.environ, closed=view.closed, failure=self._failure)
                 raise RendezvousClosedError(view.closed)
             if view.generation > self._generation:
                 return view
@@ -207,7 +212,7 @@ class ElasticHandler(RendezvousHandler):
     def _enter(self, view: View, store: Store) -> RendezvousInfo:
         generation = view.generation
         self._store = AgentStore(store, rank=view.rank, size=view.size, is_over=lambda: self._is_over(generation))
-        self._workers = LocalWorkers(self._presence, generation=generation, is_terminating=self._is_terminating)
+        self._workers = LocalWorkers(self._presence, generation=generation, is_terminating=self._is_terminating, stderr=self._stderr)
         self._workers.begin()
         os.environ[settings.GENERATION] = str(generation)  # workers inherit this environment
         log.info("generation %s: rank %s of %s, store at %s", generation, view.rank, view.size, view.store)

@@ -7,7 +7,9 @@ import time
 import typing
 
 from elastic_worker.agent import children
+from elastic_worker.agent.last_words import Failure
 from elastic_worker.agent.view import Rendezvous, View
+from elastic_worker.agent.worker_stderr import WorkerStderr
 from elastic_worker.gloo_deadlock.last_workers import LastWorkers
 
 log = logging.getLogger(__name__)
@@ -19,9 +21,18 @@ REPORT_WAIT_S = 0.5
 
 
 class LocalWorkers:
-    """The workers of one generation. `is_terminating` is set once the whole pod is ending."""
+    """The workers of one generation. `is_terminating` is set once the whole pod is ending. `failure`: how the first of them failed."""
 
-    def __init__(self, presence: Rendezvous, *, generation: int, is_terminating: threading.Event) -> None:
+    def __init__(
+        self,
+        presence: Rendezvous,
+        *,
+        generation: int,
+        is_terminating: threading.Event,
+        stderr: typing.Optional[WorkerStderr] = None,
+    ) -> None:
+        self.failure = None  # type: typing.Optional[Failure]
+        self._stderr = stderr if stderr is not None else WorkerStderr()
         self._presence = presence
         self._is_terminating = is_terminating
         self.generation = generation
@@ -30,7 +41,7 @@ class LocalWorkers:
         self._has_failed = threading.Event()
         self._is_over = False
         self._kill_timer = None  # type: typing.Optional[threading.Timer]
-        self._watch = children.ChildWatch(on_start=self._on_start, on_end=self._on_end)
+        self._watch = children.ChildWatch(on_start=self._on_start, on_end=self._on_end, on_look=self._stderr.note)
         self._last_workers = LastWorkers()
 
     def begin(self) -> None:
@@ -88,6 +99,10 @@ class LocalWorkers:
         fields = {"generation": self.generation, "detail": "worker process {}".format(pid)}  # type: typing.Dict[str, typing.Any]
         if status is not None:
             fields["status"] = status
+        source = self._stderr.of(pid)
+        if source is not None:
+            self.failure = Failure(source.rank, source.tail())
+            fields.update(rank=self.failure.rank, error=self.failure.line)
         self._presence.report_state("failed", **fields)
         self._has_failed.set()
 

@@ -7,14 +7,12 @@ while it was stopped or cut off, is another incarnation from then on and comes t
 
 import dataclasses
 import logging
-import os
 import time
 import typing
 
 from elastic_worker.agent.presence_thread import PresenceThread, process_id
 from elastic_worker.agent.view import View
 from elastic_worker.agent.wake import wait_readable
-from elastic_worker.etcd import last_words
 from elastic_worker.etcd.client import Client, Etcd
 from elastic_worker.etcd.decide import Me, Sight, Write, decide
 from elastic_worker.etcd.gateway import Answer, Body, Refused, Unreachable, number
@@ -303,8 +301,6 @@ class EtcdPresence(PresenceThread):
         if not self._is_ready and not sight.closed and sight.generation != self._generation and not self._finished:
             fields = {"grace_s": fields["grace_s"], "reform": self._stray or "the world went on without this member"}
         view = View(fields)
-        if view.closed and not self._view.closed:
-            last_words.write(os.environ, view.closed)
         if vars(view) != vars(self._view):
             self._view = view
             self.changed.notify_all()

@@ -204,7 +204,11 @@ def _failed(job: Job, member: Member, message: Failed) -> Job:
     world = job.world
     if world is None or member.world_id != world.id or message.generation != world.generation:
         return job
-    return job if _is_leaving_world(job) else _record(job, member, status=message.status, ago_s=message.ago_s)
+    return (
+        job
+        if _is_leaving_world(job)
+        else _record(job, member, status=message.status, ago_s=message.ago_s, rank=message.rank, error=message.error)
+    )
 
 
 def _is_leaving_world(job: Job) -> bool:
@@ -212,11 +216,11 @@ def _is_leaving_world(job: Job) -> bool:
     return job.round is not None and job.round.draining and not job.failures
 
 
-def _record(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0) -> Job:
+def _record(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0, rank: int | None = None, error: str = "") -> Job:
     """Note a worker's own end in the current world, once per member. The first one is the cause of the others, whoever is heard first."""
     if any(failure.member == member.name for failure in job.failures):
         return job
-    failure = Failure(member.name, pod_of(member), status, at=job.now - ago_s)
+    failure = Failure(member.name, pod_of(member), status, at=job.now - ago_s, rank=rank, error=error)
     failures = tuple(sorted((*job.failures, failure), key=attrgetter("at")))
     trouble = job.trouble
     if trouble is None or (failures[0] is failure and trouble[1] == Cause.USER.value):

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from elastic.membership import window
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
-from elastic.membership.wire import MAX_UNSETTLED, Ended, Restart, clipped
+from elastic.membership.wire import MAX_UNSETTLED, Ended, Restart, clipped, with_error
 from rendezvous.machine import progress
 from rendezvous.machine.choose import unknown_ranks
 from rendezvous.machine.completion import has_finished
@@ -69,7 +69,7 @@ def _words(job: Job) -> str:
     if job.failures and not has_finished(job):
         first = job.failures[0]
         status = f"with status {first.status}" if first.status is not None else "by itself"
-        return f"a worker of {first.member} ended {status}"
+        return with_error(f"a worker of {first.member} ended {status}", rank=first.rank, error=first.error)
     return job.losses[0].words if job.losses else "a worker ended after its peers had finished"
 
 

@@ -140,13 +140,15 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker's own end, not judged yet. is_gone: its agent went as well."""
+    """A worker's own end, not judged yet. is_gone: its agent went as well; rank, error: of the worker and its exception, where known."""
 
     member: str
     pod: str
     status: int | None
     at: float
     is_gone: bool = False
+    rank: int | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Fake members around a real membership machine, in virtual time: agents that behave as torchrun's do, and links that can break."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec import structs
 
@@ -191,10 +192,10 @@ class Group:
         agent.is_ready = True
         self.say(name, Ready(after=agent.generation, store=agent.store))
 
-    def fail(self, name: str, status: int = 1) -> None:
+    def fail(self, name: str, status: int = 1, **why: Any) -> None:
         agent = self.agents[name]
         agent.failed, agent.status = True, status
-        self.say(name, Failed(generation=agent.generation, status=status))
+        self.say(name, Failed(generation=agent.generation, status=status, **why))
 
     def started(self, *names: str) -> None:
         for name in names:

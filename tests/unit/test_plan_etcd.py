@@ -9,7 +9,8 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job, pod_for, reasons, sn
 from controller.deciding.rendezvous import etcd
 from controller.watching.snapshot import Phase
 from elastic.api.job import Job
-from elastic_worker.etcd import last_words, settings
+from elastic_worker.agent import last_words
+from elastic_worker.etcd import settings
 from rendezvous import delivery
 
 AT_ETCD = {"rdzvBackend": "etcd", "rdzvHost": "etcd-0.storage, etcd-1.storage:2380", "maxRestarts": 4}
@@ -46,7 +47,8 @@ def test_the_backend_reads_what_the_controller_writes() -> None:
     assert own.rules.sizes == (2, 4, 6)
     assert (own.rules.max_restarts, own.rules.last_call_s, own.rules.grace_s) == (4, 7, 30)
     assert set(delivery.ETCD_LOGIN) == {settings.USER, settings.PASSWORD, settings.CA, settings.CERT, settings.KEY}
-    assert delivery.CLOSED_PREFIX == last_words.PREFIX
+    assert delivery.CLOSED_PREFIX == last_words.CLOSED_PREFIX
+    assert delivery.FAILED_PREFIX == last_words.FAILED_PREFIX
 
 
 def test_the_users_own_settings_win() -> None:
@@ -99,7 +101,7 @@ def test_a_rendezvous_that_its_agents_closed_ends_the_job_with_their_words() -> 
     cluster.settle()
     words = "a worker of train-worker-0 ended with status 3, and all 4 restarts that max_restarts allows are used up"
     ended = cluster.pods["train-worker-1"]
-    message = f"{last_words.PREFIX} job-uid: {words}"
+    message = f"{last_words.CLOSED_PREFIX} job-uid: {words}"
     cluster.pods["train-worker-1"] = replace(ended, containers=(replace(ended.containers[0], restarts=1, last_message=message),))
     cluster.settle()
     assert cluster.state() == "Failed"
@@ -111,7 +113,7 @@ def test_another_jobs_words_in_a_pod_end_nothing() -> None:
     cluster.settle()
     cluster.run_all()
     running = cluster.pods["train-worker-1"]
-    message = f"{last_words.PREFIX} another-uid: x"
+    message = f"{last_words.CLOSED_PREFIX} another-uid: x"
     cluster.pods["train-worker-1"] = replace(running, containers=(replace(running.containers[0], last_message=message),))
     cluster.settle()
     assert cluster.state() == "Running"

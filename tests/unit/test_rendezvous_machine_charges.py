@@ -93,6 +93,18 @@ def test_a_spent_budget_closes_the_world_with_its_reason() -> None:
     assert group.agents["w0"].view.closed == world.closed
 
 
+def test_the_reason_of_a_closed_world_quotes_the_first_workers_error() -> None:
+    group = group_of(2, budget=Budget(max_restarts=0))
+    group.fail("w1", 7, rank=1, error="ValueError: \x1b[31m" + "x" * 2000)
+    group.advance(0.1)
+    group.fail("w0", 1, rank=0, error="RuntimeError: connection closed by peer")
+    group.advance(1.1)
+    group.come_all()
+    closed = summary(group.job).closed
+    assert closed.startswith("a worker of w1 ended with status 7 (rank 1: ValueError: \\x1b[31mxxx")
+    assert closed.endswith("x), and all 0 restarts that maxRestarts allows are used up")
+
+
 def test_an_agent_that_went_with_its_failed_worker_is_still_the_cause() -> None:
     group = group_of(2, budget=Budget(max_restarts=0))
     group.fail("w1", 1)

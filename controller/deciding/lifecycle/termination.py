@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from controller.deciding.actions import Plan, normal, warning
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import cleanup, failure, restart_accounting
+from controller.deciding.lifecycle import cleanup, failure, first_error, restart_accounting
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.success import has_succeeded
 from controller.deciding.lifecycle.verdicts import Fate, Verdict
@@ -37,9 +37,11 @@ def finalize_failure(view: JobView) -> Plan | None:
     if not view.closed:
         return None
     if view.closed in (NO_MORE_RESTARTS, NO_MORE_TIME):
-        return _ended(view, f"Job {view.job.metadata.name} has failed because {view.closed}")
+        quoted = first_error.of_job(view) if view.closed == NO_MORE_RESTARTS else ""
+        return _ended(view, f"Job {view.job.metadata.name} has failed because {view.closed}{'.' if quoted else ''}{quoted}")
     whose = "its group ended: " if view.backend.needs_library else ""
-    message = f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}"
+    quoted = "" if view.backend.needs_library else first_error.of_job(view)
+    message = f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}{'.' if quoted else ''}{quoted}"
     status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
     return Plan(status=status, news=(*view.news, normal(reason_of(view.job, "Failed"), message)))
 
@@ -90,12 +92,12 @@ def _closed(view: JobView) -> Plan:
 def _failed_by(view: JobView, fatal: Sequence[Verdict]) -> Plan:
     job, counts = view.job, view.counts
     type = fatal[0].type
-    framework = FRAMEWORKS[job.kind.name]
-    message = f"{job.kind.name} {framework.failed_subject(job)} failed because {counts[type].failed} {type} replica(s) failed."
+    framework, quoted = FRAMEWORKS[job.kind.name], first_error.of_job(view)
+    message = f"{job.kind.name} {framework.failed_subject(job)} failed because {counts[type].failed} {type} replica(s) failed.{quoted}"
     reason = framework.failed_reason
     event = normal(reason_of(job, reason), message)
     if failure.by_exit_code(job, fatal[0]):
-        message = f'job "{job.metadata.name}" is failing because "{type}" replica(s) failed.'
+        message = f'job "{job.metadata.name}" is failing because "{type}" replica(s) failed.{quoted}'
         event = warning(reason_of(job, reason), message)
     status = replace(view.status, replica_statuses=replica_statuses(job, counts))
     failed = cleanup.failed(job, status, message=message, now=view.snapshot.now, reason=reason)

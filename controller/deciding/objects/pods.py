@@ -4,6 +4,7 @@ Same job, same settings, same bytes.
 
 from msgspec import json
 
+from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.objects.pod_group import with_group
@@ -12,7 +13,7 @@ from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import Replica
 from elastic.api import names
 from elastic.api.job import Job, Object, ReplicaSpec
-from elastic.api.template import ports, with_default_port
+from elastic.api.template import default_container, ports, with_default_port
 from elastic.api.words import RestartPolicy
 
 
@@ -35,6 +36,9 @@ def pod_for(view: JobView, type: str, index: int) -> Object:
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
     pod["spec"]["restartPolicy"] = _restart_policy(view, spec)
     pod = FRAMEWORKS[job.kind.name].configure_pod(view, pod, Replica(type, index))
+    if compat.quotes_errors(view.snapshot.settings) and not view.backend.needs_library:
+        # With the library, the agent says how its worker failed.
+        default_container(pod, job.kind).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     return marked(with_group(job, pod, type, view.snapshot.settings), group_of(view))
 
 

@@ -5,7 +5,7 @@ It says what users must know, and sees in a pod that its agents have closed the 
 import re
 
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import restart_accounting
+from controller.deciding.lifecycle import first_error, restart_accounting
 from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
 from controller.deciding.rendezvous.expectation import allowed_sizes
 from controller.deciding.settings import Settings
@@ -48,7 +48,7 @@ def closed(view: JobView) -> str:
         for container in pod.containers:
             for message in (container.message, container.last_message):
                 if reason := has_closed(message, view.job.metadata.uid):
-                    return reason
+                    return first_error.of_pod_named(view, reason)
     return ""
 
 

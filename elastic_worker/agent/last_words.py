@@ -1,0 +1,68 @@
+"""What an agent writes into its container's termination message: why the rendezvous was closed, and how its own worker failed.
+
+The controller reads the first lines (rendezvous.delivery), people the rest. What workers print is theirs: it is bounded, and its
+control characters are escaped.
+"""
+
+import logging
+import re
+import typing
+
+log = logging.getLogger(__name__)
+
+CLOSED_PREFIX = "elastic-training closed the rendezvous of job"
+FAILED_PREFIX = "elastic-training saw a worker fail in job"
+MOST_LINE = 300
+MOST_STDERR = 1024
+_OF_RANK = re.compile(r"\[(?:default|rank)?\d+\]: ?")
+_FRAME = "Traceback (most recent call last):"
+
+
+class Failure(typing.NamedTuple):
+    """How a worker of this agent failed by itself. stderr: the end of what it wrote there."""
+
+    rank: int
+    stderr: str
+
+    @property
+    def line(self) -> str:
+        return exception_line(self.stderr)
+
+
+def exception_line(stderr: str) -> str:
+    """The first line of the exception that the last traceback ends with; without a traceback the last line. Escaped and cut."""
+    lines = [_OF_RANK.sub("", line, count=1) if _OF_RANK.match(line) else line for line in stderr.splitlines()]
+    starts = [at for at, line in enumerate(lines) if line.strip().endswith(_FRAME)]
+    after = lines[starts[-1] + 1 :] if starts else []
+    found = next((line for line in after if line.strip() and not line[0].isspace()), "")
+    line = found or next((line for line in reversed(lines) if line.strip()), "")
+    return escaped(line.strip())[:MOST_LINE]
+
+
+def escaped(text: str, keep: str = "") -> str:
+    """The text with what is not printable written out, but for the characters in `keep`."""
+    return "".join(c if c in keep or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def message(job: str, *, closed: str = "", failure: typing.Optional[Failure] = None) -> str:
+    lines = ["{} {}: {}".format(CLOSED_PREFIX, job, escaped(closed))] if closed else []
+    if failure is not None:
+        lines.append("{} {}: rank {}: {}".format(FAILED_PREFIX, job, failure.rank, failure.line))
+        lines.append(_last_bytes(escaped(failure.stderr.strip(), keep="\n\t"), MOST_STDERR))
+    return "\n".join(line for line in lines if line)
+
+
+def write(environment: typing.Mapping[str, str], *, closed: str, failure: typing.Optional[Failure]) -> None:
+    """Write it where the control plane delivered this library; by hand there is no such file."""
+    path, job = environment.get("ELASTIC_TERMINATION_LOG"), environment.get("ELASTIC_JOB_UID")
+    if not path or not job:
+        return
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(message(job, closed=closed, failure=failure))
+    except OSError as error:
+        log.warning("the termination message could not be written: %s", error)
+
+
+def _last_bytes(text: str, most: int) -> str:
+    return text.encode()[-most:].decode(errors="ignore")

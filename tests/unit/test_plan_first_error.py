@@ -1,0 +1,87 @@
+"""The message of a failed elastic job names the worker to blame and the line of its exception."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job, job, pod_for, replica, snapshot
+
+from controller.deciding.settings import Settings
+from controller.watching.snapshot import Container, Phase
+from elastic.membership.wire import MAX_ERROR
+from elastic_worker.agent import last_words
+from elastic_worker.agent.last_words import Failure
+
+SUMMARY = """[rank1]: ValueError: bad batch
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+  rank      : 1 (local_rank: 0)
+  exitcode  : 1 (pid: 77)
+============================================================"""
+
+
+def failed(message: str, *, settings: Settings = PLAIN, restart: str = "Never", **elastic: Any) -> Cluster:
+    cluster = Cluster(elastic_job(2, restart=restart, elastic=elastic), settings=settings)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    for after_s, (name, words) in enumerate({"train-worker-1": message, "train-worker-0": "RuntimeError: the peer is gone"}.items()):
+        ended = Container(name="pytorch", exit_code=1, message=words, ended_at=NOW + timedelta(seconds=after_s))
+        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(ended,))
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    return cluster
+
+
+def words(cluster: Cluster) -> str:
+    return cluster.job.status.conditions[-1].message
+
+
+def test_without_the_library_the_end_of_the_first_failed_containers_log_is_quoted() -> None:
+    assert words(failed(SUMMARY)).endswith(" First of all train-worker-1 failed: rank 1: ValueError: bad batch.")
+
+
+def test_with_the_library_its_agents_words_are_quoted() -> None:
+    message = last_words.message("job-uid", failure=Failure(5, "ValueError: no\nmore"))
+    assert words(failed(message, settings=OURS)).endswith(" First of all train-worker-1 failed: rank 5: more.")
+
+
+def test_what_a_container_says_is_cut_and_escaped() -> None:
+    said = words(failed("ValueError: \x1b[2J" + "x" * 5000))
+    assert "\\x1b[2J" in said
+    assert "\x1b" not in said
+    assert len(said) < MAX_ERROR + 200
+
+
+def test_a_job_in_strict_mode_fails_with_upstreams_words() -> None:
+    assert words(failed(SUMMARY, settings=Settings(strict=True))).endswith("replica(s) failed.")
+
+
+def test_an_etcds_closing_words_are_followed_by_the_error_of_the_worker_that_they_name() -> None:
+    cluster = Cluster(elastic_job(2, elastic={"rdzvBackend": "etcd", "rdzvHost": "etcd"}), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    closed = "a worker of train-worker-1 ended with status 1, and all 0 restarts that max_restarts allows are used up"
+    for name, rank in (("train-worker-0", 0), ("train-worker-1", 1)):
+        message = last_words.message("job-uid", closed=closed, failure=Failure(rank, f"ValueError: of {rank}"))
+        ended = Container(name="pytorch", last_exit_code=1, restarts=1, last_message=message)
+        cluster.pods[name] = replace(cluster.pods[name], containers=(ended,))
+    cluster.settle()
+    assert words(cluster).endswith(f"its group ended: {closed} (rank 1: ValueError: of 1)")
+
+
+@pytest.mark.parametrize(("chosen", "found"), [(None, "FallbackToLogsOnError"), ("File", "File")])
+def test_a_container_without_the_library_says_what_it_printed_last_unless_the_user_chose(chosen: str | None, found: str) -> None:
+    type = replica(2)
+    if chosen is not None:
+        type["template"]["spec"]["containers"][0]["terminationMessagePolicy"] = chosen
+    made = pod_for(job(Worker=type), "Worker", 0, snapshot())
+    assert made["spec"]["containers"][0]["terminationMessagePolicy"] == found
+
+
+def test_with_the_library_or_in_strict_mode_the_policy_stays_open() -> None:
+    for settings in (OURS, Settings(strict=True)):
+        made = pod_for(elastic_job(2), "Worker", 0, snapshot(settings=settings))
+        assert "terminationMessagePolicy" not in made["spec"]["containers"][0]

@@ -1,0 +1,122 @@
+"""What an agent says of a worker that failed: the end of its stderr, which is passed on as before, and the line of its exception."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+
+from elastic_worker.agent import last_words, worker_stderr
+from elastic_worker.agent.last_words import Failure, exception_line
+from elastic_worker.agent.worker_stderr import KEPT_BYTES, PipedStderr, WorkerStderr
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\nValueError: bad batch\n'
+
+
+@pytest.mark.parametrize(
+    ("stderr", "line"),
+    [
+        (TRACEBACK, "ValueError: bad batch"),
+        (TRACEBACK + "[W1122 10:00:00] Warning: destroy_process_group() was not called\n", "ValueError: bad batch"),
+        ("".join(f"[rank3]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch"),
+        (
+            TRACEBACK + "\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK.replace("bad", "no"),
+            "ValueError: no batch",
+        ),
+        ('  File "train.py", line 1\n    x = = 1\nSyntaxError: invalid syntax\n\n', "SyntaxError: invalid syntax"),
+        (TRACEBACK.replace("bad batch", "a\x1b[31mred\x07"), "ValueError: a\\x1b[31mred\\x07"),
+        ("Traceback (most recent call last):\n  File", "File"),
+        ("", ""),
+    ],
+)
+def test_the_line_of_the_exception_is_found(stderr: str, line: str) -> None:
+    assert exception_line(stderr) == line
+
+
+def test_a_message_is_bounded_and_has_no_control_characters() -> None:
+    stderr = TRACEBACK + "RuntimeError: " + "\x1b" * 4000 + "é" * 4000
+    message = last_words.message("uid", closed="over\nbudget", failure=Failure(2, stderr))
+    first, second, rest = message.split("\n", 2)
+    assert first == "elastic-training closed the rendezvous of job uid: over\\nbudget"
+    assert second == "elastic-training saw a worker fail in job uid: rank 2: ValueError: bad batch"
+    assert len(rest.encode()) <= last_words.MOST_STDERR
+    assert all(c.isprintable() or c in "\n\t" for c in message)
+
+
+def test_the_message_goes_where_the_container_says(tmp_path: Path) -> None:
+    log = tmp_path / "termination-log"
+    last_words.write({}, closed="x", failure=None)
+    last_words.write({"ELASTIC_TERMINATION_LOG": str(log), "ELASTIC_JOB_UID": "uid"}, closed="x", failure=Failure(0, "y"))
+    assert log.read_text().splitlines()[1].endswith("rank 0: y")
+
+
+@pytest.fixture
+def out() -> Iterator[tuple[int, int]]:
+    """Where an agent's stderr would go."""
+    reads, writes = os.pipe()
+    yield reads, writes
+    os.close(reads)
+    os.close(writes)
+
+
+def run(pipe: PipedStderr, code: str) -> "subprocess.Popen[bytes]":
+    pipe.begin()
+    with open(pipe.path, "w") as stderr:
+        return subprocess.Popen([sys.executable, "-IS", "-c", code], stderr=stderr)
+
+
+def test_all_of_stderr_is_passed_on_and_its_end_is_kept(out: tuple[int, int]) -> None:
+    pipe = PipedStderr(0, target=out[1])
+    assert run(pipe, "import sys; sys.stderr.write('x' * 5000 + '\\nlast line\\n')").wait() == 0
+    assert pipe.tail(10) == "last line\n"
+    assert len(os.read(out[0], 65536)) == 5011 > KEPT_BYTES
+
+
+def test_a_process_that_outlives_its_world_may_go_on_writing(out: tuple[int, int]) -> None:
+    pipe = PipedStderr(0, target=out[1])
+    process = run(pipe, "import sys, time; time.sleep(1); sys.stderr.write('still here')")
+    pipe.close_writer()
+    assert process.wait() == 0
+    assert os.read(out[0], 100) == b"still here"
+
+
+def test_what_cannot_be_passed_on_stops_no_worker() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    pipe = PipedStderr(0, target=writes)
+    assert run(pipe, "import sys; sys.stderr.write('x' * 1000000 + '\\nend')").wait() == 0
+    assert pipe.tail(10) == "end"
+    os.close(writes)
+
+
+def test_torch_gives_each_worker_a_pipe_of_its_own_unless_it_writes_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DefaultLogsSpecs, "reify", DefaultLogsSpecs.reify)
+    stderr = worker_stderr.of_this_process()
+    assert stderr is not None
+    assert stderr is worker_stderr.of_this_process()
+    envs = {0: {"RANK": "4"}, 1: {"RANK": "5"}}
+    chosen = DefaultLogsSpecs(log_dir=os.devnull).reify(envs).stderrs
+    processes = []
+    for local, rank in ((0, 4), (1, 5)):
+        with open(chosen[local], "w") as file:
+            code = f"import sys; sys.stdin.read(); sys.stderr.write('I am {rank}')"
+            processes.append(subprocess.Popen([sys.executable, "-IS", "-c", code], stderr=file, stdin=subprocess.PIPE))
+    stderr.note([process.pid for process in processes])
+    for process, rank in zip(processes, (4, 5), strict=True):
+        process.communicate()
+        source = stderr.of(process.pid)
+        assert source is not None
+        assert (source.rank, source.tail(10)) == (rank, f"I am {rank}")
+
+
+def test_where_torch_writes_a_file_the_file_is_read(tmp_path: Path) -> None:
+    stderr, file = WorkerStderr(), tmp_path / "stderr.log"
+    assert stderr.destinations({0: {"RANK": "1"}}, {0: str(file)}) == {0: str(file)}
+    source = stderr.of(123)
+    assert source is not None
+    assert source.tail() == ""
+    file.write_text("x" * 5000 + "\nthe end")
+    assert source.tail() == "the end"
