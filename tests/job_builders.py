@@ -10,13 +10,15 @@ from controller.deciding.derivation import derive
 from controller.deciding.objects import pods
 from controller.deciding.plan import plan
 from controller.deciding.settings import Rendezvous, Settings
-from controller.watching.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World
+from controller.watching.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World, node_from
 from elastic.api import parse
 from elastic.api.job import Job, JobStatus, Object
 from elastic.api.kinds import KINDS
 from elastic.api.names import REPLICA_TYPE, pod_name
 from elastic.kube.resources import PODS, SERVICES
 from elastic.membership.wire import Restart
+from elastic.signals.seen import on_pod
+from elastic.signals.table import BUILT_IN
 
 
 def restarts(*causes: str, generation: int = 1) -> tuple[Restart, ...]:
@@ -68,12 +70,27 @@ def pod(type: str = "worker", index: int = 0, phase: Phase = Phase.RUNNING, *, c
 
 
 def snapshot(*pods: Pod, after_s: float = 0, settings: Settings = PLAIN, **more: Any) -> Snapshot:
-    return Snapshot(now=NOW + timedelta(seconds=after_s), settings=settings, pods=pods, token="token", **more)
+    return Snapshot(now=NOW + timedelta(seconds=after_s), settings=settings, pods=tuple(map(with_sights, pods)), token="token", **more)
 
 
 def pod_for(one: Job, type: str, index: int, look: Snapshot) -> Object:
     """The pod of one replica, as the controller creates it."""
     return pods.pod_for(derive(one, look), type, index)
+
+
+def with_sights(one: Pod) -> Pod:
+    """The pod with the signals that its fields stand for."""
+    deletion = {"deletionTimestamp": (one.gone_by or NOW + timedelta(seconds=30)).isoformat()} if one.is_deleting else {}
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": one.disruption}
+    raw = {"metadata": deletion, "status": {"reason": one.reason, "conditions": [condition] if one.disruption else []}}
+    return replace(one, sights=on_pod(BUILT_IN, raw))
+
+
+def tainted(name: str, *taints: str, is_cordoned: bool = False, labels: Mapping[str, str] | None = None, **more: Any) -> Node:
+    """A node with these taints, KEY or KEY=VALUE; `more` are fields of its status or metadata."""
+    listed = [{"key": key, "value": value, "effect": "NoSchedule"} for key, _, value in (taint.partition("=") for taint in taints)]
+    metadata = {"name": name, "labels": dict(labels or {}), "annotations": more.get("annotations", {})}
+    return node_from({"metadata": metadata, "spec": {"taints": listed, "unschedulable": is_cordoned}, "status": more.get("status", {})})
 
 
 class Cluster:
@@ -97,7 +114,7 @@ class Cluster:
         return Snapshot(
             now=self.now,
             settings=self.settings,
-            pods=tuple(sorted(self.pods.values(), key=lambda p: (p.type, p.index))),
+            pods=tuple(sorted(map(with_sights, self.pods.values()), key=lambda p: (p.type, p.index))),
             services=tuple(self.services.values()),
             owned=tuple(self.owned.values()),
             world=self.world,

@@ -63,6 +63,7 @@ log = logging.getLogger("controller")
     show_default=True,
     help="Name of the webhook's Service, of the Secret with its certificate and of the configuration that asks it.",
 )
+@click.option("--signals", type=click.Path(path_type=Path), help="File with rows for the table of signals; it may be missing.")
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),

@@ -31,6 +31,7 @@ class Options:
     webhook_fd: int | None
     webhook_name: str
     ready_file: Path | None
+    signals: Path | None
     leader_elect: bool
     lease_namespace: str
     lease_duration_s: float

@@ -33,6 +33,9 @@ from elastic.runtime.fence import FencedWriter
 from elastic.runtime.process import Parts, write_ready
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
 from elastic.runtime.workqueue import WorkQueue
+from elastic.signals.rows import Table, read_table
+from elastic.signals.signal import Signal
+from elastic.signals.table import BUILT_IN
 
 if TYPE_CHECKING:
     from controller.webhook.door import Door
@@ -53,7 +56,9 @@ class Process:
         self._options = options
         self._queue: WorkQueue[Key] = WorkQueue(clock=time.monotonic)
         resources = resources_of(options.kinds, gang_scheduler=options.gang_scheduler)
-        self._observer = Observer(kube, kinds=options.kinds, resources=resources, namespace=options.namespace)
+        self._observer = Observer(
+            kube, kinds=options.kinds, resources=resources, namespace=options.namespace, signals=_signals(options.signals)
+        )
         self._is_ready = asyncio.Event()
         self._door = _door(kube, options)
         self._election = _election(kube, options) if options.leader_elect else None
@@ -172,6 +177,21 @@ class Process:
         if self._options.ready_file is not None:
             write_ready(self._options.ready_file)
         await asyncio.Event().wait()
+
+
+def _signals(file: Path | None) -> tuple[Signal, ...]:
+    """The table of signals with the installation's rows. A file that cannot be used takes nothing from the built-in ones."""
+    try:
+        text = file.read_text(errors="replace") if file is not None else ""
+    except FileNotFoundError:
+        text = ""
+    except OSError as error:
+        log.warning("the file of signals cannot be read; only the built-in ones count", extra={"file": str(file), "error": str(error)})
+        return BUILT_IN
+    table = read_table(text, name=str(file)) if text.strip() else Table(BUILT_IN)
+    for problem in table.problems:
+        log.warning("a row of the table of signals is wrong", extra={"problem": problem})
+    return table.rows
 
 
 def _election(kube: Kube, options: Options) -> Election:

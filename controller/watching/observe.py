@@ -3,9 +3,10 @@ It refuses to show anything before every cache is whole, and calls back with the
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from controller.deciding.objects.differences import OWNED_LABEL, RESOURCES, UNMARKED
@@ -32,6 +33,8 @@ from elastic.kube.resources import (
     Resource,
 )
 from elastic.kube.view import uid_of
+from elastic.signals.signal import Signal
+from elastic.signals.table import BUILT_IN
 
 STARVED = "CreateContainerConfigError"
 BY_JOB, BY_UID, BY_NODE = "job", "uid", "node"
@@ -54,13 +57,22 @@ class WatchScope(NamedTuple):
 
 
 class Observer:
-    def __init__(self, kube: Kube, *, kinds: Iterable[str], resources: Iterable[Resource], namespace: str | None = None) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        *,
+        kinds: Iterable[str],
+        resources: Iterable[Resource],
+        namespace: str | None = None,
+        signals: Sequence[Signal] = BUILT_IN,
+    ) -> None:
+        """`signals` is the table by which nodes and pods are read."""
         self.jobs: dict[str, FedView] = {
             kind: FedView(kube, JOBS[kind], project=_without_bulk, namespace=namespace, indexes={BY_UID: _uid}) for kind in kinds
         }
-        self._pods = _cache(kube, PODS, _pod, namespace=namespace, labels=OPERATOR_NAME)
+        self._pods = _cache(kube, PODS, partial(_pod, table=signals), namespace=namespace, labels=OPERATOR_NAME)
         # Nodes belong to no namespace: a controller that may see one namespace only does without their warnings.
-        self._nodes = Cache(kube, NODES, project=node_from) if namespace is None else None
+        self._nodes = Cache(kube, NODES, project=partial(node_from, table=signals)) if namespace is None else None
         self._services = _cache(kube, SERVICES, _service, namespace=namespace, labels=OPERATOR_NAME)
         self._others = {r: _cache(kube, r, _owned, namespace=namespace, labels=None if r in UNMARKED else OWNED_LABEL) for r in resources}
 
@@ -230,8 +242,8 @@ def _tell(change: Change[_Mine], changed: Callable[[Key], None]) -> None:
             return
 
 
-def _pod(raw: Object) -> _Mine:
-    return _Mine(key_of_labels(raw["metadata"]), owner_uid(raw["metadata"]), pod_from(raw))
+def _pod(raw: Object, *, table: Sequence[Signal]) -> _Mine:
+    return _Mine(key_of_labels(raw["metadata"]), owner_uid(raw["metadata"]), pod_from(raw, table))
 
 
 def _service(raw: Object) -> _Mine:

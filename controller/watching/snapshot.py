@@ -2,7 +2,7 @@
 The reductions are pure; nothing here knows where the objects came from or what will be done about them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -14,6 +14,9 @@ from elastic.api.job import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
+from elastic.signals.seen import Sight, Toleration, on_node, on_pod, tolerations_of
+from elastic.signals.signal import Meaning, Signal
+from elastic.signals.table import BUILT_IN
 
 LAUNCHER_INDEX = 0
 MOST_DIGITS = 9
@@ -93,6 +96,10 @@ class Pod:
     """It has no owner, so nothing will delete it."""
     in_world: InWorld | None = None
     """None where the pod has no such readiness gate."""
+    sights: tuple[Sight, ...] = ()
+    """The signals that the pod itself shows, the worst first."""
+    tolerations: tuple[Toleration, ...] = ()
+    """Of NoExecute taints."""
 
     @property
     def is_active(self) -> bool:
@@ -174,7 +181,13 @@ class Node:
 
     name: str
     is_cordoned: bool = False
-    taints: tuple[str, ...] = ()
+    sights: tuple[Sight, ...] = ()
+    """The signals that it shows, the worst first."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Does it say that nothing on it can be saved?"""
+        return any(sight.signal.meaning is Meaning.GONE for sight in self.sights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +238,7 @@ class Snapshot:
         return next((o for o in self.owned if o.kind == kind and o.name == name), None)
 
 
-def pod_from(raw: Mapping[str, Any]) -> Pod:
+def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
     metadata, status = raw["metadata"], raw.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or () if isinstance(c, dict)}
@@ -253,6 +266,8 @@ def pod_from(raw: Mapping[str, Any]) -> Pod:
         is_forced=metadata.get("deletionGracePeriodSeconds") == 0,
         in_world=_in_world(raw, conditions.get(IN_WORLD) or {}),
         inits=tuple(_container(c) for c in status.get("initContainerStatuses") or ()),
+        sights=on_pod(table, raw),
+        tolerations=tolerations_of(raw),
     )
 
 
@@ -275,10 +290,9 @@ def service_from(raw: Mapping[str, Any]) -> Service:
     return Service(name=metadata["name"], uid=metadata.get("uid", ""), owner=owner, is_deleting=bool(metadata.get("deletionTimestamp")))
 
 
-def node_from(raw: Mapping[str, Any]) -> Node:
-    spec = raw.get("spec") or {}
-    taints = tuple(taint.get("key", "") for taint in spec.get("taints") or ())
-    return Node(name=raw["metadata"]["name"], is_cordoned=bool(spec.get("unschedulable")), taints=taints)
+def node_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Node:
+    is_cordoned = bool((raw.get("spec") or {}).get("unschedulable"))
+    return Node(name=raw["metadata"]["name"], is_cordoned=is_cordoned, sights=on_node(table, raw))
 
 
 def _time(text: str | None) -> datetime | None:

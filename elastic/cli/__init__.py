@@ -14,6 +14,7 @@ COMMANDS = {
     "status": ("elastic.cli.up:status", "Show the laptop cluster."),
     "resume": ("elastic.cli.resume:resume", "Start the jobs again that stopped with the laptop cluster."),
     "run": ("elastic.cli.run:run", "Run a job file to its end on the laptop cluster."),
+    "signals": ("elastic.cli.signals:signals", "List the signals that announce disruptions; check added ones."),
     "node": ("elastic.cli.node:node", "Add, drain, taint, reclaim or kill a node of the laptop cluster."),
 }
 

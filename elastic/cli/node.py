@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from elastic.kube.resources import NODES
 from elastic.local.agent.asking import NotDone, ask_agents
 from elastic.local.agent.control import Add, Kill
 from elastic.local.files import ClusterState, Layout
-from elastic.local.reclaim import NOTICES
+from elastic.local.reclaim import LOSS_S, PLAYABLE, SHORT, as_seen, show
+from elastic.signals.signal import Meaning
 
 
 @click.group()
@@ -76,21 +78,37 @@ def drain_node(name: str, timeout_s: float, data_dir: Path) -> None:
 
 @node.command()
 @click.argument("name")
-@click.option("--as", "cloud", type=click.Choice(list(NOTICES)), default="aws", show_default=True, help="Whose spot notice it is.")
-@click.option("--seconds", type=click.IntRange(min=0), help="From the notice to the loss.  [default: as the cloud has it]")
+@click.option(
+    "--like",
+    "--as",
+    "like",
+    type=click.Choice([*SHORT, *PLAYABLE]),
+    default="aws-spot",
+    show_default=True,
+    metavar="SIGNAL",
+    help=f"Which signal: {', '.join(PLAYABLE)}.",
+)
+@click.option("--seconds", type=click.IntRange(min=0), help="From the signal to the loss.  [default: as the table has it]")
+@click.option("--take-back", is_flag=True, help="Take the signal back; the node stays.")
 @DATA_DIR
-def reclaim(name: str, cloud: str, seconds: int | None, data_dir: Path) -> None:
-    """Play a spot notice: the cloud's taint, then the loss of the machine.
+def reclaim(name: str, like: str, seconds: int | None, take_back: bool, data_dir: Path) -> None:
+    """Play a cloud's signal that a node goes, then the loss of the machine.
 
     When the seconds are over the node's processes end at once and the node's object goes, as a cloud removes the node of a machine that it
-    took back.
+    took back. Signals that only warn of a loss have none, unless --seconds says when.
     """
-    notice = NOTICES[cloud]
-    left_s = notice.seconds if seconds is None else seconds
+    signal = PLAYABLE[SHORT.get(like, like)]
+    left_s = (LOSS_S.get(signal.name, signal.lead_s) if signal.meaning is Meaning.LEAVE else None) if seconds is None else seconds
 
     async def play(kube: Kube) -> None:
-        await set_taint(kube, name, notice.taint, labels=dict(notice.labels))
-        click.echo(f"node {name}: notice given by taint {notice.taint}; lost in {left_s} s")
+        played = as_seen(signal, now=datetime.now(UTC), left_s=left_s)
+        await show(kube, name, played, take_back=take_back)
+        if take_back:
+            click.echo(f"node {name}: {signal.name} taken back")
+            return
+        click.echo(f"node {name}: {signal.name} given by {played.words}" + (f"; lost in {left_s:g} s" if left_s is not None else ""))
+        if left_s is None:
+            return
         await asyncio.sleep(left_s)
         await asyncio.to_thread(_ask, data_dir, Kill(name=name))
         await kube.delete(NODES, name)

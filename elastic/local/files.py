@@ -87,6 +87,11 @@ class Layout:
         return self.root / "installation"
 
     @property
+    def signals(self) -> Path:
+        """Rows that the user adds to the table of signals."""
+        return self.root / "signals.yaml"
+
+    @property
     def lock(self) -> Path:
         return self.root / "lock"
 

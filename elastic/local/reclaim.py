@@ -1,35 +1,79 @@
-"""Knows how the clouds announce that they take a spot machine back: which taint and labels, how many seconds ahead. Does nothing itself."""
+"""Plays the signals of clouds on a node, from the same table by which the controller reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from email.utils import format_datetime
 from types import MappingProxyType
 
-from elastic.kube.nodes import Taint
+from elastic.kube.client import Kube, Patch
+from elastic.kube.nodes import Effect, Taint, set_taint
+from elastic.kube.resources import NODES, Object
+from elastic.signals.signal import Deadline, On, Signal
+from elastic.signals.table import AKS, AUTOSCALER, AWS, BUILT_IN, GKE, KARPENTER
 
 EVENT = "spot-itn-0123456789abcdef"
+SPOT_LABELS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        AWS: {"aws-node-termination-handler/action": "cordon-and-drain", "aws-node-termination-handler/event-id": EVENT},
+        GKE: {"cloud.google.com/gke-spot": "true"},
+        AKS: {"kubernetes.azure.com/scalesetpriority": "spot"},
+        KARPENTER: {"karpenter.sh/capacity-type": "spot"},
+    }
+)
+PLAYABLE: Mapping[str, Signal] = MappingProxyType(
+    {row.name: row for row in BUILT_IN if row.source in (AWS, GKE, AKS, KARPENTER, AUTOSCALER) and row.on.is_of_node and row.key != "Ready"}
+)
+"""By name. The condition Ready is the node agent's own."""
+SHORT: Mapping[str, str] = MappingProxyType(
+    {"aws": "aws-spot", "gcp": "gke-termination", "azure": "aks-remediator", "karpenter": "karpenter-disrupted"}
+)
+LOSS_S: Mapping[str, float] = MappingProxyType({"gke-termination": 30.0})
+"""From the signal to the loss of the machine, where pods have less time than that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """What is seen of a machine that is about to be taken back."""
+class Played:
+    """What is written to the node."""
 
-    taint: Taint
-    seconds: int
-    """From the notice to the loss."""
-    labels: Mapping[str, str]
+    words: str
+    taint: Taint | None = None
+    condition: Object | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
-NOTICES: Mapping[str, Notice] = MappingProxyType(
-    {
-        "aws": Notice(
-            Taint("aws-node-termination-handler/spot-itn", EVENT),
-            120,
-            {"aws-node-termination-handler/action": "cordon-and-drain", "aws-node-termination-handler/event-id": EVENT},
-        ),
-        "gcp": Notice(Taint("cloud.google.com/impending-node-termination"), 30, {"cloud.google.com/gke-spot": "true"}),
-        "azure": Notice(Taint("remediator.kubernetes.azure.com/unschedulable"), 30, {"kubernetes.azure.com/scalesetpriority": "spot"}),
-        "karpenter": Notice(Taint("karpenter.sh/disrupted"), 120, {"karpenter.sh/capacity-type": "spot"}),
-    }
-)
+def as_seen(signal: Signal, *, now: datetime, left_s: float | None) -> Played:
+    """The signal as its cloud gives it now, with so many seconds until the loss."""
+    lost_at = now + timedelta(seconds=signal.lead_s if left_s is None else left_s)
+    given = str(int((lost_at - timedelta(seconds=signal.lead_s)).timestamp()))
+    labels = dict(SPOT_LABELS.get(signal.source, {}))
+    if signal.deadline is Deadline.LABEL:
+        labels[signal.deadline_key] = given
+    if signal.on is On.NODE_ANNOTATION:
+        return Played(f"annotation {signal.key}", annotations={signal.key: lost_at.strftime("%Y-%m-%dT%H:%M:%SZ")}, labels=labels)
+    if signal.on is On.NODE_CONDITION:
+        message = f"{signal.message} Scheduled: {format_datetime(lost_at, usegmt=True)}"
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {"type": signal.key, "status": signal.value, "reason": signal.reason or signal.key, "message": message}
+        times = {"lastTransitionTime": stamp, "lastHeartbeatTime": stamp}
+        return Played(f"condition {signal.key}, {message}", condition=condition | times, labels=labels)
+    value = signal.value or {Deadline.VALUE: given, Deadline.LABEL: EVENT}.get(signal.deadline, "")
+    taint = Taint(signal.key, value, Effect(signal.effect or Effect.NO_SCHEDULE))
+    return Played(f"taint {taint}", taint=taint, labels=labels)
+
+
+async def show(kube: Kube, node: str, played: Played, *, take_back: bool = False) -> None:
+    """Writes it to the node, or takes it back."""
+    if played.taint is not None:
+        taint = Taint(played.taint.key, played.taint.value, played.taint.effect, is_removed=take_back)
+        await set_taint(kube, node, taint, labels=None if take_back else dict(played.labels))
+        return
+    annotations = {key: None if take_back else value for key, value in played.annotations.items()}
+    metadata: Object = {"annotations": annotations} | ({} if take_back else {"labels": dict(played.labels)})
+    await kube.patch(NODES, node, {"metadata": metadata}, kind=Patch.MERGE)
+    if played.condition is not None:
+        condition = played.condition | ({"status": "False", "message": ""} if take_back else {})
+        await kube.patch(NODES, node, {"status": {"conditions": [condition]}}, kind=Patch.STRATEGIC, subresource="status")

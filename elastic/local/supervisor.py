@@ -191,7 +191,8 @@ class Supervisor:
         await self._start("rendezvous", "rendezvous.main", [*given, str(accounts.kubeconfig(RENDEZVOUS))])
         port = self._ports["rendezvous"]
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-endpoint", f"{SERVICE}:{port}"]
-        controller = self._child("controller", "controller.running.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach])
+        signals = ["--signals", str(self._layout.signals)] if self._layout.signals.exists() else []
+        controller = self._child("controller", "controller.running.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach, *signals])
         if not self._options.join:
             await self._open_door(kube, controller)
         await self._begin(self._waiting(controller))

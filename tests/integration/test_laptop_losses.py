@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,12 +13,12 @@ from grounds import Ground
 from laptop import until
 
 from elastic.api.words import Cause
-from elastic.kube.nodes import cordon, set_taint
+from elastic.kube.nodes import cordon
 from elastic.kube.resources import NODES, PODS
 from elastic.local import LocalCluster
 from elastic.local.agent.asking import ask_agents
 from elastic.local.agent.control import Add, Kill
-from elastic.local.reclaim import NOTICES
+from elastic.local.reclaim import PLAYABLE, as_seen, show
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(300)]
 GRACE_S = 12.0
@@ -52,8 +53,7 @@ async def second_worker_on(node: str, cluster: LocalCluster, job: str) -> AsyncI
 async def test_a_worker_leaves_a_machine_that_is_to_be_taken_back_before_it_is_and_no_step_is_made_twice(cluster: LocalCluster) -> None:
     async with second_worker_on("noticed", cluster, "warned") as run:
         before = await run.pods()
-        notice = NOTICES["aws"]
-        await set_taint(run.kube, "noticed", notice.taint, labels=dict(notice.labels))
+        await show(run.kube, "noticed", as_seen(PLAYABLE["aws-spot"], now=datetime.now(UTC), left_s=None))
         await run.world(1)
         ask_agents(cluster.data_dir, Kill(name="noticed"))
         await run.kube.delete(NODES, "noticed")

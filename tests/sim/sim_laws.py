@@ -11,7 +11,6 @@ from sim_cluster import Cluster, is_deleting
 from sim_jobs import replicas
 from sim_rendezvous import SimServer
 
-from controller.deciding.lifecycle.disruption import LOST, NOTICE_S
 from controller.watching.keys import JOBS
 from controller.watching.snapshot import GROUP
 from elastic.api import parse
@@ -20,6 +19,9 @@ from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import Cause
 from elastic.kube.resources import EVENTS, LEASES, NODES, PODS
+from elastic.signals.seen import on_node
+from elastic.signals.signal import Meaning
+from elastic.signals.table import BUILT_IN
 
 BEHIND_S = 3 * TIMEOUT_S
 """So old may be what a controller acts on: its view lags, and a request may arrive late."""
@@ -279,8 +281,7 @@ def _is_lost(before: Object, after: Object | None) -> bool:
 
 def _is_bad(node: Object) -> bool:
     """Must its pods expect to go?"""
-    taints = node["spec"].get("taints") or ()
-    return bool(node["spec"].get("unschedulable")) or any(t["key"] in LOST or t["key"] in NOTICE_S for t in taints)
+    return bool(node["spec"].get("unschedulable")) or any(sight.signal.meaning is not Meaning.INFORM for sight in on_node(BUILT_IN, node))
 
 
 def counts(job: Job) -> dict[str, int]:

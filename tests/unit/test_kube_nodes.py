@@ -8,7 +8,6 @@ from hypothesis import strategies as some
 
 from elastic.kube.nodes import Effect, Taint, TaintError, parse_taint, with_taint
 from elastic.kube.resources import Object
-from elastic.local.reclaim import NOTICES
 
 TAINTS = some.builds(Taint, key=some.sampled_from("abc"), value=some.sampled_from(["", "x"]), effect=some.sampled_from(Effect))
 
@@ -62,10 +61,3 @@ def test_a_node_has_a_taint_once_and_keeps_the_others(there: list[Taint], taint:
     assert [one for one in after if one not in same] == [one for one in before if (one["key"], one["effect"]) != (taint.key, taint.effect)]
     assert with_taint(after, taint) == after
     assert taint.key not in {one["key"] for one in with_taint(after, Taint(taint.key, effect=None, is_removed=True))}
-
-
-@pytest.mark.parametrize("cloud", list(NOTICES))
-def test_each_spot_notice_is_a_taint_that_leaves_time(cloud: str) -> None:
-    notice = NOTICES[cloud]
-    assert parse_taint(str(notice.taint)) == notice.taint
-    assert notice.seconds >= 30

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from job_builders import NOW, OURS, Cluster, created, elastic_job, job, reasons, replica, restarts
+from job_builders import NOW, OURS, Cluster, created, elastic_job, job, reasons, replica, restarts, tainted
 
 from controller.deciding.actions import End, SetExpectation
 from controller.watching.snapshot import Container, Node, Phase, World
@@ -29,11 +29,16 @@ def told(cluster: Cluster) -> SetExpectation:
 
 @pytest.mark.parametrize(
     ("taint", "seconds"),
-    [("aws-node-termination-handler/spot-itn", 120), ("ToBeDeletedByClusterAutoscaler", 60), ("node.kubernetes.io/unreachable", 0)],
+    [
+        ("aws-node-termination-handler/spot-itn", 120),
+        ("ToBeDeletedByClusterAutoscaler", 60),
+        ("cloud.google.com/impending-node-termination", 15),
+        ("node.kubernetes.io/unreachable", 0),
+    ],
 )
 def test_a_taint_of_the_node_is_passed_on_with_the_time_that_is_left(taint: str, seconds: int) -> None:
     cluster = running(2)
-    cluster.nodes["node-1"] = Node("node-1", taints=(taint,))
+    cluster.nodes["node-1"] = tainted("node-1", taint)
     planned = cluster.round()
     assert created(planned) == ["train-worker-2"]
     leave = told(cluster).leaving[0]
@@ -45,7 +50,7 @@ def test_a_taint_of_the_node_is_passed_on_with_the_time_that_is_left(taint: str,
 def test_a_node_that_goes_after_its_notice_makes_nobody_else_leave() -> None:
     """The taint went with the node and the pod stayed a moment longer: it counted as one that stays, so another was told to go."""
     cluster = running(2)
-    cluster.nodes["node-1"] = Node("node-1", taints=("cloud.google.com/impending-node-termination",))
+    cluster.nodes["node-1"] = tainted("node-1", "cloud.google.com/impending-node-termination")
     cluster.settle()
     cluster.run_all()
     cluster.settle()
@@ -58,7 +63,7 @@ def test_a_node_that_goes_after_its_notice_makes_nobody_else_leave() -> None:
 def test_the_end_of_a_worker_that_left_a_reclaimed_node_in_time_is_neither_counted_nor_told_as_a_restart() -> None:
     """It was told, left, and was replaced; then its node went, and its pod was marked as failed for a moment before it went too."""
     cluster = running(2)
-    cluster.nodes["node-1"] = Node("node-1", taints=("cloud.google.com/impending-node-termination",))
+    cluster.nodes["node-1"] = tainted("node-1", "cloud.google.com/impending-node-termination")
     plans = cluster.settle()
     cluster.run_all()
     cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-2"}), phase="running")
@@ -76,7 +81,7 @@ def test_the_end_of_a_worker_that_left_a_reclaimed_node_in_time_is_neither_count
 
 def test_a_worker_that_crashes_after_it_was_told_to_leave_fails_no_job() -> None:
     cluster = running(3, restart="Never")
-    cluster.nodes["node-2"] = Node("node-2", taints=("karpenter.sh/disrupted",))
+    cluster.nodes["node-2"] = tainted("node-2", "karpenter.sh/disrupted")
     cluster.settle()
     cluster.set("train-worker-2", Phase.FAILED, code=1)
     cluster.settle()

@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, reasons, replica
+from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, reasons, replica, tainted
 
 from controller.deciding.lifecycle.failure import REMEMBERED
-from controller.watching.snapshot import Container, Node, Phase, World
+from controller.watching.snapshot import Container, Phase, World
 from elastic.api import parse
 from elastic.api.job import Job
 from elastic.api.words import ConditionType
@@ -35,10 +35,10 @@ def scaled(one: Job, workers: int) -> Job:
 def test_a_worker_on_a_node_that_is_reclaimed_and_cordoned_is_replaced_once() -> None:
     cluster = running(elastic_job(3, least=3))
     cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], node="spot")
-    cluster.nodes = {"spot": Node("spot", taints=("aws-node-termination-handler/spot-itn",))}
+    cluster.nodes = {"spot": tainted("spot", "aws-node-termination-handler/spot-itn")}
     plans = cluster.settle()
     cluster.run_all()
-    cluster.nodes = {"spot": Node("spot", is_cordoned=True, taints=("aws-node-termination-handler/spot-itn",))}
+    cluster.nodes = {"spot": tainted("spot", "aws-node-termination-handler/spot-itn", is_cordoned=True)}
     plans += cluster.settle()
     assert [name for planned in plans for name in created(planned)] == ["train-worker-3"]
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from job_builders import NOW, Cluster, deleted, elastic_job, job, reasons, replica
+from job_builders import NOW, Cluster, deleted, elastic_job, job, reasons, replica, tainted
 
 from controller.deciding.actions import Delete
 from controller.deciding.lifecycle.lost_nodes import PATIENCE_S
@@ -16,7 +16,7 @@ from elastic.api.job import Job
 from elastic.kube.resources import PODS
 
 GONE_BY = NOW + timedelta(seconds=30)
-UNREACHABLE = Node("silent", taints=("node.kubernetes.io/unreachable",))
+UNREACHABLE = tainted("silent", "node.kubernetes.io/unreachable")
 
 
 def stuck(one: Job | None = None, *, node: Node | None = UNREACHABLE) -> Cluster:
@@ -35,7 +35,7 @@ def planned(cluster: Cluster, seconds: float) -> list[Delete]:
     return [action for action in plan(cluster.job, cluster.look()).actions if isinstance(action, Delete) and action.grace_s == 0]
 
 
-@pytest.mark.parametrize("node", [UNREACHABLE, Node("silent", taints=("node.kubernetes.io/out-of-service",)), None])
+@pytest.mark.parametrize("node", [UNREACHABLE, tainted("silent", "node.kubernetes.io/out-of-service"), None])
 def test_a_pod_on_a_lost_node_is_given_up_a_minute_after_its_grace(node: Node | None) -> None:
     cluster = stuck(node=node)
     assert cluster.settle()[-1].look_again_at == GONE_BY + timedelta(seconds=PATIENCE_S)
@@ -56,7 +56,7 @@ def test_the_place_of_a_pod_that_was_given_up_is_filled_again_and_the_user_hears
     assert not {"PyTorchJobRestarting", "PodGivenUp"} & set(reasons(plans))
 
 
-@pytest.mark.parametrize("node", [Node("silent"), Node("silent", taints=("aws-node-termination-handler/spot-itn",), is_cordoned=True)])
+@pytest.mark.parametrize("node", [Node("silent"), tainted("silent", "aws-node-termination-handler/spot-itn", is_cordoned=True)])
 def test_a_pod_that_its_node_is_slow_to_end_is_waited_for(node: Node) -> None:
     cluster = stuck(node=node)
     assert planned(cluster, 3600) == []

@@ -1,42 +1,42 @@
-"""Decides who must leave because the cluster says so: by a pod's condition, by its deletion, by a taint of its node.
-Taints are known by their keys. A plain cordon is no notice: `replica_slots.wanted` says when it brings a replacement.
+"""Decides who must leave because the cluster says so, and by when: by the signals that a pod and its node show (`elastic.signals.table`).
+A plain cordon is no notice: `replica_slots.wanted` says when it brings a replacement.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from types import MappingProxyType
+from datetime import datetime
 
+from controller.deciding.moments import after
 from controller.watching.snapshot import Phase, Pod, Snapshot
+from elastic.signals.seen import Sight, tolerated_for
+from elastic.signals.signal import Deadline, Meaning
 
 GRACE_S = 30.0
 """What the cluster gives a pod that must go, where nothing says otherwise."""
-LOST = frozenset({"node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service", "node.cloudprovider.kubernetes.io/shutdown"})
-"""The node is gone already: nothing on it can be saved."""
-NOTICE_S: Mapping[str, float] = MappingProxyType(
-    {
-        "aws-node-termination-handler/spot-itn": 120.0,
-        "aws-node-termination-handler/scheduled-maintenance": 120.0,
-        "aws-node-termination-handler/asg-lifecycle-termination": 120.0,
-        "cloud.google.com/impending-node-termination": 25.0,
-        "karpenter.sh/disrupted": 60.0,
-        "karpenter.sh/disruption": 60.0,
-        "remediator.kubernetes.azure.com/unschedulable": 30.0,
-        "ToBeDeletedByClusterAutoscaler": 60.0,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A worker must go: why, and by when at the latest."""
+    """A worker must go, or may have to: why, and by when at the latest."""
 
     reason: str
     by: datetime
+    signal: str
+    """The name of the row of the table."""
+    meaning: Meaning = Meaning.LEAVE
+    lead_s: float = GRACE_S
+    """How long such a notice is."""
+    is_of_node: bool = False
+    """Its node goes. Otherwise the cluster ends the pod itself."""
+
+    @property
+    def may_delete(self) -> bool:
+        """May we delete the pod? One that the cluster ends is the cluster's to delete, and on a node that is gone it changes nothing."""
+        return self.is_of_node and self.meaning is not Meaning.GONE
 
 
 def notices(snapshot: Snapshot) -> dict[str, Notice]:
-    """By pod name, for every running pod that must go whatever we do."""
+    """By pod name, for every running pod that must go whatever we do, or may have to."""
     found = {}
     for pod in snapshot.pods:
         if pod.phase is Phase.RUNNING and (notice := _notice(pod, snapshot)) is not None:
@@ -45,14 +45,49 @@ def notices(snapshot: Snapshot) -> dict[str, Notice]:
 
 
 def _notice(pod: Pod, snapshot: Snapshot) -> Notice | None:
-    now, node = snapshot.now, snapshot.nodes.get(pod.node)
-    if pod.is_deleting:
-        return Notice("it is being deleted", pod.gone_by or now + timedelta(seconds=GRACE_S))
-    if pod.disruption:
-        return Notice(pod.disruption, now + timedelta(seconds=GRACE_S))
-    for taint in node.taints if node is not None else ():
-        if taint in LOST:
-            return Notice(f"its node has the taint {taint}", now)
-        if taint in NOTICE_S:
-            return Notice(f"its node has the taint {taint}", now + timedelta(seconds=NOTICE_S[taint]))
-    return None
+    """What the pod itself shows comes first, unless its node has less time."""
+    found = list(_sights(pod, snapshot))
+    urgent = (notice for notice in found if notice.meaning is not Meaning.PREPARE)
+    return next(urgent, None) or next(iter(found), None)
+
+
+def _sights(pod: Pod, snapshot: Snapshot) -> Iterator[Notice]:
+    node = snapshot.nodes.get(pod.node)
+    for sight in (*pod.sights, *(node.sights if node is not None else ())):
+        by = _by(sight, pod, snapshot.now)
+        if by is not None:
+            yield Notice(
+                sight.words,
+                by,
+                sight.signal.name,
+                sight.signal.meaning,
+                sight.signal.lead_s or GRACE_S,
+                is_of_node=sight.signal.on.is_of_node,
+            )
+
+
+def _by(sight: Sight, pod: Pod, now: datetime) -> datetime | None:
+    """When the worker is lost; None where it need not go. A time that has passed says nothing, because clocks differ and signals stay: the
+    lead time counts from now then, and the first such moment stands in the status.
+    """
+    signal = sight.signal
+    match signal.meaning:
+        case Meaning.INFORM | Meaning.PREPARE:  # of what may come, nothing follows yet
+            return None
+        case Meaning.GONE:
+            return now
+    lead = after(now, signal.lead_s)
+    match signal.deadline:
+        case Deadline.TOLERATION:
+            seconds = tolerated_for(sight, pod.tolerations)
+            if seconds is None:
+                return None
+            by = after(sight.taint_added or now, seconds)
+            return by if by > now else after(now, GRACE_S)
+        case Deadline.DELETION:
+            return sight.by or lead
+        case Deadline.VALUE | Deadline.LABEL:
+            return min(sight.by, lead) if sight.by is not None and sight.by > now else lead
+        case Deadline.LEAD:
+            return lead
+    return sight.by if sight.by is not None and sight.by > now else lead

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from controller.deciding.actions import Delete, Plan, warning
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.disruption import LOST
 from controller.deciding.moments import after
 from controller.watching.snapshot import Pod, Snapshot, pod_from
 from elastic.api.job import Job
@@ -47,7 +46,7 @@ def _given_up_at(pod: Pod, snapshot: Snapshot) -> datetime | None:
     if not pod.is_deleting or pod.is_forced or pod.gone_by is None or not pod.node or not snapshot.sees_nodes:
         return None
     node = snapshot.nodes.get(pod.node)
-    if node is not None and LOST.isdisjoint(node.taints):
+    if node is not None and not node.is_lost:
         return None
     return after(pod.gone_by, PATIENCE_S)
 

@@ -1,0 +1,166 @@
+"""Says which signals of a table a node or a pod shows. Pure. A row applies to one taint, condition or annotation; the first one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from elastic.signals.signal import Deadline, Meaning, On, Signal
+
+Raw = Mapping[str, Any]
+LONGEST_WORDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A signal, as one object shows it."""
+
+    signal: Signal
+    words: str
+    """What was seen, for people."""
+    by: datetime | None = None
+    """When the worker is lost, where the object says it; otherwise the lead time counts from the first sight."""
+    taint_added: datetime | None = None
+    taint: str = ""
+    """Key of a taint for which the pod's tolerations decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """Of a pod, for taints with effect NoExecute. An empty key tolerates all."""
+
+    key: str = ""
+    seconds: float | None = None
+    """None: for ever."""
+
+
+def on_node(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
+    """What this node shows, the worst first."""
+    metadata, spec = raw["metadata"], raw.get("spec") or {}
+    labels = metadata.get("labels") or {}
+    rows = [row for row in table if not row.node_label or _has(labels, row.node_label)]
+    found = [*_taints(rows, spec.get("taints") or (), labels), *_conditions(rows, raw, labels, of=On.NODE_CONDITION)]
+    for key, value in (metadata.get("annotations") or {}).items():
+        row = next((row for row in rows if row.on is On.NODE_ANNOTATION and row.key == key and row.value in ("", value)), None)
+        if row is not None:
+            found.append(Sight(row, f"its node has the annotation {key}", _moment(row, value, labels)))
+    return tuple(sorted(found, key=_urgency))
+
+
+def on_pod(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
+    """What this pod shows itself, the worst first."""
+    metadata, status = raw["metadata"], raw.get("status") or {}
+    found = list(_conditions(table, raw, {}, of=On.POD_CONDITION))
+    if metadata.get("deletionTimestamp"):
+        row = next((row for row in table if row.on is On.POD_DELETION), None)
+        if row is not None:
+            found.append(Sight(row, "it is being deleted", _time(metadata["deletionTimestamp"])))
+    reason = status.get("reason") or ""
+    row = next((row for row in table if row.on is On.POD_STATUS and row.key == reason), None)
+    if row is not None:
+        found.append(Sight(row, reason))
+    return tuple(sorted(found, key=_urgency))
+
+
+def tolerations_of(raw: Raw) -> tuple[Toleration, ...]:
+    """Those of a pod that let it stay on a node with a NoExecute taint."""
+    found = (raw.get("spec") or {}).get("tolerations") or ()
+    return tuple(
+        Toleration(each.get("key") or "", each.get("tolerationSeconds"))
+        for each in found
+        if each.get("effect") in (None, "", "NoExecute") and each.get("operator") in (None, "Equal", "Exists")
+    )
+
+
+def tolerated_for(sight: Sight, tolerations: Iterable[Toleration]) -> float | None:
+    """How many seconds the pod may stay after the taint; None: for ever."""
+    matching = [each.seconds for each in tolerations if each.key in ("", sight.taint)]
+    if not matching:
+        return 0.0
+    limits = [seconds for seconds in matching if seconds is not None]
+    return None if not limits else max(0.0, float(min(limits)))
+
+
+def _urgency(sight: Sight) -> tuple[int, float, float]:
+    order = (Meaning.GONE, Meaning.LEAVE, Meaning.PREPARE, Meaning.INFORM)
+    return order.index(sight.signal.meaning), sight.by.timestamp() if sight.by is not None else float("inf"), sight.signal.lead_s
+
+
+def _has(labels: Raw, wanted: str) -> bool:
+    key, _, value = wanted.partition("=")
+    return key in labels and labels[key] == value
+
+
+def _taints(rows: Sequence[Signal], taints: Iterable[Raw], labels: Raw) -> Iterator[Sight]:
+    for taint in taints:
+        key, value, effect = taint.get("key") or "", taint.get("value") or "", taint.get("effect") or ""
+        row = next((row for row in rows if row.on is On.NODE_TAINT and _is_taint(row, key, value, effect)), None)
+        if row is not None:
+            by, added = _moment(row, value, labels), _time(taint.get("timeAdded"))
+            yield Sight(row, f"its node has the taint {key}", by, added, key if row.deadline is Deadline.TOLERATION else "")
+
+
+def _is_taint(row: Signal, key: str, value: str, effect: str) -> bool:
+    return row.key in ("", key) and row.value in ("", value) and row.effect in ("", effect)
+
+
+def _conditions(rows: Sequence[Signal], raw: Raw, labels: Raw, *, of: On) -> Iterator[Sight]:
+    thing = "its node's" if of is On.NODE_CONDITION else "its"
+    for condition in (raw.get("status") or {}).get("conditions") or ():
+        row = next((row for row in rows if row.on is of and _is_condition(row, condition)), None)
+        if row is not None:
+            reason, message = condition.get("reason") or "", str(condition.get("message") or "")
+            words = f"{thing} condition {row.key} is {condition.get('status')}" + (f" ({reason})" if reason else "")
+            if of is On.POD_CONDITION:
+                words = reason or words
+            yield Sight(row, words[:LONGEST_WORDS], _moment(row, message, labels))
+
+
+def _is_condition(row: Signal, condition: Raw) -> bool:
+    return (
+        condition.get("type") == row.key
+        and condition.get("status") == (row.value or "True")
+        and row.reason in ("", condition.get("reason"))
+        and row.message.lower() in str(condition.get("message") or "").lower()
+    )
+
+
+def _moment(row: Signal, text: str, labels: Raw) -> datetime | None:
+    """When the worker is lost, as the object says; None where it does not say it, or nothing that is a time."""
+    match row.deadline:
+        case Deadline.VALUE:
+            return _after_unix(text, row.lead_s)
+        case Deadline.LABEL:
+            return _after_unix(str(labels.get(row.deadline_key) or ""), row.lead_s)
+        case Deadline.MOMENT:
+            return _time(text)
+        case Deadline.MESSAGE:
+            return _http_time(text)
+    return None
+
+
+def _after_unix(text: str, lead_s: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(int(text), UTC) + timedelta(seconds=lead_s)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text)) if text else None
+    except ValueError:
+        return None
+    return found if found is None or found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _http_time(text: str) -> datetime | None:
+    """After the first colon: `Preempt Scheduled: Mon, 02 Mar 2026 19:01:45 GMT`."""
+    try:
+        found = parsedate_to_datetime(text.partition(":")[2].strip()[:40])
+    except (ValueError, TypeError, IndexError):
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

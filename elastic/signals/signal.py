@@ -1,0 +1,98 @@
+"""What one signal is: where it is seen, how it is recognised, what it means for a worker, how much time is left. Does nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class On(StrEnum):
+    """Where a signal is seen."""
+
+    NODE_TAINT = "node taint"
+    NODE_CONDITION = "node condition"
+    NODE_ANNOTATION = "node annotation"
+    POD_CONDITION = "pod condition"
+    POD_STATUS = "pod status"
+    POD_DELETION = "pod deletion"
+    EVENT = "event"
+    WORKLOAD = "Kueue workload"
+
+    @property
+    def is_of_node(self) -> bool:
+        return self in (On.NODE_TAINT, On.NODE_CONDITION, On.NODE_ANNOTATION)
+
+    @property
+    def is_read(self) -> bool:
+        """Does the controller look there? What it does not watch reaches the job in another way, which the row's note names."""
+        return self not in (On.EVENT, On.WORKLOAD)
+
+
+class Meaning(StrEnum):
+    GONE = "gone"
+    """Nothing on the node can be saved any more."""
+    LEAVE = "leave"
+    """The worker must have left by a time."""
+    PREPARE = "prepare"
+    """It may have to go: it trains on until its replacement is there."""
+    INFORM = "inform"
+    """Nothing is done but to say so."""
+
+
+class Deadline(StrEnum):
+    """Where the time stands at which the worker is lost."""
+
+    LEAD = "lead"
+    """Nowhere: it is the signal's lead time after the first sight."""
+    VALUE = "value"
+    """The value, seconds since 1970, is the time of the signal; the lead time counts from there."""
+    LABEL = "label"
+    """So does the value of another label of the node."""
+    MOMENT = "moment"
+    """The value itself is the time of the loss, as RFC 3339 has it."""
+    MESSAGE = "message"
+    """The message of the condition ends with the time of the loss, as HTTP has it."""
+    TOLERATION = "toleration"
+    """The taint's timeAdded and what the pod tolerates."""
+    DELETION = "deletion"
+    """The pod's deletionTimestamp."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    name: str
+    """By which status, commands and configuration call it."""
+    source: str
+    """Who gives it."""
+    on: On
+    key: str
+    """Key of the taint or annotation, type of the condition, reason in a pod's status or of an Event."""
+    value: str = ""
+    """Of the taint or annotation; status of the condition. Empty: any."""
+    effect: str = ""
+    """Of the taint. Empty: any."""
+    reason: str = ""
+    """Of the condition. Empty: any."""
+    message: str = ""
+    """What the condition's message contains."""
+    node_label: str = ""
+    """KEY=VALUE that the node must have as well."""
+    meaning: Meaning
+    lead_s: float = 0.0
+    """From the signal to the loss."""
+    deadline: Deadline = Deadline.LEAD
+    deadline_key: str = ""
+    """Of the label that holds the time."""
+    taken_back: str
+    """What takes the signal back, in words."""
+    note: str = ""
+
+    @property
+    def match(self) -> str:
+        """In words, what it looks like."""
+        words = self.key or "any"
+        words += f"={self.value}" if self.value else ""
+        words += f":{self.effect}" if self.effect else ""
+        words += f", reason {self.reason}" if self.reason else ""
+        words += f", message with `{self.message}`" if self.message else ""
+        return words + (f", on nodes with {self.node_label}" if self.node_label else "")

@@ -1,0 +1,240 @@
+"""The table of signals, as data. The first row that matches one taint, condition or annotation decides what it means.
+
+docs/spot.md shows it (`python -m elastic.signals.page`), the controller reads nodes and pods by it, and `elastic node reclaim --like NAME`
+plays its rows.
+"""
+
+from __future__ import annotations
+
+from elastic.signals.signal import Deadline, Meaning, On, Signal
+
+KUBERNETES, AWS, KARPENTER = "Kubernetes", "AWS Node Termination Handler", "Karpenter"
+AUTOSCALER, GKE, AKS, KUEUE, VOLCANO = "cluster-autoscaler", "GKE", "AKS", "Kueue", "Volcano"
+GONE, LEAVE, PREPARE, INFORM = Meaning.GONE, Meaning.LEAVE, Meaning.PREPARE, Meaning.INFORM
+
+_TAINT_GOES = "the taint is removed"
+_NEVER = "nothing"
+_AWS_TIME = "aws-node-termination-handler/action-time"
+
+
+def _taint(name: str, source: str, key: str, meaning: Meaning, lead_s: float = 0.0, **more: object) -> Signal:
+    rest = {"taken_back": _TAINT_GOES, **more}
+    return Signal(name=name, source=source, on=On.NODE_TAINT, key=key, meaning=meaning, lead_s=lead_s, **rest)  # type: ignore[arg-type]
+
+
+def _aws(name: str, key: str, meaning: Meaning, **more: object) -> Signal:
+    time = {"deadline": Deadline.LABEL, "deadline_key": _AWS_TIME} if meaning is LEAVE else {}
+    return _taint(f"aws-{name}", AWS, f"aws-node-termination-handler/{key}", meaning, 120.0 if meaning is LEAVE else 30.0, **time, **more)
+
+
+def _disruption(reason: str, note: str) -> Signal:
+    name = "pod-" + "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).strip("-")
+    return Signal(
+        name=name,
+        source=KUBERNETES,
+        on=On.POD_CONDITION,
+        key="DisruptionTarget",
+        value="True",
+        reason=reason,
+        meaning=LEAVE,
+        lead_s=30.0,
+        taken_back="the condition is False, unless the pod is being deleted",
+        note=note,
+    )
+
+
+def _azure(name: str, event: str, meaning: Meaning, note: str) -> Signal:
+    return Signal(
+        name=f"aks-{name}",
+        source=AKS,
+        on=On.NODE_CONDITION,
+        key="VMEventScheduled",
+        value="True",
+        message=event,
+        meaning=meaning,
+        lead_s=30.0,
+        deadline=Deadline.MESSAGE if meaning is LEAVE else Deadline.LEAD,
+        taken_back="the condition is False",
+        note=note,
+    )
+
+
+def _event(name: str, source: str, key: str, meaning: Meaning, note: str) -> Signal:
+    return Signal(name=name, source=source, on=On.EVENT, key=key, meaning=meaning, taken_back=_NEVER, note=note)
+
+
+def _workload(reason: str) -> Signal:
+    note = "Kueue sets spec.runPolicy.suspend, and the job stops in order"
+    return Signal(
+        name=f"kueue-{reason.lower()}",
+        source=KUEUE,
+        on=On.WORKLOAD,
+        key="Evicted",
+        reason=reason,
+        meaning=INFORM,
+        taken_back="Kueue admits the job again",
+        note=note,
+    )
+
+
+BUILT_IN: tuple[Signal, ...] = (
+    # Kubernetes itself: a lost node
+    _taint("node-unreachable", KUBERNETES, "node.kubernetes.io/unreachable", GONE, note="its pods go after their toleration, 300 s"),
+    _taint("node-out-of-service", KUBERNETES, "node.kubernetes.io/out-of-service", GONE, note="set by an administrator"),
+    _taint("node-shutdown", KUBERNETES, "node.cloudprovider.kubernetes.io/shutdown", GONE, note="the machine is off"),
+    # AWS
+    _aws("spot", "spot-itn", LEAVE, note="spot interruption notice"),
+    _aws("maintenance", "scheduled-maintenance", LEAVE, note="set when the event is near and the node is to be drained"),
+    _aws("asg-termination", "asg-lifecycle-termination", LEAVE, note="the Auto Scaling group ends the machine"),
+    _aws("rebalance", "rebalance-recommendation", PREPARE, note="an interruption is likely; it may never come"),
+    # Karpenter
+    Signal(
+        name="karpenter-termination-time",
+        source=KARPENTER,
+        on=On.NODE_ANNOTATION,
+        key="karpenter.sh/nodeclaim-termination-timestamp",
+        meaning=LEAVE,
+        lead_s=120.0,
+        deadline=Deadline.MOMENT,
+        taken_back="the annotation is removed",
+        note="the end of terminationGracePeriod",
+    ),
+    Signal(
+        name="karpenter-node-termination-time",
+        source=KARPENTER,
+        on=On.NODE_ANNOTATION,
+        key="karpenter.sh/node-termination-time",
+        meaning=LEAVE,
+        lead_s=120.0,
+        deadline=Deadline.MOMENT,
+        taken_back="the annotation is removed",
+        note="the name in earlier releases",
+    ),
+    _taint("karpenter-disrupted", KARPENTER, "karpenter.sh/disrupted", LEAVE, 120.0, note="interruption, consolidation, drift, expiry"),
+    _taint("karpenter-disruption", KARPENTER, "karpenter.sh/disruption", LEAVE, 120.0, value="disrupting", note="v1beta1"),
+    _taint(
+        "karpenter-unregistered", KARPENTER, "karpenter.sh/unregistered", INFORM, effect="NoExecute", note="a new node, not one that goes"
+    ),
+    _event("karpenter-spot-interrupted", KARPENTER, "SpotInterrupted", LEAVE, "the taint karpenter.sh/disrupted comes with it"),
+    _event("karpenter-spot-rebalance", KARPENTER, "SpotRebalanceRecommendation", PREPARE, "Karpenter itself does nothing about it"),
+    _event("karpenter-instance-stopping", KARPENTER, "InstanceStopping", LEAVE, "the taint karpenter.sh/disrupted comes with it"),
+    _event("karpenter-instance-terminating", KARPENTER, "InstanceTerminating", LEAVE, "the taint karpenter.sh/disrupted comes with it"),
+    _event("karpenter-instance-unhealthy", KARPENTER, "InstanceUnhealthy", LEAVE, "the taint karpenter.sh/disrupted comes with it"),
+    _event("karpenter-terminating", KARPENTER, "TerminatingOnInterruption", LEAVE, "the taint karpenter.sh/disrupted comes with it"),
+    # cluster-autoscaler
+    _taint(
+        "autoscaler-to-be-deleted",
+        AUTOSCALER,
+        "ToBeDeletedByClusterAutoscaler",
+        LEAVE,
+        60.0,
+        deadline=Deadline.VALUE,
+        note="the value is the time at which it was set",
+    ),
+    _taint(
+        "autoscaler-candidate",
+        AUTOSCALER,
+        "DeletionCandidateOfClusterAutoscaler",
+        INFORM,
+        effect="PreferNoSchedule",
+        note="the node counts as unneeded; often taken back",
+    ),
+    # GKE
+    _taint(
+        "gke-termination",
+        GKE,
+        "cloud.google.com/impending-node-termination",
+        LEAVE,
+        15.0,
+        note="spot; 30 s, of which pods have the first 15",
+    ),
+    Signal(
+        name="gke-spot-shutdown",
+        source=GKE,
+        on=On.NODE_CONDITION,
+        key="Ready",
+        value="False",
+        message="node is shutting down",
+        node_label="cloud.google.com/gke-spot=true",
+        meaning=LEAVE,
+        lead_s=15.0,
+        taken_back="the condition is True",
+        note="graceful shutdown of a spot node",
+    ),
+    # AKS
+    _taint(
+        "aks-remediator",
+        AKS,
+        "remediator.kubernetes.azure.com/unschedulable",
+        LEAVE,
+        30.0,
+        note="node auto-drain: Preempt, Redeploy, Terminate",
+    ),
+    _azure("preempt", "Preempt", LEAVE, "spot; at least 30 s"),
+    _azure("terminate", "Terminate", LEAVE, "the scale set ends the machine"),
+    _azure("redeploy", "Redeploy", LEAVE, "the machine moves and loses its disk"),
+    _azure("reboot", "Reboot", PREPARE, "the machine restarts"),
+    _azure("freeze", "Freeze", INFORM, "it stands still for some seconds"),
+    _taint("aks-spot", AKS, "kubernetes.azure.com/scalesetpriority", INFORM, value="spot", note="what the node is, not that it goes"),
+    # Kubernetes itself: orderly ends
+    Signal(
+        name="node-graceful-shutdown",
+        source=KUBERNETES,
+        on=On.NODE_CONDITION,
+        key="Ready",
+        value="False",
+        message="node is shutting down",
+        meaning=LEAVE,
+        lead_s=20.0,
+        taken_back="the condition is True",
+        note="graceful node shutdown; 20 s is what 30 s leave to ordinary pods",
+    ),
+    _taint(
+        "node-cordon",
+        KUBERNETES,
+        "node.kubernetes.io/unschedulable",
+        INFORM,
+        note="a cordon; replacements come first where a drain could not end without them",
+    ),
+    _taint("node-not-ready", KUBERNETES, "node.kubernetes.io/not-ready", INFORM, note="the kubelet may come back; unreachable is the loss"),
+    _taint(
+        "node-no-execute",
+        KUBERNETES,
+        "",
+        LEAVE,
+        effect="NoExecute",
+        deadline=Deadline.TOLERATION,
+        note="any other NoExecute taint that the pod does not tolerate for ever",
+    ),
+    Signal(
+        name="pod-deletion",
+        source=KUBERNETES,
+        on=On.POD_DELETION,
+        key="deletionTimestamp",
+        meaning=LEAVE,
+        lead_s=30.0,
+        deadline=Deadline.DELETION,
+        taken_back=_NEVER,
+        note="whoever deletes it: drain, preemption, Volcano",
+    ),
+    _disruption("PreemptionByScheduler", "a pod of higher priority needs the room"),
+    _disruption("DeletionByTaintManager", "a NoExecute taint"),
+    _disruption("EvictionByEvictionAPI", "kubectl drain, autoscalers"),
+    _disruption("DeletionByPodGC", "the node is gone"),
+    _disruption("TerminationByKubelet", "pressure, shutdown, or a critical pod"),
+    Signal(
+        name="pod-disruption-target",
+        source=KUBERNETES,
+        on=On.POD_CONDITION,
+        key="DisruptionTarget",
+        value="True",
+        meaning=LEAVE,
+        lead_s=30.0,
+        taken_back="the condition is False, unless the pod is being deleted",
+        note="any other reason",
+    ),
+    # Queues
+    *map(_workload, ("Preempted", "PodsReadyTimeout", "AdmissionCheck", "ClusterQueueStopped", "LocalQueueStopped", "NodeFailures")),
+    *map(_workload, ("FlavorMigration", "EvictedOnManagerCluster")),
+    _event("volcano-evict", VOLCANO, "PodEvicted", LEAVE, "Volcano deletes the pod, which is the signal pod-deletion"),
+)

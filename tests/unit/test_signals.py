@@ -1,0 +1,250 @@
+"""The table of signals: what clouds and clusters write on nodes and pods is recognised, with the time that is left; a wrong row of an
+installation is named, and the other rows count.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as some
+from job_builders import NOW, pod, snapshot, tainted
+
+from controller.deciding.lifecycle.disruption import Notice, notices
+from controller.watching.snapshot import Node, Pod, node_from, pod_from
+from elastic.cli.signals import signals
+from elastic.local.reclaim import PLAYABLE, Played, as_seen
+from elastic.signals import page
+from elastic.signals.rows import MOST_ROWS, read_table
+from elastic.signals.seen import on_node, on_pod
+from elastic.signals.signal import Deadline, Meaning, On, Signal
+from elastic.signals.table import BUILT_IN
+
+BY_NAME = {row.name: row for row in BUILT_IN}
+Object = dict[str, Any]
+
+
+def raw_node(played: Played) -> Object:
+    taint = played.taint
+    taints = [{"key": taint.key, "value": taint.value, "effect": str(taint.effect)}] if taint is not None else []
+    conditions = [played.condition] if played.condition is not None else []
+    metadata = {"name": "n", "labels": dict(played.labels), "annotations": dict(played.annotations)}
+    return {"metadata": metadata, "spec": {"taints": taints}, "status": {"conditions": conditions}}
+
+
+def notice(node: Node | None = None, one: Pod | None = None) -> Notice | None:
+    found = notices(snapshot(one or pod(node="n"), nodes={"n": node} if node is not None else {}))
+    return next(iter(found.values()), None)
+
+
+def test_every_row_has_a_name_of_its_own_and_a_leave_says_when() -> None:
+    assert len(BY_NAME) == len(BUILT_IN)
+    for row in BUILT_IN:
+        assert row.meaning is not Meaning.LEAVE or row.lead_s or row.deadline.value in ("toleration",) or not row.on.is_read, row
+
+
+def test_the_page_shows_the_table() -> None:
+    text = page.PAGE.read_text()
+    assert page.with_table(text) == text
+    for row in BUILT_IN:
+        assert f"| `{row.name}` |" in text
+
+
+@pytest.mark.parametrize("name", PLAYABLE)
+@pytest.mark.parametrize("left_s", [15, 120])
+def test_what_a_cloud_writes_is_read_as_its_row_with_the_time_that_is_left(name: str, left_s: int) -> None:
+    row = PLAYABLE[name]
+    played = as_seen(row, now=NOW, left_s=left_s)
+    sights = on_node(BUILT_IN, raw_node(played))
+    assert row in [sight.signal for sight in sights]
+    if row.meaning is Meaning.LEAVE:
+        found = notice(node_from(raw_node(played)))
+        assert found is not None
+        latest_s = row.lead_s if row.deadline in (Deadline.VALUE, Deadline.LABEL) else left_s
+        assert found.by == NOW + timedelta(seconds=min(left_s, latest_s) if row.deadline is not Deadline.LEAD else row.lead_s)
+
+
+@pytest.mark.parametrize("label", ["", "soon", "-7", "99999999999999999999", str(int((NOW - timedelta(hours=9)).timestamp()))])
+def test_a_time_that_says_nothing_leaves_the_lead_time(label: str) -> None:
+    node = tainted("n", "aws-node-termination-handler/spot-itn", labels={"aws-node-termination-handler/action-time": label})
+    found = notice(node)
+    assert found is not None
+    assert found.by == NOW + timedelta(seconds=120)
+
+
+def test_a_clock_that_is_ahead_gives_nobody_more_time() -> None:
+    ahead = str(int((NOW + timedelta(hours=9)).timestamp()))
+    found = notice(tainted("n", f"ToBeDeletedByClusterAutoscaler={ahead}"))
+    assert found is not None
+    assert found.by == NOW + timedelta(seconds=60)
+
+
+def test_an_azure_preemption_says_when_in_its_message() -> None:
+    condition = {"type": "VMEventScheduled", "status": "True", "reason": "VMEventScheduled"}
+    message = "Preempt Scheduled: Thu, 01 Jan 2026 12:00:31 GMT"
+    found = notice(tainted("n", status={"conditions": [condition | {"message": message}]}))
+    assert found is not None
+    assert (found.signal, found.by) == ("aks-preempt", datetime(2026, 1, 1, 12, 0, 31, tzinfo=UTC))
+    over = {"type": "VMEventScheduled", "status": "False", "reason": "NoVMEventScheduled", "message": "VM has no scheduled event"}
+    assert notice(tainted("n", status={"conditions": [over]})) is None
+
+
+@pytest.mark.parametrize(("labels", "seconds"), [({}, 20), ({"cloud.google.com/gke-spot": "true"}, 15)])
+def test_a_node_that_shuts_down_in_order_gives_notice(labels: dict[str, str], seconds: int) -> None:
+    condition = {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "[node is shutting down, other]"}
+    found = notice(tainted("n", labels=labels, status={"conditions": [condition]}))
+    assert found is not None
+    assert found.by == NOW + timedelta(seconds=seconds)
+    well = {"type": "Ready", "status": "True", "message": "kubelet is posting ready status"}
+    assert notice(tainted("n", labels=labels, status={"conditions": [well]})) is None
+
+
+TOLERATED = [
+    ([], 30),
+    ([{"key": "mine", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 45}], 45),
+    ([{"operator": "Exists", "tolerationSeconds": 45}, {"key": "mine", "operator": "Exists"}], 45),
+    ([{"key": "mine", "operator": "Exists"}], None),
+    ([{"operator": "Exists"}], None),
+    ([{"key": "mine", "operator": "Exists", "effect": "NoSchedule"}], 30),
+]
+
+
+@pytest.mark.parametrize(("tolerations", "seconds"), TOLERATED)
+def test_any_other_no_execute_taint_counts_by_what_the_pod_tolerates(tolerations: list[Object], seconds: int | None) -> None:
+    taint = {"key": "mine", "value": "x", "effect": "NoExecute", "timeAdded": NOW.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    node = node_from({"metadata": {"name": "n"}, "spec": {"taints": [taint]}})
+    raw = {"metadata": {"name": "train-worker-0"}, "spec": {"nodeName": "n", "tolerations": tolerations}, "status": {"phase": "Running"}}
+    found = notice(node, pod_from(raw))
+    assert (found.by if found is not None else None) == (NOW + timedelta(seconds=seconds) if seconds is not None else None)
+
+
+@pytest.mark.parametrize("row", [row for row in BUILT_IN if row.on is On.POD_CONDITION and row.reason])
+def test_each_reason_of_a_disrupted_pod_is_a_row(row: Signal) -> None:
+    raw = {"metadata": {}, "status": {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": row.reason}]}}
+    assert [sight.signal for sight in on_pod(BUILT_IN, raw)] == [row]
+
+
+@pytest.mark.parametrize(
+    "taint", ["node.kubernetes.io/not-ready", "kubernetes.azure.com/scalesetpriority=spot", "mine", "karpenter.sh/disruption=other"]
+)
+def test_a_taint_that_takes_nobody_away_is_no_notice(taint: str) -> None:
+    assert notice(tainted("n", taint)) is None
+
+
+def test_of_two_signals_the_one_with_less_time_counts() -> None:
+    both = tainted("n", "aws-node-termination-handler/spot-itn", "cloud.google.com/impending-node-termination")
+    found = notice(both)
+    assert found is not None
+    assert found.signal == "gke-termination"
+    lost = notice(tainted("n", "aws-node-termination-handler/spot-itn", "node.kubernetes.io/unreachable"))
+    assert lost is not None
+    assert (lost.meaning, lost.by) == (Meaning.GONE, NOW)
+
+
+ROWS = """
+signals:
+- {name: our-reclaim, seenIn: node taint, key: example.com/reclaim, meaning: leave, leadSeconds: 45}
+- {name: our-wish, seenIn: node annotation, key: example.com/leave-by, meaning: leave, deadline: moment, leadSeconds: 60}
+- {name: aws-rebalance, seenIn: node taint, key: aws-node-termination-handler/rebalance-recommendation, meaning: inform}
+"""
+
+
+def test_an_installation_adds_rows_and_changes_what_built_in_ones_mean() -> None:
+    table = read_table(ROWS, name="signals.yaml")
+    assert table.problems == ()
+    assert len(table.rows) == len(BUILT_IN) + 2
+    raw = {"metadata": {"name": "n"}, "spec": {"taints": [{"key": "example.com/reclaim", "effect": "NoExecute"}]}}
+    assert [sight.signal.name for sight in on_node(table.rows, raw)] == ["our-reclaim"]
+    found = notice(node_from(raw, table.rows))
+    assert found is not None
+    assert found.by == NOW + timedelta(seconds=45)
+    annotated = {"metadata": {"name": "n", "annotations": {"example.com/leave-by": "2026-01-01T12:07:00Z"}}}
+    assert [sight.by for sight in on_node(table.rows, annotated)] == [datetime(2026, 1, 1, 12, 7, tzinfo=UTC)]
+    rebalance = node_from(raw_node(as_seen(BY_NAME["aws-rebalance"], now=NOW, left_s=None)), table.rows)
+    assert [sight.signal.meaning for sight in rebalance.sights] == [Meaning.INFORM]
+
+
+WRONG = [
+    ("{seenIn: node taint, key: a, meaning: inform}", "row 2, name: it is missing; add it"),
+    ("{name: a, key: a, meaning: inform}", "row 2 (a), seenIn: it is missing; use one of node taint, node condition"),
+    ("{name: a, seenIn: event, key: a, meaning: inform}", "row 2 (a), seenIn: it is 'event'; use one of node taint"),
+    ("{name: a, seenIn: node taint, meaning: inform}", "row 2 (a), key: it is missing; add it"),
+    ("{name: a, seenIn: node taint, key: a}", "row 2 (a), meaning: it is missing; use one of gone, leave, prepare, inform"),
+    ("{name: a, seenIn: node taint, key: a, meaning: leave}", "row 2 (a), leadSeconds: it is missing, and meaning is leave"),
+    ("{name: a, seenIn: node taint, key: a, meaning: leave, leadSeconds: soon}", "leadSeconds: it is 'soon' but must be a number"),
+    ("{name: a, seenIn: node taint, key: a, meaning: leave, leadSeconds: -1}", "leadSeconds: it is -1 but must be a number"),
+    ("{name: a, seenIn: node taint, key: a, meaning: leave, leadSeconds: .nan}", "leadSeconds: it is nan but must be a number"),
+    ("{name: a, seenIn: node taint, key: a, meaning: inform, effect: Never}", "effect: 'Never' is not an effect of a taint; use one of"),
+    ("{name: a, seenIn: pod condition, key: a, meaning: inform, effect: NoExecute}", "effect: only a taint has one"),
+    ("{name: a, seenIn: node taint, key: 7, meaning: inform}", "key: it is 7 but must be text; put it in quotes"),
+    ("{name: a, seenIn: node taint, key: a, meaning: leave, leadSeconds: 9, deadline: label}", "deadlineKey: it is missing"),
+    ("{name: a, seenIn: node taint, key: a, meaning: inform, nodeLabel: a}", "nodeLabel: 'a' is not KEY=VALUE"),
+    ("{name: a, seenIn: node taint, key: a, meaning: inform, colour: red}", "field 'colour': it is unknown; use name, seenIn"),
+    ("{name: ok, seenIn: node taint, key: a, meaning: inform}", "row 2 (ok), name: 'ok' is there twice"),
+    ("7", "row 2, which is 7: it must be a map of fields"),
+]
+
+
+@pytest.mark.parametrize(("row", "words"), WRONG)
+def test_a_wrong_row_is_named_and_the_others_count(row: str, words: str) -> None:
+    good = "{name: ok, seenIn: node taint, key: x, meaning: inform}"
+    later = "{name: later, seenIn: node taint, key: y, meaning: inform}"
+    table = read_table(f"signals:\n- {good}\n- {row}\n- {later}\n", name="signals.yaml")
+    (problem,) = table.problems
+    assert words in problem
+    assert problem.startswith("signals.yaml: row 2")
+    assert [added.name for added in table.rows[:2]] == ["ok", "later"]
+    assert set(BUILT_IN) <= set(table.rows)
+
+
+@pytest.mark.parametrize("text", ["[", "7", "signals: 7", "rows: []", "a: &a [*a]", "[" * 300 + "]" * 300, "x" * 300_000])
+def test_a_file_that_is_no_table_costs_the_built_in_rows_nothing(text: str) -> None:
+    table = read_table(text, name="signals.yaml")
+    assert table.rows == BUILT_IN
+    assert len(table.problems) == 1
+    assert table.problems[0].startswith("signals.yaml")
+
+
+def test_a_file_of_too_many_rows_is_cut() -> None:
+    rows = "".join(f"- {{name: r{n}, seenIn: node taint, key: k{n}, meaning: inform}}\n" for n in range(MOST_ROWS + 1))
+    table = read_table(f"signals:\n{rows}", name="f")
+    assert len(table.rows) == len(BUILT_IN) + MOST_ROWS
+    assert table.problems == (f"f: only the first {MOST_ROWS} rows count; leave out others",)
+
+
+ODD = some.fixed_dictionaries(
+    {"metadata": some.just({"name": "n"})},
+    optional={
+        "spec": some.fixed_dictionaries(
+            {
+                "taints": some.lists(
+                    some.fixed_dictionaries({}, optional={w: some.text(max_size=9) for w in ("key", "value", "effect", "timeAdded")})
+                )
+            }
+        ),
+        "status": some.fixed_dictionaries(
+            {
+                "conditions": some.lists(
+                    some.fixed_dictionaries({}, optional={w: some.text(max_size=9) for w in ("type", "status", "message")})
+                )
+            }
+        ),
+    },
+)
+
+
+@given(ODD)
+def test_any_node_can_be_read(raw: Object) -> None:
+    for sight in on_node(BUILT_IN, raw):
+        assert sight.signal in BUILT_IN
+
+
+def test_the_command_lists_the_table_and_checks_a_file(tmp_path: Any) -> None:
+    (tmp_path / "right.yaml").write_text(ROWS)
+    (tmp_path / "wrong.yaml").write_text("signals:\n- {name: a}\n")
+    plain, right, wrong = (CliRunner().invoke(signals, given) for given in ([], [f"{tmp_path}/right.yaml"], [f"{tmp_path}/wrong.yaml"]))
+    assert "aws-spot " in plain.stdout
+    assert (plain.exit_code, right.exit_code, wrong.exit_code) == (0, 0, 1)
+    assert "our-reclaim" in right.stdout
+    assert "row 1 (a), seenIn: it is missing" in wrong.stderr
