@@ -36,10 +36,8 @@ BACKLOG = 4096
 MOST_CONNECTIONS, MOST_STRANGERS = 32_768, 512
 TLS_BUFFER = 16 * 1024
 STOP_S = 3.0
-DEFAULT_ACCOUNTS = (
-    "system:serviceaccount:elastic-training:elastic-controller",
-    "system:serviceaccount:elastic-training:elastic-autoscaler",
-)
+DEFAULT_ACCOUNTS = ("system:serviceaccount:elastic-training:elastic-controller",)
+DEFAULT_READERS = ("system:serviceaccount:elastic-training:elastic-autoscaler",)
 
 
 @click.command()
@@ -54,6 +52,7 @@ DEFAULT_ACCOUNTS = (
 @click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="For TokenReview of the control plane's tokens.")
 @click.option("--in-cluster", is_flag=True, help="Like --kubeconfig, with this pod's own service account.")
 @click.option("--account", multiple=True, metavar="USER", help="Users whose tokens count as the control plane's.")
+@click.option("--reader-account", "reader", multiple=True, metavar="USER", help="Users that may read every job's progress.")
 @click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Written, as JSON with the addresses, once the server serves."
 )
@@ -66,6 +65,7 @@ def main(
     kubeconfig: Path | None,
     in_cluster: bool,
     account: tuple[str, ...],
+    reader: tuple[str, ...],
     ready_file: Path | None,
     ready_fd: int | None,
     log_level: str,
@@ -88,7 +88,12 @@ def main(
         following = asyncio.create_task(follow(credentials))
         try:
             reviewer = KubeReviewer(kube) if kube is not None else None
-            gate = Gate(keys=lambda: credentials.keys, reviewer=reviewer, accounts=account or DEFAULT_ACCOUNTS)
+            gate = Gate(
+                keys=lambda: credentials.keys,
+                reviewer=reviewer,
+                accounts=account or DEFAULT_ACCOUNTS,
+                readers=reader or DEFAULT_READERS,
+            )
             await _serve(sockets, tls=credentials.tls, gate=gate, tell_ready=lambda text: _tell_ready(text, ready_file, ready_fd))
         finally:
             following.cancel()

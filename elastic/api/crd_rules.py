@@ -28,16 +28,39 @@ def elastic_rules() -> list[Rule]:
             " + '; lower minReplicas or raise maxReplicas'",
         ),
         _rule(
-            "!has(self.metrics) || !has(self.scalingPolicy) || has(self.scalingPolicy.through)",
+            "!has(self.metrics) || !has(self.scalingPolicy) || has(self.scalingPolicy.through)"
+            " || (has(self.scalingPolicy.policy) && self.scalingPolicy.policy == 'hpa')",
             "scalingPolicy and metrics would both set Worker.replicas; remove one, or write scalingPolicy.through: hpa",
         ),
         _rule(
             "!has(self.allowedSizes) || size(self.allowedSizes) == 0 || !has(self.sizeStep)",
             "allowedSizes and sizeStep are both set; remove one",
         ),
+        *_scaling_rules(),
         _rule(
             "!has(self.workerLibrary) || self.workerLibrary != 'None' || !has(self.rdzvBackend) || self.rdzvBackend != 'elastic'",
             "workerLibrary is None, but rdzvBackend elastic needs it; use Inject or Image, or rdzvBackend c10d",
+        ),
+    ]
+
+
+def _scaling_rules() -> list[Rule]:
+    """What each scaling policy needs."""
+    policy = "self.scalingPolicy.policy"
+
+    def unless(name: str, holds: str, message: str) -> Rule:
+        return _rule(f"!has(self.scalingPolicy) || !has({policy}) || {policy} != '{name}' || ({holds})", message)
+
+    steps, samples = "has(self.scalingPolicy.totalSteps)", "has(self.scalingPolicy.totalSamples)"
+    return [
+        unless("hpa", "has(self.metrics)", "policy hpa needs elasticPolicy.metrics, by which the HorizontalPodAutoscaler scales"),
+        unless("deadline", "has(self.scalingPolicy.finishBy)", "policy deadline needs finishBy, the time by which the work should be done"),
+        unless("deadline", f"{steps} != {samples}", "policy deadline needs one of totalSamples and totalSteps"),
+        unless("cost", "has(self.scalingPolicy.priceLabel)", "policy cost needs priceLabel, the label of nodes that holds their price"),
+        unless(
+            "schedule",
+            "has(self.scalingPolicy.windows) && size(self.scalingPolicy.windows) > 0",
+            "policy schedule needs at least one window",
         ),
     ]
 

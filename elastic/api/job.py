@@ -7,13 +7,14 @@ elastic.api.template answers questions about it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from elastic.api.book import PLAIN, CauseWord, Charge, Generation, Refusal, Replacements, Restart, Time, Times
 from elastic.api.kinds import WORKER, Kind
+from elastic.api.scaling import Decision, ScalingPolicy
 from elastic.api.words import (
     CleanPodPolicy,
     JobMode,
@@ -25,7 +26,6 @@ from elastic.api.words import (
     RestartPolicy,
     RestartScope,
     SuccessPolicy,
-    Through,
     WorkerLibrary,
 )
 
@@ -133,16 +133,6 @@ class RestartBudget(_Wire, frozen=True, kw_only=True):
     """Restarts after training hung. Default: maxRestarts."""
     disruption: Natural | None = None
     """Restarts after evictions, preemptions, lost nodes. They never count towards maxRestarts. Default: no limit."""
-
-
-class ScalingPolicy(_Wire, frozen=True, kw_only=True):
-    """Lets the autoscaler choose the number of workers."""
-
-    IS_CLOSED: ClassVar[bool] = True
-    """An unknown field is a mistake, not a warning: a policy that is half understood would scale wrongly."""
-    through: Through | None = None
-    """hpa: the autoscaler publishes its wish as a metric and a HorizontalPodAutoscaler acts on it. Default: the autoscaler scales
-    by itself."""
 
 
 class ElasticPolicy(_Wire, frozen=True, kw_only=True):
@@ -313,6 +303,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Pods that nodes or the API server have refused in a row, and how long the next try waits; at most two for each replica type."""
     replaced: tuple[Replacements, ...] = ()
     """Pods that were made of late, and how many of them were lost soon after; one entry for each replica type at most."""
+    autoscaler: Decision | None = None
+    """The autoscaler's last decision about the number of workers, as its annotation says."""
 
 
 class JobStatus(_Wire, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Options
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
 from elastic.api.rendezvous_choice import wanted_backend
+from elastic.api.scaling_rules import check_scaling
 from elastic.api.words import MpiTransport, RdzvBackend, WorkerLibrary
 
 ELASTIC: Path = ("spec", "elasticPolicy")
@@ -146,9 +147,8 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
         findings.problem((*ELASTIC, "nProcPerNode"), message)
     elif elastic.n_proc_per_node is not None:
         findings.warning((*ELASTIC, "nProcPerNode"), "nProcPerNode is deprecated; use spec.nprocPerNode")
-    if elastic.metrics is not None and elastic.scaling_policy is not None and elastic.scaling_policy.through is None:
-        message = "scalingPolicy and metrics would both set Worker.replicas; remove one, or write scalingPolicy.through: hpa"
-        findings.problem((*ELASTIC, "scalingPolicy"), message)
+    if elastic.scaling_policy is not None:
+        check_scaling(elastic.scaling_policy, has_metrics=elastic.metrics is not None, at=(*ELASTIC, "scalingPolicy"), findings=findings)
     if elastic.worker_library is WorkerLibrary.NONE and elastic.rdzv_backend is RdzvBackend.ELASTIC:
         message = "workerLibrary is None, but rdzvBackend elastic needs it; use Inject or Image, or rdzvBackend c10d"
         findings.problem((*ELASTIC, "workerLibrary"), message)

@@ -1,6 +1,7 @@
-"""The controller's client of the rendezvous server: send expectations, forget jobs, read the stream of worlds.
+"""The controller's client of the rendezvous server: send expectations, forget jobs, read the stream of worlds; and the autoscaler's, which
+reads the stream of progress.
 
-One session. The stream of worlds reopens by itself and starts with the full state each time, so a lost change does not matter.
+One session. A stream reopens by itself and starts with the full state each time, so a lost change does not matter.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import msgspec
 
 from elastic.membership import limits, protocol
 from elastic.membership.protocol import UnknownVersion
+from elastic.membership.training import Progress
 from elastic.membership.wire import UNREADABLE, Expectation, World, unreadable
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ NOBODY = "?"
 """Stands for the job of a world whose job cannot be read either."""
 
 _worlds = msgspec.json.Decoder(World)
+_progress = msgspec.json.Decoder(Progress)
 _encode = msgspec.json.encode
 
 
@@ -88,29 +91,45 @@ class RendezvousClient:
 
         `on_open` is called each time a stream opens: the server may be a new one that knows no expectations yet.
         """
+        async for line in self._stream("worlds", limits.WORLD_LINE, on_open):
+            if (world := self._read(line)).job != NOBODY:
+                yield world
+
+    async def progress(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[Progress]:
+        """Every job's progress, then each change, in the same way. What cannot be read is left out."""
+        async for line in self._stream("progress", limits.PROGRESS_LINE, on_open):
+            try:
+                yield _progress.decode(line)
+            except ValueError as error:
+                if (job := _job_of(line)) not in self._unreadable:
+                    log.warning("a job's progress cannot be read", extra={"uid": job, "error": str(error)})
+                    self._unreadable.add(job)
+
+    async def _stream(self, name: str, longest: int, on_open: Callable[[], None] | None) -> AsyncIterator[bytes]:
+        """The lines of a stream, which is opened again whenever it breaks."""
         back_off_s = FIRST_BACK_OFF_S
         while True:
             try:
-                async for world in self._stream(on_open):
+                async for line in self._opened(name, longest, on_open):
                     back_off_s = FIRST_BACK_OFF_S
-                    yield world
-            except (RendezvousError, UnknownVersion, aiohttp.ClientError, TimeoutError) as error:
-                log.warning("the stream of worlds broke; opening it again", extra={"error": str(error)})
+                    yield line
+            except (RendezvousError, UnknownVersion, aiohttp.ClientError, TimeoutError, OSError) as error:
+                log.warning("a stream of the rendezvous server broke; opening it again", extra={"stream": name, "error": str(error)})
             await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
             back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
 
-    async def _stream(self, on_open: Callable[[], None] | None) -> AsyncIterator[World]:
+    async def _opened(self, name: str, longest: int, on_open: Callable[[], None] | None) -> AsyncIterator[bytes]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=SILENCE_S)
-        async with self._open().get(f"{self._url}/v1/worlds", headers=await self._headers(), timeout=timeout, ssl=self._tls) as response:
+        async with self._open().get(f"{self._url}/v1/{name}", headers=await self._headers(), timeout=timeout, ssl=self._tls) as response:
             if response.status != 200:
                 raise _refusal(response, await response.read())
             if (unknown := _unknown_version(response)) is not None:
                 raise unknown
             if on_open is not None:
                 on_open()
-            async for line in _lines(response.content.iter_any()):
-                if line.strip() and (world := self._read(line)).job != NOBODY:
-                    yield world
+            async for line in _lines(response.content.iter_any(), longest):
+                if line.strip():
+                    yield line
 
     def _read(self, line: bytes) -> World:
         """Decode a world. An unreadable one affects only its own job and is logged once."""
@@ -165,16 +184,16 @@ def _unknown_version(response: aiohttp.ClientResponse) -> UnknownVersion | None:
     return UnknownVersion(why) if why else None
 
 
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _lines(chunks: AsyncIterator[bytes], longest: int) -> AsyncIterator[bytes]:
     """The lines of a stream. Of a line that is too long only the beginning is kept: over the limit, and enough to find its job."""
     parts: list[bytes] = []
     kept = 0
     async for chunk in chunks:
         *whole, rest = chunk.split(b"\n")
         for end in whole:
-            yield b"".join((*parts, end if kept <= limits.WORLD_LINE else b""))
+            yield b"".join((*parts, end if kept <= longest else b""))
             parts, kept = [], 0
-        if kept <= limits.WORLD_LINE:
+        if kept <= longest:
             parts.append(rest)
             kept += len(rest)
 

@@ -10,7 +10,7 @@ from msgspec import inspect
 
 from elastic.api.book import PLAIN
 from elastic.membership.hosts import HOST_NAME, UID
-from elastic.membership.training import Report
+from elastic.membership.training import Progress, Report
 from elastic.membership.wire import Expectation, FromMember, Refused, View, World
 
 BYTES_A_CHARACTER = 12
@@ -73,3 +73,4 @@ MEMBER_VIEW = max(longest_json(View), longest_json(Refused))
 EXPECTATION_BODY = longest_json(Expectation)
 REPORT_BODY = longest_json(Report)
 WORLD_LINE = longest_json(World) + 1
+PROGRESS_LINE = longest_json(Progress) + 1

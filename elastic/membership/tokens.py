@@ -18,6 +18,7 @@ class Role(StrEnum):
 
     AGENT = "agent"  # join, and report, as any member of its job
     LAUNCHER = "launcher"  # read its job's hosts, and report as its job's launcher; neither join nor report as a member
+    AUTOSCALER = "autoscaler"  # read the progress of every job, and nothing else
     CONTROL = "control"  # send expectations of every job, and read every world
 
 
@@ -33,6 +34,11 @@ def job_token(key: bytes, job_uid: str, role: Role = Role.AGENT) -> str:
 def control_token(key: bytes) -> str:
     """The token of a controller that holds the installation's key."""
     return job_token(key, "", Role.CONTROL)
+
+
+def autoscaler_token(key: bytes) -> str:
+    """The token of an autoscaler, which is given no key."""
+    return job_token(key, "", Role.AUTOSCALER)
 
 
 def is_valid(token: str, *, keys: Iterable[bytes], job_uid: str, role: Role = Role.AGENT) -> bool:

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from elastic.membership.wire import Generation, Name, Step, Wire, Words
+from elastic.membership.wire import MAX_MEMBERS, CauseWord, Generation, Name, Seconds, Step, Wire, Words
 
 Values = Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=32)]
 
@@ -35,3 +35,21 @@ class Signal(Wire, frozen=True):
     generation: Generation = 0
     step: Step | None = None
     values: Values = msgspec.field(default_factory=dict)
+
+
+class Progress(Wire, frozen=True):
+    """A job's training as the autoscaler hears of it.
+
+    phase: of its world, as in World. size: workers in the world that stands, 0 if none does. step: the highest one reported in that world,
+    `age_s` ago, with the values of that report. highest: the highest step ever reported. forgotten: the server knows the job no more.
+    """
+
+    job: Name
+    generation: Generation = 0
+    phase: CauseWord = ""
+    size: Annotated[int, Meta(ge=0, le=MAX_MEMBERS)] = 0
+    step: Step | None = None
+    age_s: Seconds = 0.0
+    highest: Step | None = None
+    values: Values = msgspec.field(default_factory=dict)
+    forgotten: bool = False

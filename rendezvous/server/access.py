@@ -1,4 +1,6 @@
-"""Authenticates requests. Agents present their job's token; a controller the installation's, or its service account's for our audience."""
+"""Authenticates requests. Agents present their job's token; a controller the installation's, or its service account's for our audience, and
+so does an autoscaler, which may only read.
+"""
 
 import asyncio
 import contextlib
@@ -45,11 +47,13 @@ class Gate:
         keys: Callable[[], Sequence[bytes]],
         reviewer: Reviewer | None,
         accounts: Sequence[str],
+        readers: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._keys = keys
         self._reviewer = reviewer
         self._accounts = frozenset(accounts)
+        self._readers = frozenset(readers)
         self._clock = clock
         self._reviews: dict[str, Review] = {}
         self._under_way: dict[str, asyncio.Task[Review]] = {}
@@ -65,14 +69,21 @@ class Gate:
 
     async def is_control(self, token: str) -> bool:
         """Whether this token belongs to the control plane. Raises Busy if too many unknown tokens wait for their review."""
+        return await self._is_one_of(token, Role.CONTROL, self._accounts)
+
+    async def is_reader(self, token: str) -> bool:
+        """Whether this token may read every job's progress: an autoscaler's. Raises Busy as `is_control` does."""
+        return await self._is_one_of(token, Role.AUTOSCALER, self._readers)
+
+    async def _is_one_of(self, token: str, role: Role, users: frozenset[str]) -> bool:
         if not token or not token.isascii():
             return False
-        if is_valid(token, keys=self._keys(), job_uid="", role=Role.CONTROL):
+        if is_valid(token, keys=self._keys(), job_uid="", role=role):
             return True
         if self._reviewer is None or token.count(".") != 2:
             return False
         user = await self._user(token, self._reviewer)
-        return user is not None and user in self._accounts
+        return user is not None and user in users
 
     async def _user(self, token: str, reviewer: Reviewer) -> str | None:
         known = self._reviews.get(token)
@@ -80,12 +91,15 @@ class Gate:
             return known.user
         if token not in self._under_way:
             # An account of the control plane whose review expired does not queue behind unknown callers, who may be thousands.
-            is_ours = known is not None and known.user in self._accounts
+            is_ours = known is not None and self._is_ours(known.user)
             if not is_ours and len(self._under_way) >= MOST_WAITING:
                 raise Busy(f"{MOST_WAITING} tokens wait for their review already")
             self._under_way[token] = task = asyncio.create_task(self._review(token, reviewer, at_once=is_ours))
             task.add_done_callback(lambda done: self._ended(token, done))
         return (await asyncio.shield(self._under_way[token])).user
+
+    def _is_ours(self, user: str | None) -> bool:
+        return user in self._accounts or user in self._readers
 
     def _ended(self, token: str, done: "asyncio.Task[Review]") -> None:
         del self._under_way[token]
@@ -103,7 +117,7 @@ class Gate:
 
     def _least_wanted(self) -> str:
         """The oldest review of an account outside the control plane; if there is none, the oldest of all."""
-        strangers = (token for token, review in self._reviews.items() if review.user not in self._accounts)
+        strangers = (token for token, review in self._reviews.items() if not self._is_ours(review.user))
         return next(strangers, None) or next(iter(self._reviews))
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Never
 
 import msgspec
@@ -27,6 +27,7 @@ KEEP_ALIVE_S = 2.0
 WRITE_S = 20.0
 GOOD_BYE_S = 1.0
 LEAST_GAP_S = 0.01
+PROGRESS_GAP_S = 0.5
 MAX_STREAMS = 64
 
 _encode = msgspec.json.encode
@@ -62,6 +63,7 @@ class Face:
         app.router.add_get("/v1/jobs/{uid}/signals", self._signals)
         app.router.add_delete("/v1/jobs/{uid}", self._forget)
         app.router.add_get("/v1/worlds", self._worlds)
+        app.router.add_get("/v1/progress", self._progress)
         HostRoutes(lists=self._hub.hosts, gate=self._gate, refuse_others=self._refuse_others).add_to(app.router)
         return app
 
@@ -140,7 +142,7 @@ class Face:
         return web.Response(body=_encode(answer), content_type="application/json")
 
     async def _signals(self, request: web.Request) -> web.StreamResponse:
-        if (refusal := await self._refuse_others(request)) is not None:
+        if (refusal := await self._refuse_others(request, may_read=True)) is not None:
             return refusal
         return web.Response(body=_encode(self._hub.signals(request.match_info["uid"])), content_type="application/json")
 
@@ -148,6 +150,23 @@ class Face:
         """Every job's world, then every change, one JSON object a line; an empty line now and then shows that the stream is alive."""
         if (refusal := await self._refuse_others(request)) is not None:
             return refusal
+
+        async def send(response: web.StreamResponse) -> None:
+            transport = request.transport
+            connection = transport.get_extra_info("socket") if transport is not None else None
+            with self._hub.listening(lambda: answered_at(connection, now=self._clock())):
+                await self._send_worlds(response)
+
+        return await self._stream(request, send)
+
+    async def _progress(self, request: web.Request) -> web.StreamResponse:
+        """Every job's progress, then every change, in the same form."""
+        if (refusal := await self._refuse_others(request, may_read=True)) is not None:
+            return refusal
+        return await self._stream(request, self._send_progress)
+
+    async def _stream(self, request: web.Request, send: Callable[[web.StreamResponse], Awaitable[None]]) -> web.StreamResponse:
+        """Sends until the connection breaks, or what is written does not leave."""
         if self._streams >= MAX_STREAMS:
             return _refusal(429, f"{MAX_STREAMS} streams are open already")
         response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
@@ -156,41 +175,44 @@ class Face:
         assert task is not None
         self._streams += 1
         self._listeners.add(task)
-        connection = transport.get_extra_info("socket") if transport is not None else None
         try:
-            with self._hub.listening(lambda: answered_at(connection, now=self._clock())):
-                await self._tell_worlds(response)
+            await send(response)
         except (ConnectionError, TimeoutError):
-            return response
+            pass
         finally:
             self._streams -= 1
             self._listeners.discard(task)
             if transport is not None and not transport.is_closing():
                 transport.abort()  # who does not read must not keep the connection
+        return response
 
-    async def _tell_worlds(self, response: web.StreamResponse) -> Never:
-        """Until the connection breaks, or what is written does not leave."""
+    async def _send_worlds(self, response: web.StreamResponse) -> Never:
         version = -1
         while True:
             newest = self._hub.version
-            worlds = self._hub.since(version)
-            async with asyncio.timeout(WRITE_S):
-                for world in worlds:
-                    await response.write(line_of(world))
-                if not worlds:
-                    await response.write(b"\n")
+            await _write(response, map(line_of, self._hub.since(version)))
             version = newest
             await asyncio.sleep(LEAST_GAP_S)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hub.wait_newer(version), KEEP_ALIVE_S)
 
-    async def _refuse_others(self, request: web.Request) -> web.Response | None:
-        """Only the control plane may pass."""
+    async def _send_progress(self, response: web.StreamResponse) -> Never:
+        version = -1
+        while True:
+            newest = self._hub.progress.version
+            await _write(response, (_encode(progress) + b"\n" for progress in self._hub.progress_since(version)))
+            version = newest
+            await asyncio.sleep(PROGRESS_GAP_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hub.progress.wait_newer(version), KEEP_ALIVE_S)
+
+    async def _refuse_others(self, request: web.Request, *, may_read: bool = False) -> web.Response | None:
+        """Only a controller may pass; where it changes nothing, an autoscaler too."""
         token = _bearer(request)
         if not token:
             return _refusal(401, "a bearer token is needed")
         try:
-            is_control = await self._gate.is_control(token)
+            is_control = await self._gate.is_control(token) or (may_read and await self._gate.is_reader(token))
         except Busy as error:
             return _refusal(503, f"{error}; try again")
         except KubeError as error:
@@ -210,6 +232,17 @@ def line_of(world: World) -> bytes:
         log.error("a world cannot be sent to the controller", extra={"uid": world.job, "error": str(error)})
         return _encode(unreadable(world.job, str(error))) + b"\n"
     return line
+
+
+async def _write(response: web.StreamResponse, lines: Iterable[bytes]) -> None:
+    """These lines, or an empty one."""
+    is_empty = True
+    async with asyncio.timeout(WRITE_S):
+        for line in lines:
+            is_empty = False
+            await response.write(line)
+        if is_empty:
+            await response.write(b"\n")
 
 
 def _is_name(text: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from elastic.membership.training import Answer, Report, Signal
+from elastic.membership.training import Answer, Progress, Report, Signal
 from elastic.membership.wire import MAX_MEMBERS, Expectation, FromMember, Join, View, World
 from rendezvous.machine import (
     Cut,
@@ -39,6 +39,7 @@ from rendezvous.machine import (
     view,
 )
 from rendezvous.server.host_lists import HostLists
+from rendezvous.server.progress_feed import ProgressFeed, newer, progress_of, signals_of
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class Hub:
         self._reached_at = math.inf
         """When a controller last gave a sign: it spoke, or what it was sent arrived. Infinite as long as none has ever listened."""
         self._listeners: set[Callable[[], float]] = set()
+        self.progress = ProgressFeed(clock=clock, most_forgotten=MAX_JOBS)
         self.hosts = HostLists(instance=instance, clock=clock, changed=self._publish)
 
     # --- events in ---
@@ -141,6 +143,7 @@ class Hub:
         for _, link in list(active.links.values()):
             link.end("the job is over")
         self.hosts.forget(uid)
+        self.progress.forget(uid)
         self._published.pop(uid, None)
         self._version += 1
         self._forgotten.pop(uid, None)
@@ -198,8 +201,8 @@ class Hub:
 
     def since(self, version: int) -> list[World]:
         """The worlds that changed after this version of the hub."""
-        worlds = [self._world(self._jobs[uid].job) for uid in _since(self._published, version)]
-        gone = _since(self._forgotten, version) if version >= 0 else []  # a listener that begins knows of none
+        worlds = [self._world(self._jobs[uid].job) for uid in newer(self._published, version)]
+        gone = newer(self._forgotten, version) if version >= 0 else []  # a listener that begins knows of none
         return worlds + [World(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone if uid not in self._jobs]
 
     def _world(self, job: Job) -> World:
@@ -227,16 +230,20 @@ class Hub:
             del reports[name]
         if report.generation and report.step is not None:
             self._step_reported(active, report.generation, report.step)
+            self.progress.stepped(uid)
         return _answer(active.job, report.member, self._clock())
 
     def signals(self, uid: str) -> list[Signal]:
         """The newest report of each worker of a job."""
         active = self._jobs.get(uid)
+        return signals_of(active.reports, self._clock()) if active is not None else []
+
+    def progress_since(self, version: int) -> list[Progress]:
+        """The progress of the jobs for which the feed has news after this version."""
+        changed, gone = self.progress.since(version)
+        there = [active for uid in changed if (active := self._jobs.get(uid)) is not None]
         now = self._clock()
-        return [
-            Signal(member=name, age_s=round(now - at, 3), generation=report.generation, step=report.step, values=report.values)
-            for name, (report, at) in (active.reports.items() if active is not None else ())
-        ]
+        return [*(progress_of(one.job, one.reports, now) for one in there), *(Progress(job=uid, forgotten=True) for uid in gone)]
 
     def _step_reported(self, active: ActiveJob, generation: int, step: int) -> None:
         """Pass on only what the machine does not know: of a thousand workers that report the same step, one."""
@@ -317,6 +324,7 @@ class Hub:
         self._version += 1
         self._published.pop(uid, None)
         self._published[uid] = self._version
+        self.progress.world_changed(uid)
         self._announce()
 
     def _refuse(self, active: ActiveJob, name: str, incarnation: str) -> None:
@@ -358,11 +366,6 @@ class Hub:
     def _announce(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-def _since(versions: dict[str, int], version: int) -> list[str]:
-    """What changed after this version, the oldest first; it costs no more than there are changes."""
-    return list(itertools.takewhile(lambda uid: versions[uid] > version, reversed(versions)))[::-1]
 
 
 def _answer(job: Job, name: str, now: float) -> Answer:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.membership.tokens import BadKey, Role, control_token, is_valid, job_token, load_keys
+from elastic.membership.tokens import BadKey, Role, autoscaler_token, control_token, is_valid, job_token, load_keys
 from rendezvous.server.access import MOST_WAITING, REVIEW_KEPT_S, REVIEWS_AT_ONCE, Busy, Gate
 
 KEY, OLD = b"k" * 32, b"o" * 32
@@ -66,6 +66,22 @@ async def test_a_service_account_speaks_for_the_control_plane_only_if_it_is_one_
     now[0] = 61.0
     assert await gate.is_control("ours.b.c")
     assert accounts.asked == 4
+
+
+async def test_an_autoscaler_may_read_and_nothing_else() -> None:
+    accounts = Accounts(scaler="system:serviceaccount:elastic:autoscaler", ours="system:serviceaccount:elastic:controller")
+    gate = Gate(
+        keys=lambda: [KEY],
+        reviewer=accounts,
+        accounts=["system:serviceaccount:elastic:controller"],
+        readers=["system:serviceaccount:elastic:autoscaler"],
+    )
+    for token in (autoscaler_token(KEY), "scaler.b.c"):
+        assert await gate.is_reader(token)
+        assert not await gate.is_control(token)
+        assert not gate.is_agent(token, "")
+    assert not await gate.is_reader("ours.b.c")
+    assert not await gate.is_reader(job_token(KEY, "job"))
 
 
 class SlowAccounts:

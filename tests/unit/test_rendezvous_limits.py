@@ -39,6 +39,7 @@ ROOTS = (
     training.Report,
     training.Answer,
     training.Signal,
+    training.Progress,
     hosts.LauncherReport,
 )
 """What is sent; all other types are parts of these."""

@@ -72,7 +72,7 @@ async def test_a_controller_of_an_unknown_version_is_refused_and_both_sides_say_
         with pytest.raises(UnknownVersion, match="this controller " + REFUSAL):
             await client.expect("job", wire.Expectation())
         with pytest.raises(UnknownVersion, match="this controller " + REFUSAL):
-            await anext(client._stream(None))
+            await anext(client._opened("worlds", 1024, None))
     assert [record for record in caplog.records if "this controller speaks version 2.0" in record.__dict__.get("why", "")]
     assert served.hub.heard == []
 

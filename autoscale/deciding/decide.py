@@ -1,0 +1,28 @@
+"""Decides how many workers a job should have: its policy says what it wants, and the guard when it may have it."""
+
+from autoscale.deciding.guard import guarded, held
+from autoscale.deciding.policies import capacity, cost, deadline, schedule, throughput
+from autoscale.deciding.signals import Decision, Signals, Wish
+from elastic.api.scaling import PolicyName
+
+
+def decide(signals: Signals, replicas: int, now: float) -> Decision:
+    """`replicas` is the number in the spec, `now` in seconds since 1970."""
+    by_hand = held(signals, replicas, now)
+    return by_hand if by_hand is not None else guarded(_wish(signals, replicas, now), signals, replicas, now)
+
+
+def _wish(signals: Signals, replicas: int, now: float) -> Wish:
+    match signals.policy.policy:
+        case PolicyName.THROUGHPUT:
+            return throughput.wish(signals, replicas)
+        case PolicyName.CAPACITY:
+            return capacity.wish(signals, replicas)
+        case PolicyName.DEADLINE:
+            return deadline.wish(signals, replicas, now)
+        case PolicyName.COST:
+            return cost.wish(signals, replicas)
+        case PolicyName.SCHEDULE:
+            return schedule.wish(signals, now)
+        case PolicyName.HPA:
+            return Wish(replicas, "only elasticPolicy.metrics decide")

@@ -1,0 +1,108 @@
+"""What holds for every policy: limits, allowed sizes, free room, the number that someone else has set, pauses and votes, so that no signal
+makes the number of workers go up and down.
+"""
+
+from dataclasses import replace
+
+from autoscale.deciding.signals import Decision, Memory, Signals, Wish
+
+COST_SHARE = 20
+"""Of the time between two changes, a change may cost one part in so many."""
+VOTES = 3
+"""So often in a row a policy must want fewer workers, or go the way back, before it gets them."""
+VOTE_GAP_S = 10.0
+LONGEST_PAUSE_S = 86400.0
+MOST_REVERSALS = 16
+
+
+def held(signals: Signals, replicas: int, now: float) -> Decision | None:
+    """The number that someone else has set stands, for as long as the policy says."""
+    hand = signals.memory.hand
+    if hand is None or now >= hand.until:
+        return None
+    left_s = round(hand.until - now)
+    by = f" by {hand.who}" if hand.who else ""
+    return Decision(
+        count=replicas,
+        wanted=hand.count,
+        reason=f"{hand.count} was set{by}; it stays for holdSeconds, {max(1, left_s // 60)} min more",
+        memory=replace(signals.memory, votes=0, vote_for=0),
+    )
+
+
+def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision:
+    """The wish within the limits, at the time for it."""
+    memory, bounds = signals.memory, signals.bounds
+    if memory.hand is not None:
+        memory = replace(memory, hand=None)
+    wish = _in_room(wish, signals, replicas)
+    count = bounds.largest(wish.count) if wish.count >= bounds.least else bounds.least
+    is_outside = replicas < bounds.least or replicas > bounds.most or bounds.largest(replicas) != replicas
+    if count == replicas:
+        return Decision(count=replicas, wanted=count, reason=wish.reason, memory=replace(memory, votes=0, vote_for=0))
+    if is_outside:
+        count = bounds.largest(replicas)
+        return _changed(count, f"{replicas} is not a number that the job may have", memory, replicas, now)
+    if wish.urgent:
+        return _changed(count, wish.reason, memory, replicas, now, may_turn=wish.is_own_doing)
+    direction = 1 if count > replicas else -1
+    memory = _voted(memory, direction, now)
+    left_s = _pause_s(memory, signals, direction) - (max(0.0, now - memory.changed_at) if memory.changed_at is not None else float("inf"))
+    if left_s > 0:
+        reason = f"wants {count}: {wish.reason}; the last change is too recent"
+        return Decision(count=replicas, wanted=count, reason=reason, memory=memory)
+    if memory.votes < VOTES and (direction < 0 or _turns(memory, direction)):
+        return Decision(count=replicas, wanted=count, reason=f"wants {count}: {wish.reason}; it is looked at again", memory=memory)
+    return _changed(count, wish.reason, memory, replicas, now)
+
+
+def _in_room(wish: Wish, signals: Signals, replicas: int) -> Wish:
+    """Room that others need first is given back at once; room that is not there is not asked for."""
+    bounds = signals.bounds
+    if signals.give_back > 0:
+        count = bounds.largest(max(bounds.least, replicas - signals.give_back))
+        if count < replicas:
+            return Wish(count, f"gives room to {signals.give_back_to or 'pods of higher priority'}", urgent=True)
+    if signals.stuck > 0 and replicas > bounds.least:
+        count = bounds.largest(max(bounds.least, replicas - signals.stuck))
+        if count < replicas:
+            return Wish(count, f"{signals.stuck} of its workers find no room", urgent=True, is_own_doing=True)
+    if wish.count <= replicas:
+        return wish
+    if signals.refused:
+        return Wish(replicas, f"wants {wish.count}: {wish.reason}; no pods are made: {signals.refused}")
+    if signals.room is not None and wish.count > replicas + signals.room:
+        count = bounds.largest(replicas + max(0, signals.room))
+        if count <= replicas:
+            return Wish(replicas, f"wants {wish.count}: {wish.reason}; there is no room")
+        return Wish(count, f"{wish.reason}; there is room for {signals.room} more", urgent=wish.urgent)
+    return wish
+
+
+def _voted(memory: Memory, direction: int, now: float) -> Memory:
+    if memory.vote_for != direction:
+        return replace(memory, votes=1, vote_for=direction, voted_at=now)
+    if now - memory.voted_at >= VOTE_GAP_S or now < memory.voted_at:
+        return replace(memory, votes=min(memory.votes + 1, VOTES), voted_at=now)
+    return memory
+
+
+def _turns(memory: Memory, direction: int) -> bool:
+    return memory.changed_at is not None and memory.grew != (direction > 0)
+
+
+def _pause_s(memory: Memory, signals: Signals, direction: int) -> float:
+    """Since the last change. Each turn doubles the pause before the next one."""
+    pause_s = max(float(signals.policy.cooldown_seconds), COST_SHARE * (signals.rescale_s or 0.0))
+    if _turns(memory, direction):
+        pause_s = max(1.0, pause_s) * 2.0**memory.reversals
+    return min(pause_s, LONGEST_PAUSE_S)
+
+
+def _changed(count: int, reason: str, memory: Memory, replicas: int, now: float, *, may_turn: bool = True) -> Decision:
+    direction = 1 if count > replicas else -1
+    reversals = 0 if memory.changed_at is None or now - memory.changed_at > LONGEST_PAUSE_S else memory.reversals
+    if may_turn and _turns(memory, direction):
+        reversals = min(reversals + 1, MOST_REVERSALS)
+    memory = replace(memory, changed_at=now, grew=direction > 0, reversals=reversals, votes=0, vote_for=0)
+    return Decision(count=count, wanted=count, reason=reason, memory=memory)

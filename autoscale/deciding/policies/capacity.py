@@ -1,0 +1,14 @@
+"""Policy `capacity`, the sponge: take the room that is free, up to the most; it is given back to whom it belongs by the guard."""
+
+from autoscale.deciding.signals import Signals, Wish
+
+
+def wish(signals: Signals, replicas: int) -> Wish:
+    if signals.room is None:
+        return Wish(replicas, "the free room of the cluster is not known")
+    count = signals.bounds.largest(replicas + signals.room)
+    if count > replicas:
+        return Wish(count, f"there is room for {signals.room} more")
+    if replicas >= signals.bounds.most:
+        return Wish(replicas, f"{replicas} is the most that the job may have")
+    return Wish(replicas, "there is no room for more")

@@ -1,0 +1,37 @@
+"""Policy `cost`: the most work for the money. Prices come from a label of the nodes; a size that is not measured is taken at its estimate
+when that is better by more than the errors of what is known.
+"""
+
+from autoscale.deciding.signals import Signals, Wish
+
+BETTER = 1.03
+"""So much more work for the money is worth a change."""
+
+
+def wish(signals: Signals, replicas: int) -> Wish:
+    curve, bounds = signals.curve, signals.bounds
+    if signals.paid is None:
+        return Wish(replicas, f"the nodes of its workers have no price in the label {signals.policy.price_label}")
+    if not curve.knows(replicas):
+        return Wish(replicas, "the throughput at this size is not known yet")
+    here = curve.rate(replicas).mid / signals.paid if signals.paid > 0 else float("inf")
+    best, best_value = replicas, here * BETTER
+    for size in (bounds.below(replicas), bounds.above(replicas + 1)):
+        price = _price(signals, replicas, size) if size is not None else None
+        if size is None or price is None or price <= 0:
+            continue
+        value = (curve.rate(size).low if curve.knows(size) else curve.rate(size).mid) / price
+        if value > best_value:
+            best, best_value = size, value
+    if best == replicas:
+        return Wish(replicas, f"{replicas} workers do the most for the money, as far as is known")
+    return Wish(best, f"{best} workers do {round((best_value / here - 1) * 100)} % more for the money than {replicas}")
+
+
+def _price(signals: Signals, replicas: int, size: int) -> float | None:
+    """Of an hour with so many workers: the mean of those that there are, and the cheapest nodes with room for more."""
+    assert signals.paid is not None
+    if size <= replicas:
+        return signals.paid * size / replicas
+    more = size - replicas
+    return signals.paid + sum(signals.prices[:more]) if len(signals.prices) >= more else None

@@ -1,0 +1,38 @@
+"""Policy `deadline`: finish by the given time with the fewest worker-hours: the fewest workers that are fast enough."""
+
+from autoscale.deciding.signals import Bounds, Signals, Wish
+
+SPARE = 1.1
+"""So much faster than needed: rescales, checkpoints and losses take their part."""
+
+
+def wish(signals: Signals, replicas: int, now: float) -> Wish:
+    finish_by, left = signals.policy.finish_by, signals.work.left
+    if finish_by is None:
+        return Wish(replicas, "finishBy is missing")
+    if left is None or not signals.curve.is_known:
+        return Wish(replicas, "how much work is left, and how fast it is done, is not known yet: training has to report its progress")
+    if left <= 0:
+        return Wish(signals.bounds.least, "the work is done")
+    left_s = finish_by.timestamp() - now
+    if left_s <= 0:
+        return Wish(signals.bounds.most, "the time to finish is over; all that may be had hurries")
+    needed = left / left_s * SPARE
+    count = _fewest(signals, needed)
+    if count is None:
+        best = max(_sizes(signals.bounds), key=lambda size: (signals.curve.rate(size).mid, -size))
+        return Wish(best, f"no allowed number of workers finishes in time; {best} come nearest")
+    if count < replicas and signals.curve.rate(count).low < needed and signals.curve.knows(count):
+        return Wish(replicas, f"{count} workers may be too few to finish in time")
+    return Wish(count, f"{count} of {signals.bounds.most} workers are enough to finish in time")
+
+
+def _fewest(signals: Signals, needed: float) -> int | None:
+    return next((size for size in _sizes(signals.bounds) if signals.curve.rate(size).mid >= needed), None)
+
+
+def _sizes(bounds: Bounds) -> list[int]:
+    sizes = [bounds.least]
+    while (larger := bounds.above(sizes[-1] + 1)) is not None:
+        sizes.append(larger)
+    return sizes

@@ -1,0 +1,122 @@
+"""What a decision about one job starts from, and what it is. Values only. Times are seconds since 1970: what is remembered outlives the
+process that measured it.
+"""
+
+from dataclasses import dataclass, field
+
+from autoscale.deciding.curve import Curve, Sizes
+from elastic.api.scaling import ScalingPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The numbers of workers that a job may have."""
+
+    least: int
+    most: int
+    allowed: tuple[int, ...] = ()
+    step: int = 1
+
+    def largest(self, count: int) -> int:
+        """The largest allowed number up to `count`; the least one where there is none."""
+        count = min(count, self.most)
+        if self.allowed:
+            return max((size for size in self.allowed if self.least <= size <= count), default=self.least)
+        return max(count - count % self.step, self.least)
+
+    def above(self, count: int) -> int | None:
+        """The smallest allowed number that is at least `count`; None if there is none."""
+        if self.allowed:
+            return min((size for size in self.allowed if count <= size <= self.most), default=None)
+        found = -(-max(count, self.least) // self.step) * self.step
+        return found if found <= self.most else None
+
+    def below(self, count: int) -> int | None:
+        """The largest allowed number below `count`; None if there is none."""
+        found = self.largest(count - 1)
+        return found if found < count else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hand:
+    """The number of workers that someone else has set."""
+
+    count: int
+    until: float
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What must be known of former decisions."""
+
+    sizes: Sizes = ()
+    changed_at: float | None = None
+    grew: bool = False
+    reversals: int = 0
+    """Changes of direction; each doubles how long the next one waits."""
+    votes: int = 0
+    vote_for: int = 0
+    """-1: fewer, 1: more."""
+    voted_at: float = 0.0
+    hand: Hand | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """How much is done and left, in the unit of the rates; None where it is not known."""
+
+    left: float | None = None
+    done: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """All that is known about one job."""
+
+    policy: ScalingPolicy
+    bounds: Bounds
+    curve: Curve
+    memory: Memory = field(default_factory=Memory)
+    working: int = 0
+    """Workers that train together now."""
+    reports: bool = False
+    """Training has reported progress of late."""
+    rescale_s: float | None = None
+    """What the last changes of the number of workers cost, in seconds without training."""
+    room: int | None = None
+    """How many more workers the cluster has room for; None: not known, or it grows with what is asked for."""
+    give_back: int = 0
+    """So many workers hold room that others need first."""
+    give_back_to: str = ""
+    stuck: int = 0
+    """Workers that wait for room, for longer than a cluster takes to make some."""
+    refused: str = ""
+    """Why the API server makes no more pods, such as a quota."""
+    work: Work = field(default_factory=Work)
+    prices: tuple[float, ...] = ()
+    """Of the hour on the nodes where the next workers would go, the cheapest first."""
+    paid: float | None = None
+    """For an hour of the workers that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a policy wants, before the guard has looked at it. urgent: not a matter of pauses and votes. is_own_doing: although urgent, it
+    takes back a change of this autoscaler's, and so delays the next try.
+    """
+
+    count: int
+    reason: str
+    urgent: bool = False
+    is_own_doing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """How many workers the job should have, why, and what to remember. wanted: what the policy wants, whatever the guard waits for."""
+
+    count: int
+    reason: str
+    memory: Memory
+    wanted: int

@@ -1,0 +1,160 @@
+"""What a user says about autoscaling, and what the autoscaler writes down about a job: the decision in the job's annotation, from which the
+controller copies a few figures into the status.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, ClassVar, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from elastic.api.book import MOST_MEMBERS, Time
+from elastic.api.words import Through
+
+ANNOTATION = "elastic-training/autoscaler"
+MANAGER = "elastic-autoscaler"
+"""Field manager of the autoscaler's writes: who else set the number of workers did so by hand."""
+LONGEST_RECORD = 1024
+MOST_SECONDS = 2**31 - 1
+
+Percent: TypeAlias = Annotated[int, Meta(ge=1, le=100, extra_json_schema={"format": "int32"})]
+Seconds: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_SECONDS, extra_json_schema={"format": "int32"})]
+Workers: TypeAlias = Annotated[int, Meta(ge=1, le=10_000, extra_json_schema={"format": "int32"})]
+Amount: TypeAlias = Annotated[int, Meta(ge=1, le=2**53, extra_json_schema={"format": "int64"})]
+TimeOfDay: TypeAlias = Annotated[str, Meta(max_length=5, pattern=r"\A([01][0-9]|2[0-3]):[0-5][0-9]\Z")]
+Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=317)]
+
+
+class PolicyName(enum.Enum):
+    """By what the autoscaler chooses the number of workers."""
+
+    THROUGHPUT = "throughput"
+    CAPACITY = "capacity"
+    DEADLINE = "deadline"
+    COST = "cost"
+    SCHEDULE = "schedule"
+    HPA = "hpa"
+
+
+class Day(enum.Enum):
+    """A day of the week, in UTC."""
+
+    MONDAY = "Mon"
+    TUESDAY = "Tue"
+    WEDNESDAY = "Wed"
+    THURSDAY = "Thu"
+    FRIDAY = "Fri"
+    SATURDAY = "Sat"
+    SUNDAY = "Sun"
+
+
+class _Closed(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """An unknown field is a mistake, not a warning: a policy that is half understood would scale wrongly."""
+
+    IS_CLOSED: ClassVar[bool] = True
+
+
+class Window(_Closed, frozen=True, kw_only=True):
+    """A time window in which the job has a certain number of workers."""
+
+    days: Annotated[tuple[Day, ...], Meta(max_length=7)] = ()
+    """Days on which the window begins: Mon, Tue, Wed, Thu, Fri, Sat, Sun. Default: every day."""
+    start: TimeOfDay
+    """When it begins, as HH:MM in UTC."""
+    end: TimeOfDay
+    """When it ends, as HH:MM in UTC; on the next day if that is not after the start."""
+    replicas: Workers
+    """How many workers the job has meanwhile."""
+
+
+class ScalingPolicy(_Closed, frozen=True, kw_only=True):
+    """Lets the autoscaler choose the number of workers."""
+
+    policy: PolicyName = PolicyName.THROUGHPUT
+    """throughput: grow while a further worker brings at least minGainPercent. capacity: take the room that is free, and give it back to
+    pods of higher priority. deadline: reach totalSamples or totalSteps by finishBy with the fewest workers. cost: the most work for the
+    money, by priceLabel. schedule: by windows. hpa: only elasticPolicy.metrics decide. Default: throughput."""
+    through: Through | None = None
+    """hpa: the autoscaler publishes its wish as a metric and a HorizontalPodAutoscaler acts on it. Default: the autoscaler scales
+    by itself."""
+    min_gain_percent: Percent = 50
+    """With policy throughput: the least that a further worker must add, in percent of what a worker brings at minReplicas. Default: 50."""
+    cooldown_seconds: Seconds = 60
+    """The least time between two changes; the autoscaler waits longer where a change costs more than a twentieth of it. Default: 60."""
+    hold_seconds: Seconds = 3600
+    """How long the number of workers stays after someone else has set it, by kubectl scale for instance. Default: 3600."""
+    finish_by: Time | None = None
+    """With policy deadline: when the work should be done."""
+    total_steps: Amount | None = None
+    """With policy deadline: steps of the whole job, where every step trains the same number of samples with any number of workers."""
+    total_samples: Amount | None = None
+    """With policy deadline: samples of the whole job, as its reports count them (`samples`)."""
+    price_label: Label | None = None
+    """With policy cost: the label of nodes that holds the price of an hour, as a decimal number."""
+    windows: Annotated[tuple[Window, ...], Meta(max_length=64)] = ()
+    """With policy schedule: the first window that holds decides; outside of all of them the job has minReplicas."""
+
+
+class Decision(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The autoscaler's last decision, in the job's status."""
+
+    workers: Annotated[int, Meta(ge=0, le=10_000, extra_json_schema={"format": "int32"})] = 0
+    """How many workers it wants."""
+    reason: Annotated[str, Meta(max_length=256)] = ""
+    """Why."""
+    at: Time | None = None
+    """When it decided so."""
+    throughput: Annotated[str, Meta(max_length=32)] = ""
+    """Work a second at that time: samples, or steps times workers where no samples are reported."""
+    efficiency_percent: Annotated[int, Meta(ge=0, le=1000, extra_json_schema={"format": "int32"})] | None = None
+    """Throughput of a worker in percent of that of a worker at minReplicas."""
+
+
+class SizeRecord(Struct, frozen=True, array_like=True):
+    """The throughput that was measured with one number of workers: its mean, the relative spread, how often it was measured."""
+
+    size: Annotated[int, Meta(ge=1, le=MOST_MEMBERS)]
+    rate: Annotated[float, Meta(gt=0, le=1e15)]
+    spread: Annotated[float, Meta(ge=0, le=1e3)]
+    count: Annotated[int, Meta(ge=0, le=64)]
+
+
+class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The annotation: the decision, and what a restarted autoscaler must know."""
+
+    decision: Decision
+    sizes: Annotated[tuple[SizeRecord, ...], Meta(max_length=8)] = ()
+    changed_at: float = 0.0
+    """When the number of workers was changed last, in seconds since 1970."""
+    grew: bool = False
+    reversals: Annotated[int, Meta(ge=0, le=64)] = 0
+    hand: int | None = None
+    """The number that someone else has set, as long as it is held."""
+    hand_until: float = 0.0
+
+
+_encode = msgspec.json.encode
+_records = msgspec.json.Decoder(Record)
+
+
+def as_text(record: Record) -> str:
+    """The annotation's value. Of what does not fit, measured sizes are left out, the smallest counts first."""
+    while len(text := _encode(record)) > LONGEST_RECORD and record.sizes:
+        least = min(record.sizes, key=lambda known: known.count)
+        record = msgspec.structs.replace(record, sizes=tuple(known for known in record.sizes if known is not least))
+    if len(text) > LONGEST_RECORD:
+        short = msgspec.structs.replace(record.decision, reason=record.decision.reason[:60])
+        text = _encode(msgspec.structs.replace(record, decision=short))
+    return text.decode()
+
+
+def from_text(text: str | None) -> Record | None:
+    """None for an annotation that is missing or was written by someone else."""
+    if not text or len(text) > 4 * LONGEST_RECORD:
+        return None
+    try:
+        return _records.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,70 @@
+"""The rules of elasticPolicy.scalingPolicy that one field's type cannot say: what each policy needs, and what it does not look at."""
+
+from __future__ import annotations
+
+import msgspec
+
+from elastic.api.errors import Path
+from elastic.api.reader import Findings
+from elastic.api.scaling import PolicyName, ScalingPolicy
+from elastic.api.words import Through
+
+BOTH_WRITE = "scalingPolicy and metrics would both set Worker.replicas; remove one, or write scalingPolicy.through: hpa"
+LOOKED_AT: dict[PolicyName, tuple[str, ...]] = {
+    PolicyName.THROUGHPUT: ("min_gain_percent",),
+    PolicyName.CAPACITY: (),
+    PolicyName.DEADLINE: ("finish_by", "total_steps", "total_samples"),
+    PolicyName.COST: ("price_label",),
+    PolicyName.SCHEDULE: ("windows",),
+    PolicyName.HPA: (),
+}
+"""The fields that only one policy looks at."""
+
+
+def check_scaling(policy: ScalingPolicy, *, has_metrics: bool, at: Path, findings: Findings) -> None:
+    """Notes what the policy lacks, and what it does not look at."""
+    if findings.blames((*at, "policy")):
+        return
+    _check_writers(policy, has_metrics=has_metrics, at=at, findings=findings)
+    _check_needs(policy, at=at, findings=findings)
+    default, name = ScalingPolicy(), policy.policy
+    others = {field for fields in LOOKED_AT.values() for field in fields} - set(LOOKED_AT[name])
+    for field in msgspec.structs.fields(ScalingPolicy):
+        if field.name in others and getattr(policy, field.name) != getattr(default, field.name):
+            message = f"{field.encode_name} has no effect with policy {name.value}; remove it or choose another policy"
+            findings.warning((*at, field.encode_name), message)
+
+
+def _check_writers(policy: ScalingPolicy, *, has_metrics: bool, at: Path, findings: Findings) -> None:
+    """One writer of the number of workers."""
+    is_users = policy.policy is PolicyName.HPA
+    if is_users and not has_metrics:
+        message = (
+            "policy hpa needs elasticPolicy.metrics, by which the HorizontalPodAutoscaler scales; add metrics or choose another policy"
+        )
+        findings.problem((*at, "policy"), message)
+    elif is_users and policy.through is Through.HPA:
+        findings.warning((*at, "through"), "through has no effect with policy hpa, where only elasticPolicy.metrics decide; remove it")
+    elif has_metrics and not is_users and policy.through is None:
+        findings.problem(at, BOTH_WRITE)
+
+
+def _check_needs(policy: ScalingPolicy, *, at: Path, findings: Findings) -> None:
+    name = policy.policy
+    if name is PolicyName.DEADLINE:
+        if policy.finish_by is None and not findings.blames((*at, "finishBy")):
+            findings.problem((*at, "finishBy"), "finishBy is missing; policy deadline needs the time by which the work should be done")
+        given = [
+            field for field in ("totalSteps", "totalSamples") if getattr(policy, _snake(field)) is not None or findings.blames((*at, field))
+        ]
+        if len(given) != 1:
+            found = "both are set" if given else "both are missing"
+            findings.problem((*at, "totalSamples"), f"policy deadline needs one of totalSamples and totalSteps, and {found}; set one")
+    elif name is PolicyName.COST and policy.price_label is None and not findings.blames((*at, "priceLabel")):
+        findings.problem((*at, "priceLabel"), "priceLabel is missing; policy cost needs the label of nodes that holds their price")
+    elif name is PolicyName.SCHEDULE and not policy.windows and not findings.blames((*at, "windows")):
+        findings.problem((*at, "windows"), "windows is empty; policy schedule needs at least one window")
+
+
+def _snake(name: str) -> str:
+    return next(field.name for field in msgspec.structs.fields(ScalingPolicy) if field.encode_name == name)

@@ -1,0 +1,103 @@
+"""What the autoscaler knows of a job's throughput: measured means, honest bounds, a model between and beyond."""
+
+import itertools
+import math
+import random
+
+import pytest
+from autoscale_jobs import measured
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscale.deciding.curve import LEAST_COUNT, MOST_SIZES, Curve, Sizes, default_gain, with_rate
+
+
+def fed(rates: list[float], *, size: int = 4, known: Sizes = ()) -> Sizes:
+    for rate in rates:
+        known = with_rate(known, size=size, rate=rate)
+    return known
+
+
+def test_nothing_follows_from_one_measurement():
+    assert not Curve(fed([100.0] * (LEAST_COUNT - 1)), least=1).is_known
+    assert Curve(fed([100.0] * LEAST_COUNT), least=1).knows(4)
+
+
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -1.0, 0.0])
+def test_a_rate_that_is_no_positive_number_changes_nothing(nonsense: float):
+    known = fed([100.0] * 5)
+    assert with_rate(known, size=4, rate=nonsense) == known
+
+
+def test_the_mean_and_its_bounds_hold_the_truth():
+    draw = random.Random(1)
+    (found,) = fed([draw.gauss(100, 10) for _ in range(200)])
+    rate = Curve((found,), least=1).rate(4)
+    assert rate.low < 100 < rate.high
+    assert rate.high - rate.low < 40
+
+
+def test_a_pause_for_a_checkpoint_changes_nothing():
+    before = fed([100.0, 101.0, 99.0, 100.0, 100.0, 101.0])
+    after = fed([3.0], known=before)
+    assert after[0].rate == before[0].rate
+
+
+def test_when_the_work_itself_changes_all_sizes_move_with_it():
+    known = (*measured({2: 60.0}), *fed([100.0] * 10, size=4))
+    moved = {one.size: one for one in fed([50.0] * 6, size=4, known=known)}
+    assert moved[4].rate == pytest.approx(50, rel=0.05)
+    assert moved[2].rate == pytest.approx(30, rel=0.05)
+    assert moved[2].count <= LEAST_COUNT
+
+
+def test_of_many_sizes_those_that_were_measured_least_are_forgotten():
+    known: Sizes = ()
+    for size in range(1, 30):
+        known = with_rate(known, size=size, rate=float(size))
+    assert len(known) <= MOST_SIZES
+    assert known[-1].size == 29
+
+
+def test_beyond_what_was_measured_nothing_low_is_certain_and_linear_is_the_most():
+    rate = Curve(measured({2: 20.0}), least=1).rate(4)
+    assert rate.low == 0
+    assert rate.high == pytest.approx(40, rel=0.05)
+    assert rate.low <= rate.mid <= rate.high
+
+
+def test_two_sizes_bound_the_next_by_their_slope():
+    rate = Curve(measured({1: 10.0, 2: 12.0}), least=1).rate(3)
+    assert rate.high == pytest.approx(14, rel=0.05)
+
+
+def test_the_model_finds_a_curve_with_contention():
+    truth = {n: 100 * n / (1 + 0.1 * (n - 1)) for n in range(1, 17)}
+    curve = Curve(measured({n: truth[n] for n in (1, 2, 4)}), least=1)
+    assert curve.rate(8).mid == pytest.approx(truth[8], rel=0.1)
+    assert curve.efficiency(4) == pytest.approx(truth[4] / 4 / truth[1], rel=0.02)
+
+
+def test_a_curve_that_falls_is_found_to_fall():
+    truth = {n: 100 * n / (1 + 0.05 * (n - 1) + 0.05 * n * (n - 1)) for n in range(1, 17)}
+    curve = Curve(measured({n: truth[n] for n in (1, 2, 3, 4)}), least=1)
+    assert curve.rate(12).mid < curve.rate(4).mid
+
+
+def test_the_default_gain_falls_with_the_size():
+    gains = [default_gain(size) for size in range(1, 50)]
+    assert gains[0] == 1
+    assert all(0 < later < earlier for earlier, later in itertools.pairwise(gains))
+
+
+rates = st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1e12), max_size=8)
+
+
+@given(rates, st.floats(0, 3), st.integers(1, 200))
+def test_bounds_are_bounds_whatever_was_measured(found: dict[int, float], spread: float, size: int):
+    curve = Curve(measured(found, spread=spread), least=1)
+    if curve.is_known:
+        rate = curve.rate(size)
+        assert 0 <= rate.low <= rate.mid <= rate.high
+        assert math.isfinite(rate.mid)
+        assert curve.share > 0

@@ -1,0 +1,302 @@
+"""How many workers a job should have: each policy, and what holds for all of them."""
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from autoscale_jobs import NOON, TrainingJob, measured, signals
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscale.deciding.curve import Curve
+from autoscale.deciding.decide import decide
+from autoscale.deciding.guard import LONGEST_PAUSE_S
+from autoscale.deciding.policies.schedule import current
+from autoscale.deciding.signals import Hand, Memory, Signals, Work
+from elastic.api.scaling import Day, PolicyName, ScalingPolicy, Window
+
+LINEAR = {n: 100.0 * n for n in range(1, 9)}
+
+
+def policy(name: str, **fields: object) -> ScalingPolicy:
+    return ScalingPolicy(policy=PolicyName(name), **fields)  # type: ignore[arg-type]
+
+
+def amdahl(serial: float, share: float = 100.0):
+    return lambda n: share * n / (1 + serial * (n - 1))
+
+
+# --- throughput
+
+
+def test_a_job_that_scales_well_grows_to_its_most():
+    job = TrainingJob(rate=amdahl(0.02), noise=0.03, most=4).run(1)
+    assert job.sizes == [2, 3, 4]
+    assert "is expected to bring" in next(d.reason for d in job.decisions if d.count == 2)
+
+
+def test_a_job_stops_growing_where_the_next_worker_brings_too_little():
+    rate = amdahl(0.15)
+    job = TrainingJob(rate=rate, noise=0.02, most=16).run(3)
+    gain = (rate(job.replicas) - rate(job.replicas - 1)) / rate(1)
+    assert gain >= 0.35
+    assert (rate(job.replicas + 2) - rate(job.replicas + 1)) / rate(1) < 0.55
+    assert job.turns <= 2
+
+
+def test_a_job_whose_further_workers_bring_nothing_goes_back():
+    job = TrainingJob(rate=lambda n: 100.0 if n == 1 else 105.0, noise=0.02, most=8).run(3)
+    assert job.replicas == 1
+    assert job.sizes[0] == 2
+    assert "bring" in job.decisions[-1].reason
+
+
+def test_a_job_that_began_at_its_most_tries_a_smaller_number_once():
+    well = TrainingJob(rate=amdahl(0.02), noise=0.02, most=4, replicas=4).run(3)
+    assert well.sizes == [3, 4]
+    badly = TrainingJob(rate=lambda n: 100.0 + n, noise=0.02, most=4, replicas=4).run(6)
+    assert badly.replicas == 1
+
+
+def test_a_job_that_reports_nothing_stays_and_says_what_to_do():
+    seen = signals(working=2, reports=False)
+    decision = decide(seen, 2, NOON)
+    assert decision.count == 2
+    assert "reports no progress" in decision.reason
+
+
+def test_nothing_is_measured_while_workers_are_missing():
+    seen = signals(LINEAR, working=1)
+    assert decide(seen, 2, NOON).count == 2
+    assert "1 of 2 workers train together" in decide(seen, 2, NOON).reason
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.floats(0, 0.6), st.floats(0, 0.15), st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 100))
+def test_a_constant_noisy_signal_makes_no_oscillation(serial: float, noise: float, seed: int, start: int, percent: int):
+    job = TrainingJob(
+        rate=amdahl(serial), noise=noise, seed=seed, most=12, replicas=start, policy=ScalingPolicy(min_gain_percent=percent)
+    ).run(6)
+    assert all(1 <= size <= 12 for size in job.sizes)
+    assert job.turns <= 4
+    late = TrainingJob(
+        rate=amdahl(serial), noise=noise, seed=seed + 1, most=12, replicas=job.replicas, policy=job.policy, memory=job.memory
+    )
+    assert late.run(3).turns <= 2
+    assert all(decision.reason for decision in job.decisions)
+
+
+@given(st.integers(1, 7), st.integers(1, 100), st.integers(1, 100), st.floats(0, 1))
+def test_who_asks_for_more_gets_no_more_workers(replicas: int, one: int, other: int, serial: float):
+    few, many = sorted((one, other))
+    rates = {n: amdahl(serial)(n) for n in range(1, replicas + 1)}
+
+    def wanted(percent: int) -> int:
+        return decide(signals(rates, policy=ScalingPolicy(min_gain_percent=percent), working=replicas), replicas, NOON).wanted
+
+    assert wanted(many) <= wanted(few)
+
+
+@given(st.integers(1, 7), st.floats(0.0, 1.2), st.floats(0.0, 1.2))
+def test_who_gains_more_by_the_next_worker_gets_no_fewer(replicas: int, one: float, other: float):
+    less, more = sorted((one, other))
+    below = {n: 100.0 * n for n in range(1, replicas + 1)}
+
+    def wanted(gain: float) -> int:
+        rates = {**below, replicas + 1: 100.0 * (replicas + gain)}
+        return decide(signals(rates, working=replicas), replicas, NOON).wanted
+
+    assert wanted(less) <= wanted(more)
+
+
+# --- capacity
+
+
+def test_the_sponge_takes_the_free_room_up_to_its_most():
+    seen = signals(policy=policy("capacity"), working=2, room=3)
+    assert decide(seen, 2, NOON).count == 5
+    assert decide(replace(seen, room=100), 2, NOON).count == 8
+    assert decide(replace(seen, room=0), 2, NOON).count == 2
+
+
+def test_the_sponge_gives_back_at_once_and_never_below_its_least():
+    just_grown = Memory(changed_at=NOON - 1, grew=True)
+    seen = signals(policy=policy("capacity"), least=2, working=6, room=0, give_back=3, give_back_to="default/inference", memory=just_grown)
+    decision = decide(seen, 6, NOON)
+    assert decision.count == 3
+    assert "default/inference" in decision.reason
+    assert decide(replace(seen, give_back=50), 6, NOON).count == 2
+
+
+@given(st.integers(1, 8), st.integers(0, 20), st.integers(0, 20))
+def test_more_room_never_means_fewer_workers(replicas: int, one: int, other: int):
+    less, more = sorted((one, other))
+
+    def count(room: int) -> int:
+        return decide(signals(policy=policy("capacity"), room=room), replicas, NOON).count
+
+    assert count(less) <= count(more)
+
+
+# --- deadline
+
+
+def finishing(in_s: float, **fields: object) -> ScalingPolicy:
+    return policy("deadline", finish_by=datetime.fromtimestamp(NOON + in_s, UTC), total_samples=10**6, **fields)
+
+
+def test_a_deadline_takes_the_fewest_workers_that_are_fast_enough():
+    seen = signals(LINEAR, policy=finishing(3600), working=1, work=Work(left=3600 * 250.0, done=0.0))
+    assert decide(seen, 1, NOON).count == 3
+    assert decide(replace(seen, work=Work(left=3600 * 10.0)), 1, NOON).count == 1
+
+
+def test_a_deadline_that_cannot_be_met_takes_what_comes_nearest_and_says_so():
+    seen = signals(LINEAR, policy=finishing(3600), working=1, work=Work(left=3600 * 5000.0))
+    decision = decide(seen, 1, NOON)
+    assert decision.count == 8
+    assert "no allowed number of workers finishes in time" in decision.reason
+
+
+@given(st.floats(0, 1e7), st.floats(0, 1e7), st.integers(1, 8))
+def test_more_work_left_never_means_fewer_workers(one: float, other: float, replicas: int):
+    less, more = sorted((one, other))
+
+    def wanted(left: float) -> int:
+        return decide(signals(LINEAR, policy=finishing(3600), work=Work(left=left)), replicas, NOON).wanted
+
+    assert wanted(less) <= wanted(more)
+
+
+# --- cost, schedule, hpa
+
+
+def test_the_cheapest_work_wins_when_prices_differ():
+    seen = signals(LINEAR, policy=policy("cost", price_label="price"), working=2, paid=4.0, prices=(0.5, 0.5))
+    assert decide(seen, 2, NOON).count == 3
+    assert decide(replace(seen, prices=(9.0,)), 2, NOON).count == 2
+    assert "no price in the label price" in decide(replace(seen, paid=None), 2, NOON).reason
+
+
+def test_a_worker_that_brings_little_is_not_worth_its_price():
+    rates = {1: 100.0, 2: 110.0}
+    seen = signals(rates, policy=policy("cost", price_label="price"), working=2, paid=2.0, prices=())
+    decision, now = decide(seen, 2, NOON), NOON
+    while decision.count == 2 and now < NOON + 100:
+        now += 10
+        decision = decide(replace(seen, memory=decision.memory), 2, now)
+    assert decision.count == 1
+
+
+def test_a_schedule_follows_its_windows_over_midnight():
+    night = Window(start="22:00", end="06:00", replicas=6, days=(Day.FRIDAY,))
+    friday = datetime(2027, 1, 15, 23, 0, tzinfo=UTC).timestamp()
+    assert current((night,), friday) is night
+    assert current((night,), friday + 6 * 3600) is night
+    assert current((night,), friday + 8 * 3600) is None
+    assert current((night,), friday + 24 * 3600) is None
+    seen = signals(policy=policy("schedule", windows=(night,)), working=2)
+    assert decide(seen, 2, friday).count == 6
+    assert decide(seen, 6, friday + 8 * 3600).count == 1
+
+
+def test_with_policy_hpa_only_the_users_metrics_decide():
+    assert decide(signals(LINEAR, policy=policy("hpa"), working=3, room=5), 3, NOON).count == 3
+
+
+# --- for all
+
+
+def test_a_number_set_by_hand_stays_for_as_long_as_the_policy_says():
+    hand = Memory(sizes=measured(LINEAR), hand=Hand(count=2, until=NOON + 600, who="kubectl"))
+    seen = signals(LINEAR, working=2, memory=hand)
+    held = decide(seen, 2, NOON)
+    assert (held.count, held.wanted) == (2, 2)
+    assert "2 was set by kubectl" in held.reason
+    assert decide(seen, 2, NOON + 601).count == 3
+
+
+def test_a_change_waits_longer_the_more_it_costs():
+    grown = Memory(sizes=measured({1: 100.0, 2: 200.0}), changed_at=NOON, grew=True)
+    seen = signals({1: 100.0, 2: 200.0}, working=2, memory=grown)
+    assert decide(replace(seen, rescale_s=1.0), 2, NOON + 61).count == 3
+    assert decide(replace(seen, rescale_s=30.0), 2, NOON + 61).count == 2
+    assert decide(replace(seen, rescale_s=30.0), 2, NOON + 601).count == 3
+
+
+def test_workers_that_find_no_room_are_given_up():
+    decision = decide(signals(LINEAR, working=3, stuck=2), 5, NOON)
+    assert decision.count == 3
+    assert "2 of its workers find no room" in decision.reason
+
+
+def test_a_refusal_of_the_quota_counts_as_no_room():
+    decision = decide(signals(LINEAR, working=2, refused="exceeded quota: gpus"), 2, NOON)
+    assert decision.count == 2
+    assert "exceeded quota: gpus" in decision.reason
+
+
+rates = st.dictionaries(st.integers(1, 40), st.floats(0.001, 1e9), max_size=6)
+policies = st.sampled_from(list(PolicyName))
+numbers = st.integers(0, 50)
+
+
+@st.composite
+def any_signals(draw: st.DrawFn) -> Signals:
+    least = draw(st.integers(1, 20))
+    most = draw(st.integers(least, 40))
+    name = draw(policies)
+    chosen = ScalingPolicy(
+        policy=name,
+        min_gain_percent=draw(st.integers(1, 100)),
+        finish_by=datetime.fromtimestamp(NOON + draw(st.integers(-100, 10_000)), UTC),
+        total_samples=10,
+        price_label="price",
+        windows=(Window(start="00:00", end="23:00", replicas=draw(st.integers(1, 10_000))),),
+    )
+    allowed = tuple(sorted(draw(st.sets(st.integers(least, most), max_size=4)) | {least})) if draw(st.booleans()) else ()
+    return signals(
+        draw(rates),
+        policy=chosen,
+        least=least,
+        most=most,
+        allowed=allowed,
+        spread=draw(st.floats(0, 2)),
+        working=draw(numbers),
+        room=draw(st.none() | numbers),
+        give_back=draw(numbers),
+        stuck=draw(numbers),
+        rescale_s=draw(st.none() | st.floats(0, 1e6)),
+        work=Work(left=draw(st.none() | st.floats(0, 1e12))),
+        paid=draw(st.none() | st.floats(0, 1e3)),
+        prices=tuple(draw(st.lists(st.floats(0, 1e3), max_size=4))),
+        memory=Memory(changed_at=draw(st.none() | st.floats(0, 2 * NOON)), grew=draw(st.booleans()), reversals=draw(st.integers(0, 16))),
+    )
+
+
+@given(any_signals(), numbers)
+def test_a_decision_is_never_outside_of_the_limits_and_always_explained(seen: Signals, replicas: int):
+    decision = decide(seen, replicas, NOON)
+    assert decision.reason
+    assert decision.count == replicas or seen.bounds.least <= decision.count <= seen.bounds.most
+    if seen.bounds.allowed and decision.count != replicas:
+        assert decision.count in seen.bounds.allowed
+    assert math.isfinite(decision.memory.changed_at or 0.0)
+
+
+@given(any_signals(), st.integers(1, 40))
+def test_the_same_signals_again_change_nothing_more_at_once(seen: Signals, replicas: int):
+    first = decide(seen, replicas, NOON)
+    moved = replace(seen, memory=first.memory, give_back=0, stuck=0)
+    if first.count != replicas and seen.policy.policy in (PolicyName.THROUGHPUT, PolicyName.COST, PolicyName.DEADLINE):
+        assert decide(replace(moved, working=first.count), first.count, NOON + 1).count == first.count
+
+
+def test_a_turn_waits_longer_each_time_and_never_longer_than_a_day():
+    seen = signals(LINEAR, working=2, memory=Memory(sizes=measured(LINEAR), changed_at=NOON, grew=False, reversals=16, votes=3, vote_for=1))
+    assert decide(seen, 2, NOON + 3600).count == 2
+    assert decide(seen, 2, NOON + LONGEST_PAUSE_S + 1).count == 3
+
+
+def test_a_curve_of_another_least_size_is_measured_by_that():
+    assert Curve(measured({2: 100.0}), least=2).share == 50
