@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pod_builder import asking, container, node, pod
 
+from elastic.kube.placement import candidate, place, requests, room
 from elastic.local import quantity
-from elastic.local.scheduler.place import candidate, place, requests, room
 
 
 def put(subject, *nodes, on=None):

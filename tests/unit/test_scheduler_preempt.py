@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pod_builder import asking, node
 
-from elastic.local.scheduler.place import candidate, place
+from elastic.kube.placement import candidate, place
 from elastic.local.scheduler.preempt import preempt, priority, waits_for_victims
 
 

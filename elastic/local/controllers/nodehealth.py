@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from elastic.local.scheduler.place import tolerates
+from elastic.kube.placement import tolerates
 
 Object = dict[str, Any]
 UNREACHABLE = "node.kubernetes.io/unreachable"

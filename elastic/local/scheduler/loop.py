@@ -9,11 +9,11 @@ import aiohttp
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
+from elastic.kube.placement import Candidate, Placement, candidate, place
 from elastic.kube.resources import NODES, PODS
 from elastic.local.agent.environment import Object
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.status import timestamp
-from elastic.local.scheduler.place import Candidate, Placement, candidate, place
 from elastic.local.scheduler.preempt import preempt, waits_for_victims
 
 log = logging.getLogger(__name__)

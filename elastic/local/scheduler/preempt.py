@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from elastic.local.scheduler.place import Candidate, fits_but_for_room, requests, room
+from elastic.kube.placement import Candidate, fits_but_for_room, requests, room
 
 Object = dict[str, Any]
 

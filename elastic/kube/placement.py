@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from elastic.local import quantity
-from elastic.local.quantity import Amounts
-from elastic.local.selectors import holds
+from elastic.kube import quantity
+from elastic.kube.labels import holds
+from elastic.kube.quantity import Amounts
 
 Object = dict[str, Any]
 _BLOCKING = ("NoSchedule", "NoExecute")
