@@ -6,17 +6,34 @@ import importlib
 
 import click
 
-COMMANDS = {
-    "validate": ("elastic.cli.validate:validate", "Check job files; name each problem and its place."),
-    "crds": ("elastic.cli.crds:crds", "Print the custom resource definitions."),
-    "up": ("elastic.cli.up:up", "Start the laptop cluster and the control plane on it."),
-    "down": ("elastic.cli.up:down", "Stop the laptop cluster."),
-    "status": ("elastic.cli.up:status", "Show the laptop cluster."),
-    "resume": ("elastic.cli.resume:resume", "Start the jobs again that stopped with the laptop cluster."),
-    "run": ("elastic.cli.run:run", "Run a job file to its end on the laptop cluster."),
-    "signals": ("elastic.cli.signals:signals", "List the signals that announce disruptions; check added ones."),
-    "node": ("elastic.cli.node:node", "Add, drain, taint, reclaim or kill a node of the laptop cluster."),
+SECTIONS = {
+    "Jobs": {
+        "run": ("elastic.cli.run:run", "Run a job file to its end."),
+        "get": ("elastic.cli.jobs.look:get", "Show jobs."),
+        "describe": ("elastic.cli.jobs.look:describe", "Show a job with its conditions, pods and Events."),
+        "explain": ("elastic.cli.jobs.wait:explain", "Say why a job has its size, what it waits for, what its last change cost."),
+        "logs": ("elastic.cli.jobs.logs:logs", "Show what a job's training containers print."),
+        "events": ("elastic.cli.jobs.look:events", "Show what was reported of a job and its pods."),
+        "wait": ("elastic.cli.jobs.wait:wait", "Wait until a job is over, running or deleted."),
+        "scale": ("elastic.cli.jobs.change:scale", "Change how many workers a job has."),
+        "suspend": ("elastic.cli.jobs.change:suspend", "Stop jobs and free what they use."),
+        "resume": ("elastic.cli.resume:resume", "Start suspended jobs again, and those that stopped with the laptop cluster."),
+        "evict": ("elastic.cli.jobs.change:evict", "Evict a worker, as a drain does."),
+        "delete": ("elastic.cli.jobs.change:delete", "Delete jobs with their pods."),
+    },
+    "Files": {
+        "validate": ("elastic.cli.validate:validate", "Check job files; name each problem and its place."),
+        "crds": ("elastic.cli.crds:crds", "Print the custom resource definitions."),
+    },
+    "The laptop cluster": {
+        "up": ("elastic.cli.up:up", "Start the laptop cluster and the control plane on it."),
+        "down": ("elastic.cli.up:down", "Stop the laptop cluster."),
+        "status": ("elastic.cli.up:status", "Show the laptop cluster and its jobs."),
+        "signals": ("elastic.cli.signals:signals", "List the signals that announce disruptions; check added ones."),
+        "node": ("elastic.cli.node:node", "Add, drain, taint, reclaim or kill a node of the laptop cluster."),
+    },
 }
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class Commands(click.Group):
@@ -32,9 +49,32 @@ class Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from elastic.api.reader import did_you_mean
+
+            hint = did_you_mean(args[0], COMMANDS) or "; `elastic --help` lists them"
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """What fails outside of us is one line; a traceback is a defect."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            from elastic.cli.failures import said
+
+            line = said(error)
+            if line is None:
+                raise
+            raise click.ClickException(line) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,4 +1,6 @@
-"""`elastic resume`: starts jobs again that were under way when the laptop cluster was stopped. Also what `up` and `down` say about them."""
+"""`elastic resume`: starts suspended jobs again, and on the laptop those that were under way when it was stopped, each where it ran.
+Also what `up` and `down` say about these.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,13 @@ from pathlib import Path
 
 import click
 
-from elastic.cli.options import DATA_DIR, command
+from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.jobs import found
+from elastic.cli.jobs.change import set_suspended
 from elastic.kube import connect
 from elastic.kube.access import AccessError
+from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.local.files import Layout
 from elastic.local.stopped import StoredJob, stored_jobs
 from elastic.local.stopped import resume as resume_job
 
@@ -20,43 +24,51 @@ LISTED_S = 5.0
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[JOB]...")
-@click.option("--namespace", "-n", help="Only jobs of this namespace.")
+@click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
 @click.option(
     "--working-dir",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
-    help="Folder in which their programs start, instead of the former one.",
+    help="On the laptop, the folder in which their programs start, instead of the former one.",
 )
-@DATA_DIR
-def resume(names: tuple[str, ...], namespace: str | None, working_dir: Path | None, data_dir: Path) -> None:
-    """Start jobs again that ran when the laptop cluster was stopped: those named, or all of them."""
-    layout = Layout(data_dir.resolve())
-    if not layout.is_running():
-        raise click.ClickException(f"no cluster runs in {data_dir}; start it with `{command('up --detach', data_dir)}`")
-    try:
-        asyncio.run(_resume(layout.kubeconfig, set(names), namespace, str(working_dir or "")))
-    except (AccessError, KubeError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+@cluster_options
+def resume(words: tuple[str, ...], working_dir: Path | None, cluster: Cluster) -> None:
+    """Start suspended jobs again. Without a JOB, all that ran when the laptop cluster was stopped."""
+
+    async def write(kube: Kube, namespace: str) -> None:
+        kind, names = found.split(words)
+        if not names:
+            for job in await _stopped(kube, cluster.namespace):
+                await _resume_stopped(kube, job, str(working_dir or ""))
+            return
+        for one in await found.named(kube, namespace, kind, names):
+            job = StoredJob(one.kind, one.object)
+            if job.was_stopped:
+                await _resume_stopped(kube, job, str(working_dir or ""))
+            elif job.is_suspended:
+                await set_suspended(kube, one, is_suspended=False)
+                click.echo(f"{job.title} resumed")
+            else:
+                raise click.ClickException(f"{job.title} is not suspended")
+
+    cluster.ask(write)
 
 
-async def _resume(kubeconfig: Path, names: set[str], namespace: str | None, working_dir: str) -> None:
-    async with connect(kubeconfig) as kube:
-        stopped = [job for job in await stored_jobs(kube) if job.was_stopped and namespace in (None, job.namespace)]
-        if missing := names - {job.name for job in stopped}:
-            there = ", ".join(job.title for job in stopped) or "none"
-            raise click.ClickException(
-                f"no job {' and no job '.join(sorted(missing))} was stopped with the cluster; those that were: {there}"
-            )
-        for job in stopped:
-            if names and job.name not in names:
-                continue
-            if not working_dir and (types := job.without_working_dir()):
-                raise click.ClickException(
-                    f"{job.title}: the folder in which {types[0]} started is unknown; name one with --working-dir FOLDER"
-                )
-            await resume_job(kube, job, working_dir=working_dir)
-            where = working_dir or ", ".join(sorted(set(job.working_dirs.values())))
-            click.echo(f"{job.title} resumed" + (f" in {where}" if where else ""))
+async def _stopped(kube: Kube, namespace: str | None) -> list[StoredJob]:
+    jobs = [job for job in await stored_jobs(kube) if namespace in (None, job.namespace)]
+    stopped = [job for job in jobs if job.was_stopped]
+    if not stopped:
+        suspended = [job.title for job in jobs if job.is_suspended]
+        hint = f"; suspended by their users: {', '.join(suspended)}; name the one to resume" if suspended else ""
+        raise click.ClickException(f"no job was stopped with the cluster{hint}")
+    return stopped
+
+
+async def _resume_stopped(kube: Kube, job: StoredJob, working_dir: str) -> None:
+    if not working_dir and (types := job.without_working_dir()):
+        raise click.ClickException(f"{job.title}: the folder in which {types[0]} started is unknown; name one with --working-dir FOLDER")
+    await resume_job(kube, job, working_dir=working_dir)
+    where = working_dir or ", ".join(sorted(set(job.working_dirs.values())))
+    click.echo(f"{job.title} resumed" + (f" in {where}" if where else ""))
 
 
 def listed(kubeconfig: Path, which: Callable[[StoredJob], bool]) -> list[str]:

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
+from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG
 from elastic.cli.images import image_option
 from elastic.cli.validate import Report, as_lines, examine
 from elastic.kube import connect
@@ -40,36 +40,10 @@ class CannotRun(click.ClickException):
     exit_code = NOT_RUN
 
 
-def _one_kubeconfig(ctx: click.Context, option: click.Parameter, given: str | None) -> Path | None:
-    """As kubectl has it, an option that names a cluster wins over the environment, whose list of files is merged there and refused here."""
-    if given is None:
-        return None
-    from_environment = ctx.get_parameter_source("kubeconfig") is ParameterSource.ENVIRONMENT
-    if from_environment and ctx.params.get("data_dir"):
-        return None
-    if from_environment and len(files := [file for file in given.split(os.pathsep) if file]) > 1:
-        raise click.BadParameter(f"KUBECONFIG names {len(files)} files; name the one to use with --kubeconfig")
-    if not Path(given).is_file():
-        raise click.BadParameter(f"there is no file {given}" + ("; unset KUBECONFIG to use the laptop cluster" if from_environment else ""))
-    return Path(given)
-
-
 @click.command()
 @click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR|-...", type=click.Path(allow_dash=True))
-@click.option(
-    "--data-dir",
-    is_eager=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where the laptop cluster lives.  [default: ~/.elastic]",
-)
-@click.option(
-    "--kubeconfig",
-    envvar="KUBECONFIG",
-    show_envvar=True,
-    callback=_one_kubeconfig,
-    metavar="FILE",
-    help="Run on this Kubernetes cluster instead.",
-)
+@DATA_DIR
+@KUBECONFIG
 @click.option("--namespace", "-n", help="For what names none itself.  [default: that of the kubeconfig]")
 @click.option("--replace", is_flag=True, help="Delete a job of the same name first.")
 @click.option("--gpus", type=click.IntRange(0, 64), default=0, help="GPUs of a cluster that is started for this run.")

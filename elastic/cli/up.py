@@ -6,14 +6,19 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from elastic.cli.images import image_option
 from elastic.cli.options import DATA_DIR, command
+from elastic.cli.printing import as_data, output_option
 from elastic.local.cluster import ClusterError, LocalCluster, stop_detached
-from elastic.local.files import Layout, is_alive
+from elastic.local.files import ClusterState, Layout, is_alive
 from elastic.local.sandbox import Mode
+
+if TYPE_CHECKING:
+    from elastic.cli.jobs.summary import Summary
 
 HOW_TO = """The cluster is ready: {nodes} node(s), sandbox {sandbox}, {control_plane}.
 Images are not pulled: a container's command runs as a process, with the Python environment of this `elastic` first on its PATH,
@@ -125,18 +130,49 @@ def _tell_of_jobs(jobs: list[str], data_dir: Path) -> None:
 
 
 @click.command()
+@output_option()
 @DATA_DIR
-def status(data_dir: Path) -> None:
-    """Show the laptop cluster: where it is, how pods are kept apart, its processes. Exit code 1 where none runs."""
+def status(output: str, data_dir: Path) -> None:
+    """Show the laptop cluster: where it is, how pods are kept apart, its processes and jobs. Exit code 1 where none runs."""
     layout = Layout(data_dir.resolve())
     state = layout.read_state()
     if state is None or not layout.is_running():
-        click.echo(f"no cluster runs in {data_dir}")
+        click.echo(f"no cluster runs in {data_dir}" if output == "table" else as_data({"running": False}, output))
         sys.exit(1)
+    processes = {"supervisor": state.supervisor, **state.processes}
+    if output != "table":
+        running = {name: {"pid": pid, "running": is_alive(pid), "log": str(layout.log(name))} for name, pid in processes.items()}
+        facts = {"server": state.server, "kubeconfig": state.kubeconfig, "sandbox": state.sandbox, "nodes": state.nodes, "gpus": state.gpus}
+        jobs = [{"kind": job.kind.name, "namespace": job.namespace, "name": job.name, "state": job.state} for job in _jobs(state)]
+        click.echo(as_data({"running": True, **facts, "processes": running, "jobs": jobs}, output))
+        return
     click.echo(f"server      {state.server}")
     click.echo(f"kubeconfig  {state.kubeconfig}")
     click.echo(f"sandbox     {state.sandbox}")
     click.echo(f"nodes       {state.nodes}, with {state.gpus} GPUs each")
-    for name, pid in {"supervisor": state.supervisor, **state.processes}.items():
-        running = "running" if is_alive(pid) else "not running"
-        click.echo(f"process     {name:<12} {pid:>8}  {running:<11}  {layout.log(name)}")
+    for name, pid in processes.items():
+        running_now = "running" if is_alive(pid) else "not running"
+        click.echo(f"process     {name:<12} {pid:>8}  {running_now:<11}  {layout.log(name)}")
+    if state.control_plane and (jobs_there := _jobs(state)):
+        from elastic.cli.jobs.look import jobs_table
+
+        click.echo(f"\n{jobs_table(jobs_there, with_namespace=True)}")
+
+
+def _jobs(state: ClusterState) -> list[Summary]:
+    """The jobs of all namespaces; none where the API does not answer: the processes say more then."""
+    if not state.control_plane:
+        return []
+    from elastic.cli.cluster_choice import Cluster
+    from elastic.cli.failures import said
+    from elastic.cli.jobs import found
+    from elastic.cli.jobs.summary import summary
+
+    try:
+        listed = Cluster(Path(state.kubeconfig)).ask(lambda kube, _: found.jobs(kube, None))
+    except Exception as error:
+        if (words := said(error)) is None and not isinstance(error, click.ClickException):
+            raise
+        click.echo(f"jobs        unknown: {words or error}", err=True)
+        return []
+    return [summary(job.kind, job.object) for job in listed]

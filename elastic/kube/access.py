@@ -169,7 +169,8 @@ def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
 
 
 def _entry(config: dict[str, Any], collection: str, key: str, *, name: str, path: Path) -> dict[str, Any]:
-    for item in config.get(collection) or ():
+    entries = config.get(collection)
+    for item in entries if isinstance(entries, list) else ():
         if isinstance(item, dict) and item.get("name") == name:
             value = item.get(key) or {}
             if isinstance(value, dict):

@@ -102,10 +102,11 @@ async def drain(kube: Kube, name: str, *, tell: Callable[[str], None], within_s:
 async def _empty(kube: Kube, name: str, tell: Callable[[str], None]) -> None:
     async with asyncio.TaskGroup() as tasks:
         for pod in await _pods(kube, name):
-            tasks.create_task(_evict(kube, pod, tell))
+            tasks.create_task(evict_pod(kube, pod, tell))
 
 
-async def _evict(kube: Kube, pod: Object, tell: Callable[[str], None]) -> None:
+async def evict_pod(kube: Kube, pod: Object, tell: Callable[[str], None]) -> None:
+    """Asks again while a disruption budget refuses, and returns when the pod is gone. The caller bounds the time."""
     metadata = pod["metadata"]
     where = {"namespace": metadata["namespace"], "name": metadata["name"]}
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": where, "deleteOptions": {"preconditions": {"uid": metadata["uid"]}}}

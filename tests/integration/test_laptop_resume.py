@@ -124,7 +124,7 @@ async def test_a_job_of_which_nobody_knows_where_it_started_is_resumed_only_with
     said = elastic("resume", data=data, cwd=second, refused=True)
     assert "PyTorchJob default/train: the folder in which Master started is unknown; name one with --working-dir FOLDER" in said
     said = elastic("resume", "other", data=data, cwd=second, refused=True)
-    assert "no job other was stopped with the cluster; those that were: PyTorchJob default/train" in said
+    assert "there is no job other in namespace default; there are: train" in said
     assert elastic("resume", "--working-dir", str(second), data=data, cwd=first) == f"PyTorchJob default/train resumed in {second}\n"
     async with connect(layout.kubeconfig) as kube:
         await until(lambda: starts(second) == ["train-master-0"], "it runs in the other folder")

@@ -1,0 +1,100 @@
+"""Which cluster a command about jobs talks to: that of --kubeconfig, --data-dir or $KUBECONFIG, else the laptop cluster if it runs, else
+the one that kubectl would take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from elastic.local.cluster import default_data_dir
+from elastic.local.files import Layout
+
+T = TypeVar("T")
+KUBECTLS = Path.home() / ".kube" / "config"
+
+
+def one_kubeconfig(ctx: click.Context, option: click.Parameter, given: str | None) -> Path | None:
+    """As kubectl has it, an option that names a cluster wins over the environment, whose list of files is merged there and refused here."""
+    if given is None:
+        return None
+    from_environment = ctx.get_parameter_source("kubeconfig") is ParameterSource.ENVIRONMENT
+    if from_environment and ctx.params.get("data_dir"):
+        return None
+    if from_environment and len(files := [file for file in given.split(os.pathsep) if file]) > 1:
+        raise click.BadParameter(f"KUBECONFIG names {len(files)} files; name the one to use with --kubeconfig")
+    if not Path(given).is_file():
+        raise click.BadParameter(f"there is no file {given}" + ("; unset KUBECONFIG to use the laptop cluster" if from_environment else ""))
+    return Path(given)
+
+
+DATA_DIR = click.option(
+    "--data-dir",
+    is_eager=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the laptop cluster lives.  [default: ~/.elastic]",
+)
+KUBECONFIG = click.option(
+    "--kubeconfig",
+    envvar="KUBECONFIG",
+    show_envvar=True,
+    callback=one_kubeconfig,
+    metavar="FILE",
+    help="Use this Kubernetes cluster instead.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster that was chosen."""
+
+    kubeconfig: Path
+    context: str | None = None
+    namespace: str | None = None
+    data_dir: Path | None = None
+    """Of the laptop cluster; None for any other."""
+
+    def ask(self, act: Callable[[Any, str], Awaitable[T]]) -> T:
+        """Runs what needs a client and the namespace to look into."""
+        from elastic.kube import connect
+
+        async def within() -> T:
+            async with connect(self.kubeconfig, context=self.context) as kube:
+                return await act(kube, self.namespace or kube.access.namespace)
+
+        return asyncio.run(within())
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose cluster and namespace; the command gets a Cluster."""
+
+    @functools.wraps(command)
+    def chosen(*args: Any, data_dir: Path | None, kubeconfig: Path | None, context: str | None, namespace: str | None, **rest: Any) -> Any:
+        return command(*args, cluster=choose(data_dir, kubeconfig, context=context, namespace=namespace), **rest)
+
+    named = click.option("--namespace", "-n", help="Where the job is.  [default: that of the kubeconfig]")
+    context = click.option("--context", help="Of the kubeconfig.  [default: its current one]")
+    return DATA_DIR(KUBECONFIG(context(named(chosen))))
+
+
+def choose(data_dir: Path | None, kubeconfig: Path | None, *, context: str | None = None, namespace: str | None = None) -> Cluster:
+    if kubeconfig and data_dir:
+        raise click.UsageError("--kubeconfig and --data-dir name two clusters; give one of them")
+    if kubeconfig is not None:
+        return Cluster(kubeconfig, context, namespace)
+    layout = Layout((data_dir or default_data_dir()).resolve())
+    if layout.is_running():
+        return Cluster(layout.kubeconfig, context, namespace, layout.root)
+    if data_dir is not None:
+        raise click.ClickException(f"no cluster runs in {data_dir}; start it with `elastic up --detach --data-dir {data_dir}`")
+    if KUBECTLS.is_file():
+        return Cluster(KUBECTLS, context, namespace)
+    raise click.ClickException("no cluster runs; start one with `elastic up --detach`, or name one with --kubeconfig FILE")

@@ -1,0 +1,64 @@
+"""What a command says when something outside it fails: one line that names what, why and what to do. Whatever is not known here is a defect
+of ours and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elastic.kube.errors import KubeError
+
+DISK = {
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "make room within your quota",
+    errno.EROFS: "the disk is read-only; choose another folder with --data-dir",
+    errno.EACCES: "you may not use it; change its rights or choose another folder with --data-dir",
+    errno.EPERM: "you may not use it; change its rights or choose another folder with --data-dir",
+}
+
+
+def said(error: BaseException, server: str = "") -> str | None:
+    """The line for this failure; None where it is none that a command expects."""
+    from elastic.kube.access import AccessError
+    from elastic.kube.errors import KubeError
+
+    if isinstance(error, BaseExceptionGroup):
+        lines = [said(one, server) for one in error.exceptions]
+        return None if None in lines else "; ".join(dict.fromkeys(line for line in lines if line))
+    if isinstance(error, KubeError):
+        return _of_server(error)
+    if isinstance(error, AccessError):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return f"no answer in time: {error or 'the API server is too slow or cannot be reached'}"
+    return _of_connection(error) if isinstance(error, OSError) else _of_http(error)
+
+
+def _of_server(error: KubeError) -> str:
+    if error.code == 0:
+        return f"the API server cannot be reached: {error.message}; is the cluster running?"
+    if error.code == 401:
+        return f"the API server does not accept your credentials: {error.message}; renew them or choose another --kubeconfig or --context"
+    if error.code == 403:
+        return f"you may not do this: {error.message}"
+    return str(error.message)
+
+
+def _of_connection(error: OSError) -> str | None:
+    if error.errno in DISK and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; {DISK[error.errno]}"
+    if error.errno in DISK:
+        return f"{error.strerror}; {DISK[error.errno]}"
+    if isinstance(error, ConnectionError) or _is_http(error):
+        return f"the connection to the API server was lost: {error}"
+    return f"{error.filename}: {error.strerror}" if error.filename is not None else None
+
+
+def _of_http(error: BaseException) -> str | None:
+    return f"the connection to the API server was lost: {error or type(error).__name__}" if _is_http(error) else None
+
+
+def _is_http(error: BaseException) -> bool:
+    return any(cls.__module__.partition(".")[0] == "aiohttp" for cls in type(error).__mro__)

@@ -1,0 +1,181 @@
+"""`elastic scale`, `suspend`, `evict` and `delete`: what a user changes about a job. The control plane does the rest."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from elastic.api.kinds import WORKER
+from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.jobs import found
+from elastic.cli.jobs.found import Found, NotFound
+from elastic.cli.jobs.summary import rank_of, summary
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.following import resource_of
+from elastic.kube.nodes import NodeProblem, evict_pod
+from elastic.kube.resources import Object
+
+LOOK_EVERY_S = 0.5
+TIMEOUT = click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=120, show_default=True, help="Seconds until it gives up."
+)
+JOBS = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB...")
+JOB = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+
+
+@click.command()
+@JOB
+@click.option("--workers", "--replicas", "workers", type=click.IntRange(min=0), required=True, help="How many workers there should be.")
+@cluster_options
+def scale(words: tuple[str, ...], workers: int, cluster: Cluster) -> None:
+    """Change how many workers a job has. Its spec says within which bounds."""
+
+    async def write(kube: Kube, namespace: str) -> None:
+        job = await found.one(kube, namespace, words)
+        told = summary(job.kind, job.object)
+        if told.is_over:
+            raise click.ClickException(f"{job.title} is over ({told.state.lower()}); what is over is not scaled")
+        if workers == told.wanted:
+            click.echo(f"{job.title} has {workers} workers already")
+            return
+        body = {"spec": {"replicas": workers}}
+        try:
+            await kube.patch(resource_of(job.kind), told.name, body, namespace=namespace, subresource="scale")
+        except KubeError as error:
+            if error.code == 404:
+                raise click.ClickException(f"{job.title} has no replica type {WORKER}, and so cannot be scaled") from error
+            raise
+        click.echo(f"{job.title} scaled from {told.wanted} to {workers} workers; `elastic explain {told.name}` says what follows")
+
+    cluster.ask(write)
+
+
+@click.command()
+@JOBS
+@cluster_options
+def suspend(words: tuple[str, ...], cluster: Cluster) -> None:
+    """Stop jobs and free what they use; `elastic resume` starts them again."""
+
+    async def write(kube: Kube, namespace: str) -> None:
+        for job in await _named(kube, namespace, words):
+            told = summary(job.kind, job.object)
+            if told.is_over:
+                raise click.ClickException(f"{job.title} is over ({told.state.lower()})")
+            await set_suspended(kube, job, is_suspended=True)
+            click.echo(f"{job.title} suspended; resume it with `elastic resume {told.name}`")
+
+    cluster.ask(write)
+
+
+async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
+    body = {"spec": {"runPolicy": {"suspend": is_suspended}}}
+    await kube.patch(resource_of(job.kind), job.key.name, body, namespace=job.key.namespace)
+
+
+@click.command()
+@JOBS
+@click.option("--ignore-not-found", is_flag=True, help="A job that is not there is no error.")
+@click.option("--wait/--no-wait", "waits", default=True, help="Until the job and its pods are gone.")
+@TIMEOUT
+@cluster_options
+def delete(words: tuple[str, ...], ignore_not_found: bool, waits: bool, timeout_s: float, cluster: Cluster) -> None:
+    """Delete jobs with their pods."""
+
+    async def write(kube: Kube, namespace: str) -> None:
+        try:
+            jobs = await _named(kube, namespace, words)
+        except NotFound:
+            if ignore_not_found:
+                return
+            raise
+        for job in jobs:
+            await _delete(kube, job)
+        try:
+            async with asyncio.timeout(timeout_s):
+                for job in jobs if waits else ():
+                    await _gone(kube, job)
+        except TimeoutError:
+            raise click.ClickException(
+                f"not gone after {timeout_s:.0f} s; `elastic describe` and `kubectl get pods` show what is left"
+            ) from None
+
+    cluster.ask(write)
+
+
+async def _delete(kube: Kube, job: Found) -> None:
+    key = job.key
+    try:
+        await kube.delete(resource_of(job.kind), key.name, namespace=key.namespace, propagation="Background", uid=key.uid)
+    except KubeError as error:
+        if error.code not in (404, 409):  # gone, or another job has the name by now
+            raise
+    click.echo(f"{job.title} deleted")
+
+
+async def _gone(kube: Kube, job: Found) -> None:
+    while True:  # the caller's time-out bounds it
+        if not (await is_there(kube, job) or await found.pods_of(kube, job)):
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def is_there(kube: Kube, job: Found) -> bool:
+    try:
+        there = await kube.get(resource_of(job.kind), job.key.name, namespace=job.key.namespace)
+    except KubeError as error:
+        if error.code == 404:
+            return False
+        raise
+    return bool(there["metadata"]["uid"] == job.key.uid)
+
+
+@click.command()
+@JOB
+@click.option("--worker", "index", type=click.IntRange(min=0), help="The worker with this index.")
+@click.option("--rank", type=click.IntRange(min=0), help="The worker with this rank.")
+@TIMEOUT
+@cluster_options
+def evict(words: tuple[str, ...], index: int | None, rank: int | None, timeout_s: float, cluster: Cluster) -> None:
+    """Evict a worker, as a drain of its node does; an elastic job trains on and replaces it."""
+    if (index is None) == (rank is None):
+        raise click.UsageError("name the worker to evict with --worker INDEX or --rank RANK")
+
+    async def write(kube: Kube, namespace: str) -> None:
+        job = await found.one(kube, namespace, words)
+        pod = worker(job, await found.pods_of(kube, job), index=index, rank=rank)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await evict_pod(kube, pod, click.echo)
+        except TimeoutError:
+            raise click.ClickException(f"pod {pod['metadata']['name']} is not gone after {timeout_s:.0f} s") from None
+        except NodeProblem as error:
+            raise click.ClickException(str(error)) from error
+
+    cluster.ask(write)
+
+
+def worker(job: Found, pods: list[Object], *, index: int | None, rank: int | None) -> Object:
+    """The pod of that worker."""
+    for pod in pods:
+        labels = pod["metadata"].get("labels") or {}
+        if rank is not None and rank_of(pod, job.object) == rank:
+            return pod
+        if index is not None and labels.get(REPLICA_TYPE) == WORKER.lower() and labels.get(REPLICA_INDEX) == str(index):
+            return pod
+    which = f"worker {index}" if index is not None else f"rank {rank}"
+    known = sorted(found for pod in pods if (found := rank_of(pod, job.object)) is not None)
+    if rank is not None and not known:
+        hint = "its ranks are known to its rendezvous only; name the pod with --pod or the worker with --worker"
+    else:
+        hint = "pods: " + (", ".join(pod["metadata"]["name"] for pod in pods) or "none")
+    raise NotFound(f"{job.title} has no {which}; {hint}")
+
+
+async def _named(kube: Kube, namespace: str, words: tuple[str, ...]) -> list[Found]:
+    kind, names = found.split(words)
+    if not names:
+        raise click.UsageError("name a job")
+    return await found.named(kube, namespace, kind, names)

@@ -1,0 +1,142 @@
+"""Says in words why a job has its size, what it waits for, and what its last change cost. Pure: it reads what the API server sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+from elastic.api.words import Cause
+from elastic.cli.jobs.summary import Summary, pod_state, unscheduled
+from elastic.cli.printing import age
+from elastic.kube.resources import Object
+
+PHASES = {
+    "notice": "until the workers that left were notified",
+    "detect": "until the loss was noticed",
+    "pause": "pause before a job that keeps failing starts again",
+    "drain": "for the workers to save and stop",
+    "round": "at the rendezvous",
+    "start": "until all processes ran",
+    "firstStep": "until the first step",
+}
+SETTING_UP = ("Pending", "ContainerCreating", "PodInitializing")
+IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
+MOST_NAMES = 3
+CHARGED = frozenset(cause.value for cause in Cause if cause.is_charged)
+
+
+def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], now: datetime) -> Iterator[str]:
+    yield _size(job)
+    yield from _since(job, now)
+    if job.state == "Failed":
+        yield f"It failed: {job.message}"
+    elif job.state == "Succeeded":
+        yield "It is over: it has succeeded."
+    else:
+        waits = waits_for(job, pods)
+        yield f"It waits for {waits}." if waits else "It waits for nothing."
+    yield from _cost(job)
+    yield from _restarts(job, spec)
+
+
+def _size(job: Summary) -> str:
+    workers = f"{job.running} of {job.wanted} wanted {'worker' if job.wanted == 1 else 'workers'}"
+    world = "" if job.world is None or job.is_over else f"; {job.world} of them train together"
+    bounds = f" Between {job.least} and {job.most} are allowed." if job.is_elastic else " Its size is fixed: it has no elasticPolicy."
+    return f"{job.kind.name} {job.name} is {job.state.lower()} with {workers}{world}.{bounds}"
+
+
+def _since(job: Summary, now: datetime) -> Iterator[str]:
+    if job.rescale:
+        before, after = job.rescale.get("fromSize"), job.rescale.get("toSize")
+        change = f" from {before} to {after}" if before else f" to {after}"
+        yield (
+            f"The last change of its size was {age(job.rescale.get('at'), now)} ago,{change}: {job.rescale.get('reason', '')} "
+            f"(cause {job.rescale.get('cause', 'unknown')})."
+        )
+    elif job.is_elastic and not job.is_over:
+        yield "Its size has not changed yet."
+
+
+def waits_for(job: Summary, pods: Sequence[Object]) -> str:
+    """The first thing that a job waits for; empty where it waits for nothing that the API shows."""
+    if job.is_over:
+        return ""
+    if job.state == "Suspended":
+        return f"`elastic resume {job.name}`: it is suspended"
+    if job.state == "Pending" and not pods:
+        return "the controller, which has not looked at it yet; see whether it runs with `elastic doctor`"
+    if without_room := [(pod, words) for pod in pods if (words := unscheduled(pod))]:
+        words = without_room[0][1]
+        return f"room for {_names([pod for pod, _ in without_room])}: {_short(words)}{_gpu_hint(words)}"
+    if refused := [pod for pod in pods if pod_state(pod).removeprefix("Init:") in IMAGE]:
+        return f"the image of {_names(refused)}: {_image_trouble(refused[0])}"
+    if waiting := [pod for pod in pods if pod_state(pod) == "CrashLoopBackOff"]:
+        return f"the next start of {_names(waiting)}, which ended again and again; see `elastic logs {job.name}`"
+    if setting_up := [pod for pod in pods if _is_set_up(pod)]:
+        return f"the set-up of {_names(setting_up)} (image, volumes, init containers)"
+    if going := [pod for pod in pods if pod_state(pod) == "Terminating"]:
+        return f"{_names(going)} to end"
+    if job.waits_for:
+        return job.waits_for
+    if job.state == "Waiting":
+        return job.message.rstrip(".")
+    return _of_world(job)
+
+
+def _of_world(job: Summary) -> str:
+    """Pods run; whether their processes train together is another question."""
+    if not job.is_elastic or job.world is None:
+        return ""
+    if job.running and not job.world:
+        return f"the rendezvous of its {job.running} workers"
+    if job.world < job.running:
+        return f"the rendezvous: {job.world} of {job.running} running workers train together"
+    return ""
+
+
+def _cost(job: Summary) -> Iterator[str]:
+    phases = {name: ms for name, ms in (job.rescale.get("phases") or {}).items() if isinstance(ms, int)}
+    if phases:
+        parts = [f"{ms / 1000:.1f} s {PHASES.get(name, name)}" for name, ms in phases.items() if ms]
+        yield f"The last change cost {sum(phases.values()) / 1000:.1f} s: {', '.join(parts) or 'less than can be measured'}."
+
+
+def _restarts(job: Summary, spec: Mapping[str, object]) -> Iterator[str]:
+    counted = {cause: number for cause, number in job.restarts.items() if number}
+    if not counted:
+        return
+    policy = spec.get("elasticPolicy")
+    limit = policy.get("maxRestarts") if isinstance(policy, dict) else None
+    charged = sum(number for cause, number in counted.items() if cause in CHARGED)
+    words = ", ".join(f"{number} {cause}" for cause, number in sorted(counted.items()))
+    budget = f" {charged} of the {limit} that maxRestarts allows are used up." if limit is not None else ""
+    yield f"It restarted {sum(counted.values())} times: {words}; {charged} of them count against the job.{budget}"
+
+
+def _is_set_up(pod: Object) -> bool:
+    state = pod_state(pod)
+    return state in SETTING_UP or state.startswith("Init:")
+
+
+def _image_trouble(pod: Object) -> str:
+    status = pod.get("status") or {}
+    for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in IMAGE:
+            return _short(f"{container.get('image', '')}: {waiting.get('message') or waiting['reason']}")
+    return "it cannot be pulled"
+
+
+def _gpu_hint(words: str) -> str:
+    return "; on the laptop, `elastic up --gpus N` gives its nodes GPUs" if "nvidia.com/gpu" in words else ""
+
+
+def _names(pods: Sequence[Object]) -> str:
+    names = [str(pod["metadata"]["name"]) for pod in pods]
+    more = len(names) - MOST_NAMES
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:MOST_NAMES])} and {more} more"
+
+
+def _short(words: str) -> str:
+    return words.rstrip(".") if len(words) <= 300 else words[:297] + "..."

@@ -1,0 +1,153 @@
+"""Finds jobs in a cluster by what a user types: NAME, KIND/NAME, or KIND and NAME. What is not there is said in one line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import click
+
+from elastic.api.kinds import KINDS, Kind
+from elastic.api.names import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.reader import did_you_mean
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.following import JobKey, resource_of
+from elastic.kube.resources import EVENTS, NAMESPACES, PODS, Object
+
+WORDS = {word.lower(): kind for kind in KINDS.values() for word in (kind.name, kind.plural, kind.singular, kind.crd_name)}
+DEFINE = "apply the definitions (`elastic crds | kubectl apply --server-side -f -`) and run the controller"
+
+
+class NotFound(click.ClickException):
+    """What was named is not in the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    kind: Kind
+    object: Object
+
+    @property
+    def key(self) -> JobKey:
+        metadata = self.object["metadata"]
+        return JobKey(self.kind, metadata["namespace"], metadata["name"], metadata["uid"])
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind.name} {self.object['metadata']['name']}"
+
+
+def split(words: Sequence[str]) -> tuple[Kind | None, list[str]]:
+    """The kind that is named, and the names."""
+    if not words:
+        return None, []
+    first, slash, _ = words[0].partition("/")
+    if slash:
+        kinds = {_kind(word.partition("/")[0]) for word in words}
+        if len(kinds) > 1:
+            raise click.UsageError("name jobs of one kind at a time")
+        return kinds.pop(), [word.partition("/")[2] or word for word in words]
+    if (kind := WORDS.get(first.lower())) is not None:
+        return kind, list(words[1:])
+    return None, list(words)
+
+
+def _kind(word: str) -> Kind:
+    if (kind := WORDS.get(word.lower())) is None:
+        raise click.UsageError(f"there is no kind of job {word!r}{did_you_mean(word, WORDS) or '; kinds: ' + ', '.join(KINDS)}")
+    return kind
+
+
+async def jobs(kube: Kube, namespace: str | None, kinds: Iterable[Kind] | None = None) -> list[Found]:
+    """All jobs of these kinds, by name; namespace None: of all namespaces."""
+    wanted = list(kinds or KINDS.values())
+    lists = await asyncio.gather(*(_listed(kube, kind, namespace) for kind in wanted))
+    if all(found is None for found in lists):
+        names = wanted[0].name if len(wanted) == 1 else "any kind of job"
+        raise NotFound(f"the cluster at {kube.access.server} does not know {names}; {DEFINE}")
+    found = [Found(kind, item) for kind, items in zip(wanted, lists, strict=True) for item in items or ()]
+    return sorted(found, key=lambda job: (job.object["metadata"]["namespace"], job.object["metadata"]["name"], job.kind.name))
+
+
+async def _listed(kube: Kube, kind: Kind, namespace: str | None) -> list[Object] | None:
+    try:
+        return (await kube.list(resource_of(kind), namespace=namespace)).items
+    except KubeError as error:
+        if error.code == 404:
+            return None
+        raise
+
+
+async def one(kube: Kube, namespace: str, words: Sequence[str]) -> Found:
+    kind, names = split(words)
+    if len(names) != 1:
+        raise click.UsageError("name one job: NAME, KIND/NAME or KIND NAME")
+    return (await named(kube, namespace, kind, names))[0]
+
+
+async def named(kube: Kube, namespace: str, kind: Kind | None, names: Sequence[str]) -> list[Found]:
+    """The jobs of these names, each of which must be there, once."""
+    there = await jobs(kube, namespace, [kind] if kind is not None else None)
+    return [await _pick(kube, namespace, name, there) for name in dict.fromkeys(names)]
+
+
+async def _pick(kube: Kube, namespace: str, name: str, there: Sequence[Found]) -> Found:
+    found = [job for job in there if job.object["metadata"]["name"] == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ways = " or ".join(f"{job.kind.singular}/{name}" for job in found)
+        raise click.UsageError(f"there are {len(found)} jobs {name} in namespace {namespace}; write {ways}")
+    await check_namespace(kube, namespace)
+    names = [job.object["metadata"]["name"] for job in there]
+    hint = did_you_mean(name, names) or (f"; there are: {', '.join(names[:10])}" if names else "; there is none; see `elastic get -A`")
+    raise NotFound(f"there is no job {name} in namespace {namespace}{hint}")
+
+
+async def check_namespace(kube: Kube, namespace: str) -> None:
+    """A namespace that is not there has no jobs either, and no list says so."""
+    try:
+        await kube.get(NAMESPACES, namespace)
+    except KubeError as error:
+        if error.code == 404:
+            raise NotFound(no_namespace(namespace)) from None
+        if error.code != 403:
+            raise
+
+
+def no_namespace(namespace: str) -> str:
+    make = f"`kubectl create namespace {namespace}`, or let `elastic run --create-namespace` do it"
+    return f"there is no namespace {namespace}; make it with {make}"
+
+
+async def pods_of(kube: Kube, job: Found) -> list[Object]:
+    """The job's pods by type and index; a former job of its name has left none that count."""
+    metadata = job.object["metadata"]
+    listed = (await kube.list(PODS, namespace=metadata["namespace"], labels=f"{JOB_NAME}={metadata['name']}")).items
+    own = [pod for pod in listed if any(owner.get("uid") == metadata["uid"] for owner in pod["metadata"].get("ownerReferences") or ())]
+    return sorted(own, key=_place)
+
+
+def _place(pod: Object) -> tuple[str, int, str]:
+    labels = pod["metadata"].get("labels") or {}
+    index = str(labels.get(REPLICA_INDEX, ""))
+    return str(labels.get(REPLICA_TYPE, "")), int(index) if index.isdigit() else 0, pod["metadata"]["name"]
+
+
+async def events_of(kube: Kube, job: Found, pods: Sequence[Object]) -> list[Object]:
+    """What was reported of the job and its pods, the oldest first; Events stay for an hour."""
+    uids = {job.object["metadata"]["uid"], *(pod["metadata"]["uid"] for pod in pods)}
+    listed = (await kube.list(EVENTS, namespace=job.object["metadata"]["namespace"])).items
+    name = job.object["metadata"]["name"]
+
+    def is_of(event: Object) -> bool:
+        about = event.get("involvedObject") or {}
+        return about.get("uid") in uids or (about.get("kind") == "Pod" and str(about.get("name", "")).startswith(f"{name}-") and not pods)
+
+    return sorted((event for event in listed if is_of(event)), key=moment_of)
+
+
+def moment_of(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")

@@ -1,0 +1,178 @@
+"""`elastic get`, `describe`, `events` and `top`: what is there, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.jobs import found
+from elastic.cli.jobs.found import Found
+from elastic.cli.jobs.summary import Summary, conditions_of, pod_restarts, pod_state, rank_of, summary
+from elastic.cli.printing import STATES, age, as_data, coloured, output_option, plain, table
+from elastic.kube.client import Kube
+from elastic.kube.resources import Object
+
+COLUMNS = ("NAME", "KIND", "STATE", "WORKERS", "WORLD", "RESTARTS", "RESCALED", "AGE")
+LATEST_EVENTS = 15
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
+@click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Of all namespaces.")
+@output_option("wide", "name")
+@cluster_options
+def get(words: tuple[str, ...], everywhere: bool, output: str, cluster: Cluster) -> None:
+    """Show jobs of all kinds, or those named."""
+    kind, names = found.split(words)
+
+    async def read(kube: Kube, namespace: str) -> list[Found]:
+        if names:
+            return await found.named(kube, namespace, kind, names)
+        listed = await found.jobs(kube, None if everywhere else namespace, [kind] if kind is not None else None)
+        if not listed and not everywhere:
+            await found.check_namespace(kube, namespace)
+        return listed
+
+    there = cluster.ask(read)
+    if output in ("json", "yaml"):
+        objects = [_identified(job) for job in there]
+        click.echo(as_data(objects[0] if len(names) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}, output))
+    elif output == "name":
+        click.echo("\n".join(f"{job.kind.crd_name.replace(job.kind.plural, job.kind.singular, 1)}/{job.key.name}" for job in there))
+    elif not there:
+        click.echo("there are no jobs", err=True)
+    else:
+        click.echo(jobs_table([summary(job.kind, job.object) for job in there], with_namespace=everywhere, is_wide=output == "wide"))
+
+
+def jobs_table(jobs: Sequence[Summary], *, with_namespace: bool, is_wide: bool = False, now: datetime | None = None) -> str:
+    now = now or datetime.now(UTC)
+    headers = [*(["NAMESPACE"] if with_namespace else []), *COLUMNS, *(["WAITS FOR"] if is_wide or any(j.waits_for for j in jobs) else [])]
+    rows = []
+    for job in jobs:
+        size = f"{job.running}/{job.wanted}"
+        world = "-" if job.world is None else job.world
+        row = [
+            job.name,
+            job.kind.name,
+            job.state,
+            size,
+            world,
+            sum(job.restarts.values()),
+            age(job.rescale.get("at"), now),
+            age(job.created, now),
+        ]
+        rows.append(
+            [*([job.namespace] if with_namespace else []), *row, *([job.waits_for] if len(headers) > len(row) + with_namespace else [])]
+        )
+    return "\n".join(_state_coloured(line, jobs, at) for at, line in enumerate(table(headers, rows).split("\n")))
+
+
+def _state_coloured(line: str, jobs: Sequence[Summary], at: int) -> str:
+    if at == 0:
+        return line
+    state = plain(jobs[at - 1].state)
+    return line.replace(f" {state} ", f" {coloured(state, STATES.get(state))} ", 1)
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+@output_option()
+@cluster_options
+def describe(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
+    """Show a job with its conditions, pods and Events."""
+
+    async def read(kube: Kube, namespace: str) -> tuple[Found, list[Object], list[Object]]:
+        job = await found.one(kube, namespace, words)
+        pods = await found.pods_of(kube, job)
+        return job, pods, await found.events_of(kube, job, pods)
+
+    job, pods, events = cluster.ask(read)
+    if output == "table":
+        click.echo("\n".join(described(job, pods, events, datetime.now(UTC))))
+    else:
+        click.echo(as_data({"job": _identified(job), "pods": pods, "events": events}, output))
+
+
+def described(job: Found, pods: Sequence[Object], events: Sequence[Object], now: datetime) -> Iterator[str]:
+    told = summary(job.kind, job.object)
+    bounds = f", {told.least} to {told.most} allowed" if told.is_elastic else ""
+    facts: list[tuple[str, object]] = [
+        ("Name", told.name),
+        ("Namespace", told.namespace),
+        ("Kind", told.kind.name),
+        ("State", told.state),
+        ("Created", f"{told.created} ({age(told.created, now)} ago)"),
+        ("Workers", f"{told.running} running, {told.wanted} wanted{bounds}"),
+    ]
+    if told.waits_for:
+        facts.append(("Waits for", told.waits_for))
+    if told.world is not None:
+        facts.append(("World", told.world))
+    if told.restarts:
+        facts.append(("Restarts", ", ".join(f"{cause} {number}" for cause, number in sorted(told.restarts.items()))))
+    if told.rescale:
+        facts.append(("Rescaled", f"{age(told.rescale.get('at'), now)} ago: {told.rescale.get('reason', '')}"))
+    yield "\n".join(f"{plain(name) + ':':<12}{plain(str(value))}" for name, value in facts)
+    conditions = conditions_of(job.object)
+    yield "\nConditions:"
+    rows = [[c.get("type", ""), c.get("status", ""), age(c.get("lastTransitionTime"), now), c.get("message", "")] for c in conditions]
+    yield _indented(table(("TYPE", "STATUS", "SINCE", "MESSAGE"), rows)) if rows else "  none yet: is the controller running?"
+    yield "\nPods:"
+    yield (
+        _indented(table(("NAME", "RANK", "STATE", "RESTARTS", "NODE", "AGE"), [_pod_row(pod, job, now) for pod in pods]))
+        if pods
+        else "  none"
+    )
+    yield "\nEvents:"
+    yield _indented(events_table(events[-LATEST_EVENTS:], now)) if events else "  none (they are kept for about an hour)"
+
+
+def _pod_row(pod: Object, job: Found, now: datetime) -> list[object]:
+    rank, metadata = rank_of(pod, job.object), pod["metadata"]
+    node = (pod.get("spec") or {}).get("nodeName") or "-"
+    shown = "-" if rank is None else rank
+    return [metadata["name"], shown, pod_state(pod), pod_restarts(pod), node, age(metadata.get("creationTimestamp"), now)]
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+@output_option()
+@cluster_options
+def events(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
+    """Show what was reported of a job and its pods, the oldest first."""
+
+    async def read(kube: Kube, namespace: str) -> list[Object]:
+        job = await found.one(kube, namespace, words)
+        return await found.events_of(kube, job, await found.pods_of(kube, job))
+
+    there = cluster.ask(read)
+    if output != "table":
+        click.echo(as_data({"apiVersion": "v1", "kind": "List", "items": there}, output))
+    elif there:
+        click.echo(events_table(there, datetime.now(UTC)))
+    else:
+        click.echo("there are no events; they are kept for about an hour", err=True)
+
+
+def events_table(events: Sequence[Object], now: datetime) -> str:
+    def about(event: Object) -> str:
+        involved = event.get("involvedObject") or {}
+        return f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}"
+
+    rows = [[age(found.moment_of(e), now), e.get("type", ""), e.get("reason", ""), about(e), e.get("message", "")] for e in events]
+    return table(("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), rows)
+
+
+def _identified(job: Found) -> dict[str, Any]:
+    """As `kubectl get -o` has it: without who wrote which field."""
+    metadata = {key: value for key, value in job.object["metadata"].items() if key != "managedFields"}
+    return {"apiVersion": f"{job.kind.crd_name.partition('.')[2]}/v1", "kind": job.kind.name, **job.object, "metadata": metadata}
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.split("\n"))

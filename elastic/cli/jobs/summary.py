@@ -1,0 +1,152 @@
+"""What is worth a look in a job and in its pods, as the API server sends them. Pure; an object written by hand may lack anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elastic.api.kinds import WORKER, Kind
+from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.kube.resources import Object
+
+PLAN = "plan"
+ENDS = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One job in a few words."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    state: str
+    message: str
+    """Of the condition that is the state."""
+    running: int
+    wanted: int
+    least: int | None
+    most: int | None
+    world: int | None
+    restarts: Mapping[str, int]
+    """By cause, without those that somebody asked for."""
+    rescale: Mapping[str, Any]
+    created: str
+    waits_for: str
+    """Why fewer workers run than are wanted."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ENDS
+
+    @property
+    def is_elastic(self) -> bool:
+        return self.least is not None
+
+
+def summary(kind: Kind, job: Object) -> Summary:
+    spec, status = _dict(job.get("spec")), _dict(job.get("status"))
+    elastic, policy = _dict(status.get("elastic")), spec.get("elasticPolicy")
+    types = {str(type): _dict(replica) for type, replica in _dict(spec.get(kind.replica_key)).items()}
+    counted = {type: _dict(replica) for type, replica in _dict(status.get("replicaStatuses")).items()}
+    names = [type for type in types if type.lower() == WORKER.lower()] or list(types)
+    wanted = sum(_count(types[type].get("replicas"), kind.default_replicas.get(type, 1)) for type in names)
+    bounds = _bounds(_dict(policy), wanted) if isinstance(policy, dict) else (None, None)
+    state, message = _state(_list(status.get("conditions")))
+    return Summary(
+        kind=kind,
+        namespace=str(job["metadata"].get("namespace", "")),
+        name=str(job["metadata"].get("name", "")),
+        state=state,
+        message=message,
+        running=sum(_count(counted.get(type, {}).get("active"), 0) for type in names),
+        wanted=wanted,
+        least=bounds[0],
+        most=bounds[1],
+        world=_count(elastic["worldSize"], 0) if "worldSize" in elastic else None,
+        restarts={cause: _count(number, 0) for cause, number in _dict(elastic.get("restarts")).items() if cause != PLAN},
+        rescale=_dict(elastic.get("lastRescale")),
+        created=str(job["metadata"].get("creationTimestamp", "")),
+        waits_for=str(elastic.get("waitsFor") or ""),
+    )
+
+
+def ranks(job: Object) -> dict[int, int]:
+    """Worker index by rank, where the workers meet at our rendezvous."""
+    text = str(_dict(_dict(job.get("status")).get("elastic")).get("ranks") or "")
+    return {rank: int(index) for rank, index in enumerate(text.split(",")) if index.isdigit()}
+
+
+def rank_of(pod: Object, job: Object) -> int | None:
+    """The pod's rank in the world, or the one that its variables fix; None where the API does not know it."""
+    labels = _dict(pod["metadata"].get("labels"))
+    index = str(labels.get(REPLICA_INDEX, ""))
+    if labels.get(REPLICA_TYPE) == WORKER.lower() and index.isdigit():
+        for rank, of in ranks(job).items():
+            if of == int(index):
+                return rank
+    for container in _list(_dict(pod.get("spec")).get("containers")):
+        for entry in _list(container.get("env")):
+            if entry.get("name") == "RANK" and str(entry.get("value", "")).isdigit():
+                return int(entry["value"])
+    return None
+
+
+def pod_state(pod: Object) -> str:
+    """As kubectl shows it: the reason why a container waits or ended goes before the phase."""
+    status = _dict(pod.get("status"))
+    if pod["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    for prefix, key in (("Init:", "initContainerStatuses"), ("", "containerStatuses")):
+        for container in _list(status.get(key)):
+            state = _dict(container.get("state"))
+            reason = _dict(state.get("waiting")).get("reason") or _dict(state.get("terminated")).get("reason")
+            if reason and not (prefix and reason == "Completed"):
+                return f"{prefix}{reason}"
+    return str(status.get("reason") or status.get("phase") or "Unknown")
+
+
+def pod_restarts(pod: Object) -> int:
+    return sum(_count(container.get("restartCount"), 0) for container in _list(_dict(pod.get("status")).get("containerStatuses")))
+
+
+def unscheduled(pod: Object) -> str:
+    """Why no node takes it, in the scheduler's words."""
+    for condition in _list(_dict(pod.get("status")).get("conditions")):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "no node takes it")
+    return ""
+
+
+def conditions_of(job: Object) -> list[dict[str, Any]]:
+    return _list(_dict(job.get("status")).get("conditions"))
+
+
+def _state(conditions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """As the printer column has it, but for a job that waits for workers."""
+    if not conditions:
+        return "Pending", ""
+    last = conditions[-1]
+    waiting = next((c for c in conditions if c.get("type") == "Running" and str(c.get("reason", "")).endswith("Waiting")), None)
+    if waiting is not None and waiting.get("status") == "False" and last.get("type") in ("Created", "Restarting", "Running"):
+        return "Waiting", str(waiting.get("message", ""))
+    return str(last.get("type", "")), str(last.get("message", ""))
+
+
+def _bounds(policy: Mapping[str, Any], wanted: int) -> tuple[int, int]:
+    most = policy.get("maxReplicas")
+    least = _count(policy.get("minReplicas"), _count(most, wanted))
+    return least, _count(most, max(least, wanted))
+
+
+def _count(value: object, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

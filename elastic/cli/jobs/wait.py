@@ -1,0 +1,97 @@
+"""`elastic wait` and `elastic explain`: until when, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+
+import click
+
+from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.jobs import found
+from elastic.cli.jobs.change import LOOK_EVERY_S, is_there
+from elastic.cli.jobs.explanation import explained
+from elastic.cli.jobs.following import followed
+from elastic.cli.jobs.found import Found
+from elastic.cli.jobs.summary import summary
+from elastic.cli.printing import as_data, output_option, plain
+from elastic.kube.client import Kube
+from elastic.kube.following import Condition, Happening, Outcome
+from elastic.kube.resources import Object
+
+MET, NOT_MET = 0, 1
+WORDS = {"over": None, "running": "Running", "succeeded": "Succeeded", "failed": "Failed", "deleted": None}
+
+
+class _Met(Exception):
+    """What was waited for has come true."""
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+@click.option("--for", "what", type=click.Choice(list(WORDS)), default="over", show_default=True, help="What to wait for.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), help="Seconds until it gives up.  [default: never]")
+@cluster_options
+def wait(words: tuple[str, ...], what: str, timeout_s: float | None, cluster: Cluster) -> None:
+    """Wait until a job is over, running or deleted.
+
+    Exit code: 0 it is so, 1 it can no longer be so or the time is over. With --for over, 1 if the job failed or was deleted.
+    """
+
+    async def watch(kube: Kube, namespace: str) -> tuple[Found, Outcome | None]:
+        job = await found.one(kube, namespace, words)
+        return job, await _until(kube, job, what)
+
+    async def bounded(kube: Kube, namespace: str) -> tuple[Found, Outcome | None]:
+        async with asyncio.timeout(timeout_s):
+            return await watch(kube, namespace)
+
+    try:
+        job, outcome = cluster.ask(bounded)
+    except TimeoutError:
+        raise click.ClickException(f"not {what} after {timeout_s:g} s; `elastic explain {words[-1]}` says why") from None
+    is_met = outcome is None or (outcome is Outcome.SUCCEEDED if what == "over" else outcome.value.lower() == what)
+    click.echo(f"{job.title}: {outcome.value.lower() if outcome is not None else what}")
+    sys.exit(MET if is_met else NOT_MET)
+
+
+async def _until(kube: Kube, job: Found, what: str) -> Outcome | None:
+    """How the job ended; None where it came so far as was asked for, first."""
+
+    def tell(happening: Happening) -> None:
+        if isinstance(happening, Condition):
+            click.echo(plain(f"{happening.type}: {happening.message}"), err=True)
+            if happening.type == WORDS[what] == "Running":
+                raise _Met
+
+    if what == "deleted":
+        while True:  # the caller's time-out bounds it
+            if not await is_there(kube, job):
+                return Outcome.DELETED
+            await asyncio.sleep(LOOK_EVERY_S)
+    outcome: Outcome | None = None
+    try:
+        outcome = await followed(kube, job.key, tell=tell, say=lambda text: click.echo(plain(text), err=True))
+    except* _Met:
+        pass
+    return outcome
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+@output_option()
+@cluster_options
+def explain(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
+    """Say why a job has its size, what it waits for, and what its last change cost."""
+
+    async def read(kube: Kube, namespace: str) -> tuple[Found, list[Object]]:
+        job = await found.one(kube, namespace, words)
+        return job, await found.pods_of(kube, job)
+
+    job, pods = cluster.ask(read)
+    lines = list(explained(summary(job.kind, job.object), pods, job.object.get("spec") or {}, datetime.now(UTC)))
+    if output == "table":
+        click.echo("\n".join(map(plain, lines)))
+    else:
+        click.echo(as_data({"kind": job.kind.name, "name": job.key.name, "namespace": job.key.namespace, "explanation": lines}, output))

@@ -1,0 +1,82 @@
+"""How commands print: tables for people, JSON and YAML for programs, colour on a terminal only. What clusters say may hold anything:
+control characters are escaped, for a terminal would obey them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from elastic.cli.documents import as_json
+
+GAP = 3
+COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
+STATES = {
+    "Succeeded": "green",
+    "Failed": "red",
+    "Running": "cyan",
+    "Restarting": "yellow",
+    "Waiting": "yellow",
+    "Suspended": "bright_black",
+}
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+def output_option(*more: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("--output", "-o", type=click.Choice(["table", *more, "json", "yaml"]), default="table", help="How to print it.")
+
+
+def as_data(value: Any, output: str) -> str:
+    if output == "json":
+        return as_json(value)
+    import yaml
+
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n")
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns as wide as their longest word; the last is not filled up."""
+    lines = [list(headers), *([plain(str(cell)) for cell in row] for row in rows)]
+    widths = [max(len(line[at]) for line in lines) + GAP for at in range(len(headers))]
+    return "\n".join("".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def plain(text: str, keep: str = "") -> str:
+    """The text on one line, with what a terminal would obey written out."""
+    return "".join(c if c.isprintable() or c in keep else " " if c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def has_colour() -> bool:
+    """On a terminal, unless it has none or the user wants none (https://no-color.org)."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def coloured(text: str, colour: str | None) -> str:
+    return click.style(text, fg=colour) if colour and has_colour() else text
+
+
+def colour_of(name: str, names: Sequence[str]) -> str:
+    return COLOURS[names.index(name) % len(COLOURS)] if name in names else COLOURS[0]
+
+
+def age(stamp: object, now: datetime) -> str:
+    """How long ago, as kubectl writes it; - where there is no date."""
+    try:
+        then = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return "-"
+    return duration((now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    if whole < 2 * MINUTE:
+        return f"{whole}s"
+    if whole < 2 * HOUR:
+        return f"{whole // MINUTE}m"
+    return f"{whole // HOUR}h" if whole < 2 * DAY else f"{whole // DAY}d"

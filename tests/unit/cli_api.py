@@ -1,0 +1,183 @@
+"""An API server as small as the commands about jobs need: it keeps objects by path, lists, patches by merge, deletes, and sends logs.
+That they work with a real one is for tests/integration/test_cli_commands.py.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+from click.testing import CliRunner, Result
+
+from elastic.api.kinds import API_VERSION, KINDS
+from elastic.cli import main
+
+PYTORCH = KINDS["PyTorchJob"]
+Object = dict[str, Any]
+
+
+def path_of(object: Object) -> str:
+    metadata = object["metadata"]
+    if object["kind"] in KINDS:
+        return f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/{KINDS[object['kind']].plural}/{metadata['name']}"
+    if object["kind"] == "Namespace":
+        return f"/api/v1/namespaces/{metadata['name']}"
+    return f"/api/v1/namespaces/{metadata['namespace']}/{object['kind'].lower()}s/{metadata['name']}"
+
+
+class Api:
+    """What the server holds, and what it was asked."""
+
+    def __init__(self, *objects: Object, kinds: bool = True) -> None:
+        self.objects = {path_of(one): one for one in (namespace("default"), *objects)}
+        self.logs: dict[str, str] = {}
+        self.asked: list[tuple[str, str, Any]] = []
+        self.has_kinds = kinds
+        self.refuses: tuple[int, str] | None = None
+
+    def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
+        split = urlsplit(url)
+        self.asked.append((method, split.path, body))
+        if self.refuses is not None:
+            return status(*self.refuses)
+        if split.path.endswith("/log"):
+            name = split.path.split("/")[-2]
+            return (200, self.logs[name]) if name in self.logs else status(400, f"container of {name} has not begun")
+        known = self.objects.get(split.path.removesuffix("/scale").removesuffix("/eviction"))
+        if method == "GET":
+            return (200, known) if known is not None else self._list(split.path, parse_qs(split.query))
+        if known is None:
+            return status(404, f'"{split.path.rpartition("/")[2]}" not found')
+        if method == "DELETE" or split.path.endswith("/eviction"):
+            del self.objects[path_of(known)]
+        elif split.path.endswith("/scale"):
+            known["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = body["spec"]["replicas"]
+        else:
+            merge(known, body)
+        return 200, known
+
+    def _list(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+        plural = path.rpartition("/")[2]
+        root = 3 if path.startswith("/apis") else 2
+        if (path.count("/") - root) % 2 == 0 and path.count("/") > root:
+            return status(404, f'"{plural}" not found')
+        if path.startswith("/apis/kubeflow.org") and not self.has_kinds:
+            return 404, "404 page not found"
+        where = path.rpartition("/")[0]
+        inside = [
+            one for at, one in self.objects.items() if f"/{plural}/" in at and (at.startswith(f"{where}/") or "/namespaces/" not in where)
+        ]
+        wanted = dict(part.split("=") for part in query.get("labelSelector", [""])[0].split(",") if part)
+        items = [one for one in inside if wanted.items() <= (one["metadata"].get("labels") or {}).items()]
+        return 200, {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
+
+
+def merge(target: Object, patch: Object) -> None:
+    for key, value in patch.items():
+        if isinstance(value, dict) and isinstance(target.get(key), dict):
+            merge(target[key], value)
+        else:
+            target[key] = value
+
+
+def status(code: int, message: str) -> tuple[int, Any]:
+    return code, {"kind": "Status", "code": code, "reason": "Refused", "message": message}
+
+
+@contextmanager
+def served(api: Api, folder: Path) -> Iterator[Path]:
+    """The kubeconfig of a server that answers so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            code, answer = api.answer(self.command, self.path, json.loads(self.rfile.read(length) or b"null"))
+            data = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = _answer
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda request, address: None  # type: ignore[method-assign]  # a command that has enough hangs up
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "test",
+                "contexts": [{"name": "test", "context": {"cluster": "test"}}],
+                "clusters": [{"name": "test", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+            }
+        )
+    )
+    try:
+        yield kubeconfig
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def elastic(kubeconfig: Path, *words: str) -> Result:
+    return CliRunner().invoke(main, [words[0], "--kubeconfig", str(kubeconfig), *words[1:]], env={"KUBECONFIG": ""})
+
+
+def namespace(name: str) -> Object:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def job(name: str = "train", *, kind: str = "PyTorchJob", status: Object | None = None, workers: int = 3, **more: Any) -> Object:
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "uid": f"uid-{name}",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "managedFields": [],
+    }
+    replicas = {"Worker": {"replicas": workers, "template": {}}}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": metadata,
+        "spec": {KINDS[kind].replica_key: replicas, **more},
+        "status": status or {},
+    }
+
+
+def pod(index: int, *, of: str = "train", node: str = "node-0", **more: Any) -> Object:
+    labels = {
+        "training.kubeflow.org/job-name": of,
+        "training.kubeflow.org/replica-type": "worker",
+        "training.kubeflow.org/replica-index": str(index),
+    }
+    metadata = {
+        "name": f"{of}-worker-{index}",
+        "namespace": "default",
+        "uid": f"pod-{index}",
+        "labels": labels,
+        "ownerReferences": [{"uid": f"uid-{of}"}],
+    }
+    state = {"phase": "Running", "containerStatuses": [{"name": "pytorch", "state": {"running": {}}, "restartCount": 0}]}
+    spec = {"nodeName": node, "containers": [{"name": "pytorch"}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {**state, **more}}
+
+
+def running(**elastic: Any) -> Object:
+    """The status of a job that runs with three workers."""
+    return {
+        "conditions": [{"type": "Running", "status": "True", "reason": "PyTorchJobRunning", "message": "it runs."}],
+        "replicaStatuses": {"Worker": {"active": 3}},
+        "elastic": {"worldSize": 3, **elastic},
+    }

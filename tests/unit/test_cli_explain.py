@@ -1,0 +1,93 @@
+"""In which words a job's size, waits and costs are explained."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from cli_api import PYTORCH, job, pod, running
+
+from elastic.cli.jobs.explanation import explained, waits_for
+from elastic.cli.jobs.summary import summary
+
+NOW = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
+BOUNDS = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 4, "maxRestarts": 5}}
+RESCALE = {
+    "at": "2026-01-01T01:56:00Z",
+    "fromSize": 3,
+    "toSize": 2,
+    "cause": "disruption",
+    "reason": "train-worker-2 was evicted",
+    "phases": {"drain": 1500, "round": 300, "notice": 0},
+}
+NO_ROOM = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."}
+
+
+def waits(*pods: dict[str, Any], status: dict[str, Any] | None = None, **spec: Any) -> str:
+    return waits_for(summary(PYTORCH, job(status=status or running(), **(spec or BOUNDS))), pods)
+
+
+def container(**state: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "pytorch", "image": "train:1", "state": state}]}
+
+
+def test_size_change_cost_and_restarts_are_in_words() -> None:
+    status = running(worldSize=2, lastRescale=RESCALE, restarts={"user": 1, "disruption": 2, "plan": 9})
+    status["replicaStatuses"]["Worker"]["active"] = 2
+    of = job(status=status, **BOUNDS)
+    assert list(explained(summary(PYTORCH, of), [pod(0), pod(1)], of["spec"], NOW)) == [
+        "PyTorchJob train is running with 2 of 3 wanted workers; 2 of them train together. Between 1 and 4 are allowed.",
+        "The last change of its size was 4m ago, from 3 to 2: train-worker-2 was evicted (cause disruption).",
+        "It waits for nothing.",
+        "The last change cost 1.8 s: 1.5 s for the workers to save and stop, 0.3 s at the rendezvous.",
+        "It restarted 3 times: 2 disruption, 1 user; 1 of them count against the job. 1 of the 5 that maxRestarts allows are used up.",
+    ]
+
+
+def test_a_failed_job_is_explained_by_its_condition() -> None:
+    status = {"conditions": [{"type": "Failed", "status": "True", "message": "rank 1: ValueError: bad"}]}
+    lines = list(explained(summary(PYTORCH, job(status=status)), [], {}, NOW))
+    assert lines[0].endswith("Its size is fixed: it has no elasticPolicy.")
+    assert lines[1] == "It failed: rank 1: ValueError: bad"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (waits(status={"conditions": []}), "the controller, which has not looked at it yet; see whether it runs with `elastic doctor`"),
+        (
+            waits(pod(2, conditions=[NO_ROOM])),
+            "room for train-worker-2: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu; on the laptop,",
+        ),
+        (
+            waits(pod(0, **container(waiting={"reason": "ErrImagePull", "message": "no such host"}))),
+            "the image of train-worker-0: train:1: no such",
+        ),
+        (
+            waits(*(pod(n, **container(waiting={"reason": "ContainerCreating"})) for n in range(5))),
+            "the set-up of train-worker-0, train-worker-1, train-worker-2 and 2 more (",
+        ),
+        (
+            waits(pod(0, **container(waiting={"reason": "CrashLoopBackOff"}))),
+            "the next start of train-worker-0, which ended again and again; see",
+        ),
+        (waits(pod(0), status=running(worldSize=0)), "the rendezvous of its 3 workers"),
+        (waits(pod(0), status=running(worldSize=2)), "the rendezvous: 2 of 3 running workers train together"),
+        (waits(pod(0), status={"conditions": [{"type": "Suspended", "status": "True"}]}), "`elastic resume train`: it is suspended"),
+        (waits(pod(0)), ""),
+    ],
+)
+def test_what_a_job_waits_for_is_named(found: str, words: str) -> None:
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+
+
+def test_a_job_below_its_minimum_waits_for_workers() -> None:
+    missing = {
+        "type": "Running",
+        "status": "False",
+        "reason": "PyTorchJobWaiting",
+        "message": "Waiting for workers: 1 of at least 2 running.",
+    }
+    status = {"conditions": [missing, {"type": "Created", "status": "True"}]}
+    assert summary(PYTORCH, job(status=status)).state == "Waiting"
+    assert waits(status=status) == "Waiting for workers: 1 of at least 2 running"

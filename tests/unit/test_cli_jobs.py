@@ -1,0 +1,193 @@
+"""What the commands about jobs ask an API for, change there, and print; that none ends in a traceback whatever the server answers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cli_api import Api, elastic, job, pod, running, served
+from click.testing import Result
+
+RESCALE = {
+    "at": "2026-01-01T01:00:00Z",
+    "fromSize": 2,
+    "toSize": 3,
+    "cause": "plan",
+    "reason": "train-worker-2 has come",
+    "phases": {"drain": 1500},
+}
+BOUNDS = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 4, "maxRestarts": 5}}
+
+
+def asked(tmp_path: Path, api: Api, *words: str) -> Result:
+    with served(api, tmp_path) as kubeconfig:
+        return elastic(kubeconfig, *words)
+
+
+def full() -> Api:
+    state = running(lastRescale=RESCALE, restarts={"user": 1, "disruption": 2, "plan": 7}, ranks="1,0,2")
+    api = Api(job(status=state, **BOUNDS), pod(0), pod(1), pod(2), job("other", kind="TFJob"))
+    api.logs = {"train-worker-0": "zero\n", "train-worker-1": "one\n\x1b[31mred", "train-worker-2": "a\nb\nc\n"}
+    return api
+
+
+def test_get_shows_jobs_of_all_kinds_with_what_people_look_for(tmp_path: Path) -> None:
+    said = asked(tmp_path, full(), "get")
+    assert said.exit_code == 0, said.output
+    lines = [line.split() for line in said.stdout.splitlines()]
+    assert lines[0] == ["NAME", "KIND", "STATE", "WORKERS", "WORLD", "RESTARTS", "RESCALED", "AGE"]
+    assert lines[1][:6] == ["other", "TFJob", "Pending", "0/3", "-", "0"]
+    assert lines[2][:6] == ["train", "PyTorchJob", "Running", "3/3", "3", "3"]
+
+
+@pytest.mark.parametrize("words", [["train"], ["pytorchjob/train"], ["pytorchjobs", "train"], ["PyTorchJob", "train"]])
+def test_a_job_is_named_as_kubectl_would(tmp_path: Path, words: list[str]) -> None:
+    for output, load in (("json", json.loads), ("yaml", yaml.safe_load)):
+        shown: Any = load(asked(tmp_path, full(), "get", *words, "-o", output).stdout)
+        assert (shown["kind"], shown["metadata"]["name"]) == ("PyTorchJob", "train")
+        assert "managedFields" not in shown["metadata"]
+
+
+def test_get_prints_names_for_scripts(tmp_path: Path) -> None:
+    assert asked(tmp_path, full(), "get", "-o", "name").stdout == "tfjob.kubeflow.org/other\npytorchjob.kubeflow.org/train\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["get", "trian"], "there is no job trian in namespace default; did you mean train?"),
+        (["get", "pytorchjbo/train"], "there is no kind of job 'pytorchjbo'; did you mean pytorchjob?"),
+        (["describe", "train", "-n", "research"], "there is no namespace research; make it with `kubectl create namespace research`"),
+        (["get", "-n", "research"], "there is no namespace research"),
+        (["logs", "train", "--rank", "7"], "PyTorchJob train has no rank 7; pods: train-worker-0, train-worker-1, train-worker-2"),
+        (["evict", "train"], "name the worker to evict with --worker INDEX or --rank RANK"),
+        (["scale", "other", "--workers", "x"], "'x' is not a valid integer"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, words: list[str], line: str) -> None:
+    said = asked(tmp_path, full(), *words)
+    assert said.exit_code in (1, 2)
+    assert line in said.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["get", "describe", "events", "explain", "logs", "wait", "suspend", "delete", "resume"])
+@pytest.mark.parametrize(
+    ("refusal", "line"),
+    [
+        ((401, "Unauthorized"), "the API server does not accept your credentials: Unauthorized"),
+        ((403, "jobs is forbidden"), "you may not do this: jobs is forbidden"),
+        ((500, "etcd is gone"), "etcd is gone"),
+    ],
+)
+def test_a_refusal_is_one_line(tmp_path: Path, command: str, refusal: tuple[int, str], line: str) -> None:
+    api = full()
+    api.refuses = refusal
+    said = asked(tmp_path, api, command, "train")
+    assert (said.exit_code, len(said.stderr.splitlines())) == (1, 1), said.output
+    assert line in said.stderr
+
+
+def test_a_cluster_without_our_kinds_says_how_to_define_them(tmp_path: Path) -> None:
+    said = asked(tmp_path, Api(kinds=False), "get")
+    assert said.exit_code == 1
+    assert "does not know any kind of job; apply the definitions (`elastic crds" in said.stderr
+
+
+def test_a_server_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    with served(full(), tmp_path) as kubeconfig:
+        pass
+    said = elastic(kubeconfig, "get")
+    assert (said.exit_code, len(said.stderr.splitlines())) == (1, 1), said.output
+    assert said.stderr.startswith("Error: the API server cannot be reached: http://127.0.0.1")
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "current-context: x", "- 1", "\x00\x01", "apiVersion: v1\ncurrent-context: a\ncontexts: 7"])
+def test_a_broken_kubeconfig_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "broken").write_text(text)
+    said = elastic(tmp_path / "broken", "get")
+    assert said.exit_code == 1
+    assert said.stderr.startswith(f"Error: kubeconfig {tmp_path}/broken")
+
+
+def test_a_job_that_somebody_wrote_by_hand_is_shown_all_the_same(tmp_path: Path) -> None:
+    odd = job(
+        status={"conditions": ["x", {"type": "Running\x1b[2J"}], "elastic": {"restarts": [1], "lastRescale": 3}, "replicaStatuses": 7}
+    )
+    odd["spec"] = {"pytorchReplicaSpecs": {"Worker": {"replicas": "many"}}, "elasticPolicy": {}}
+    for command in ("get", "describe", "explain"):
+        said = asked(tmp_path, Api(odd), command, "train")
+        assert said.exit_code == 0, (command, said.output, said.exception)
+        assert "\x1b" not in said.output
+
+
+def test_describe_shows_size_ranks_and_events(tmp_path: Path) -> None:
+    api = full()
+    about = {"kind": "PyTorchJob", "name": "train", "uid": "uid-train"}
+    event = {
+        "kind": "Event",
+        "metadata": {"name": "e", "namespace": "default"},
+        "involvedObject": about,
+        "reason": "Rescaled",
+        "message": "from 2 to 3",
+        "type": "Normal",
+    }
+    api.objects["/api/v1/namespaces/default/events/e"] = event
+    said = asked(tmp_path, api, "describe", "train").stdout
+    assert "Workers:    3 running, 3 wanted, 1 to 4 allowed" in said
+    ranks = {line.split()[0]: line.split()[1] for line in said.splitlines() if "-worker-" in line and "Running" in line}
+    assert ranks == {"train-worker-0": "1", "train-worker-1": "0", "train-worker-2": "2"}
+    assert "from 2 to 3" in said
+    assert "from 2 to 3" in asked(tmp_path, api, "events", "train").stdout
+    assert json.loads(asked(tmp_path, api, "describe", "train", "-o", "json").stdout).keys() == {"job", "pods", "events"}
+
+
+def test_logs_are_those_of_all_pods_or_of_one_rank(tmp_path: Path) -> None:
+    said = asked(tmp_path, full(), "logs", "train").stdout
+    assert said.splitlines()[:2] == ["train-worker-0 | zero", "train-worker-1 | one"]
+    assert asked(tmp_path, full(), "logs", "train", "--rank", "0", "--no-prefix").stdout == "one\n\x1b[31mred\n"
+    assert asked(tmp_path, full(), "logs", "train", "--worker", "2", "--tail", "2", "--no-prefix").stdout == "b\nc\n"
+    api = full()
+    del api.logs["train-worker-1"]
+    said_of_one = asked(tmp_path, api, "logs", "train", "--pod", "train-worker-1")
+    assert "train-worker-1: container of train-worker-1 has not begun" in said_of_one.stderr
+
+
+def test_changes_reach_the_api(tmp_path: Path) -> None:
+    api = full()
+    here = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/train"
+    with served(api, tmp_path) as kubeconfig:
+        assert "scaled from 3 to 4 workers" in elastic(kubeconfig, "scale", "train", "--workers", "4").stdout
+        assert ("PATCH", f"{here}/scale", {"spec": {"replicas": 4}}) in api.asked
+        assert "has 4 workers already" in elastic(kubeconfig, "scale", "train", "--replicas", "4").stdout
+        assert "suspended" in elastic(kubeconfig, "suspend", "train").stdout
+        assert api.objects[here]["spec"]["runPolicy"] == {"suspend": True}
+        assert elastic(kubeconfig, "resume", "train").stdout == "PyTorchJob default/train resumed\n"
+        assert api.objects[here]["spec"]["runPolicy"] == {"suspend": False}
+        assert "is not suspended" in elastic(kubeconfig, "resume", "train").stderr
+        assert "pod default/train-worker-1 gone" in elastic(kubeconfig, "evict", "train", "--rank", "0").stdout
+        assert elastic(kubeconfig, "delete", "train", "--no-wait").stdout == "PyTorchJob train deleted\n"
+        assert here not in api.objects
+        assert "there is no job train" in elastic(kubeconfig, "delete", "train").stderr
+        assert elastic(kubeconfig, "delete", "train", "--ignore-not-found").exit_code == 0
+
+
+def test_a_deletion_that_takes_too_long_says_so(tmp_path: Path) -> None:
+    said = asked(tmp_path, full(), "delete", "train", "--timeout", "0.2")
+    assert "not gone after 0 s" in said.stderr
+
+
+def test_a_job_that_is_over_is_not_scaled(tmp_path: Path) -> None:
+    over = running()
+    over["conditions"].append({"type": "Succeeded", "status": "True"})
+    said = asked(tmp_path, Api(job(status=over)), "scale", "train", "--workers", "4")
+    assert "PyTorchJob train is over (succeeded)" in said.stderr
+
+
+def test_a_command_that_is_not_there_is_guessed() -> None:
+    from click.testing import CliRunner
+
+    from elastic.cli import main
+
+    said = CliRunner().invoke(main, ["runn"])
+    assert (said.exit_code, said.stderr.splitlines()[-1]) == (2, "Error: there is no command 'runn'; did you mean run?")
