@@ -299,10 +299,11 @@ async def test_only_reviews_of_bounded_size_are_answered(body: bytes, code: int)
     async with served(api.answer) as kube, open_door(kube) as (door, url):
         assert door.is_open
         trusting = ssl.create_default_context(cadata=base64.b64decode(api.bundles[0]).decode())
-        async with (
-            aiohttp.ClientSession(headers={"Connection": "close"}) as session,
-            session.post(url, data=io.BytesIO(body), ssl=trusting) as answer,
-        ):
-            assert answer.status == code
-            if code == 200:
-                assert (await answer.json())["response"] == {"uid": "u", "allowed": True}
+        async with aiohttp.ClientSession(headers={"Connection": "close"}) as session, asyncio.timeout(60):
+            status, answer = 503, b""
+            while status == 503:  # no process was free to judge for a second, as on a loaded machine
+                async with session.post(url, data=io.BytesIO(body), ssl=trusting) as response:
+                    status, answer = response.status, await response.read()
+        assert status == code
+        if code == 200:
+            assert json.loads(answer)["response"] == {"uid": "u", "allowed": True}
