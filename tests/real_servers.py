@@ -64,6 +64,10 @@ class ControlPlane:
                 process.kill()
                 process.wait()
 
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self._api}"
+
     def pid(self, name: str) -> int:
         return self._processes[name].pid
 
@@ -216,6 +220,13 @@ class ControlPlane:
             if process.poll() is not None:
                 tail = (self.folder / f"{name}.log").read_text(errors="replace")[-2000:]
                 raise RuntimeError(f"{name} ended with {process.returncode}: {tail}")
+
+
+def machine_address() -> str:
+    """One that is no loopback address: a real server takes no other for an endpoint. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
 
 
 def _encoded(pem: bytes) -> str:

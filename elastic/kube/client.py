@@ -206,13 +206,14 @@ class Kube:
         params: Mapping[str, str] | None = None,
         body: object = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         retry_refusals: bool = True,
     ) -> Object:
         """Sends one request and returns the decoded answer; for paths that have no verb of their own above (/version, /healthz)."""
         data = None if body is None else orjson.dumps(body)
         for attempt in range(RETRIES):
             try:
-                return await self._send(method, path, params=params, data=data, content_type=content_type)
+                return await self._send(method, path, params=params, data=data, content_type=content_type, accept=accept)
             except KubeError as error:
                 busy = (error.code == 429 and retry_refusals) or (error.code == 503 and method == "GET")
                 if not busy or attempt == RETRIES - 1:
@@ -227,8 +228,10 @@ class Kube:
             await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _send(self, method: str, path: str, *, params: Mapping[str, str] | None, data: bytes | None, content_type: str) -> Object:
-        headers = await self._headers()
+    async def _send(
+        self, method: str, path: str, *, params: Mapping[str, str] | None, data: bytes | None, content_type: str, accept: str
+    ) -> Object:
+        headers = await self._headers() | {"Accept": accept}
         self.sent[method] += 1
         if data is not None:
             headers["Content-Type"] = content_type

@@ -59,6 +59,7 @@ PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", namesp
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False, kind="CustomResourceDefinition"
 )
+API_SERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", namespaced=False, kind="APIService")
 VALIDATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", namespaced=False, kind="ValidatingWebhookConfiguration"
 )

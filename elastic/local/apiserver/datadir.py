@@ -16,6 +16,7 @@ from elastic.certificates import Pair
 from elastic.local.files import take_folder, write_private
 
 SERVICE_ADDRESS = "10.96.0.1"
+FRONT_PROXY = "front-proxy-client"
 NAMES = (
     "127.0.0.1",
     "::1",
@@ -54,7 +55,19 @@ class DataDir:
         data = cls(root, ca, signing, token)
         data._ensure_pair("server", "kube-apiserver", (*NAMES, *sans))
         data._ensure_pair("kubelet-client", "kube-apiserver-kubelet-client", ())
+        data._ensure_front_proxy()
         return data
+
+    def _ensure_front_proxy(self) -> None:
+        """Its CA signs nothing else: who has such a certificate may speak for any user. The CA's key is not kept."""
+        authority, certificate = self.root / "front-proxy-ca.crt", self.root / "front-proxy-client.crt"
+        if authority.exists() and certificate.exists():
+            return
+        ca = certificates.make_ca("front-proxy-ca")
+        pair = certificates.issue(ca, FRONT_PROXY)
+        write_private(self.root / "front-proxy-client.key", pair.key)
+        write_private(authority, ca.certificate)
+        write_private(certificate, pair.certificate)
 
     def _ensure_pair(self, name: str, common_name: str, names: tuple[str, ...]) -> None:
         certificate, key = self.root / f"{name}.crt", self.root / f"{name}.key"

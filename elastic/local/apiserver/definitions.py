@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from elastic.local.apiserver.aggregation.registered import Registered
 from elastic.local.apiserver.custom import Custom
 from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.objects import now_text
@@ -69,8 +70,8 @@ def types_of(obj: Json) -> list[ResourceType]:
 class Definitions:
     """Keeps the registry in step with the definitions in the store."""
 
-    def __init__(self, store: Store, registry: Registry, ended: Callable[[str], None]) -> None:
-        self._store, self._registry, self._ended = store, registry, ended
+    def __init__(self, store: Store, registry: Registry, ended: Callable[[str], None], registered: Registered) -> None:
+        self._store, self._registry, self._ended, self._registered = store, registry, ended, registered
         self._waiting: dict[str, Callable[[], None]] = {}
 
     def start(self, present: list[Entry]) -> None:
@@ -84,7 +85,7 @@ class Definitions:
     def _changed(self, change: Change) -> None:
         obj = change.after.load()
         if change.gone:
-            self._registry.replace_custom(obj["spec"]["group"], obj["spec"]["names"]["plural"], [])
+            self._replace(obj, [])
             self._ended(storage_of(obj))
             return
         if established(obj):
@@ -94,7 +95,12 @@ class Definitions:
         self._soon(change.after.name)
 
     def _serve(self, obj: Json) -> None:
-        self._registry.replace_custom(obj["spec"]["group"], obj["spec"]["names"]["plural"], types_of(obj))
+        self._replace(obj, types_of(obj))
+
+    def _replace(self, obj: Json, types: list[ResourceType]) -> None:
+        group = obj["spec"]["group"]
+        self._registry.replace_custom(group, obj["spec"]["names"]["plural"], types)
+        asyncio.get_running_loop().call_soon(lambda: self._registered.custom(group, self._registry.groups().get(group, [])))
 
     def _soon(self, name: str) -> None:
         asyncio.get_running_loop().call_soon(self._settle, name)

@@ -7,8 +7,14 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
+from elastic.local.apiserver.aggregation.apiservices import CRD_GROUP_PRIORITY, CRD_VERSION_PRIORITY
+from elastic.local.apiserver.aggregation.remotes import Remote
 from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.resources import Registry, ResourceType, Subresource
+from elastic.local.apiserver.usage import GROUP as USAGE_GROUP
+
+LAST = 100
+"""The priority that a metrics server's API service asks for."""
 
 GROUP_ORDER = (
     "apiregistration.k8s.io",
@@ -34,11 +40,19 @@ def _group_versions(group: str, versions: Iterable[str]) -> Json:
     return {"name": group, "versions": listed, "preferredVersion": listed[0]}
 
 
-def ordered_groups(registry: Registry) -> list[tuple[str, list[str]]]:
-    found = {g: v for g, v in registry.groups().items() if g}
-    known = [g for g in GROUP_ORDER if g in found]
-    custom = sorted(g for g in found if g not in GROUP_ORDER)
-    return [(g, found[g] if g in GROUP_ORDER else sorted(found[g], key=version_rank)) for g in (*known, *custom)]
+def ordered_groups(registry: Registry, remotes: Iterable[Remote]) -> list[tuple[str, list[str]]]:
+    """Our own groups in their order, then all others by the priority of their API services."""
+    own = {g: v for g, v in registry.groups().items() if g}
+    priorities: dict[str, dict[str, tuple[int, int]]] = {}
+    for group, versions in own.items():
+        if group not in GROUP_ORDER:
+            at_least = LAST if group == USAGE_GROUP else CRD_GROUP_PRIORITY
+            priorities[group] = dict.fromkeys(versions, (at_least, CRD_VERSION_PRIORITY))
+    for r in remotes:
+        priorities.setdefault(r.group, {})[r.version] = (r.group_priority, r.version_priority)
+    others = sorted(priorities, key=lambda g: (-max(at_least for at_least, _ in priorities[g].values()), g))
+    found = [(g, own[g]) for g in GROUP_ORDER if g in own]
+    return found + [(g, sorted(priorities[g], key=lambda v: (-priorities[g][v][1], version_rank(v)))) for g in others]
 
 
 def version_rank(version: str) -> tuple[int, int, int, str]:
@@ -51,12 +65,13 @@ def version_rank(version: str) -> tuple[int, int, int, str]:
     return ({None: 0, "beta": 1, "alpha": 2}[m[2]], -int(m[1]), -int(m[3] or 0), "")
 
 
-def groups(registry: Registry) -> Json:
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group_versions(g, v) for g, v in ordered_groups(registry)]}
+def groups(registry: Registry, remotes: Iterable[Remote]) -> Json:
+    listed = [_group_versions(g, v) for g, v in ordered_groups(registry, remotes)]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
 
 
-def group(registry: Registry, name: str) -> Json | None:
-    versions = dict(ordered_groups(registry)).get(name)
+def group(registry: Registry, remotes: Iterable[Remote], name: str) -> Json | None:
+    versions = dict(ordered_groups(registry, remotes)).get(name)
     return {"kind": "APIGroup", "apiVersion": "v1", **_group_versions(name, versions)} if versions else None
 
 
@@ -90,15 +105,38 @@ def _sub(t: ResourceType, s: Subresource) -> Json:
     return entry
 
 
-def aggregated(registry: Registry, *, core: bool) -> Json:
-    items = [("", ["v1"])] if core else ordered_groups(registry)
+def aggregated(registry: Registry, remotes: Iterable[Remote], *, core: bool) -> Json:
+    items = [("", ["v1"])] if core else ordered_groups(registry, remotes)
+    elsewhere = {(r.group, r.version): r for r in remotes}
     out = []
     for name, versions in items:
         listed = [
-            {"version": v, "resources": [_aggregate(t) for t in registry.of_version(name, v)], "freshness": "Current"} for v in versions
+            _served_elsewhere(elsewhere[name, v])
+            if (name, v) in elsewhere
+            else {"version": v, "resources": [_aggregate(t) for t in registry.of_version(name, v)], "freshness": "Current"}
+            for v in versions
         ]
         out.append({"metadata": {"name": name} if name else {}, "versions": listed})
     return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": out}
+
+
+def _served_elsewhere(remote: Remote) -> Json:
+    """What its server lists; an empty list that is stale while it does not say."""
+    entries: dict[str, Json] = {}
+    for r in remote.resources or ():
+        parent, _, sub = str(r["name"]).partition("/")
+        kind = {"group": r.get("group", ""), "version": r.get("version", ""), "kind": r.get("kind", "")}
+        scope = "Namespaced" if r.get("namespaced") else "Cluster"
+        none = {"group": "", "version": "", "kind": ""}
+        entry = entries.setdefault(parent, {"resource": parent, "responseKind": none, "scope": scope, "singularResource": ""})
+        if sub:
+            part = {"subresource": sub, "responseKind": kind, "verbs": r.get("verbs")}
+            entry.setdefault("subresources", []).append(part)
+        else:
+            entry |= {"responseKind": kind, "singularResource": r.get("singularName", ""), "verbs": r.get("verbs")}
+            entry |= {key: r[key] for key in ("shortNames", "categories") if r.get(key)}
+    stale = remote.resources is None
+    return {"version": remote.version, "resources": list(entries.values()), "freshness": "Stale" if stale else "Current"}
 
 
 def _aggregate(t: ResourceType) -> Json:

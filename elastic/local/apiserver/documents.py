@@ -8,6 +8,7 @@ import orjson
 from aiohttp import web
 
 from elastic.local.apiserver import discovery, negotiation, openapi
+from elastic.local.apiserver.aggregation.remotes import Remotes
 from elastic.local.apiserver.answers import json_response, not_served, raw_response
 from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.errors import Json, StatusError, no_such_resource
@@ -21,8 +22,8 @@ _VERBS = {"GET": "get", "HEAD": "head", "PUT": "put", "PATCH": "patch", "DELETE"
 
 
 class Documents:
-    def __init__(self, registry: Registry, store: Store, rbac: Rbac) -> None:
-        self._registry, self._store, self._rbac = registry, store, rbac
+    def __init__(self, registry: Registry, store: Store, rbac: Rbac, remotes: Remotes) -> None:
+        self._registry, self._store, self._rbac, self._remotes = registry, store, rbac, remotes
 
     def answer(self, request: web.Request, path: str, user: User) -> web.Response:
         verb = _VERBS.get(request.method, "post")
@@ -30,7 +31,7 @@ class Documents:
             why = f'forbidden: User "{user.name}" cannot {verb} path "{path}"'
             raise StatusError(403, "Forbidden", why, details={})
         if path in ("/api", "/apis") and negotiation.wants_aggregated(request.headers.get("Accept", "")):
-            made = discovery.aggregated(self._registry, core=path == "/api")
+            made = discovery.aggregated(self._registry, self._remotes, core=path == "/api")
             etag = f'"{hashlib.sha256(orjson.dumps(made)).hexdigest().upper()}"'
             return json_response(made, headers={"ETag": etag, "Vary": "Accept"}, content_type=_AGGREGATED)
         if path.startswith("/openapi/"):
@@ -48,11 +49,11 @@ class Documents:
                 address = {"clientCIDR": "0.0.0.0/0", "serverAddress": host}
                 return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]}
             case ["apis"]:
-                return discovery.groups(self._registry)
+                return discovery.groups(self._registry, self._remotes)
             case ["api", version]:
                 return discovery.resources(self._registry, "", version)
             case ["apis", group]:
-                return discovery.group(self._registry, group)
+                return discovery.group(self._registry, self._remotes, group)
             case ["apis", group, version]:
                 found = discovery.resources(self._registry, group, version)
                 if found is None and group in discovery.GROUP_ORDER:

@@ -11,6 +11,8 @@ import yaml
 from aiohttp import web
 
 from elastic.local.apiserver import discovery, lists, negotiation, paths, streams, tables
+from elastic.local.apiserver.aggregation.passing import Passing
+from elastic.local.apiserver.aggregation.remotes import Remotes
 from elastic.local.apiserver.answers import json_response, not_served, raw_response, warning_headers
 from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.auth import Tokens
@@ -72,15 +74,17 @@ class Edge:
         kubelets: Kubelets,
         proxy: Proxy,
         usage: Usages,
+        remotes: Remotes,
+        passing: Passing,
         faults: Faults | None,
         audit: Audit | None,
     ) -> None:
         self._store, self._registry, self._objects, self._tokens, self._rbac = store, registry, objects, tokens, rbac
         self._reviews, self._writes, self._subresources, self._kubelets = reviews, writes, subresources, kubelets
-        self._proxy, self._usage = proxy, usage
+        self._proxy, self._usage, self._remotes, self._passing = proxy, usage, remotes, passing
         self._faults = faults
         self._audit = audit
-        self._documents = Documents(registry, store, rbac)
+        self._documents = Documents(registry, store, rbac, remotes)
         self._watchers: set[tuple[str, Watcher]] = set()
         self._shared = Shared()
 
@@ -143,6 +147,9 @@ class Edge:
         user = self._authenticate(request)
         if path.rstrip("/") in OPEN_PATHS or path.startswith(("/readyz/", "/livez/", "/healthz/")):
             return self._open(path.rstrip("/"))
+        remote = self._remotes.of_path(path)
+        if remote is not None:
+            return await self._passing.serve(request, remote, user)
         target = paths.parse(path)
         if target is None:
             return self._documents.answer(request, path.rstrip("/") or "/", user)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elastic.local.apiserver import access, cluster, pods, policies, services, workloads
+from elastic.local.apiserver.aggregation import apiservices
 from elastic.local.apiserver.resources import STATUS, ResourceType, Strategy, Subresource
 
 CREATE = ("create",)
@@ -230,7 +231,7 @@ def _extensions() -> list[ResourceType]:
             "v1",
             "apiservices",
             "APIService",
-            cluster.WithStatus(),
+            apiservices.APIServices(),
             namespaced=False,
             categories=("api-extensions",),
             subresources=(_status("APIService"),),

@@ -54,11 +54,11 @@ class Routes:
         if entry is None:
             raise Unreachable(f'service "{name}" not found')
         spec = entry.load().get("spec") or {}
+        if spec.get("type") == "ExternalName":
+            return Place(str(spec["externalName"]), port)
         declared = next((p for p in spec.get("ports") or () if p["port"] == port), None)
         if declared is None:
             raise Unreachable(f'no service port {port} found for service "{name}"')
-        if spec.get("type") == "ExternalName":
-            return Place(str(spec["externalName"]), port)
         places = self._pods(namespace, spec["selector"], declared) if spec.get("selector") else self._slices(namespace, name, declared)
         if not places:
             raise Unreachable(f'no endpoints available for service "{name}"')
@@ -68,6 +68,10 @@ class Routes:
         ready = [e.load() for e in self._store.entries("pods", namespace) if matches({"matchLabels": selector}, e.labels)]
         found = ((pod, _target(pod, port)) for pod in ready if _is_ready(pod))
         return [Place(pod["status"]["podIP"], number, pod) for pod, number in found if number]
+
+    def has_slices(self, namespace: str, service: str) -> bool:
+        entries = self._store.entries("endpointslices.discovery.k8s.io", namespace)
+        return any(entry.labels.get("kubernetes.io/service-name") == service for entry in entries)
 
     def _slices(self, namespace: str, service: str, port: Json) -> list[Place]:
         found = []

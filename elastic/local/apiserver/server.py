@@ -12,6 +12,11 @@ from aiohttp import web
 
 from elastic.local.apiserver import kinds, usage
 from elastic.local.apiserver.admission import BuiltInAdmission
+from elastic.local.apiserver.aggregation.asking import Asking
+from elastic.local.apiserver.aggregation.availability import Availability
+from elastic.local.apiserver.aggregation.passing import Passing
+from elastic.local.apiserver.aggregation.registered import Registered
+from elastic.local.apiserver.aggregation.remotes import Remotes
 from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.auth import Tokens
 from elastic.local.apiserver.datadir import SERVICE_ADDRESS, DataDir
@@ -54,6 +59,10 @@ class ApiServer:
         admission = BuiltInAdmission(self.store, self._webhooks, Delegation(rbac, self.registry, audit=audit, guards_owners=guards_owners))
         objects = Objects(self.store, admission)
         self.writes = writes = Writes(objects, self.store)
+        self._remotes = Remotes(self.store, self.registry)
+        self._asking = Asking(routes, data.root / "front-proxy-client.crt", data.root / "front-proxy-client.key")
+        self._availability = Availability(self.store, self._remotes, routes, self._asking)
+        self._registered = Registered(self.store, self._ensure)
         self._edge = Edge(
             store=self.store,
             registry=self.registry,
@@ -66,10 +75,12 @@ class ApiServer:
             kubelets=self._kubelets,
             proxy=Proxy(self.store, routes, self._kubelets),
             usage=usage.Usages(self.store, self.registry, self._kubelets),
+            remotes=self._remotes,
+            passing=Passing(rbac, self._asking, audit),
             faults=faults,
             audit=audit,
         )
-        self._definitions = Definitions(self.store, self.registry, self._edge.end_watches)
+        self._definitions = Definitions(self.store, self.registry, self._edge.end_watches, self._registered)
         self._runner: web.AppRunner | None = None
         self._listener: Listener | None = None
         self._beside: list[asyncio.Task[None]] = []
@@ -98,6 +109,9 @@ class ApiServer:
             subjects = [{"kind": "Group", "apiGroup": GROUP, "name": group}]
             reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}
             self._ensure(f"clusterrolebindings.{GROUP}", "", name, subjects=subjects, roleRef=reference)
+        self._registered.own((t.group, t.version) for t in self.registry if not t.custom)
+        self._registered.authentication((self._data.root / "front-proxy-ca.crt").read_text())
+        self._remotes.start()
         self.store.forget_history()
 
     def _ensure(self, resource: str, namespace: str, name: str, *, labels: dict[str, str] | None = None, **rest: object) -> None:
@@ -135,6 +149,7 @@ class ApiServer:
         assert self._runner.server is not None
         self._listener.open(sockets, self._runner.server, tls=self._data.server_context(), backlog=1024)
         self._beside = [asyncio.create_task(self._move_journal()), asyncio.create_task(EventLife(self.store).run())]
+        self._beside.append(asyncio.create_task(self._availability.run()))
 
     async def _move_journal(self) -> None:
         """Beside the writes, in a thread, for it waits for the disk."""
@@ -159,4 +174,5 @@ class ApiServer:
         await asyncio.gather(*self._beside, return_exceptions=True)
         await self._kubelets.close()
         await self._webhooks.close()
+        await self._asking.close()
         self.store.close()

@@ -9,7 +9,7 @@ import aiohttp
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, Object, Resource
+from elastic.kube.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, Object, Resource
 from elastic.local.controllers.discovery import Kinds, discover
 from elastic.local.controllers.ownership import (
     FOREGROUND,
@@ -37,6 +37,7 @@ class GarbageCollector:
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
         self._definitions: Cache[str] = Cache(kube, CUSTOM_RESOURCE_DEFINITIONS, project=_established)
+        self._services: Cache[Object] = Cache(kube, API_SERVICES, project=lambda found: found.get("status") or {})
         self._kinds = Kinds((), {})
         self._watches: dict[Resource, tuple[Cache[Item], asyncio.Task[None]]] = {}
         self._items: dict[str, Item] = {}
@@ -46,10 +47,12 @@ class GarbageCollector:
         self._rediscover = asyncio.Event()
 
     async def run(self) -> None:
-        self._definitions.subscribe(lambda change: self._rediscover.set())
+        for definitions in (self._definitions, self._services):
+            definitions.subscribe(lambda change: self._rediscover.set())
         self._rediscover.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._definitions.run())
+            group.create_task(self._services.run())
             group.create_task(self._keep_watching(group))
             group.create_task(self._collect())
 
@@ -66,7 +69,8 @@ class GarbageCollector:
                 await asyncio.sleep(RETRY_S)
                 self._rediscover.set()
                 continue
-            self._follow(group, set(self._kinds.resources))
+            silent = {resource for resource in self._watches if resource.api_version in self._kinds.failed}
+            self._follow(group, set(self._kinds.resources) | silent)
 
     def _follow(self, group: asyncio.TaskGroup, wanted: set[Resource]) -> None:
         for resource in wanted - self._watches.keys():

@@ -27,6 +27,8 @@ class Waiting:
 
     kinds: Counter[str] = field(default_factory=Counter)
     finalizers: Counter[str] = field(default_factory=Counter)
+    undiscovered: tuple[str, ...] = ()
+    """Group versions that may hold content, but whose server does not answer: the namespace cannot be known to be empty."""
 
 
 class NamespaceDeletion:
@@ -57,10 +59,10 @@ class NamespaceDeletion:
         while True:
             try:
                 found, waiting = await self._delete_content(name)
-                if not found:
+                if not found and not waiting.undiscovered:
                     await self._finalize(name)
                     return
-                if waiting != told and waiting.kinds:
+                if waiting != told and (waiting.kinds or waiting.undiscovered):
                     await self._tell(name, waiting)
                     told = waiting
             except (KubeError, aiohttp.ClientError, TimeoutError) as error:
@@ -73,8 +75,8 @@ class NamespaceDeletion:
     async def _delete_content(self, name: str) -> tuple[bool, Waiting]:
         """Requests the deletion of what is not being deleted; returns whether anything was there, and what was requested before."""
         anything = False
-        waiting = Waiting()
         kinds = await discover(self._kube)
+        waiting = Waiting(undiscovered=kinds.failed)
         for resource in kinds.resources:
             if not resource.namespaced:
                 continue
@@ -112,15 +114,21 @@ def conditions(waiting: Waiting, *, since: str) -> list[Object]:
     holders = ", ".join(f"{finalizer} in {count} resource instances" for finalizer, count in sorted(waiting.finalizers.items()))
     held = (True, "SomeFinalizersRemain", f"Some content in the namespace has finalizers remaining: {holders}")
     free = (False, "ContentHasNoFinalizers", "All content-preserving finalizers finished")
+    stale = ", ".join(f"{version}: stale GroupVersion discovery: {version}" for version in waiting.undiscovered)
+    missing = f"{len(waiting.undiscovered)} failing: unable to retrieve the complete list of server APIs: {stale}"
     told = {
-        "NamespaceDeletionDiscoveryFailure": (False, "ResourcesDiscovered", "All resources successfully discovered"),
+        "NamespaceDeletionDiscoveryFailure": (True, "DiscoveryFailed", f"Discovery failed for some groups, {missing}")
+        if stale
+        else (False, "ResourcesDiscovered", "All resources successfully discovered"),
         "NamespaceDeletionGroupVersionParsingFailure": (False, "ParsedGroupVersions", "All legacy kube types successfully parsed"),
         "NamespaceDeletionContentFailure": (
             False,
             "ContentDeleted",
             "All content successfully deleted, may be waiting on finalization",
         ),
-        "NamespaceContentRemaining": (True, "SomeResourcesRemain", f"Some resources are remaining: {kinds}"),
+        "NamespaceContentRemaining": (True, "SomeResourcesRemain", f"Some resources are remaining: {kinds}")
+        if kinds
+        else (False, "ContentRemoved", "All content successfully removed"),
         "NamespaceFinalizersRemaining": held if holders else free,
     }
     return [

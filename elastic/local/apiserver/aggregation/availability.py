@@ -1,0 +1,150 @@
+"""Keeps the condition Available of API services true, and their discovery documents: each server is asked for its resources when its API
+service, its service or what is behind it changes, and every half minute. One that does not answer delays no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import aiohttp
+import orjson
+
+from elastic.local.apiserver.aggregation.apiservices import STORAGE, available
+from elastic.local.apiserver.aggregation.asking import MISSED, Asking, about, why_missed
+from elastic.local.apiserver.aggregation.remotes import Remote, Remotes
+from elastic.local.apiserver.calls import User
+from elastic.local.apiserver.errors import Json
+from elastic.local.apiserver.objects import now_text
+from elastic.local.apiserver.routes import Routes, Unreachable
+from elastic.local.apiserver.store import Change, Stale, Store, Unwritable
+from elastic.local.dialled import bounded
+
+AGGREGATOR = User("system:kube-aggregator", ("system:masters",))
+LOOK_EVERY_S, FIRST_RETRY_S = 30.0, 0.5
+WAIT = aiohttp.ClientTimeout(total=5)
+MOST_DOCUMENT = 4 << 20
+GATHER_S = 0.05
+_BEHIND = ("services", "endpointslices.discovery.k8s.io", "pods")
+
+
+class Availability:
+    def __init__(self, store: Store, remotes: Remotes, routes: Routes, asking: Asking) -> None:
+        self._store, self._remotes, self._routes, self._asking = store, remotes, routes, asking
+        self._changed: dict[str, asyncio.Event] = {}
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._remotes.appeared = lambda remote: self._follow(group, remote)
+            for remote in self._remotes:
+                self._follow(group, remote)
+            for resource in _BEHIND:
+                self._store.subscribe(resource, self._behind)
+            await asyncio.Event().wait()
+
+    def _follow(self, group: asyncio.TaskGroup, remote: Remote) -> None:
+        self._changed[remote.name] = asyncio.Event()
+        task = group.create_task(self._keep(remote, self._changed[remote.name]))
+        remote.ended.append(task.cancel)
+
+    def _behind(self, change: Change) -> None:
+        """A pod may stand behind any service of its namespace; it is looked at when its state may matter."""
+        for remote in self._remotes:
+            if remote.namespace == change.after.namespace and (change.resource != "services" or change.after.name == remote.service):
+                self._changed[remote.name].set()
+
+    async def _keep(self, remote: Remote, changed: asyncio.Event) -> None:
+        retry = FIRST_RETRY_S
+        while True:
+            place = self._place(remote)
+            passed = await self._look(remote)
+            await self._pause(remote, place, changed, LOOK_EVERY_S if passed else retry)
+            retry = FIRST_RETRY_S if passed else min(retry * 2, LOOK_EVERY_S)
+
+    async def _pause(self, remote: Remote, place: str, changed: asyncio.Event, seconds: float) -> None:
+        """Until the time has come, or the service leads elsewhere."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._place(remote) == place:
+                    await changed.wait()
+                    changed.clear()
+                    await asyncio.sleep(GATHER_S)
+
+    def _place(self, remote: Remote) -> str:
+        try:
+            found = self._routes.find(remote.host, remote.port)
+        except Unreachable as error:
+            return str(error)
+        return f"{found.host}:{found.port}"
+
+    async def _look(self, remote: Remote) -> bool:
+        """Whether it answers."""
+        condition = self._without_endpoints(remote) or await self._asked(remote)
+        if condition["status"] != "True":
+            remote.resources = None
+        self._write(remote, condition)
+        return bool(condition["status"] == "True")
+
+    def _without_endpoints(self, remote: Remote) -> Json | None:
+        """What keeps a request from leaving at all."""
+        where = f'service/{remote.service} in "{remote.namespace}"'
+        entry = self._store.get("services", remote.namespace, remote.service)
+        if entry is None:
+            return _condition("False", "ServiceNotFound", f"{where} is not present")
+        spec = entry.load().get("spec") or {}
+        if spec.get("type", "ClusterIP") != "ClusterIP":
+            return None
+        port = next((p for p in spec.get("ports") or () if p["port"] == remote.port), None)
+        if port is None:
+            return _condition("False", "ServicePortError", f"{where} is not listening on port {remote.port}")
+        with contextlib.suppress(Unreachable):
+            self._routes.find(remote.host, remote.port)
+            return None
+        if not spec.get("selector") and not self._routes.has_slices(remote.namespace, remote.service):
+            return _condition("False", "EndpointsNotFound", f"cannot find endpointslices for {where}")
+        message = f'endpointslices for {where} have no addresses with port name "{port.get("name") or ""}"'
+        return _condition("False", "MissingEndpoints", message)
+
+    async def _asked(self, remote: Remote) -> Json:
+        url = f"https://{remote.host}:{remote.port}{remote.path}"
+        headers = [("Accept", "application/json"), *about(AGGREGATOR)]
+        try:
+            async with self._asking.request(remote, "GET", remote.path, headers=headers, timeout=WAIT) as answer:
+                if not 200 <= answer.status < 300:
+                    raise ValueError(f"bad status from {url}: {answer.status}")
+                remote.resources = _listed(await bounded(answer, most=MOST_DOCUMENT)) if answer.status == 200 else None
+        except MISSED as error:
+            return _condition("False", "FailedDiscoveryCheck", f"failing or missing response from {url}: {why_missed(error)}")
+        return _condition("True", "Passed", "all checks passed")
+
+    def _write(self, remote: Remote, condition: Json) -> None:
+        entry = self._store.get(STORAGE, "", remote.name)
+        if entry is None:
+            return
+        obj = entry.load()
+        old = available(obj)
+        if all(old.get(key) == condition[key] for key in ("status", "reason", "message")):
+            return
+        if old.get("status") == condition["status"]:
+            condition = {**condition, "lastTransitionTime": old["lastTransitionTime"]}
+        others = [c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] != "Available"]
+        obj["status"] = {"conditions": [*others, condition]}
+        # A newer state of the object brings us here again.
+        with contextlib.suppress(Stale, Unwritable):
+            self._store.put(STORAGE, "", remote.name, obj=obj, expected=entry)
+
+
+def _condition(status: str, reason: str, message: str) -> Json:
+    return {"type": "Available", "status": status, "lastTransitionTime": now_text(), "reason": reason, "message": message}
+
+
+def _listed(body: bytes) -> list[Json] | None:
+    """The resources of an APIResourceList; None where it is none, which only discovery shows."""
+    try:
+        read: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    listed = read.get("resources") if isinstance(read, dict) else None
+    well = isinstance(listed, list) and all(isinstance(r, dict) and isinstance(r.get("name"), str) for r in listed)
+    return listed if well else None

@@ -1,0 +1,100 @@
+"""Passes a request on to the server of its API service, once it is authorized here, and the answer back as it comes. A server that is
+slow, silent or sends without end costs its own requests: each ends in time, and they are bounded in number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from elastic.local.apiserver import paths
+from elastic.local.apiserver.aggregation.asking import MISSED, Asking, about, is_about_user, why_missed
+from elastic.local.apiserver.aggregation.remotes import Remote
+from elastic.local.apiserver.audit import Audit
+from elastic.local.apiserver.calls import User
+from elastic.local.apiserver.errors import Json, StatusError, forbidden
+from elastic.local.apiserver.proxying import HOP_BY_HOP, OURS
+from elastic.local.apiserver.rbac import Rbac
+
+MOST_AT_ONCE = 200
+REQUEST_S = 60.0
+WAIT = aiohttp.ClientTimeout(total=None, sock_read=REQUEST_S)
+_IMPERSONATION = "impersonate-"
+
+
+class Passing:
+    def __init__(self, rbac: Rbac, asking: Asking, audit: Audit | None) -> None:
+        self._rbac, self._asking, self._audit = rbac, asking, audit
+
+    async def serve(self, request: web.Request, remote: Remote, user: User) -> web.StreamResponse:
+        target = paths.parse(request.path)
+        is_watch = request.query.get("watch", "false").lower() not in ("false", "0", "")
+        self._authorize(request, target, user, is_watch=is_watch)
+        if not remote.available:
+            return _plain(503, "service unavailable")
+        if remote.passed_on >= MOST_AT_ONCE:
+            message = f"{remote.name} has {MOST_AT_ONCE} requests that it has not answered; try again later"
+            raise StatusError(429, "TooManyRequests", message, details={"retryAfterSeconds": 1}, headers={"Retry-After": "1"})
+        response: web.StreamResponse | None = None
+        remote.passed_on += 1
+        try:
+            async with asyncio.timeout(None if is_watch else REQUEST_S), self._asked(request, remote, user) as answer:
+                if 300 <= answer.status < 400 and answer.status != 304:
+                    return _plain(503, "the backend attempted to redirect this request, which is not permitted")
+                kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP)
+                response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=kept)
+                await response.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+                await response.write_eof()
+                return response
+        except MISSED as error:
+            if response is None or not response.prepared:
+                return _plain(503, f"error trying to reach service: {why_missed(error)}")
+            # The answer has begun; a stream that breaks off says that it is not whole.
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+        finally:
+            remote.passed_on -= 1
+
+    @contextlib.asynccontextmanager
+    async def _asked(self, request: web.Request, remote: Remote, user: User) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Who asks is said in our headers; the client's credentials stay here."""
+        headers = [*((k, v) for k, v in request.headers.items() if _goes_on(k)), *about(user)]
+        body = await request.read() if request.body_exists else None
+        path = request.rel_url.raw_path_qs
+        async with self._asking.request(remote, request.method, path, headers=headers, data=body, timeout=WAIT) as answer:
+            yield answer
+
+    def _authorize(self, request: web.Request, target: paths.Target | None, user: User, *, is_watch: bool) -> None:
+        if target is None:
+            verb = request.method.lower()
+            if not self._rbac.allows(user, {"verb": verb, "path": request.path})[0]:
+                raise StatusError(403, "Forbidden", f'forbidden: User "{user.name}" cannot {verb} path "{request.path}"', details={})
+            return
+        verb = paths.verb_of(request.method, named=bool(target.name), watching=target.watching or (is_watch and not target.name))
+        attributes: Json = {"verb": verb, "group": target.group, "resource": target.plural, "subresource": target.subresource}
+        attributes |= {"namespace": target.namespace, "name": target.name}
+        allowed = self._rbac.allows(user, attributes)[0]
+        if self._audit is not None:
+            self._audit.used(user.name, attributes, allowed=allowed)
+        if not allowed:
+            what = f"{target.plural}/{target.subresource}" if target.subresource else target.plural
+            where = f' in the namespace "{target.namespace}"' if target.namespace else " at the cluster scope"
+            why = f'User "{user.name}" cannot {verb} resource "{what}" in API group "{target.group}"{where}'
+            raise forbidden(target.group, target.plural, target.name, why)
+
+
+def _goes_on(header: str) -> bool:
+    name = header.lower()
+    return name not in OURS | HOP_BY_HOP and not is_about_user(name) and not name.startswith(_IMPERSONATION)
+
+
+def _plain(status: int, words: str) -> web.Response:
+    return web.Response(text=f"{words}\n", status=status, headers={"X-Content-Type-Options": "nosniff"})

@@ -1,0 +1,90 @@
+"""API services: what is discovered of other servers, what they hear about a user, and what a namespace waits for that they may fill."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic.local.apiserver import discovery, kinds
+from elastic.local.apiserver.aggregation.apiservices import APIServices
+from elastic.local.apiserver.aggregation.asking import about, is_about_user
+from elastic.local.apiserver.aggregation.remotes import Remote
+from elastic.local.apiserver.calls import User
+from elastic.local.apiserver.errors import Json
+from elastic.local.apiserver.resources import Registry
+from elastic.local.controllers.namespaces import Waiting, conditions
+
+
+def remote(group: str, version: str = "v1", *, priority: int = 100, **fields: object) -> Remote:
+    made = Remote(f"{version}.{group}", group, version, "s", "ns", 443, "", False, priority, 10)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def registry() -> Registry:
+    made = Registry()
+    made.add(*kinds.built_in())
+    return made
+
+
+def test_groups_of_others_come_after_ours_by_priority_and_name() -> None:
+    remotes = [remote("b.example"), remote("a.example"), remote("z.example", priority=2000), remote("a.example", "v2")]
+    names = [g["name"] for g in discovery.groups(registry(), remotes)["groups"]]
+    assert names[0] == "apiregistration.k8s.io"
+    assert names[-3:] == ["z.example", "a.example", "b.example"]
+    group = discovery.group(registry(), remotes, "a.example")
+    assert group is not None
+    assert [v["version"] for v in group["versions"]] == ["v2", "v1"]
+
+
+def test_a_server_that_does_not_say_what_it_serves_is_shown_as_stale() -> None:
+    listed = [{"name": "pods/heat", "namespaced": True, "kind": "MetricValueList", "verbs": ["get"]}, {"name": "things", "verbs": ["list"]}]
+    remotes = [remote("a.example", resources=listed), remote("b.example", resources=None)]
+    items = {i["metadata"]["name"]: i["versions"] for i in discovery.aggregated(registry(), remotes, core=False)["items"]}
+    (known,), (silent,) = items["a.example"], items["b.example"]
+    assert known["freshness"] == "Current"
+    assert [r["resource"] for r in known["resources"]] == ["pods", "things"]
+    assert known["resources"][0]["subresources"][0]["subresource"] == "heat"
+    assert silent == {"version": "v1", "resources": [], "freshness": "Stale"}
+
+
+def test_who_asks_is_told_in_headers_that_no_client_can_write() -> None:
+    user = User("ann", ("lab", "all"), "u-1", {"scopes/x": ("a b",)})
+    told = about(user)
+    assert told == [
+        ("X-Remote-User", "ann"),
+        ("X-Remote-Uid", "u-1"),
+        ("X-Remote-Group", "lab"),
+        ("X-Remote-Group", "all"),
+        ("X-Remote-Extra-scopes%2Fx", "a b"),
+    ]
+    assert all(is_about_user(name) for name, _ in told)
+    assert not is_about_user("X-Remote-Control")
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "field"),
+    [
+        ("x", {}, "metadata.name"),
+        ("v1.g.example", {"groupPriorityMinimum": 20001}, "spec.groupPriorityMinimum"),
+        ("v1.g.example", {"versionPriority": 0}, "spec.versionPriority"),
+        ("v1.g.example", {"service": {"name": "s", "namespace": ""}}, "spec.service.namespace"),
+        ("v1.g.example", {"service": {"name": "s", "namespace": "n", "port": 70000}}, "spec.service.port"),
+        ("v1.g.example", {"caBundle": "YQ=="}, "spec.caBundle"),
+    ],
+)
+def test_a_wrong_api_service_is_refused_with_the_field(name: str, spec: Json, field: str) -> None:
+    whole = {"group": "g.example", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10, **spec}
+    causes = APIServices().validate({"metadata": {"name": name}, "spec": whole})
+    assert [cause.field for cause in causes] == [field]
+
+
+def test_a_namespace_waits_for_groups_whose_server_is_silent() -> None:
+    told = {c["type"]: c for c in conditions(Waiting(undiscovered=("a.example/v1",)), since="2026-01-01T00:00:00Z")}
+    failed = told["NamespaceDeletionDiscoveryFailure"]
+    assert (failed["status"], failed["reason"]) == ("True", "DiscoveryFailed")
+    assert failed["message"] == (
+        "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: "
+        "a.example/v1: stale GroupVersion discovery: a.example/v1"
+    )
+    assert (told["NamespaceContentRemaining"]["status"], told["NamespaceContentRemaining"]["reason"]) == ("False", "ContentRemoved")
