@@ -20,6 +20,7 @@ from elastic.local.agent.images import ImageError, Images, parse_images
 from elastic.local.agent.roster import NODE_GRACE_S, Member, node_name
 from elastic.local.agent.service import Options, authority, base_environment, start
 from elastic.local.controllers.accounts import DefaultAccounts
+from elastic.local.controllers.autoscaling.loop import LOOK_EVERY_S, Autoscaling
 from elastic.local.controllers.budgets import DisruptionBudgets
 from elastic.local.controllers.garbage import GarbageCollector
 from elastic.local.controllers.namespaces import NamespaceDeletion
@@ -29,7 +30,7 @@ from elastic.local.scheduler.loop import Scheduler
 
 log = logging.getLogger("elastic.local.agents")
 
-SERVER_READY_S, LOOK_EVERY_S = 60.0, 0.01
+SERVER_READY_S, POLL_S = 60.0, 0.01
 
 
 def arguments() -> argparse.Namespace:
@@ -39,6 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=1, help="nodes to start; 0 starts no scheduler either")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs of each node")
     parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="a node that is silent for so long is unreachable")
+    parser.add_argument("--autoscaler-period-s", type=float, default=LOOK_EVERY_S, help="how often each autoscaler is looked at")
     parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
     parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
     parser.add_argument("--after", type=Path, action="append", default=[], metavar="FILE", help="wait until this file is there; repeatable")
@@ -76,6 +78,9 @@ async def _start_controllers(group: asyncio.TaskGroup, kube: Kube, args: argpars
     group.create_task(DisruptionBudgets(kube, pods).run())
     if args.nodes:
         group.create_task(NodeLifecycle(kube, pods, grace_s=args.node_grace_s).run())
+    events = Recorder(kube, component="horizontal-pod-autoscaler")
+    group.create_task(events.run())
+    group.create_task(Autoscaling(kube, pods, events, look_every_s=args.autoscaler_period_s).run())
     await pods.wait_synced()
 
 
@@ -100,7 +105,7 @@ async def _start_nodes(group: asyncio.TaskGroup, kube: Kube, args: argparse.Name
 def _comes(file: Path) -> bool:
     give_up_at = time.monotonic() + SERVER_READY_S
     while not file.exists() and time.monotonic() < give_up_at:
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
     return file.exists()
 
 

@@ -52,11 +52,12 @@ class LocalCluster:
         join: Path | None = None,
         node_grace_s: float = NODE_GRACE_S,
         faults: int | None = None,
+        autoscaler_period_s: float = 15.0,
     ) -> None:
         self._own_folder = TemporaryDirectory(prefix="elastic-") if data_dir is None else None
         self._layout = Layout(Path(self._own_folder.name if self._own_folder else data_dir or "").resolve())
         self._arguments = ["--nodes", str(nodes), "--gpus", str(gpus), "--port", str(port), "--sandbox", sandbox]
-        self._arguments += ["--node-grace-s", str(node_grace_s)]
+        self._arguments += ["--node-grace-s", str(node_grace_s), "--autoscaler-period-s", str(autoscaler_period_s)]
         self._arguments += [word for image, folder in (images or {}).items() for word in ("--image", f"{image}={folder}")]
         self._arguments += [] if control_plane else ["--cluster-only"]
         self._arguments += ["--join", str(join.resolve())] if join else []

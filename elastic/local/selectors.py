@@ -14,3 +14,14 @@ def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bo
     return all(labels.get(key) == value for key, value in plain.items()) and all(
         holds(entry, labels) for entry in selector.get("matchExpressions") or ()
     )
+
+
+def written(selector: Mapping[str, Any] | None) -> str:
+    """As a parameter of a request names it."""
+    selector = selector or {}
+    terms = [(key, f"{key}={value}") for key, value in (selector.get("matchLabels") or {}).items()]
+    for entry in selector.get("matchExpressions") or ():
+        key, values = entry["key"], ",".join(sorted(entry.get("values") or ()))
+        forms = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key, "DoesNotExist": f"!{key}"}
+        terms.append((key, forms[entry["operator"]]))
+    return ",".join(text for _, text in sorted(terms))

@@ -155,6 +155,8 @@ class Supervisor:
         arguments += [
             "--nodes",
             str(options.nodes),
+            "--autoscaler-period-s",
+            str(options.autoscaler_period_s),
             *(word for name in ("stored", "apiserver") for word in ("--after", str(self._layout.ready(name)))),
         ]
         return self._child("agents", "elastic.local.agents", arguments)
@@ -316,6 +318,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=0)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--autoscaler-period-s", type=float, default=15.0, help="how often each autoscaler is looked at")
     parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="a node that is silent for so long is unreachable")
     parser.add_argument("--sandbox", default="auto", choices=["auto", *(mode.value for mode in Mode)])
     parser.add_argument("--cluster-only", action="store_true")

@@ -43,6 +43,12 @@ class Recorder:
         about = {"kind": "Node", "apiVersion": "v1", "name": metadata["name"], "uid": metadata.get("uid", "")}
         self._put(about, namespace="default", reason=reason, message=message, warning=warning)
 
+    def autoscaler(self, hpa: Object, *, reason: str, message: str, warning: bool = False) -> None:
+        metadata = hpa["metadata"]
+        about = {"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v2", "resourceVersion": metadata["resourceVersion"]}
+        about |= {key: metadata[key] for key in ("namespace", "name", "uid")}
+        self._put(about, namespace=metadata["namespace"], reason=reason, message=message, warning=warning)
+
     def _put(self, about: Object, *, namespace: str, reason: str, message: str, warning: bool) -> None:
         now = timestamp(time.time())
         event = {

@@ -82,8 +82,8 @@ def _autoscaler_causes(spec: Json) -> list[Cause]:
     for key in ("kind", "name"):
         if not target.get(key):
             out.append(required(f"spec.scaleTargetRef.{key}"))
-    if not target.get("apiVersion"):
-        out.append(bad("spec.scaleTargetRef.apiVersion", "", "apiVersion must specify API group"))
+    if "/" not in target.get("apiVersion", ""):
+        out.append(bad("spec.scaleTargetRef.apiVersion", target.get("apiVersion", ""), "apiVersion must specify API group"))
     for i, metric in enumerate(spec.get("metrics") or ()):
         out += _metric_causes(metric, f"spec.metrics[{i}]")
     return out
