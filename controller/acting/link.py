@@ -87,7 +87,14 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         members=told.members,
         pending=told.pending,
         leaving=tuple(
-            wire.Leaving(member=entry.member, by_s=_left_s(entry, now), cause=entry.cause, pod_uid=entry.uid) for entry in told.leaving
+            wire.Leaving(
+                member=entry.member,
+                by_s=_left_s(entry, now),
+                cause=entry.cause,
+                pod_uid=entry.uid,
+                when_replaced=entry.member in told.when_replaced,
+            )
+            for entry in told.leaving
         ),
         ended=tuple(
             wire.Ended(member=end.member, pod_uid=end.pod_uid, run=_count(end.run), cause=end.cause.value, is_last=end.is_last)

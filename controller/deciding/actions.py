@@ -112,6 +112,9 @@ class SetExpectation:
     charged: tuple[Charge, ...] = ()
     fruitless: int = 0
     step: int | None = None
+    when_replaced: frozenset[str] = frozenset()
+    """Those of `leaving` that may have to go, and keep their place until another takes it."""
+    state_s: float = 30.0
     hosts: HostFacts | None = None
     """Of a job whose launcher starts the workers."""
     newcomers: tuple[str, ...] = ()

@@ -151,7 +151,7 @@ def _next_look(view: JobView, replicas: ReplicaPlan, ready: readiness.Readiness)
     moments = (
         view.deadline,
         ready.look_again_at,
-        departures.next_deadline(replicas.leaving, now=now),
+        departures.next_deadline(view, replicas.leaving) if replicas.leaving else None,
         gang_restart.pause_until(view),
         creation_backoff.next_try(view.status, now),
     )

@@ -257,6 +257,8 @@ class Leaving(_Wire, frozen=True, kw_only=True):
     by: Time | None = None
     uid: str = ""
     """Uid of its pod: a later pod of the same name is not meant."""
+    signal: Annotated[str, Meta(max_length=317)] = ""
+    """Of a disruption: which signal announced it."""
 
 
 class Rescale(_Wire, frozen=True, kw_only=True):

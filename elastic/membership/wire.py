@@ -99,12 +99,16 @@ RestartCounts = Annotated[dict[CauseWord, Count], Meta(max_length=64)]
 
 
 class Leaving(Wire, frozen=True):
-    """A member that must leave: its deadline in seconds from now, the announced cause, such as `plan` or `disruption`, and its pod."""
+    """A member that must leave: its deadline in seconds from now, the announced cause, such as `plan` or `disruption`, and its pod.
+
+    when_replaced: it may have to leave, and keeps its place until another member takes it.
+    """
 
     member: Name
     by_s: Seconds = 0.0
     cause: CauseWord = "plan"
     pod_uid: PodUid = ""
+    when_replaced: bool = False
 
 
 class Ended(Wire, frozen=True):
@@ -159,6 +163,7 @@ class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": 
     term: how often the controllers' Lease changed hands. A message of an older leader is refused.
     speaker, number: the sending process and its sequence number. A message that arrives late is refused.
     hosts: of a job whose launcher starts the workers; such a job has no members.
+    state_s: after so long the members of a world have its state, where training never reports a step.
     """
 
     members: Names = ()
@@ -184,6 +189,7 @@ class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": 
     number: Generation = 0
     hosts: HostFacts | None = None
     newcomers: Names = ()
+    state_s: Seconds = 30.0
 
 
 # --- server to controller

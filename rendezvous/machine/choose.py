@@ -1,6 +1,7 @@
 """Who belongs into the next world, and at which rank. Pure choices over a job's state; it changes nothing.
 
-A member that must leave is taken only where the job would otherwise fall below its least size, and never as rank 0.
+A member that must leave is taken only where the job would otherwise fall below its least size, or lose the state of training, and never as
+rank 0 while a survivor stays. One that may have to leave keeps its place until another member takes it.
 """
 
 from operator import attrgetter
@@ -49,14 +50,50 @@ def target(job: Job) -> tuple[str, ...]:
         return ()
     able = candidates(job)
     staying = [m.name for m in able if m.notice is None and m.name in job.expected and m.name not in job.notices]
-    size = allowed_size(job, len(staying))
+    held_back = _held_back(job, able)
+    kept = [name for name in held_back if name in job.notices and job.notices[name].when_replaced]
+    filled = [*staying, *kept[: max(0, len(job.expected) - len(staying))]]
+    size = allowed_size(job, len(filled))
     if size:
-        return tuple(staying[:size])
-    held_back = [m.name for m in able if m.name in job.notices or (m.notice is not None and m.name in job.expected)]
+        return _with_state(job, tuple(filled[:size]), held_back)
     needed = _least_size(job) - len(staying)
     if needed <= 0 or needed > len(held_back):
         return ()
-    return (*staying, *held_back[:needed])
+    return _with_state(job, (*staying, *held_back[:needed]), held_back)
+
+
+def _held_back(job: Job, able: list[Member]) -> list[str]:
+    """Who must leave, or may have to, and could still take part; those who only may come first."""
+    found = [m.name for m in able if m.name in job.notices or (m.notice is not None and m.name in job.expected)]
+    return sorted(found, key=lambda name: not (name in job.notices and job.notices[name].when_replaced))
+
+
+def state_holders(job: Job) -> frozenset[str]:
+    """Who has the state of training: the members of the current world once it made a step, or has stood for long enough where training
+    never reports steps; before, those who came with the state. All of them, where that is not known.
+    """
+    world = job.world
+    if world is None:
+        return frozenset()
+    state_s = job.expectation.state_s if job.expectation is not None else 0.0
+    has_aged = job.progress.step is None and job.now >= world.since + state_s
+    if has_aged or job.progress.step_in_world is not None:
+        return frozenset(world.ranks)
+    if world.heirs is not None:
+        return world.heirs
+    newcomers = job.expectation.newcomers if job.expectation is not None else ()
+    return frozenset(world.ranks).difference(newcomers) or frozenset(world.ranks)
+
+
+def _with_state(job: Job, chosen: tuple[str, ...], held_back: list[str]) -> tuple[str, ...]:
+    """The choice with one who has the state, if only members that must leave have it: beside the others, or in the place of the last."""
+    holders = state_holders(job)
+    holder = next((name for name in held_back if name in holders), None)
+    if holder is None or any(name in holders for name in chosen):
+        return chosen
+    if allowed_size(job, len(chosen) + 1) > len(chosen):
+        return (*chosen, holder)
+    return (*chosen[:-1], holder)
 
 
 def _least_size(job: Job) -> int:
@@ -84,7 +121,7 @@ def ranked(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
     """Names by rank: survivors keep theirs where the new size has it, holes are filled, and rank 0 stays, if it can.
 
     Rank 0 holds the store and, for members that re-form in place, the state that the others copy: it is a survivor if there is
-    one, and never a member that leaves.
+    one, and a member that leaves only where no other has been in the world.
     """
     ranks = job.world.ranks if job.world is not None else {}
     placed: list[str | None] = [None] * len(names)
@@ -106,7 +143,8 @@ def _first_for_zero(job: Job, by_rank: list[str]) -> int:
     ranks = job.world.ranks if job.world is not None else {}
     staying = [rank for rank, name in enumerate(by_rank) if leave_notice(job, name) is None]
     survivors = [rank for rank in staying if by_rank[rank] in ranks]
-    return next(iter(survivors or staying), 0)
+    leaving = [rank for rank, name in enumerate(by_rank) if name in ranks]
+    return next(iter(survivors or leaving or staying), 0)
 
 
 def unknown_ranks(world: CurrentWorld | None) -> int:

@@ -273,7 +273,7 @@ def expect(job: Job, expectation: Expectation) -> Job:
         job,
         expectation=expectation,
         expected=dict.fromkeys(expectation.members),
-        notices={entry.member: LeaveNotice(job.now + entry.by_s, entry.cause) for entry in expectation.leaving},
+        notices={entry.member: LeaveNotice(job.now + entry.by_s, entry.cause, entry.when_replaced) for entry in expectation.leaving},
         generation=max(job.generation, expectation.floor),
     )
     job = with_recorded(job, RestartLog(expectation.restarts, expectation.unsettled, expectation.settled_to))

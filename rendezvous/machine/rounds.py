@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from elastic.membership.wire import Restart
 from rendezvous.machine import reach
-from rendezvous.machine.choose import absent, absent_survivors, leave_notice, ranked, target, unknown_ranks
+from rendezvous.machine.choose import absent, absent_survivors, leave_notice, ranked, state_holders, target, unknown_ranks
 from rendezvous.machine.completion import has_finished, with_completion, works_on
 from rendezvous.machine.event_handlers import apply_exit_reports, gone
 from rendezvous.machine.evictions import taken_away
@@ -224,6 +224,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         cause=job.round.cause,
         since=job.now,
         ranks=ranks_of(by_rank),
+        heirs=state_holders(job).intersection(by_rank) or None,
     )
     members = dict(job.members)
     for name in by_rank:

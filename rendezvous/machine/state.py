@@ -65,10 +65,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class LeaveNotice:
-    """By when a member must have left, and why."""
+    """By when a member must have left, and why. when_replaced: it may have to, and keeps its place until another takes it."""
 
     by: float
     cause: str
+    when_replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,8 @@ class CurrentWorld:
     since: float = 0.0
     adopted: bool = False
     ranks: Mapping[str, int] = field(default_factory=dict)
+    heirs: frozenset[str] | None = None
+    """the members that came with the state of training; None where that is not known"""
 
     @property
     def size(self) -> int:

@@ -374,7 +374,8 @@ def _answer(job: Job, name: str, now: float) -> Answer:
         return Answer()
     seen = view(job, name)
     notice = leave_notice(job, name)
-    left_s = max(0.0, round(notice.by - now, 3)) if notice is not None else None
+    is_due = notice is not None and not (notice.when_replaced and notice.by <= now)
+    left_s = max(0.0, round(notice.by - now, 3)) if notice is not None and is_due else None
     return Answer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)
 
 

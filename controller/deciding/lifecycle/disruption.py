@@ -72,7 +72,7 @@ def _by(sight: Sight, pod: Pod, now: datetime) -> datetime | None:
     """
     signal = sight.signal
     match signal.meaning:
-        case Meaning.INFORM | Meaning.PREPARE:  # of what may come, nothing follows yet
+        case Meaning.INFORM:
             return None
         case Meaning.GONE:
             return now

@@ -1,17 +1,25 @@
 """Decides which workers leave a world at the rendezvous server, or its list of hosts, and when the pod of a leaving worker may be deleted.
-The status and the server learn of it in the same plan; a later plan deletes the pod, once a world works without the worker.
+The status and the server learn of it in the same plan; a later plan deletes the pod, once a world works without the worker. A pod whose node
+goes is deleted early enough to end in order, whether or not another has taken its place: by deletion, which no disruption budget holds up.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
+
 from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle.disruption import Notice
+from controller.deciding.moments import after
 from controller.deciding.rendezvous.world_status import FORMED
 from controller.deciding.status_room import with_leaving
 from controller.watching.snapshot import Phase, Pod, Snapshot
-from elastic.api.job import Leaving
+from elastic.api.job import Job, Leaving
 from elastic.api.words import Cause
+from elastic.signals.signal import Meaning
+
+UNMEASURED_RESCALE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +67,10 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
     assert policy is not None
     by = snapshot.now + timedelta(seconds=policy.scale_in_grace_seconds)
     pods = _may_leave(snapshot)
+    leaving = [_with_notice(entry, view.notices.get(entry.member)) for entry in leaving]
     known = {entry.member for entry in leaving}
     new = [
-        Leaving(member=name, uid=pods[name].uid, cause=Cause.DISRUPTION.value, by=notice.by)
+        Leaving(member=name, uid=pods[name].uid, cause=Cause.DISRUPTION.value, by=notice.by, signal=notice.signal)
         for name, notice in view.notices.items()
         if name not in known
     ]
@@ -72,25 +81,57 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
     ]
     out = with_leaving(leaving, new)
     later = tuple(pods[entry.member] for entry in new[len(out) - len(leaving) :])
-    may_go = [pods[entry.member] for entry in out if _may_go(pods[entry.member], entry, snapshot, is_known=entry.member in known)]
+    may_go = [pods[entry.member] for entry in out if _may_go(pods[entry.member], entry, view, is_known=entry.member in known)]
     return Departures(tuple(may_go), out, later)
 
 
-def _may_go(pod: Pod, entry: Leaving, snapshot: Snapshot, *, is_known: bool) -> bool:
-    """May we delete it? A pod that the cluster disrupts is the cluster's to delete, unless it has failed already."""
+def _with_notice(entry: Leaving, notice: Notice | None) -> Leaving:
+    """The entry with what its newest notice says: another signal, or an earlier time."""
+    if notice is None or entry.cause == Cause.PLAN.value:
+        return entry
+    if notice.signal != entry.signal:
+        return replace(entry, by=notice.by, signal=notice.signal)
+    return replace(entry, by=min(entry.by, notice.by)) if entry.by is not None else entry
+
+
+def _may_go(pod: Pod, entry: Leaving, view: JobView, *, is_known: bool) -> bool:
+    """May we delete it? A pod that the cluster ends is the cluster's to delete, unless it has failed already."""
     if pod.is_deleting:
         return False
     if pod.phase is Phase.FAILED:
         return True
-    return entry.cause == Cause.PLAN.value and _has_left(pod, entry, snapshot, is_known=is_known)
+    if entry.cause == Cause.PLAN.value:
+        return _has_left(pod, entry.by, view.snapshot, is_known=is_known)
+    notice = view.notices.get(entry.member)
+    if notice is None or not notice.may_delete:
+        return False
+    return _has_left(pod, latest(view, entry, notice), view.snapshot, is_known=is_known)
 
 
-def _has_left(pod: Pod, entry: Leaving, snapshot: Snapshot, *, is_known: bool) -> bool:
+def latest(view: JobView, entry: Leaving, notice: Notice) -> datetime | None:
+    """Until when the pod stays, although nobody has taken its place: so long before the loss that it ends in order and the others go on by
+    then. Of a short notice half remains for that at most, and a quarter for the others. None for one that only may have to go.
+    """
+    if notice.meaning is Meaning.PREPARE or entry.by is None:
+        return None
+    assert view.job.elastic is not None
+    grace_s = min(float(view.job.elastic.scale_in_grace_seconds), notice.lead_s / 2)
+    return after(entry.by, -grace_s - min(rescale_s(view.job), notice.lead_s / 4))
+
+
+def rescale_s(job: Job) -> float:
+    """What a rescale of this job takes, as the newest one did."""
+    last = job.status.elastic.last_rescale if job.status.elastic is not None else None
+    measured = sum(ms for phase, ms in last.phases.items() if phase != "detect") if last is not None else 0
+    return measured / 1000 or UNMEASURED_RESCALE_S
+
+
+def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_known: bool) -> bool:
     if pod.phase is not Phase.RUNNING:
         return True
     if not is_known:
         return False  # not before its leaving stands in the status: the next controller would take its end for a disruption
-    if entry.by is not None and entry.by <= snapshot.now:
+    if by is not None and by <= snapshot.now:
         return True
     world = snapshot.world
     if world is not None and world.hosts is not None:
@@ -99,6 +140,8 @@ def _has_left(pod: Pod, entry: Leaving, snapshot: Snapshot, *, is_known: bool) -
     return world is not None and world.phase == FORMED and pod.name not in world.members
 
 
-def next_deadline(leaving: Sequence[Leaving], *, now: datetime) -> datetime | None:
-    """The next time at which a worker must be gone; one that has passed changes nothing any more."""
-    return min((entry.by for entry in leaving if entry.by is not None and entry.by > now), default=None)
+def next_deadline(view: JobView, leaving: Sequence[Leaving]) -> datetime | None:
+    """The next time at which a worker must be gone, or its pod is deleted; one that has passed changes nothing any more."""
+    now, notices = view.snapshot.now, view.notices
+    early = (latest(view, entry, notices[entry.member]) for entry in leaving if entry.member in notices)
+    return min((at for at in (*early, *(entry.by for entry in leaving)) if at is not None and at > now), default=None)

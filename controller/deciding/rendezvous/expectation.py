@@ -13,6 +13,7 @@ from controller.watching.snapshot import Phase, Pod
 from elastic.api.book import MOST_MEMBERS
 from elastic.api.job import ElasticStatus, Job, Leaving
 from elastic.api.words import Cause
+from elastic.signals.signal import Meaning
 from rendezvous.delivery import is_undeliverable
 
 
@@ -23,7 +24,9 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
     job, snapshot = view.job, view.snapshot
     assert job.elastic is not None
     policy, known = job.elastic, job.status.elastic or ElasticStatus()
-    least, most = job.least_workers, min(max(job.most_workers, len(staying) + len(coming)), MOST_MEMBERS)
+    # One that must leave may have to pass on its state first, beside all others.
+    handing_over = any(entry.cause == Cause.DISRUPTION.value for entry in leaving)
+    least, most = job.least_workers, min(max(job.most_workers, len(staying) + len(coming) + handing_over), MOST_MEMBERS)
     going = {entry.uid for entry in leaving}
     failed = [pod for pod in snapshot.pods if pod.phase is Phase.FAILED and not pod.is_deleting and pod.uid not in going]
     return SetExpectation(
