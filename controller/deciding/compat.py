@@ -56,6 +56,11 @@ def has_readiness_gates(settings: Settings) -> bool:
     return not settings.strict
 
 
+def avoids_doomed_nodes(settings: Settings) -> bool:
+    """Does a new pod prefer nodes that are not about to go?"""
+    return not settings.strict
+
+
 def has_autoscalers_for_all_kinds(settings: Settings) -> bool:
     return not settings.strict
 

@@ -5,7 +5,7 @@ An eviction, at our rendezvous (`replica_plan._members`): `disruption.notices` f
 pod, `slot_assignment.by_count` finds a slot for its replacement, `departures.departures` adds the worker to those that leave, and
 `expectation.expectation` names it to the server. The replacement is made in the same plan; after a cordon it may come earlier
 (`replica_slots.wanted`). The server counts the worker's end as a disruption, and what its peers suffer from it as collateral;
-`failure.judge` ignores the pod's end.
+`failure.judge` ignores the pod's end. A node that is about to go is the same, only that `departures.latest` says when we delete the pod.
 
 From 3 workers to 2: `slot_assignment.by_count` picks the surplus worker, and `departures.departures` adds it to those that leave, in the
 status and in the expectation, so that the server forms a world without it. A later plan deletes its pod: once that world works, or its

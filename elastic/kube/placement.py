@@ -72,12 +72,12 @@ def candidate(node: Object, pods: Iterable[Object]) -> Candidate:
 
 
 def place(pod: Object, nodes: Sequence[Candidate]) -> Placement:
-    """The fitting node with the most room left; among equals the first by name."""
+    """The fitting node that the pod prefers, then the one with the most room left; among equals the first by name."""
     if not nodes:
         return Placement(None, "no nodes available to schedule pods")
     wanted = requests(pod)
     whys: Counter[str] = Counter()
-    fitting: list[tuple[Fraction, str]] = []
+    fitting: list[tuple[int, Fraction, str]] = []
     full: list[str] = []
     for node in nodes:
         obstacle = _obstacle(pod, node)
@@ -90,9 +90,9 @@ def place(pod: Object, nodes: Sequence[Candidate]) -> Placement:
             full.append(node.name)
             whys.update("Too many pods" if name == "pods" else f"Insufficient {name}" for name in short)
             continue
-        fitting.append((_fill(node, free, wanted), node.name))
+        fitting.append((-_preference(pod, node), _fill(node, free, wanted), node.name))
     if fitting:
-        return Placement(min(fitting)[1])
+        return Placement(min(fitting)[2])
     parts = ", ".join(f"{count} {why}" for why, count in sorted(whys.items(), key=lambda item: f"{item[1]} {item[0]}"))
     return Placement(None, f"0/{len(nodes)} nodes are available: {parts}.", tuple(full))
 
@@ -147,6 +147,13 @@ def _affine(pod: Object, node: Candidate) -> bool:
     if required is None:
         return True
     return any(_matches(term, node) for term in required.get("nodeSelectorTerms") or ())
+
+
+def _preference(pod: Object, node: Candidate) -> int:
+    """The sum of the weights of what the pod prefers and the node has."""
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    wishes = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+    return sum(int(wish.get("weight") or 0) for wish in wishes if _matches(wish.get("preference") or {}, node))
 
 
 def _matches(term: Object, node: Candidate) -> bool:

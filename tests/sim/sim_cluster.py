@@ -13,15 +13,18 @@ from sim_api import Api
 from sim_rendezvous import Agent, SimServer
 from sim_time import now, stamp
 
+from controller.deciding.objects.elsewhere import PREFERRED
 from controller.watching.snapshot import GROUP
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import NODES, POD_DISRUPTION_BUDGETS, PODS, VOLCANO_POD_GROUPS, Object
+from elastic.local.reclaim import PLAYABLE, Played, as_seen
+from elastic.signals.signal import Meaning, Signal
 
 ENDLESS = {("mpijob-controller", "worker"), ("tfjob-controller", "ps"), ("mxjob-controller", "server")}
 SLOTS = 4
 UNREACHABLE_S, EVICTED_S = 40.0, 70.0
-SPOT_TAINT = "aws-node-termination-handler/spot-itn"
-SPOT_S = 120.0
+LEAVES = [row for row in PLAYABLE.values() if row.meaning is Meaning.LEAVE]
+WARNINGS = [row for row in PLAYABLE.values() if row.meaning in (Meaning.PREPARE, Meaning.INFORM)]
 QUICK_END_S = 2.0
 EVICTION_RETRY_S = 5.0
 
@@ -87,12 +90,48 @@ class Cluster:
             if agent is not None:
                 agent.is_over = True
 
-    def reclaim_node(self, name: str) -> None:
-        """A spot notice; the machine goes when its time is up."""
-        self._reclaimed.setdefault(name, _time())
+    def reclaim_node(self, name: str, signal: Signal | None = None, *, after_s: float | None = None) -> None:
+        """A cloud's notice; the machine goes when its time is up."""
+        signal = signal or self._draw.choice(LEAVES)
+        left_s = signal.lead_s if after_s is None else after_s
+        self._reclaimed.setdefault(name, _time() + left_s)
         for pod in self.pods(node=name):
             self._loses(pod)
-        self._taint(name, SPOT_TAINT)
+        self._show(name, as_seen(signal, now=now(), left_s=left_s))
+
+    def warn_node(self, name: str, signal: Signal | None = None) -> None:
+        """A cloud says that a machine may go; it stays."""
+        signal = signal or self._draw.choice(WARNINGS)
+        if signal.meaning is Meaning.PREPARE:
+            for pod in self.pods(node=name):
+                self._loses(pod)
+        self._show(name, as_seen(signal, now=now(), left_s=None))
+
+    def take_back(self, name: str) -> None:
+        """Whatever a cloud has said about a machine that is still there, it says no more."""
+        if name in self._dead:
+            return
+        self._reclaimed.pop(name, None)
+
+        def change(node: Object) -> None:
+            node["spec"]["taints"] = []
+            node["metadata"]["annotations"] = {}
+            node["status"] = {"conditions": []}
+
+        self._api.change(NODES, name, change)
+
+    def _show(self, name: str, played: Played) -> None:
+        def change(node: Object) -> None:
+            metadata, taint = node["metadata"], played.taint
+            metadata.setdefault("labels", {}).update(played.labels)
+            metadata.setdefault("annotations", {}).update(played.annotations)
+            taints = node["spec"].setdefault("taints", [])
+            if taint is not None and all(there["key"] != taint.key for there in taints):
+                taints.append({"key": taint.key, "value": taint.value, "effect": str(taint.effect)})
+            if played.condition is not None:
+                node.setdefault("status", {}).setdefault("conditions", []).append(dict(played.condition))
+
+        self._api.change(NODES, name, change)
 
     def refuse(self, name: str, *, for_s: float) -> None:
         """The scheduler does not know what the kubelet knows: a device is broken, or somebody has bound pods past the scheduler."""
@@ -114,6 +153,7 @@ class Cluster:
                 self._delete_node(name)
         for name in self.nodes():
             self.cordon(name, is_cordoned=False)
+            self.take_back(name)
         self.refusing.clear()
         self.may_stick = False
         for run in self._runs.values():
@@ -207,8 +247,8 @@ class Cluster:
     # --- time ---
 
     def tick(self) -> None:
-        for name, since in list(self._reclaimed.items()):
-            if _time() - since >= SPOT_S:
+        for name, until in list(self._reclaimed.items()):
+            if _time() >= until:
                 self._delete_node(name)
         for name, since in list(self._dead.items()):
             self._age(name, _time() - since)
@@ -309,6 +349,7 @@ class Cluster:
     def _schedule(self, pod: Object) -> None:
         name = pod["metadata"]["name"]
         free = [node for node in self.nodes() if self._has_room(node)]
+        free = [node for node in free if node not in avoided(pod)] or free
         if free:
             self._api.change(PODS, name, lambda item: item["spec"].update({"nodeName": self._draw.choice(free)}))
         elif not pod["status"].get("conditions"):
@@ -318,7 +359,8 @@ class Cluster:
     def _has_room(self, name: str) -> bool:
         node = self._api.find(NODES, name)
         assert node is not None
-        is_open = not node["spec"].get("unschedulable") and not node["spec"].get("taints") and name not in self._dead
+        taints = [taint for taint in node["spec"].get("taints") or () if taint["effect"] != "PreferNoSchedule"]
+        is_open = not node["spec"].get("unschedulable") and not taints and name not in self._dead
         return is_open and len(self.pods(node=name)) < SLOTS
 
     def _begin(self, pod: Object, run: Run) -> None:
@@ -414,6 +456,12 @@ class Cluster:
 
     def _run(self, pod: Object) -> Run:
         return self._runs.setdefault(pod["metadata"]["uid"], Run())
+
+
+def avoided(pod: Object) -> set[str]:
+    """The nodes that this pod would rather not be on."""
+    wishes = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(PREFERRED) or ()
+    return {field["values"][0] for wish in wishes for field in wish["preference"].get("matchFields") or ()}
 
 
 def is_deleting(pod: Object) -> bool:

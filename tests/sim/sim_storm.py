@@ -196,6 +196,8 @@ class Storm:
             (1, "a pod vanishes", lambda: self._befalls(cluster.vanish)),
             (0.7, "a node is lost", lambda: cluster.lose_node(draw.choice(cluster.nodes()))),
             (1, "a node is reclaimed", lambda: cluster.reclaim_node(draw.choice(cluster.nodes()))),
+            (1, "a node may be reclaimed", lambda: cluster.warn_node(draw.choice(cluster.nodes()))),
+            (0.7, "signals are taken back", lambda: cluster.take_back(draw.choice(cluster.nodes()))),
             (1, "a node is cordoned", lambda: cluster.cordon(draw.choice(cluster.nodes()))),
             (1, "a node is drained", lambda: cluster.cordon(draw.choice(cluster.nodes()), drain=True)),
             (1, "a node is uncordoned", lambda: cluster.cordon(draw.choice(cluster.nodes()), is_cordoned=False)),

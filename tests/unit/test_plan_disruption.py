@@ -4,10 +4,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from job_builders import NOW, OURS, Cluster, created, elastic_job, job, reasons, replica, restarts, tainted
+from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, reasons, replica, restarts, tainted
+from msgspec import structs
 
 from controller.deciding.actions import End, SetExpectation
 from controller.watching.snapshot import Container, Node, Phase, World
+from elastic.api.job import Rescale
 from elastic.api.words import Cause
 
 
@@ -70,6 +72,8 @@ def test_the_end_of_a_worker_that_left_a_reclaimed_node_in_time_is_neither_count
     plans += cluster.settle()
     del cluster.nodes["node-1"]
     cluster.set("train-worker-1", Phase.FAILED, disruption="DeletionByPodGC")
+    plans += cluster.settle()
+    assert cluster.pods.pop("train-worker-1").is_deleting
     plans += cluster.settle()
     assert cluster.names() == ["train-worker-0", "train-worker-2"]
     assert cluster.job.status.elastic is not None
@@ -174,3 +178,118 @@ def test_what_the_server_has_charged_is_not_charged_again_by_the_restarts_of_con
     cluster.world = replace(cluster.world, unacknowledged_restarts=restarts("user", "user"))
     cluster.settle()
     assert cluster.state() == "Failed"
+
+
+def spot(cluster: Cluster, *names: str, taint: str = "aws-node-termination-handler/spot-itn") -> None:
+    for name in names:
+        cluster.nodes[name] = tainted(name, taint)
+
+
+def advance(cluster: Cluster, seconds: float) -> None:
+    cluster.now += timedelta(seconds=seconds)
+
+
+def test_the_pod_on_a_doomed_node_is_deleted_once_a_world_works_without_it() -> None:
+    """No disruption budget holds up a deletion, as it would an eviction; and its node need not be drained by anybody."""
+    cluster = running(3, least=2)
+    spot(cluster, "node-2")
+    first = cluster.round()
+    assert created(first) == ["train-worker-3"]
+    assert deleted(first) == []
+    assert deleted(cluster.round()) == [], "the others are still to form a world without it"
+    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
+    assert deleted(cluster.round()) == ["train-worker-2"]
+
+
+def test_a_worker_that_is_needed_stays_until_shortly_before_its_node_goes() -> None:
+    """120 s of notice, 30 s of grace, 5 s for a rescale that nobody has measured yet."""
+    cluster = running(2, least=2)
+    spot(cluster, "node-0", "node-1")
+    cluster.settle()
+    assert told(cluster).most == 5
+    advance(cluster, 84)
+    planned = cluster.settle()[-1]
+    assert not any(one.is_deleting for one in cluster.pods.values())
+    assert planned.look_again_at == NOW + timedelta(seconds=85)
+    advance(cluster, 1)
+    assert sorted(deleted(cluster.round())) == ["train-worker-0", "train-worker-1"]
+
+
+def test_a_measured_rescale_takes_the_place_of_a_guess() -> None:
+    cluster = running(1, most=1)
+    elastic = cluster.job.status.elastic
+    assert elastic is not None
+    slow = Rescale(id="1-x", phases={"detect": 60_000, "drain": 9_000, "start": 3_000})
+    status = structs.replace(cluster.job.status, elastic=structs.replace(elastic, last_rescale=slow))
+    cluster.job = structs.replace(cluster.job, status=status)
+    spot(cluster, "node-0")
+    assert cluster.round().look_again_at == NOW + timedelta(seconds=120 - 30 - 12)
+    assert told(cluster).most == 2, "the state passes on beside the one worker"
+
+
+def test_of_a_notice_of_fifteen_seconds_a_part_is_left_to_train_and_to_save() -> None:
+    cluster = running(1)
+    spot(cluster, "node-0", taint="cloud.google.com/impending-node-termination")
+    assert cluster.round().look_again_at == NOW + timedelta(seconds=15 - 7.5 - 3.75)
+    assert told(cluster).leaving[0].by == NOW + timedelta(seconds=15), "checkpoint now, with the true time"
+    advance(cluster, 4)
+    assert deleted(cluster.round()) == ["train-worker-0"]
+
+
+def test_a_worker_that_may_have_to_go_is_replaced_first_however_long_that_takes() -> None:
+    cluster = running(2)
+    spot(cluster, "node-1", taint="aws-node-termination-handler/rebalance-recommendation")
+    assert created(cluster.round()) == ["train-worker-2"]
+    assert told(cluster).when_replaced == {"train-worker-1"}
+    advance(cluster, 3600)
+    cluster.settle()
+    assert not cluster.pods["train-worker-1"].is_deleting
+    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-2"}), phase="running")
+    cluster.settle()
+    assert cluster.pods["train-worker-1"].is_deleting
+
+
+def test_a_warning_that_becomes_a_notice_gets_its_time() -> None:
+    cluster = running(2)
+    spot(cluster, "node-1", taint="aws-node-termination-handler/rebalance-recommendation")
+    cluster.settle()
+    advance(cluster, 300)
+    cluster.nodes["node-1"] = tainted(
+        "node-1", "aws-node-termination-handler/rebalance-recommendation", "aws-node-termination-handler/spot-itn"
+    )
+    cluster.settle()
+    (leave,) = told(cluster).leaving
+    assert (leave.signal, leave.by) == ("aws-spot", cluster.now + timedelta(seconds=120))
+    assert told(cluster).when_replaced == frozenset()
+
+
+@pytest.mark.parametrize("taint", ["aws-node-termination-handler/spot-itn", "aws-node-termination-handler/rebalance-recommendation"])
+def test_what_is_taken_back_is_taken_back(taint: str) -> None:
+    cluster = running(2, least=2)
+    spot(cluster, "node-1", taint=taint)
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+    cluster.nodes["node-1"] = Node("node-1")
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1"]
+    assert told(cluster).leaving == ()
+    assert told(cluster).members == ("train-worker-0", "train-worker-1")
+
+
+def test_a_pod_that_the_cluster_ends_is_left_to_the_cluster() -> None:
+    cluster = running(2)
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], disruption="PreemptionByScheduler")
+    cluster.settle()
+    cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running")
+    cluster.settle()
+    assert not cluster.pods["train-worker-1"].is_deleting
+
+
+def test_our_own_deletion_is_still_the_disruption_that_was_announced() -> None:
+    cluster = running(2)
+    spot(cluster, "node-1")
+    cluster.settle()
+    cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running")
+    cluster.settle()
+    assert cluster.pods["train-worker-1"].is_deleting
+    assert told(cluster).leaving[0].signal == "aws-spot"

@@ -144,7 +144,9 @@ def test_what_is_taken_back_leaves_everything_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(("leaving", "later"), [(doomed("w0", by_s=100), 0.0), (prepared("w0"), None)])
-def test_a_report_is_answered_with_the_true_time_and_a_mere_warning_only_for_a_while(leaving: tuple[Leaving, ...], later: float | None) -> None:
+def test_a_report_is_answered_with_the_true_time_and_a_mere_warning_only_for_a_while(
+    leaving: tuple[Leaving, ...], later: float | None
+) -> None:
     """A script saves in answer to it: with a warning that is never taken back it would save at every step."""
     group = trained(1)
     group.expect("w1", pending=("w1",), leaving=leaving, max=2)

@@ -6,6 +6,7 @@ from msgspec import json
 
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
+from controller.deciding.objects.elsewhere import elsewhere
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.objects.pod_group import with_group
 from controller.deciding.replicas.pod_revision import group_of, marked
@@ -39,7 +40,7 @@ def pod_for(view: JobView, type: str, index: int) -> Object:
     if compat.quotes_errors(view.snapshot.settings) and not view.backend.needs_library:
         # With the library, the agent says how its worker failed.
         default_container(pod, job.kind).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    return marked(with_group(job, pod, type, view.snapshot.settings), group_of(view))
+    return marked(with_group(job, elsewhere(view, pod), type, view.snapshot.settings), group_of(view))
 
 
 def _restart_policy(view: JobView, spec: ReplicaSpec) -> str:

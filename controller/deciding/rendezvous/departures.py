@@ -1,6 +1,6 @@
 """Decides which workers leave a world at the rendezvous server, or its list of hosts, and when the pod of a leaving worker may be deleted.
-The status and the server learn of it in the same plan; a later plan deletes the pod, once a world works without the worker. A pod whose node
-goes is deleted early enough to end in order, whether or not another has taken its place: by deletion, which no disruption budget holds up.
+The status and the server learn of it in the same plan; a later plan deletes the pod, once a world works without the worker.
+A pod whose node goes is deleted early enough to end in order, also without a replacement: no disruption budget holds up a deletion.
 """
 
 from collections.abc import Sequence
@@ -86,12 +86,13 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
 
 
 def _with_notice(entry: Leaving, notice: Notice | None) -> Leaving:
-    """The entry with what its newest notice says: another signal, or an earlier time."""
+    """The entry with what its newest notice says: another signal of the node, or an earlier time. That the pod is ended then, by us too, is
+    the same disruption."""
     if notice is None or entry.cause == Cause.PLAN.value:
         return entry
-    if notice.signal != entry.signal:
-        return replace(entry, by=notice.by, signal=notice.signal)
-    return replace(entry, by=min(entry.by, notice.by)) if entry.by is not None else entry
+    if notice.signal == entry.signal or (entry.signal and not notice.is_of_node):
+        return replace(entry, by=min(entry.by, notice.by)) if entry.by is not None else entry
+    return replace(entry, by=notice.by, signal=notice.signal)
 
 
 def _may_go(pod: Pod, entry: Leaving, view: JobView, *, is_known: bool) -> bool:
@@ -112,7 +113,7 @@ def latest(view: JobView, entry: Leaving, notice: Notice) -> datetime | None:
     """Until when the pod stays, although nobody has taken its place: so long before the loss that it ends in order and the others go on by
     then. Of a short notice half remains for that at most, and a quarter for the others. None for one that only may have to go.
     """
-    if notice.meaning is Meaning.PREPARE or entry.by is None:
+    if not notice.may_delete or notice.meaning is Meaning.PREPARE or entry.by is None:
         return None
     assert view.job.elastic is not None
     grace_s = min(float(view.job.elastic.scale_in_grace_seconds), notice.lead_s / 2)

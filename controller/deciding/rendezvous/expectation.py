@@ -50,7 +50,14 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         fruitless=known.fruitless,
         step=known.step,
         newcomers=tuple(sorted(pod.name for pod in staying if pod.in_world is not None and not pod.in_world.is_true)),
+        when_replaced=frozenset(entry.member for entry in leaving if _waits_for_replacement(view, entry)),
+        state_s=float(policy.ready_after_seconds),
     )
+
+
+def _waits_for_replacement(view: JobView, entry: Leaving) -> bool:
+    notice = view.notices.get(entry.member)
+    return notice is not None and notice.meaning is Meaning.PREPARE and entry.cause == Cause.DISRUPTION.value
 
 
 def allowed_sizes(job: Job, *, most: int) -> tuple[int, ...]:

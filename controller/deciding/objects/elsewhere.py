@@ -1,0 +1,34 @@
+"""Asks the scheduler to put a new pod on another node than those of the job that are about to go. Most such nodes have a taint that keeps
+pods away; an annotation or a condition does not. A preference, because a node of the same name may come back, or be the only one.
+"""
+
+from controller.deciding import compat
+from controller.deciding.job_view import JobView
+from elastic.api.job import Object
+from elastic.signals.signal import Meaning
+
+WEIGHT = 100
+MOST_NODES = 20
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def doomed_nodes(view: JobView) -> list[str]:
+    """The nodes of the job's pods that go, or may have to."""
+    nodes = view.snapshot.nodes.values()
+    return sorted(node.name for node in nodes if any(s.signal.on.is_of_node and _takes_pods_away(s.signal.meaning) for s in node.sights))
+
+
+def _takes_pods_away(meaning: Meaning) -> bool:
+    return meaning is not Meaning.INFORM
+
+
+def elsewhere(view: JobView, pod: Object) -> Object:
+    """The pod with this wish beside the user's own."""
+    names = doomed_nodes(view)[:MOST_NODES] if compat.avoids_doomed_nodes(view.snapshot.settings) else []
+    if not names:
+        return pod
+    others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in names]
+    affinity = pod["spec"].get("affinity") or {}
+    of_nodes = affinity.get("nodeAffinity") or {}
+    wishes = [*(of_nodes.get(PREFERRED) or []), {"weight": WEIGHT, "preference": {"matchFields": others}}]
+    return pod | {"spec": pod["spec"] | {"affinity": affinity | {"nodeAffinity": of_nodes | {PREFERRED: wishes}}}}

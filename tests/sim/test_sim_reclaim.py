@@ -1,0 +1,137 @@
+"""A cloud takes machines back under a training job: each signal of each cloud, for some of the workers or for all. Training's state stays
+in one of them where there is time to pass it on; the others go on at once; nothing is charged.
+"""
+
+import asyncio
+from functools import partial
+
+import pytest
+import sim_time
+from sim_cluster import LEAVES, is_ready
+from sim_jobs import job_of
+from test_sim_drain import ENDS_WITHIN_S, JUST_2, KEEP, RUNS_BY_S, Drained
+
+from elastic.api.job import Object
+from elastic.api.kinds import KINDS
+from elastic.local.reclaim import PLAYABLE
+from elastic.signals.signal import Meaning, Signal
+
+PATIENT = [row for row in LEAVES if row.lead_s >= 60]
+QUICK = [PLAYABLE["gke-termination"], PLAYABLE["aks-preempt"]]
+WARNS = [row for row in PLAYABLE.values() if row.meaning is Meaning.PREPARE]
+STATEFUL = {
+    "one of one": (1, {"minReplicas": 1, "maxReplicas": 1}),
+    "two of two": (2, JUST_2),
+    "three, at least one": (3, {"minReplicas": 1, "maxReplicas": 4, "scaleInGraceSeconds": 5}),
+    "two, only two": (2, {**JUST_2, "allowedSizes": [2]}),
+}
+
+
+class Reclaimed(Drained):
+    """All workers stand on one node, or on several; the cloud gives a signal for one node, and then nothing else happens."""
+
+    def __init__(
+        self, workers: int, policy: Object, signal: Signal, *, seed: int, is_together: bool = True, hears_steps: bool = True
+    ) -> None:
+        job = job_of(KINDS["PyTorchJob"], {"Worker": workers}, policy=policy, run_policy=KEEP)
+        super().__init__(job, seed=seed, is_quick=True, is_together=is_together)
+        self._count, self._signal = workers, signal
+        self.server.hears_steps = hears_steps
+        self.reformed_after_s = 0.0
+        self.rescales = 0
+
+    async def _storm(self) -> None:
+        first, *others = self.cluster.nodes()
+        for node in others if self.is_together else ():
+            self.cluster.cordon(node)
+        self.keep_controllers()
+        self.api.create(self.resource, self.manifest, actor="user")
+        await self._until(lambda: self._are_ready() and self._step > 5, within_s=RUNS_BY_S)
+        for node in others:
+            self.cluster.cordon(node, is_cordoned=False)
+        node = first if self.is_together else self._workers()[-1]["spec"]["nodeName"]
+        reached, before = self._step, self._generation
+        self.note(f"{node}: {self._signal.name} at step {reached}")
+        if self._signal.meaning is Meaning.LEAVE:
+            self.cluster.reclaim_node(node, self._signal)
+        else:
+            self.cluster.warn_node(node, self._signal)
+        if not self.is_together:
+            began = asyncio.get_running_loop().time()
+            for _ in range(600):
+                if self._generation > before:
+                    break
+                await asyncio.sleep(0.1)
+            self.reformed_after_s = asyncio.get_running_loop().time() - began
+        await self._until(partial(self._is_empty, node), within_s=ENDS_WITHIN_S)
+        await self._until(lambda: self._are_ready() and self._step > reached, within_s=ENDS_WITHIN_S)
+        self.rescales = self._generation - before
+        restarts = ((self.job or {}).get("status") or {}).get("elastic", {}).get("restarts", {})
+        assert not set(restarts) - {"plan", "disruption"}, f"nothing is charged: {restarts}"
+
+    @property
+    def _generation(self) -> int:
+        world = next((world for world in self.server.hub.since(0) if not world.forgotten), None)
+        return world.generation if world is not None else 0
+
+    @property
+    def _step(self) -> int:
+        return max(self.server.steps.values(), default=0)
+
+    def _are_ready(self) -> bool:
+        return len(self._workers()) == self._count and all(map(is_ready, self._workers()))
+
+
+class Kept(Reclaimed):
+    def check(self) -> None:
+        super().check()
+        assert not self.server.lost_steps, f"no steps are lost: {self.server.lost_steps}"
+
+
+def reclaimed(kind: type[Reclaimed], job: str, signal: Signal, **more: object) -> Reclaimed:
+    made: list[Reclaimed] = []
+
+    async def life() -> None:
+        workers, policy = STATEFUL[job]
+        made.append(kind(workers, policy, signal, **more))  # type: ignore[arg-type]
+        await made[0].play()
+
+    try:
+        sim_time.run(life())
+    except AssertionError as error:
+        raise AssertionError(f"{job}, {signal.name}, {more}: {error}\n" + "\n".join(made[0].history)) from error
+    return made[0]
+
+
+@pytest.mark.parametrize("signal", PATIENT, ids=lambda row: row.name)
+def test_with_a_minute_or_more_the_state_of_the_last_workers_passes_on(signal: Signal) -> None:
+    reclaimed(Kept, "two of two", signal, seed=1)
+
+
+@pytest.mark.parametrize("job", STATEFUL)
+def test_the_state_passes_on_whatever_sizes_the_job_may_have(job: str) -> None:
+    reclaimed(Kept, job, PLAYABLE["aws-spot"], seed=6)
+
+
+@pytest.mark.parametrize("job", STATEFUL)
+def test_it_passes_on_also_where_training_reports_no_steps(job: str) -> None:
+    """30 s after the replacements have joined: 120 s of notice are enough."""
+    reclaimed(Kept, job, PLAYABLE["aws-spot"], seed=2, hears_steps=False)
+
+
+@pytest.mark.parametrize("job", STATEFUL)
+@pytest.mark.parametrize("signal", WARNS, ids=lambda row: row.name)
+def test_a_mere_warning_exchanges_the_workers_and_loses_nothing(job: str, signal: Signal) -> None:
+    reclaimed(Kept, job, signal, seed=3)
+
+
+@pytest.mark.parametrize("signal", QUICK, ids=lambda row: row.name)
+def test_with_seconds_the_others_are_called_at_once(signal: Signal) -> None:
+    """15 s at GKE: the others stop their work within a second; how long torchrun takes to stop is the agents' (up to 3 s here)."""
+    storm = reclaimed(Kept, "three, at least one", signal, seed=4, is_together=False)
+    assert storm.reformed_after_s < 1.0 + 3.0 + 0.5
+
+
+@pytest.mark.parametrize("signal", QUICK, ids=lambda row: row.name)
+def test_where_there_is_no_time_the_job_goes_on_from_its_checkpoint_and_nothing_is_charged(signal: Signal) -> None:
+    reclaimed(Reclaimed, "two of two", signal, seed=5)

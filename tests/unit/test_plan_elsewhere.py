@@ -1,0 +1,57 @@
+"""A pod that is made while nodes of its job go prefers other nodes; nothing else about it changes."""
+
+import copy
+from typing import Any
+
+import pytest
+from job_builders import OURS, elastic_job, job, pod, pod_for, replica, snapshot, tainted
+
+from controller.deciding.objects.elsewhere import MOST_NODES, PREFERRED
+from controller.deciding.settings import Settings
+from controller.watching.snapshot import Node
+from elastic.kube.placement import candidate, place
+
+ANNOTATED = {"annotations": {"karpenter.sh/node-termination-time": "2026-01-01T12:05:00Z"}}
+
+
+def wishes(made: dict[str, Any]) -> list[Any]:
+    return list((made["spec"].get("affinity") or {}).get("nodeAffinity", {}).get(PREFERRED, []))
+
+
+def avoided(made: dict[str, Any]) -> list[str]:
+    return [field["values"][0] for wish in wishes(made) for field in wish["preference"]["matchFields"]]
+
+
+def test_a_replacement_prefers_nodes_that_stay() -> None:
+    nodes = {"a": tainted("a", **ANNOTATED), "b": Node("b"), "c": tainted("c", "DeletionCandidateOfClusterAutoscaler")}
+    look = snapshot(pod(node="a"), pod(index=1, node="b"), settings=OURS, nodes=nodes)
+    assert avoided(pod_for(elastic_job(2), "Worker", 2, look)) == ["a"]
+
+
+def test_the_users_own_affinity_stays() -> None:
+    mine = {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {"matchExpressions": []}}]}, "podAffinity": {"x": 1}}
+    one = job(Worker=replica(1, affinity=mine))
+    before = copy.deepcopy(one.replicas["Worker"].template)
+    made = pod_for(one, "Worker", 0, snapshot(nodes={"a": tainted("a", **ANNOTATED)}))
+    assert [wish["weight"] for wish in wishes(made)] == [1, 100]
+    assert made["spec"]["affinity"]["podAffinity"] == {"x": 1}
+    assert one.replicas["Worker"].template == before
+
+
+@pytest.mark.parametrize(("settings", "nodes"), [(Settings(), {"b": Node("b")}), (Settings(strict=True), {"a": tainted("a", **ANNOTATED)})])
+def test_otherwise_a_pod_is_as_it_always_was(settings: Settings, nodes: dict[str, Node]) -> None:
+    one = elastic_job(1)
+    assert pod_for(one, "Worker", 0, snapshot(settings=settings, nodes=nodes)) == pod_for(one, "Worker", 0, snapshot(settings=settings))
+
+
+def test_a_pod_names_a_bounded_number_of_nodes() -> None:
+    nodes = {f"n{i}": tainted(f"n{i}", **ANNOTATED) for i in range(100)}
+    assert len(avoided(pod_for(elastic_job(1), "Worker", 0, snapshot(nodes=nodes)))) == MOST_NODES
+
+
+def test_the_laptops_scheduler_follows_the_wish_unless_there_is_no_other_node() -> None:
+    made = pod_for(elastic_job(1), "Worker", 0, snapshot(nodes={"a": tainted("a", **ANNOTATED)}))
+    offers = {"cpu": "4", "memory": "8Gi", "pods": "10"}
+    a, b = (candidate({"metadata": {"name": name}, "status": {"allocatable": offers}}, []) for name in "ab")
+    assert place(made, [a, b]).node == "b"
+    assert place(made, [a]).node == "a"
