@@ -18,6 +18,7 @@ HostName = Annotated[str, Meta(min_length=1, max_length=253, pattern=HOST_NAME)]
 HostNames = Annotated[tuple[HostName, ...], Meta(max_length=MAX_HOSTS)]
 Uid = Annotated[str, Meta(min_length=1, max_length=128, pattern=UID)]
 Uids = Annotated[tuple[Uid, ...], Meta(max_length=MAX_HOSTS)]
+Values = Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=32)]
 Slots = Annotated[int, Meta(ge=1, le=MAX_SLOTS)]
 
 
@@ -58,7 +59,7 @@ class LauncherReport(Message, frozen=True):
 
     launcher: the process that reports; a new one knows nothing of the former one's workers. proven: pods in which it has run a command.
     assigned: hosts to which the driver has assigned ranks. working: hosts on which worker processes run. assignment: how many
-    assignments this driver has made. size: the number of ranks of the newest.
+    assignments this driver has made. size: the number of ranks of the newest. step and values: of the training program, where it reports.
     """
 
     launcher: Uid
@@ -67,6 +68,8 @@ class LauncherReport(Message, frozen=True):
     working: HostNames = ()
     assignment: Annotated[int, Meta(ge=0, le=2**31)] = 0
     size: Annotated[int, Meta(ge=0, le=MAX_HOSTS * MAX_SLOTS)] = 0
+    step: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    values: Values = msgspec.field(default_factory=dict)
 
 
 class HostState(Message, frozen=True):
@@ -93,6 +96,7 @@ class HostVerdict(msgspec.Struct, frozen=True, kw_only=True):
     listed: bool
     unproven: bool
     reason: str
+    leaving: bool = False
 
 
 class HostList(msgspec.Struct, frozen=True, kw_only=True):

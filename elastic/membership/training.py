@@ -5,9 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from elastic.membership.hosts import Values
 from elastic.membership.wire import MAX_MEMBERS, CauseWord, Generation, Name, Seconds, Step, Wire, Words
-
-Values = Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=32)]
 
 
 class Report(Wire, frozen=True):

@@ -76,7 +76,7 @@ def decided(job: HostJob, now: float) -> HostJob:
         job = replace(job, report=None)
     hosts = job.facts.hosts if job.facts is not None else ()
     here = {host.uid: host for host in hosts}
-    stay = [replace(entry, slots=here[entry.uid].slots) for entry in job.listed if entry.uid in here]
+    stay = [replace(entry, slots=here[entry.uid].slots) for entry in (*job.listed, *_assigned_before(job, now)) if entry.uid in here]
     apart_until = _apart_until(job, now)
     come, reasons = _who_comes(job, known={entry.uid for entry in stay}, apart_until=apart_until, now=now)
     listed, kept_why = _without_leaving(job, here, [*stay, *come], now)
@@ -94,6 +94,13 @@ def decided(job: HostJob, now: float) -> HostJob:
         reasons=reasons,
         look_again_at=_next_look(job, listed, apart_until, now),
     )
+
+
+def _assigned_before(job: HostJob, now: float) -> list[Listed]:
+    """The hosts to which the driver has assigned ranks, while a new server has no list: also of those that leave one must stay."""
+    if job.listed or job.report is None or job.facts is None:
+        return []
+    return [Listed(host.uid, host.name, host.slots, now) for host in job.facts.hosts if host.name in job.report.assigned]
 
 
 def _who_comes(job: HostJob, *, known: set[str], apart_until: float | None, now: float) -> tuple[list[Listed], dict[str, str]]:
@@ -136,7 +143,7 @@ def _without_leaving(job: HostJob, here: Mapping[str, Host], listed: Sequence[Li
 def _holders(job: HostJob, now: float) -> set[str]:
     """The listed hosts that have the training state; empty while no training has begun."""
     if job.report is not None:
-        return {entry.uid for entry in job.listed if entry.name in job.report.assigned}
+        return {host.uid for host in (job.facts.hosts if job.facts is not None else ()) if host.name in job.report.assigned}
     return {entry.uid for entry in job.listed if now >= entry.since + SETTLED_S} or {entry.uid for entry in job.listed}
 
 
@@ -196,6 +203,7 @@ def answer(job: HostJob, version: str) -> HostList:
             listed=host.uid in listed,
             unproven=host.uid in to_prove,
             reason=job.reasons.get(host.uid, ""),
+            leaving=host.leaving,
         )
         for host in (job.facts.hosts if job.facts is not None else ())
     )

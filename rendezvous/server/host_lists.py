@@ -7,10 +7,13 @@ import logging
 from collections.abc import Callable
 
 from elastic.membership.hosts import HostFacts, HostList, HostState, LauncherReport
+from elastic.membership.training import Signal
 from rendezvous.hosts.listing import HostJob, answer, decided, state, unproven, with_facts, with_proof, with_report
 
 log = logging.getLogger(__name__)
 
+RANK_0 = "rank-0"
+"""The member for whom a launcher reports: in its program the rank 0 speaks, whichever host has it."""
 MOST_WAITING = 8
 """So many callers of one job may wait for a new list; others are answered at once."""
 
@@ -56,6 +59,15 @@ class HostLists:
         """The hosts with their reasons; None until the controller has said who they are. With `error` the list itself must not be used."""
         job = self._jobs.get(uid)
         return answer(job, self.version(uid)) if job is not None else None
+
+    def signal(self, uid: str) -> Signal | None:
+        """What the training program reports through its launcher."""
+        job = self._jobs.get(uid)
+        report = job.report if job is not None else None
+        if job is None or report is None or report.step is None:
+            return None
+        age_s = round(self._clock() - job.reported_at, 3)
+        return Signal(member=RANK_0, age_s=age_s, generation=report.assignment, step=report.step, values=report.values)
 
     def unproven(self, uid: str) -> list[tuple[str, str]]:
         """Name and pod uid of the ready hosts in which the launcher has yet to run a command."""

@@ -37,7 +37,8 @@ class HostRoutes:
 
     async def _read(self, request: web.Request) -> web.Response:
         """The list: lines `HOST:SLOTS`, or JSON with reasons where that is accepted. `?after=VERSION` waits for another version;
-        `?unproven` adds lines `# HOST POD_UID` for ready hosts in which the launcher should run a command, and then post the proof.
+        `?unproven` adds lines `# HOST POD_UID` for ready hosts in which the launcher should run a command, and then post the proof;
+        `?version` adds a line `#@ VERSION` for a caller that does not see headers.
         """
         uid = request.match_info["uid"]
         if not self._is_launcher(request) and (refusal := await self._refuse_others(request)) is not None:
@@ -45,7 +46,7 @@ class HostRoutes:
         await self._wait(uid, request.query.get("after", ""))
         if "application/json" in request.headers.get("Accept", ""):
             return self._json(uid)
-        return self._lines(uid, with_unproven="unproven" in request.query)
+        return self._lines(uid, with_unproven="unproven" in request.query, with_version="version" in request.query)
 
     async def _report(self, request: web.Request) -> web.Response:
         """Take a launcher's report, and answer as `_read` in JSON."""
@@ -84,7 +85,7 @@ class HostRoutes:
         headers, status = {VERSION_HEADER: found.version}, 503 if found.error else 200
         return web.Response(status=status, body=_encode(found), content_type="application/json", headers=headers)
 
-    def _lines(self, uid: str, *, with_unproven: bool) -> web.Response:
+    def _lines(self, uid: str, *, with_unproven: bool, with_version: bool) -> web.Response:
         found = self._lists.read(uid)
         if found is None:
             return _unknown()
@@ -92,7 +93,9 @@ class HostRoutes:
         if with_unproven:
             lines += [f"# {name} {pod_uid}\n" for name, pod_uid in self._lists.unproven(uid)]
         headers = {VERSION_HEADER: found.version}
-        return web.Response(text="".join(lines), headers=headers) if lines else _error(503, found.error, headers)
+        if not lines:
+            return _error(503, found.error, headers)
+        return web.Response(text="".join([f"#@ {found.version}\n", *lines] if with_version else lines), headers=headers)
 
     def _is_launcher(self, request: web.Request) -> bool:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")

@@ -236,6 +236,8 @@ class Hub:
     def signals(self, uid: str) -> list[Signal]:
         """The newest report of each worker of a job."""
         active = self._jobs.get(uid)
+        if (through_launcher := self.hosts.signal(uid)) is not None:
+            return [through_launcher]
         return signals_of(active.reports, self._clock()) if active is not None else []
 
     def progress_since(self, version: int) -> list[Progress]:

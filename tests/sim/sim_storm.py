@@ -15,6 +15,7 @@ from sim_api import Api
 from sim_client import CALM, Sky, Weather
 from sim_cluster import Cluster
 from sim_jobs import NAME, random_job, replicas
+from sim_launcher import Launchers
 from sim_laws import Laws
 from sim_memory import remembered
 from sim_process import Controller
@@ -74,6 +75,7 @@ class Storm:
             hears_steps=random.Random(f"steps {seed}").random() < 0.5,
         )
         self.cluster = Cluster(self.api, self.server, random.Random(f"cluster {seed}"))
+        self.launchers = Launchers(self.api, self.server, random.Random(f"launchers {seed}"))
         self.laws = Laws(self.api, self.cluster, self.server, kind=self.kind, can_overshoot=options.twins)
         self.controllers: list[Controller] = []
         self.was_deleted = False
@@ -128,6 +130,7 @@ class Storm:
         while True:
             await asyncio.sleep(TICK_S)
             self.cluster.tick()
+            self.launchers.tick()
             self.api.collect()
 
     def note(self, words: str) -> None:
@@ -139,8 +142,8 @@ class Storm:
 
     def check(self) -> None:
         self.laws.judge()
-        if self.laws.breaches:
-            raise AssertionError("\n".join(self.laws.breaches))
+        if self.laws.breaches or (self.launchers.wrongs and not self.options.twins):
+            raise AssertionError("\n".join([*self.laws.breaches, *self.launchers.wrongs]))
 
     # --- the story ---
 

@@ -115,6 +115,14 @@ def test_one_host_with_the_state_stays_until_the_driver_has_assigned_ranks_to_an
     assert names(with_report(job, report("w0", "w1"), 2)) == ["w1"]
 
 
+def test_a_new_server_keeps_the_last_host_with_the_state_by_the_drivers_report_although_it_leaves() -> None:
+    known = with_facts(HostJob(), facts(host("w0", leaving=True), host("w1")), 0)
+    assert names(known) == []
+    job = with_report(known, report("w0", proven=("uid-w0", "uid-w1")), 1)
+    assert names(job) == ["w0", "w1"]
+    assert names(with_report(job, report("w0", "w1"), 2)) == ["w1"]
+
+
 def test_before_the_driver_has_assigned_ranks_every_host_may_be_exchanged() -> None:
     job = with_report(proven(with_facts(HostJob(), facts(host("w0")), 0), "uid-w0"), report(), 0)
     job = with_facts(job, facts(host("w0", leaving=True), host("w1")), 1)

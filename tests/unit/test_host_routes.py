@@ -101,6 +101,27 @@ async def test_a_launchers_report_is_answered_with_the_list_and_reaches_the_cont
     assert (world.hosts.assignment, world.hosts.size) == (3, 1)
 
 
+async def test_progress_that_a_launcher_reports_is_the_jobs_signal(site: Site) -> None:
+    site.expect(ready("w0"))
+    assert site.hub.signals("j1") == []
+    report = {"launcher": "l1", "assignment": 3, "step": 70, "values": {"loss": 0.5}}
+    assert (await site.post(body=json.dumps(report).encode())).status == 503, "no host is listed, and the report is taken"
+    (signal,) = site.hub.signals("j1")
+    assert (signal.member, signal.generation, signal.step, signal.values) == ("rank-0", 3, 70, {"loss": 0.5})
+
+
+async def test_a_caller_that_sees_no_headers_may_ask_for_the_version_in_the_lines(site: Site) -> None:
+    site.expect(ready("w0"))
+    response = await site.get("?unproven&version")
+    assert await response.text() == f"#@ {response.headers['Elastic-Version']}\n# w0 uid-w0\n"
+
+
+async def test_a_host_that_leaves_is_shown_as_such(site: Site) -> None:
+    site.expect(msgspec.structs.replace(ready("w0"), leaving=True), ready("w1"))
+    found = await (await site.get(accept="application/json")).json()
+    assert [(one["name"], one["leaving"]) for one in found["hosts"]] == [("w0", True), ("w1", False)]
+
+
 async def test_a_caller_waits_for_another_version_and_is_woken_by_it(site: Site) -> None:
     site.expect(ready("w0"))
     await site.post("/proofs/uid-w0")

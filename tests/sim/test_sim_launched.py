@@ -1,0 +1,33 @@
+"""Elastic MPIJobs with their launchers, under faults: hosts come and go, and at each change one that has the training state stays."""
+
+import random
+
+import pytest
+from sim_jobs import job_of
+from sim_storm import play
+
+from elastic.api.job import Object
+from elastic.api.kinds import KINDS
+
+
+def launched(draw: random.Random) -> Object:
+    least = draw.randint(1, 3)
+    most = draw.randint(least, 6)
+    policy = {
+        "minReplicas": least,
+        "maxReplicas": most,
+        "scaleInGraceSeconds": draw.choice([0, 5, 30]),
+        "maxRestarts": draw.choice([3, 1000]),
+    }
+    types = {"Launcher": 1, "Worker": draw.randint(least, most)}
+    run_policy = {"cleanPodPolicy": draw.choice(["None", "Running", "All"])}
+    job = job_of(KINDS["MPIJob"], types, restart=draw.choice(["OnFailure", "Never"]), policy=policy, run_policy=run_policy)
+    if draw.random() < 0.4:
+        job["spec"]["mpiTransport"] = "SSH"
+    return job
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5])
+def test_a_launcher_can_go_on_through_every_change_of_its_hosts(seed: int) -> None:
+    """Seeds 0 and 3: a new server took the last host with the state off the list, for it knew nothing of the driver's assignments."""
+    play(seed, manifest=launched(random.Random(f"mpi {seed}")))
