@@ -1,4 +1,6 @@
-"""The connection to the rendezvous server: sends expectations, repeats them after a break, and receives worlds."""
+"""The connection to the rendezvous server, or to the etcds where jobs meet: sends expectations, repeats them after a break, and receives
+worlds.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -7,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from controller.acting.outbox import Listener, Outbox
+from controller.acting.outbox import AT_ONCE, Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
 from controller.watching.snapshot import World
 from elastic.api.job import Leaving, Rescale
@@ -22,13 +24,23 @@ class Server(Listener, Protocol):
 
 class RendezvousLink:
     def __init__(
-        self, server: Server, *, errors: tuple[type[Exception], ...], clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        server: Server,
+        *,
+        errors: tuple[type[Exception], ...],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        at_once: int = AT_ONCE,
     ) -> None:
         self.worlds: dict[str, World] = {}
         self._server = server
         self._clock = clock
         self._outbox = Outbox(
-            server, encode=lambda told: expectation(told, now=clock()), errors=errors, heard=self._was_heard, refused=self._was_refused
+            server,
+            encode=lambda told: expectation(told, now=clock()),
+            errors=errors,
+            heard=self._was_heard,
+            refused=self._was_refused,
+            at_once=at_once,
         )
         self._changed: Callable[[str], None] = lambda job_uid: None
 
@@ -62,6 +74,8 @@ class RendezvousLink:
         before = self.worlds.get(heard.job)
         if heard.forgotten:
             self.worlds.pop(heard.job, None)
+        elif heard.phase == wire.UNREACHED:
+            self.worlds[heard.job] = World(heard.generation, frozenset(), phase=heard.phase, trouble=heard.reason)
         elif heard.phase == wire.UNREADABLE:
             self.worlds[heard.job] = replace(before or World(0, frozenset()), trouble=heard.reason)
         else:

@@ -46,7 +46,9 @@ class Heard(Protocol):
 
 
 class Outbox:
-    """`heard`: see Heard. `refused` gets a job's uid and why the server and this controller do not understand each other."""
+    """`heard`: see Heard. `refused` gets a job's uid and why the server and this controller do not understand each other. `at_once`:
+    how many requests may be in flight.
+    """
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Outbox:
         errors: tuple[type[Exception], ...],
         heard: Heard,
         refused: Callable[[str, str], None],
+        at_once: int = AT_ONCE,
     ) -> None:
         self._server = server
         self._encode = encode
@@ -69,7 +72,7 @@ class Outbox:
         self._awaited: set[str] = set()
         self._senders: dict[str, asyncio.Task[None]] = {}
         self._failing: set[str] = set()
-        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._gate = asyncio.Semaphore(at_once)
         self._starts, self._again = 0, asyncio.Event()
 
     def __contains__(self, job_uid: str) -> bool:
@@ -168,15 +171,13 @@ class Outbox:
         """Logs once until all succeed again: if one expectation cannot be sent, mostly none can."""
         level = logging.DEBUG if self._failing or is_lapse(error) else logging.WARNING
         self._failing.add(job_uid)
-        log.log(
-            level, "the expectation could not be sent to the rendezvous server; trying again", extra={"uid": job_uid, "error": str(error)}
-        )
+        log.log(level, "an expectation could not be delivered; trying again", extra={"uid": job_uid, "error": str(error)})
 
     def _report_success(self, job_uid: str) -> None:
         if job_uid in self._failing:
             self._failing.discard(job_uid)
             if not self._failing:
-                log.info("the expectation was sent to the rendezvous server", extra={"uid": job_uid})
+                log.info("the expectations were delivered", extra={"uid": job_uid})
 
 
 def _log_what_broke(sender: "asyncio.Task[None]") -> None:

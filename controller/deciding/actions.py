@@ -10,6 +10,7 @@ from typing import Any
 from elastic.api.book import Charge
 from elastic.api.job import JobStatus, Leaving
 from elastic.api.words import Cause
+from elastic.etcd.place import Place
 from elastic.kube.resources import Object, Resource
 from elastic.membership.hosts import HostFacts
 from elastic.membership.wire import Restart
@@ -118,6 +119,8 @@ class SetExpectation:
     hosts: HostFacts | None = None
     """Of a job whose launcher starts the workers."""
     newcomers: tuple[str, ...] = ()
+    place: Place | None = None
+    """Of a job that meets in an etcd: it is written there, and not sent to the rendezvous server."""
 
 
 @dataclass(frozen=True, slots=True)

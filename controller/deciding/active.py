@@ -28,7 +28,7 @@ from controller.deciding.objects.hpa import autoscaler, left_out
 from controller.deciding.objects.pdb import disruption_budget
 from controller.deciding.objects.pods import pod_for
 from controller.deciding.objects.services import services
-from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, host_list, readiness, worker_library, world_status
+from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, etcd, host_list, readiness, worker_library, world_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, loss_backoff, pod_revision
 from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
@@ -70,14 +70,14 @@ def keep_running(view: JobView) -> Plan:
 def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lost: Sequence[Verdict]) -> ElasticStatus:
     """The status with what its rendezvous, or the group that restarts as a whole, has become."""
     match view.backend:
-        case RendezvousBackend.OURS:
+        case RendezvousBackend.OURS | RendezvousBackend.ETCD if view.sees_members:
             return world_status.recorded(view, elastic, leaving=replicas.leaving)
         case RendezvousBackend.HOSTS:
             return host_list.recorded(view, elastic, leaving=replicas.leaving)
         case RendezvousBackend.STORE:
             return c10d_recovery.with_c10d_world(view, elastic, replicas.surplus)
         case RendezvousBackend.ETCD:
-            return replace(elastic, backend=view.backend.value)
+            return replace(elastic, backend=view.backend.value, leaving=tuple(departures.still_leaving(view, elastic.leaving)))
         case RendezvousBackend.NONE if view.restarts_as_a_whole:
             return gang_restart.with_gang_restart(view, elastic, next((v for v in lost if not v.is_refused), None))
     return elastic
@@ -129,7 +129,12 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     job, now = view.job, view.snapshot.now
     status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
     is_active = not is_apart and is_running(job, view.counts)
-    pause = creation_backoff.in_words(view.status, view.snapshot) + gang_restart.pause_in_words(view) + worker_library.wait_in_words(view)
+    pause = (
+        creation_backoff.in_words(view.status, view.snapshot)
+        + gang_restart.pause_in_words(view)
+        + worker_library.wait_in_words(view)
+        + etcd.wait_in_words(view)
+    )
     remarks = in_words(job, view.snapshot) + pause
     waits = shortage(job, view.counts) if compat.says_that_workers_are_missing(view.snapshot.settings) else ""
     if is_active and not waits:

@@ -14,6 +14,8 @@ class Rendezvous:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     rendezvous: Rendezvous | None = None
+    etcd: tuple[str, ...] = ()
+    """The members of the installation's etcd, HOST:PORT as pods reach them; it has a certificate of the installation's CA."""
     worker_image: str = "elastic-worker:latest"
     strict: bool = False
     """Make upstream's exact objects."""

@@ -37,10 +37,8 @@ class PyTorch(Framework):
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         job, backend = view.job, view.backend
         pod = with_environment(pod, environment(job, replica, backend=backend))
-        if backend is RendezvousBackend.OURS:
+        if backend.needs_library:
             return readiness.gated(view, worker_library.delivered(view, pod, replica.index))
-        if backend is RendezvousBackend.ETCD:
-            return worker_library.delivered(view, pod, replica.index)
         if backend is RendezvousBackend.STORE:
             return with_missing(pod, c10d_store.environment(job), only=job.kind.container)
         if MASTER in job.replicas and replica.type == WORKER:

@@ -26,6 +26,15 @@ log = logging.getLogger("controller")
 @click.option("--installation", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Folder with server.key and ca.crt.")
 @click.option("--rendezvous-url", default="", help="Where this process reaches the rendezvous server.")
 @click.option("--rendezvous-endpoint", default="", metavar="HOST:PORT", help="Where pods reach the rendezvous server.")
+@click.option("--etcd-endpoint", default="", metavar="HOST:PORT,...", help="The installation's etcd as pods reach it; its members.")
+@click.option("--etcd-url", default="", metavar="HOST:PORT,...", help="Where this process reaches it. Default: --etcd-endpoint.")
+@click.option(
+    "--follow-user-etcd/--no-follow-user-etcd",
+    "follows_user_etcd",
+    default=True,
+    show_default=True,
+    help="Connect to the etcd that a job names in rdzvHost; without, its pods are counted.",
+)
 @click.option(
     "--worker-image",
     default="elastic-worker:latest",

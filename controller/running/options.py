@@ -17,6 +17,9 @@ class Options:
     installation: Path | None
     rendezvous_url: str
     rendezvous_endpoint: str
+    etcd_endpoint: str
+    etcd_url: str
+    follows_user_etcd: bool
     worker_image: str
     gang_scheduler: str
     cluster_domain: str
@@ -47,6 +50,7 @@ def mistakes(options: Options) -> Iterator[str]:
     yield from _kinds(options)
     yield from _namespaces(options)
     yield from _rendezvous(options)
+    yield from _etcd(options)
     yield from _ports(options)
     name = options.gang_scheduler
     if name and not all(map(DNS_1123.match, name.split("."))):
@@ -86,6 +90,18 @@ def _rendezvous(options: Options) -> Iterator[str]:
     found = ENDPOINT.match(options.rendezvous_endpoint)
     if options.rendezvous_endpoint and (found is None or not 0 < int(found[2]) <= HIGHEST_PORT):
         yield f"--rendezvous-endpoint is {options.rendezvous_endpoint!r} but must be HOST:PORT"
+
+
+def _etcd(options: Options) -> Iterator[str]:
+    for flag, words in (("--etcd-endpoint", options.etcd_endpoint), ("--etcd-url", options.etcd_url)):
+        for member in words.split(",") if words else ():
+            found = ENDPOINT.match(member.strip())
+            if found is None or not 0 < int(found[2]) <= HIGHEST_PORT:
+                yield f"{flag} is {words!r} but must be HOST:PORT, several with commas between them"
+    if options.etcd_endpoint and options.installation is None:
+        yield "--etcd-endpoint alone is not enough; give --installation as well"
+    if options.etcd_url and not options.etcd_endpoint:
+        yield "--etcd-url is given without --etcd-endpoint, by which pods reach that etcd"
 
 
 def _ports(options: Options) -> Iterator[str]:

@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
 from controller.acting.fenced_link import FencedServer
-from controller.acting.link import RendezvousLink
+from controller.acting.link import RendezvousLink, Server
+from controller.acting.links import ETCD_AT_ONCE, Links
 from controller.deciding.settings import Rendezvous, Settings
 from controller.running.metrics import Metrics
 from controller.running.options import Options
@@ -23,11 +24,16 @@ from controller.running.reconcile import Reconciler
 from controller.watching.keys import Key
 from controller.watching.kopf_watch import KopfWatch
 from controller.watching.observe import Observer, resources_of
-from controller.watching.secrets import Secrets
+from controller.watching.secrets import Secrets, data_of
+from elastic.etcd.store import Away, Refused
+from elastic.etcd.thread import EtcdThread
+from elastic.etcd.visits import Own
 from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import SECRETS
 from elastic.membership.client import RendezvousClient, RendezvousError
 from elastic.membership.protocol import UnknownVersion
-from elastic.membership.tokens import BadKey, control_token, job_token, load_keys
+from elastic.membership.tokens import BadKey, Role, control_token, job_token, load_keys
 from elastic.runtime.election import Election, Terms
 from elastic.runtime.fence import FencedWriter
 from elastic.runtime.process import Parts, write_ready
@@ -69,7 +75,7 @@ class Process:
         """Works until stopped; raises when a part ends by itself, because all parts are needed."""
         options = self._options
         client = self._client()
-        link = self._link(client) if client is not None else None
+        link = self._links(client) if client is not None else None
         jobs = KopfWatch(self._kube, self._observer.jobs, namespace=options.namespace)
         reconciler = self._reconciler(link)
         async with serving(
@@ -96,17 +102,40 @@ class Process:
                 if client is not None:
                     await client.close()
 
-    def _applier(self, link: RendezvousLink | None) -> Applier:
+    def _applier(self, link: Links | None) -> Applier:
         if self._election is None:
             return Applier(self._kube, EventRecorder(self._kube), link)
         kube = FencedWriter(self._kube, self._election.left_s)
         return Applier(kube, EventRecorder(kube), link)
 
-    def _link(self, client: RendezvousClient) -> RendezvousLink:
-        server = client if self._election is None else FencedServer(client, self._election.left_s)
-        return RendezvousLink(server, errors=(RendezvousError, UnknownVersion))
+    def _links(self, client: RendezvousClient) -> Links:
+        thread = EtcdThread(
+            token_for=lambda uid: job_token(self._key, uid),
+            read_secret=self._read_secret,
+            own=self._own_etcd(),
+            follows_others=self._options.follows_user_etcd,
+        )
+        server = RendezvousLink(self._fenced(client), errors=(RendezvousError, UnknownVersion))
+        etcd = RendezvousLink(self._fenced(thread), errors=(Away, Refused), at_once=ETCD_AT_ONCE)
+        return Links(server, etcd, thread)
 
-    def _reconciler(self, link: RendezvousLink | None) -> Reconciler:
+    def _fenced(self, server: Server) -> Server:
+        return server if self._election is None else FencedServer(server, self._election.left_s)
+
+    def _own_etcd(self) -> Own | None:
+        reach = self._options.etcd_url or self._options.etcd_endpoint
+        if not reach:
+            return None
+        return Own(endpoints=members_of(reach), ca=self._ca, password_for=lambda uid: job_token(self._key, uid, Role.ETCD))
+
+    async def _read_secret(self, namespace: str, name: str) -> dict[str, str]:
+        """The login that a job's user has put there for its etcd."""
+        try:
+            return data_of(await self._kube.get(SECRETS, name, namespace=namespace))
+        except KubeError as error:
+            raise Refused(f"Secret {name} cannot be read: {error.message}") from None
+
+    def _reconciler(self, link: Links | None) -> Reconciler:
         return Reconciler(
             self._observer,
             self._applier(link),
@@ -148,6 +177,7 @@ class Process:
         rendezvous = Rendezvous(endpoint=options.rendezvous_endpoint, ca=self._ca) if options.rendezvous_url else None
         return Settings(
             rendezvous=rendezvous,
+            etcd=members_of(options.etcd_endpoint),
             worker_image=options.worker_image,
             strict=options.compat == "strict",
             gang_scheduler=options.gang_scheduler,
@@ -217,6 +247,11 @@ def _door(kube: Kube, options: Options) -> "Door | None":
             raise taken("--webhook-port", options.webhook_port, error) from error
     place = Place(namespace=options.lease_namespace, name=options.webhook_name)
     return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
+
+
+def members_of(words: str) -> tuple[str, ...]:
+    """HOST:PORT of each member of an etcd."""
+    return tuple(member.strip() for member in words.split(",") if member.strip())
 
 
 def _installation(folder: Path) -> tuple[bytes, str]:

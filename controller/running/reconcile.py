@@ -291,6 +291,7 @@ class Reconciler:
             world=self._worlds.get(uid),
             token=self._token_for(uid, Role.AGENT),
             launcher_token=self._token_for(uid, Role.LAUNCHER),
+            etcd_password=self._token_for(uid, Role.ETCD),
             term=self.term,
         )
         snapshot = replace(snapshot, owned=(*snapshot.owned, *self._secrets.of(key, uid)), not_created=self._not_created.get(key, ()))

@@ -175,6 +175,7 @@ class Observer:
         world: World | None = None,
         token: str = "",
         launcher_token: str = "",
+        etcd_password: str = "",
         term: int = 0,
     ) -> Snapshot:
         uid = job["metadata"]["uid"]
@@ -198,6 +199,7 @@ class Observer:
             world=world,
             token=token,
             launcher_token=launcher_token,
+            etcd_password=etcd_password,
             term=term,
         )
 

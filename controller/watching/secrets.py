@@ -2,6 +2,8 @@
 One is read when this process first misses it, and again before pods are made or where one waits for it; in between it is as it was.
 """
 
+import base64
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -47,6 +49,15 @@ class Secrets:
                     raise
                 self._known.get(key, {}).pop(name, None)
         return self.of(key, uid) != before
+
+
+def data_of(secret: Object) -> dict[str, str]:
+    """What a Secret holds, as text; what is no text is left out."""
+    held = {}
+    for key, value in (secret.get("data") or {}).items():
+        with contextlib.suppress(ValueError):
+            held[key] = base64.b64decode(value).decode()
+    return held
 
 
 def _missed(job: Object, planned: Plan) -> Iterator[str]:

@@ -228,6 +228,8 @@ class Snapshot:
     """By which the rendezvous server knows the job's workers."""
     launcher_token: str = ""
     """By which it knows the job's launcher."""
+    etcd_password: str = ""
+    """Of the job's user in the installation's etcd."""
     term: int = 0
     fresh_keys: KeyPair | None = None
     """Made beforehand for a job that needs a key pair and has none yet."""

@@ -14,14 +14,14 @@ _RENDEZVOUS_FLAG = re.compile(r"^--rdzv[-_](backend|endpoint|id|conf)(=|$)|^--st
 
 
 def wanted_backend(job: Job) -> RdzvBackend | None:
-    """ELASTIC (the rendezvous server), ETCD (the user's, by our library) or C10D (a store pod of the job); None where the user chose how
+    """ELASTIC (the rendezvous server), ETCD (by our library) or C10D (a store pod of the job); None where the user chose how
     workers meet, or they need not.
     """
     policy = job.elastic
     if policy is None or [*job.replicas] != [WORKER] or policy.standalone or is_chosen_by_command(job):
         return None
     if policy.rdzv_backend in ETCDS:
-        return RdzvBackend.ETCD if policy.rdzv_host and not obstacle_to_library(job) else None
+        return None if obstacle_to_library(job) else RdzvBackend.ETCD
     if policy.rdzv_host:
         return None
     return RdzvBackend.C10D if policy.rdzv_backend is RdzvBackend.C10D or obstacle_to_library(job) else RdzvBackend.ELASTIC

@@ -11,6 +11,8 @@ from elastic.local.files import write_private
 
 SERVICE = "elastic-rendezvous.elastic-system.svc"
 """The name by which pods find the rendezvous server."""
+ETCD_SERVICE = "elastic-etcd.elastic-system.svc"
+"""The name by which pods find the installation's etcd."""
 
 
 def ensure_installation(folder: Path, *, addresses: tuple[str, ...]) -> None:
@@ -20,7 +22,7 @@ def ensure_installation(folder: Path, *, addresses: tuple[str, ...]) -> None:
     if not key.exists():
         write_private(key, secrets.token_hex(32).encode())
     ca = _ca(folder)
-    names = (SERVICE, "localhost", "127.0.0.1", *addresses)
+    names = (SERVICE, ETCD_SERVICE, "localhost", "127.0.0.1", *addresses)
     certificate = folder / "tls.crt"
     if certificate.exists() and certificates.covers(certificate.read_bytes(), names):
         return

@@ -25,8 +25,10 @@ import msgspec
 from elastic.kube import connect
 from elastic.kube.access import AccessError, from_kubeconfig
 from elastic.kube.errors import KubeError
+from elastic.local import etcd
 from elastic.local.agent.roster import NODE_GRACE_S, node_name
 from elastic.local.children import Child, ChildFailed
+from elastic.local.etcd.activation import start_when_called
 from elastic.local.files import ClusterState, FolderError, Layout, is_alive, take_folder, write_private
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
@@ -182,7 +184,7 @@ class Supervisor:
 
     async def _start_control_plane(self, kube: Kube) -> None:
         from elastic.local.accounts import CONTROLLER, RENDEZVOUS, Accounts
-        from elastic.local.installation import SERVICE, ensure_installation
+        from elastic.local.installation import ETCD_SERVICE, SERVICE, ensure_installation
 
         folder = self._layout.installation
         ensure_installation(folder, addresses=self._addresses())
@@ -193,11 +195,33 @@ class Supervisor:
         await self._start("rendezvous", "rendezvous.main", [*given, str(accounts.kubeconfig(RENDEZVOUS))])
         port = self._ports["rendezvous"]
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-endpoint", f"{SERVICE}:{port}"]
+        if etcd_port := self._offer_etcd(folder):
+            reach += ["--etcd-endpoint", f"{ETCD_SERVICE}:{etcd_port}", "--etcd-url", f"{HOST}:{etcd_port}"]
         signals = ["--signals", str(self._layout.signals)] if self._layout.signals.exists() else []
         controller = self._child("controller", "controller.running.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach, *signals])
         if not self._options.join:
             await self._open_door(kube, controller)
         await self._begin(self._waiting(controller))
+
+    def _offer_etcd(self, installation: Path) -> int:
+        """The port of an etcd that starts when the first job that meets there makes the controller connect; 0 where none is installed."""
+        program = etcd.program()
+        if program is None:
+            return 0
+        listening = self._listening("etcd")
+        arguments = ["--program", str(program), "--folder", str(self._layout.root / "etcd"), "--installation", str(installation)]
+        arguments += ["--port", str(self._free_port("etcd-member")), "--peer-port", str(self._free_port("etcd-peer"))]
+        child = self._waiting(self._with_sockets(self._child("etcd", "elastic.local.etcd", arguments), listening))
+        self._children.append(child)
+        self._keepers.append(asyncio.create_task(start_when_called(listening, child), name="etcd"))
+        return self._ports["etcd"]
+
+    def _free_port(self, name: str) -> int:
+        """A port for a program that opens its sockets itself; the same over restarts."""
+        opened = self._opened(name)
+        opened.close()
+        self._sockets.remove(opened)
+        return self._ports[name]
 
     async def _open_door(self, kube: Kube, controller: Child) -> None:
         """Lets our API server ask the controller about jobs; one that we joined may be far away."""
@@ -220,15 +244,21 @@ class Supervisor:
         return (self._gateway,) if self._gateway else ()
 
     async def _start(self, name: str, module: str, arguments: list[str], *, port: int = 0) -> None:
-        """A server, on a socket of the host's loopback and one at the same port where pods are. The port stays over restarts."""
+        child = self._with_sockets(self._child(name, module, arguments), self._listening(name, port=port))
+        await self._begin(self._waiting(child))
+
+    def _listening(self, name: str, *, port: int = 0) -> list[socket.socket]:
+        """A server's socket on the host's loopback, and one at the same port where pods are. The port stays over restarts."""
         outside = self._opened(name, port=port)
         inside = [listen_inside(self._layout.root, self._ports[name])] if self._gateway not in ("", HOST) else []
         self._sockets += inside
-        child = self._child(name, module, arguments)
-        listening = [server.fileno() for server in (outside, *inside)]
-        child.fds = [*child.fds, *listening]
-        child.arguments = [*child.arguments, *(word for fd in listening for word in ("--listen-fd", str(fd)))]
-        await self._begin(self._waiting(child))
+        return [outside, *inside]
+
+    def _with_sockets(self, child: Child, listening: list[socket.socket]) -> Child:
+        numbers = [server.fileno() for server in listening]
+        child.fds = [*child.fds, *numbers]
+        child.arguments = [*child.arguments, *(word for fd in numbers for word in ("--listen-fd", str(fd)))]
+        return child
 
     def _child(self, name: str, module: str, arguments: list[str]) -> Child:
         return Child(name=name, module=module, arguments=arguments, log=self._layout.log(name), started=self._note, fds=[self._lock])

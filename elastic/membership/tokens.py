@@ -19,6 +19,7 @@ class Role(StrEnum):
     AGENT = "agent"  # join, and report, as any member of its job
     LAUNCHER = "launcher"  # read its job's hosts, and report as its job's launcher; neither join nor report as a member
     AUTOSCALER = "autoscaler"  # read the progress of every job, and nothing else
+    ETCD = "etcd"  # log in to the installation's etcd, as the job's user; for no job as its administrator
     CONTROL = "control"  # send expectations of every job, and read every world
 
 

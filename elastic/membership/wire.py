@@ -255,7 +255,7 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     forgotten: bool = False
 
 
-UNREADABLE = "unreadable"
+UNREADABLE, UNREACHED = "unreadable", "unreached"
 
 
 def unreadable(job: str, why: str) -> World:

@@ -9,7 +9,7 @@ import dataclasses
 import typing
 
 from elastic_worker.etcd.group import Group, Rules, Standing, listed
-from elastic_worker.etcd.records import MEMBERS, Records, Round, Seat, World, clipped
+from elastic_worker.etcd.records import MEMBERS, MOST_ENDS, End, Records, Round, Seat, World, clipped
 
 MOST_DELETED = 16
 """Records of members that have left, deleted with one write; etcd allows 128 comparisons in a transaction."""
@@ -259,14 +259,17 @@ def _is_done(group: Group, waits: Waits) -> bool:
 
 
 def _seal(group: Group, over: Round, by_rank: typing.Tuple[str, ...]) -> Write:
-    restarts, closed = _charged(group)
+    ends = _ends(group)
+    restarts, closed = _charged(group, ends)
     generation = group.next_generation()
     present = group.records.members
     seats = tuple(Seat(name, present[name].record.incarnation) for name in by_rank)
     reason = "{}; {} {}".format(over.reason, len(seats), "member" if len(seats) == 1 else "members")
-    world = World(generation, seats, present[by_rank[0]].record.store, clipped(reason), over.cause, restarts)
+    kept = (*(group.world.ends if group.world is not None else ()), *ends)[-MOST_ENDS:]
+    world = World(generation, seats, present[by_rank[0]].record.store, clipped(reason), over.cause, restarts, ends=kept)
     if closed and group.world is not None:
-        world = dataclasses.replace(group.world, restarts=restarts, round=None, closed=clipped("{}, and {}".format(over.reason, closed)))
+        words = clipped("{}, and {}".format(over.reason, closed))
+        world = dataclasses.replace(group.world, restarts=restarts, ends=kept, round=None, closed=words)
     left = sorted(name for name, member in present.items() if member.record.left and name not in by_rank)
     return Write(
         world,
@@ -278,30 +281,34 @@ def _seal(group: Group, over: Round, by_rank: typing.Tuple[str, ...]) -> Write:
 # --- what a restart is charged to
 
 
-def _charged(group: Group) -> typing.Tuple[typing.Dict[str, int], str]:
+def _charged(group: Group, ends: typing.Sequence[End]) -> typing.Tuple[typing.Dict[str, int], str]:
     """The job's restarts with those that ended the current world, and which part of the budget that uses up."""
     if group.world is None:
-        return {}, ""
+        return dict(group.expected.restarts) if group.expected is not None else {}, ""
     counts = dict(group.world.restarts)
-    for cause in _causes(group):
-        counts[cause] = counts.get(cause, 0) + 1
+    for end in ends:
+        counts[end.cause] = counts.get(end.cause, 0) + 1
     limit = group.rules.max_restarts
     is_spent = limit is not None and counts.get(USER, 0) > limit
     return counts, "all {} restarts that max_restarts allows are used up".format(limit) if is_spent else ""
 
 
-def _causes(group: Group) -> typing.List[str]:
+def _ends(group: Group) -> typing.List[End]:
     """What ended the current world, seat by seat. The first failed worker is the cause, the others failed with it; where a member was
     lost, or the world was being left, or somebody had finished, it was none of them.
     """
-    assert group.world is not None
+    world = group.world
+    if world is None:
+        return []
     lost = [name for name in group.those(Standing.GONE) if group.failure(name) is None]
-    lost += [name for name in group.those(Standing.BACK) if group.members[name].trouble and group.failure(name) is None]
-    causes = [group.leaving(name) or DISRUPTION for name in lost]
-    if group.world.round is not None:
-        return causes
-    is_collateral = bool(lost) or group.has_finished
-    return causes + [COLLATERAL if is_collateral or place else USER for place, _ in enumerate(group.failed())]
+    troubled = [name for name in group.those(Standing.BACK) if group.members[name].trouble and group.failure(name) is None]
+    causes = [(name, group.leaving(name) or DISRUPTION) for name in (*lost, *troubled)]
+    if world.round is None:
+        is_collateral = bool(causes) or group.has_finished
+        failed = [(name, COLLATERAL if is_collateral or place else USER) for place, name in enumerate(group.failed())]
+        causes += failed
+    seats = {seat.name: seat.incarnation for seat in world.seats}
+    return [End(world.generation, name, seats[name], cause, is_lost=name in lost) for name, cause in causes]
 
 
 # --- what one member sees

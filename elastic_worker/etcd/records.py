@@ -22,6 +22,8 @@ MEMBERS = "members/"
 MOST_MEMBERS = 8192
 LONGEST_RECORD = 1024 * 1024
 LONGEST_WORDS = 1024
+MOST_ENDS = 128
+"""Ends of members in former worlds that the record of the newest world keeps, for a controller that was away."""
 MOST_GENERATIONS = 2**52
 MOST_RESTARTS = 10**9
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
@@ -76,6 +78,17 @@ class Seat:
 
 
 @dataclasses.dataclass(frozen=True)
+class End:
+    """A member ended the world of this generation, or ended with it. is_lost: its record was gone, so that the cause is a guess."""
+
+    generation: int
+    name: str
+    incarnation: str
+    cause: str
+    is_lost: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Round:
     """Why the members of this world are asked back to the barrier."""
 
@@ -85,7 +98,7 @@ class Round:
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """The newest world. restarts: of the job until then, by cause. closed: why no other follows."""
+    """The newest world. restarts: of the job until then, by cause. ends: the newest of these, one by one. closed: why no other follows."""
 
     generation: int
     seats: typing.Tuple[Seat, ...]
@@ -95,6 +108,7 @@ class World:
     restarts: typing.Mapping[str, int] = dataclasses.field(default_factory=dict)
     round: typing.Optional[Round] = None
     closed: str = ""
+    ends: typing.Tuple[End, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +123,8 @@ class Leaving:
 class Expected:
     """What a controller says. pending: members that cannot be there yet. finished: members whose pods have ended with 0.
 
-    floor: no world may be numbered below it. max_restarts: None for no limit.
+    floor: no world may be numbered below it. max_restarts: None for no limit. restarts: those with which the
+    first world here begins. term: orders the controllers that write this record.
     """
 
     members: typing.Tuple[str, ...]
@@ -122,7 +137,9 @@ class Expected:
     grace_s: float = 30.0
     floor: int = 0
     max_restarts: typing.Optional[int] = None
+    restarts: typing.Mapping[str, int] = dataclasses.field(default_factory=dict)
     closed: str = ""
+    term: int = 0
 
 
 Record = typing.Union[Member, World, Expected]
@@ -222,6 +239,7 @@ def _world(fields: "_Fields") -> World:
         reason=fields.words("reason"),
         cause=fields.words("cause"),
         restarts=fields.counts("restarts"),
+        ends=tuple(_end(end) for end in fields.inners("ends"))[-MOST_ENDS:],
         round=Round(round.words("reason"), round.words("cause")) if round is not None else None,
         closed=fields.words("closed"),
     )
@@ -242,7 +260,15 @@ def _expected(fields: "_Fields") -> Expected:
         grace_s=fields.seconds("grace_s"),
         floor=fields.generation("floor"),
         max_restarts=fields.integer("max_restarts", 0, MOST_RESTARTS),
+        restarts=fields.counts("restarts"),
         closed=fields.words("closed"),
+        term=fields.generation("term"),
+    )
+
+
+def _end(fields: "_Fields") -> End:
+    return End(
+        fields.generation("generation"), fields.name("name"), fields.plain("incarnation"), fields.words("cause"), fields.flag("is_lost")
     )
 
 
@@ -276,6 +302,12 @@ class _Fields:
         value = self._values.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
             raise self._wrong(name, "a number from {} to {}".format(least, most))
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self._values.get(name, False)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false")
         return value
 
     def generation(self, name: str) -> int:

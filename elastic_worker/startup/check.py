@@ -1,9 +1,11 @@
 """Checks whether an interpreter can load our rendezvous handler. The wrapper runs it with the interpreter that torchrun will use.
 
-Prints `own` if the image has elastic_worker installed, `ours` if the delivered copy is to be used, or the obstacle, with exit status 1.
+Prints `own` if the image has elastic_worker installed with the backend that the job uses, `ours` if the delivered copy is to be used, or
+the obstacle, with exit status 1.
 Very old interpreters must be able to parse this file, and it never imports torch.
 """
 
+import os
 import sys
 
 LEAST_PYTHON = (3, 9)
@@ -42,10 +44,11 @@ def verdict():
     if numbers(torch) < LEAST_TORCH:
         return False, "torch %s is installed, and the backend elastic needs at least %d.%d" % (torch, LEAST_TORCH[0], LEAST_TORCH[1])
     try:
-        metadata.version("elastic-training")
+        installed = metadata.distribution("elastic-training")
     except metadata.PackageNotFoundError:
         return True, "ours"
-    return True, "own"
+    backends = [entry.name for entry in installed.entry_points if entry.group == "torchrun.handlers"]
+    return True, "own" if os.environ.get("PET_RDZV_BACKEND", "elastic") in backends else "ours"
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ def wanted(name: str, extras: frozenset[str], found: set[str]) -> Iterator[str]:
 
 
 def installed_extra() -> frozenset[str]:
-    (chosen,) = re.findall(r'"\.\[(\w+)\]"', (ROOT / "deploy" / "Dockerfile").read_text())
-    return frozenset({chosen})
+    (chosen,) = re.findall(r'"\.\[([\w,]+)\]"', (ROOT / "deploy" / "Dockerfile").read_text())
+    return frozenset(chosen.split(","))
 
 
 def lacking() -> set[str]:

@@ -3,16 +3,21 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from job_builders import OURS, PLAIN, Cluster, elastic_job, pod_for, reasons, snapshot
 
+from controller.deciding.actions import SetExpectation
 from controller.deciding.rendezvous import etcd
-from controller.watching.snapshot import Phase
+from controller.watching.snapshot import IN_WORLD, Phase, World
 from elastic.api.job import Job
+from elastic.membership import wire
 from elastic_worker.agent import last_words
 from elastic_worker.etcd import settings
 from rendezvous import delivery
 
+UNREACHED = World(0, frozenset(), phase=wire.UNREACHED, trouble="it does not answer")
+WITH_ETCD = replace(OURS, etcd=("elastic-etcd:2379",))
 AT_ETCD = {"rdzvBackend": "etcd", "rdzvHost": "etcd-0.storage, etcd-1.storage:2380", "maxRestarts": 4}
 
 
@@ -36,6 +41,8 @@ def test_workers_get_the_library_and_meet_in_the_etcd() -> None:
     assert "ELASTIC_CA" not in variables
     made = pod_for(of_etcd(), "Worker", 0, snapshot(settings=OURS))
     assert made["spec"]["initContainers"][-1]["name"] == delivery.INIT_CONTAINER
+    assert made["spec"]["readinessGates"] == [{"conditionType": IN_WORLD}]
+    made = pod_for(of_etcd(), "Worker", 0, snapshot(settings=OURS, world=UNREACHED))
     assert "readinessGates" not in made["spec"], "nobody could say that a worker is in the world"
 
 
@@ -69,15 +76,22 @@ def test_the_jobs_own_secret_holds_the_token_alone() -> None:
     assert set(cluster.owned["Secret", "train-elastic"].raw["data"]) == {"token"}
 
 
-def test_the_job_runs_keeps_its_backend_and_no_server_hears_of_it() -> None:
-    cluster = Cluster(of_etcd(), settings=OURS)
+def expected(cluster: Cluster) -> SetExpectation:
+    return [word for word in cluster.told if isinstance(word, SetExpectation)][-1]
+
+
+def test_the_job_runs_keeps_its_backend_and_its_words_go_into_the_etcd() -> None:
+    cluster = Cluster(of_etcd(rdzvSecret="etcd-login"), settings=OURS)
     cluster.settle()
     cluster.run_all()
     cluster.settle()
     assert cluster.state() == "Running"
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.backend == "etcd"
-    assert cluster.told == []
+    place = expected(cluster).place
+    assert place is not None
+    assert (place.endpoints, place.prefix) == (("etcd-0.storage:2379", "etcd-1.storage:2380"), "/elastic-training/job-uid/")
+    assert (place.namespace, place.secret, place.is_tls, place.is_own) == ("team", "etcd-login", False, False)
     assert {one.group for one in cluster.pods.values()} == {"etcd"}
     cluster.delete("train-worker-1")
     cluster.settle()
@@ -137,7 +151,7 @@ def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d() -> None:
     [
         ({}, ""),
         ({"rdzvBackend": "etcd-v2"}, "elasticPolicy.rdzvBackend is etcd-v2: workers meet over etcd's v3 API, as with etcd"),
-        ({"rdzvHost": None}, "elasticPolicy.rdzvBackend is etcd and rdzvHost names no etcd; set rdzvHost and rdzvPort"),
+        ({"rdzvHost": None}, "elasticPolicy.rdzvBackend is etcd, rdzvHost names no etcd, and this installation has none: set rdzvHost"),
         ({"workerLibrary": "None"}, "torch's own handler is used, which needs python-etcd in the image"),
     ],
 )
@@ -154,3 +168,95 @@ def test_one_remark_says_what_users_must_know(policy: dict[str, Any], words: str
 def test_without_a_library_to_deliver_torchs_own_handler_is_used() -> None:
     variables = {entry["name"]: entry["value"] for entry in pod_for(of_etcd(), "Worker", 0, snapshot())["spec"]["containers"][0]["env"]}
     assert variables["PET_RDZV_BACKEND"] == "etcd"
+
+
+def of_own_etcd(**policy: Any) -> Job:
+    return elastic_job(3, elastic={"rdzvBackend": "etcd", "maxRestarts": 4} | policy)
+
+
+def test_without_a_host_the_pods_wait_for_the_user_that_the_installations_etcd_gets() -> None:
+    cluster = Cluster(of_own_etcd(), settings=WITH_ETCD)
+    cluster.settle()
+    assert cluster.names() == []
+    place = expected(cluster).place
+    assert place is not None
+    assert (place.job, place.endpoints, place.is_tls) == ("job-uid", ("elastic-etcd:2379",), True)
+    cluster.world = UNREACHED
+    cluster.settle()
+    assert cluster.names() == []
+    assert "for the installation's etcd: it does not answer" in cluster.job.status.conditions[-1].message
+    cluster.world = World(0, frozenset(), phase="empty")
+    cluster.settle()
+    assert len(cluster.pods) == 3
+    assert "installation's etcd" not in cluster.job.status.conditions[-1].message
+    cluster.run_all()
+    cluster.world = UNREACHED
+    cluster.delete("train-worker-1")
+    cluster.settle()
+    assert len(cluster.pods) == 3, "its user is there: pods go on being made while the etcd is away"
+
+
+def test_workers_log_in_to_the_installations_etcd_as_the_jobs_user() -> None:
+    policy = {"rdzvConf": [{"key": "etcd_prefix", "value": "/others"}, {"key": "lease_ttl", "value": "7"}]}
+    job, world = of_own_etcd(**policy), World(0, frozenset(), phase="empty")
+    made = pod_for(job, "Worker", 0, snapshot(settings=WITH_ETCD, world=world))
+    variables = {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in made["spec"]["containers"][0]["env"]}
+    assert variables["PET_RDZV_ENDPOINT"] == "https://elastic-etcd:2379"
+    assert variables["PET_RDZV_CONF"] == "max_restarts=4,grace=30,lease_ttl=7", "its prefix is the only one that its user may write to"
+    assert variables["ELASTIC_ETCD_USER"] == {"secretKeyRef": {"name": "train-elastic", "key": "user", "optional": True}}
+    cluster = Cluster(job, settings=WITH_ETCD)
+    cluster.world = world
+    cluster.settle()
+    assert set(cluster.owned["Secret", "train-elastic"].raw["data"]) == {"token", "ca.crt", "user", "password"}
+
+
+def scaled(cluster: Cluster, workers: int) -> None:
+    replicas = {**cluster.job.replicas, "Worker": msgspec.structs.replace(cluster.job.replicas["Worker"], replicas=workers)}
+    cluster.job = msgspec.structs.replace(cluster.job, replicas=replicas)
+
+
+def standing(*names: str, generation: int = 1, **fields: Any) -> World:
+    return World(generation, frozenset(names), phase="running", size=len(names), fruitless=0, **fields)
+
+
+def test_a_surplus_worker_leaves_the_world_before_its_pod_goes() -> None:
+    names = [f"train-worker-{index}" for index in range(3)]
+    cluster = Cluster(of_etcd(minReplicas=1), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.world = standing(*names)
+    cluster.settle()
+    scaled(cluster, 2)
+    cluster.settle()
+    assert cluster.names() == names
+    assert [leaving.member for leaving in expected(cluster).leaving] == ["train-worker-2"]
+    cluster.world = standing(*names[:2], generation=2)
+    cluster.settle()
+    assert cluster.names() == names[:2]
+
+
+def test_restarts_of_every_charged_cause_count_against_max_restarts() -> None:
+    """The agents know of failed workers only; that memory ran out, the controller sees."""
+    cluster = Cluster(of_etcd(maxRestarts=1), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    restarts = [wire.Restart(id=f"{number}.etcd/uid", generation=number, cause="outOfMemory", pod="uid") for number in (1, 2)]
+    cluster.world = standing(*cluster.names(), generation=3, unacknowledged_restarts=tuple(restarts))
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    assert "restarts are 2 but maxRestarts allows 1" in cluster.job.status.conditions[-1].message
+
+
+def test_an_etcd_that_the_controller_cannot_reach_is_said_once_and_pods_are_counted() -> None:
+    cluster = Cluster(of_etcd(minReplicas=1), settings=OURS)
+    cluster.world = UNREACHED
+    plans = cluster.settle()
+    cluster.run_all()
+    plans += cluster.settle()
+    assert "counts pods: it does not answer" in cluster.job.status.conditions[-1].message
+    assert {news.message for plan in plans for news in plan.news if news.reason == "WorldUnreadable"} == {
+        "The controller cannot follow the rendezvous in etcd, and counts pods: it does not answer"
+    }
+    scaled(cluster, 2)
+    cluster.settle()
+    assert len(cluster.pods) == 2

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +128,12 @@ class Image:
         path.write_text(text)
         path.chmod(0o755)
 
-    def install(self, name: str, version: str) -> None:
+    def install(self, name: str, version: str, *, backends: Sequence[str] = ()) -> None:
         information = self.site / f"{name.replace('-', '_')}-{version}.dist-info"
         information.mkdir()
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        entries = "".join(f"{backend} = elastic_worker.torchrun:register\n" for backend in backends)
+        (information / "entry_points.txt").write_text(f"[torchrun.handlers]\n{entries}")
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env = {
@@ -178,8 +181,14 @@ def test_an_image_without_torch_gives_up(image: Image) -> None:
 
 def test_an_image_that_brings_the_library_uses_its_own(image: Image) -> None:
     image.install("torch", "2.13.0")
-    image.install("elastic-training", "0.1.0")
+    image.install("elastic-training", "0.1.0", backends=("elastic",))
     assert image.run("torchrun").stdout == "ran \n"
+
+
+def test_a_library_in_the_image_that_lacks_the_jobs_backend_is_not_used(image: Image) -> None:
+    image.install("torch", "2.13.0")
+    image.install("elastic-training", "0.0.9", backends=("elastic",))
+    assert image.run("torchrun", PET_RDZV_BACKEND="elastic-etcd").stdout == f"ran {image.library}\n"
 
 
 def test_the_interpreter_of_torchrun_is_the_one_that_is_asked(image: Image) -> None:

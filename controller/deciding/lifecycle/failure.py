@@ -15,7 +15,6 @@ from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.counted_runs import Runs
 from controller.deciding.lifecycle.restart_accounting import uid_of
 from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
-from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import accounted
 from controller.deciding.status_room import with_counted
 from controller.frameworks import FRAMEWORKS
@@ -68,9 +67,8 @@ def _is_permanent(code: int | None) -> bool:
 
 def with_ends_counted(view: JobView) -> ElasticStatus:
     """The status with the ends of pods that this snapshot is the first to show, and with the date of each."""
-    is_ours = view.backend is RendezvousBackend.OURS
-    verdicts = accounted(view, view.verdicts) if is_ours else view.verdicts
-    status = _with_ends(view.job, view.status, verdicts, view.snapshot.pods, is_ours=is_ours)
+    verdicts = accounted(view, view.verdicts) if view.sees_members else view.verdicts
+    status = _with_ends(view.job, view.status, verdicts, view.snapshot.pods, is_ours=view.sees_members)
     return restart_accounting.dated(view.job, known=view.status.elastic or ElasticStatus(), new=status, now=view.snapshot.now)
 
 

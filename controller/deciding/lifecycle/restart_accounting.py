@@ -17,6 +17,9 @@ from elastic.api.job import ElasticPolicy, ElasticStatus, Job
 from elastic.api.words import Cause
 from elastic.membership import restart_log, window
 
+CHARGED = (Cause.USER.value, Cause.OUT_OF_MEMORY.value, Cause.HANG.value)
+"""What counts against maxRestarts, unless it has a limit of its own."""
+
 
 def budget_of(policy: ElasticPolicy) -> Budget:
     """As torchrun: without a number of its own, the first failure of the training program is the last, unless progress is the measure."""
@@ -91,6 +94,18 @@ def beyond_budget(job: Job, status: ElasticStatus, *, now: datetime) -> str:
         if used.get(cause.value, 0) > limit:
             return f"restarts by cause {cause.value} are {used[cause.value]}{within} but restartBudget allows {limit}"
     return ""
+
+
+def beyond_max_restarts(job: Job, status: ElasticStatus, *, now: datetime) -> str:
+    """Whether maxRestarts is used up, in words. Agents in an etcd see it too, but know neither of memory that ran out nor of a window."""
+    budget = budget_of(job.elastic) if job.elastic is not None else Budget()
+    used: Mapping[str, int] = status.restarts
+    if budget.window_s is not None:
+        used = window.counted(_dates(status), now=now.timestamp(), window_s=budget.window_s)
+    charged = sum(used.get(cause, 0) for cause in CHARGED if cause not in dict(budget.by_cause))
+    if budget.max_restarts is None or charged <= budget.max_restarts:
+        return ""
+    return f"restarts are {charged} but maxRestarts allows {budget.max_restarts}"
 
 
 def _window_s(job: Job) -> int | None:

@@ -51,7 +51,7 @@ def _at_work(view: JobView) -> Iterable[Pod]:
     job, snapshot, backend = view.job, view.snapshot, view.backend
     there = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.phase in (Phase.RUNNING, Phase.UNKNOWN)]
     world = snapshot.world
-    if backend is RendezvousBackend.OURS:
+    if view.sees_members:
         if world is None or world.phase != FINISHED:
             return there
         return [pod for pod in there if pod.name in world.members and not _is_down(_own(job, pod))]

@@ -74,7 +74,11 @@ def fail(view: JobView) -> Plan | None:
         return _noted(view, elastic, reason)
     if reason := etcd.closed(view):
         return _noted(view, elastic, reason)
-    spent = "" if view.backend is RendezvousBackend.OURS else restart_accounting.beyond_budget(job, elastic, now=snapshot.now)
+    if view.backend is RendezvousBackend.OURS:
+        return None  # its server holds the job to its budget
+    spent = restart_accounting.beyond_budget(job, elastic, now=snapshot.now)
+    if not spent and view.backend is RendezvousBackend.ETCD and view.sees_members:
+        spent = restart_accounting.beyond_max_restarts(job, elastic, now=snapshot.now)
     return _noted(view, elastic, spent) if spent else None
 
 

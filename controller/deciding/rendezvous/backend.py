@@ -21,7 +21,7 @@ class RendezvousBackend(Enum):
     HOSTS = "hosts"
     """Workers are started by the job's launcher, on the hosts that the rendezvous server lists."""
     ETCD = RdzvBackend.ETCD.value
-    """In the user's etcd, by the library's backend elastic-etcd. The controller does not look into it: it counts pods."""
+    """In the user's etcd or the installation's, by the library's backend elastic-etcd. The controller takes part where it reaches it."""
 
     @property
     def needs_library(self) -> bool:
@@ -44,5 +44,7 @@ def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:
         return RendezvousBackend.STORE if begun == RendezvousBackend.STORE.value else wanted
     asks_for_c10d = job.elastic is not None and job.elastic.rdzv_backend is RdzvBackend.C10D
     if not compat.has_our_rendezvous(settings) or (settings.rendezvous is None and not asks_for_c10d):
+        return RendezvousBackend.NONE
+    if wanted is RendezvousBackend.ETCD and not (job.elastic is not None and job.elastic.rdzv_host) and not settings.etcd:
         return RendezvousBackend.NONE
     return wanted

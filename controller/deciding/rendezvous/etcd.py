@@ -1,5 +1,5 @@
-"""What a job that meets in an etcd gets from its spec: endpoint, settings of the backend elastic-etcd, the user's Secret with the login.
-It says what users must know, and sees in a pod that its agents have closed the rendezvous. The controller does not read the etcd.
+"""What a job that meets in an etcd gets from its spec: endpoint, settings of the backend elastic-etcd, the user's Secret with the login,
+and the place where the controller takes part. It says what users must know, and sees in a pod that its agents have closed the rendezvous.
 """
 
 import re
@@ -8,30 +8,69 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import first_error, restart_accounting
 from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
 from controller.deciding.rendezvous.expectation import allowed_sizes
+from controller.deciding.replicas.creation_backoff import WAITS
 from controller.deciding.settings import Settings
 from elastic.api.job import Job
 from elastic.api.rendezvous_choice import ETCDS, obstacle_to_library
 from elastic.api.words import RdzvBackend
+from elastic.etcd.place import Place
 from rendezvous.delivery import has_closed
 
 DEFAULT_PORT = 2379
+PREFIX = "/elastic-training"
+INSTALL = (
+    "set rdzvHost and rdzvPort, or add deploy/components/etcd to the installation, or on a laptop install Debian's etcd-server "
+    "and start `elastic up` again"
+)
+OF_PLACE = ("etcd_prefix", "protocol", "cacert", "cert", "key")
+"""Settings that the installation's etcd decides."""
 
 
-def endpoint(job: Job) -> str:
+def is_own(job: Job) -> bool:
+    """Whether the job meets in the installation's etcd."""
+    return job.elastic is not None and job.elastic.rdzv_backend in ETCDS and not _members(job)
+
+
+def endpoint(job: Job, settings: Settings) -> str:
     """The members of the etcd, each with a port."""
     assert job.elastic is not None
+    if is_own(job):
+        return ",".join(f"https://{member}" for member in settings.etcd)
     port = job.elastic.rdzv_port or DEFAULT_PORT
-    members = [member.strip() for member in (job.elastic.rdzv_host or "").split(",") if member.strip()]
-    return ",".join(member if re.search(r":\d+$", member) else f"{member}:{port}" for member in members)
+    return ",".join(member if re.search(r":\d+$", member) else f"{member}:{port}" for member in _members(job))
+
+
+def _members(job: Job) -> list[str]:
+    host = job.elastic.rdzv_host if job.elastic is not None else None
+    return [member.strip() for member in (host or "").split(",") if member.strip()]
+
+
+def place(job: Job, settings: Settings) -> Place:
+    """Where the controller takes part."""
+    prefix, uid = f"{PREFIX}/{job.metadata.uid}/", job.metadata.uid
+    if is_own(job):
+        return Place(endpoints=settings.etcd, prefix=prefix, is_tls=True, job=uid)
+    chosen, named = dict(conf(job)), endpoint(job, settings).split(",")
+    return Place(
+        endpoints=tuple(member.rpartition("//")[2].rstrip("/") for member in named),
+        prefix=f"{chosen.get('etcd_prefix', PREFIX).rstrip('/')}/{uid}/",
+        is_tls=chosen.get("protocol") == "https" or named[0].startswith("https://"),
+        namespace=job.metadata.namespace,
+        secret=secret_name(job),
+    )
 
 
 def conf(job: Job) -> list[tuple[str, str]]:
     """The settings of torchrun's --rdzv-conf: the user's own, and the job's limits where they name none."""
     assert job.elastic is not None
     limit, sizes = restart_accounting.budget_of(job.elastic).max_restarts, allowed_sizes(job, most=job.most_workers)
-    ours = {"max_restarts": str(limit) if limit is not None else "", "allowed_sizes": ":".join(str(size) for size in sizes)}
+    is_dated = job.elastic.restart_budget is not None and job.elastic.restart_budget.window_seconds is not None
+    ours = {
+        "max_restarts": str(limit) if limit is not None and not is_dated else "",
+        "allowed_sizes": ":".join(str(size) for size in sizes),
+    }
     ours["grace"] = str(job.elastic.scale_in_grace_seconds)
-    chosen = {entry.key: entry.value for entry in job.elastic.rdzv_conf}
+    chosen = {entry.key: entry.value for entry in job.elastic.rdzv_conf if not (is_own(job) and entry.key in OF_PLACE)}
     return [(key, value) for key, value in (ours | chosen).items() if value]
 
 
@@ -52,6 +91,21 @@ def closed(view: JobView) -> str:
     return ""
 
 
+def awaits(view: JobView) -> bool:
+    """Whether the first pods wait: at the installation's etcd a job's agents need its user, whom the controller makes."""
+    job, world = view.job, view.snapshot.world
+    if view.backend is not RendezvousBackend.ETCD or not is_own(job) or view.snapshot.pods:
+        return False
+    return not view.snapshot.settings.etcd or world is None or not view.sees_members
+
+
+def wait_in_words(view: JobView) -> str:
+    """What the message of a condition goes on with while pods wait for the installation's etcd."""
+    if not awaits(view) or view.snapshot.world is None:
+        return ""
+    return f"{WAITS}for the installation's etcd: {view.snapshot.world.trouble}."
+
+
 def remark(job: Job, settings: Settings) -> str:
     """What users must know of a job that asks for an etcd; empty for other jobs."""
     policy = job.elastic
@@ -60,7 +114,7 @@ def remark(job: Job, settings: Settings) -> str:
     named = f"elasticPolicy.rdzvBackend is {policy.rdzv_backend.value}"
     if backend_in_use(job, settings) is RendezvousBackend.ETCD:
         return f"{named}: workers meet over etcd's v3 API, as with etcd" if policy.rdzv_backend is RdzvBackend.ETCD_V2 else ""
-    if not policy.rdzv_host:
-        return f"{named} and rdzvHost names no etcd; set rdzvHost and rdzvPort, or remove rdzvBackend to meet at the rendezvous server"
+    if not _members(job) and not settings.etcd:
+        return f"{named}, rdzvHost names no etcd, and this installation has none: {INSTALL}"
     why = obstacle_to_library(job) or "it began so, or this control plane delivers no library"
     return f"{named}: torch's own handler is used, which needs python-etcd in the image and the v2 interface of etcd, because {why}"

@@ -6,7 +6,7 @@ the next controller finds them. While a world re-forms, conditions stay as they 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -29,10 +29,11 @@ class Reason(StrEnum):
     SPARE = "SpareWorker"
     NOT_IN_WORLD = "NotInWorld"
     STARTED_ANEW = "StartedAnew"
+    WORLD_UNSEEN = "WorldUnseen"
 
     @property
     def is_met(self) -> bool:
-        return self in (Reason.STEP_REPORTED, Reason.WORLD_STANDS, Reason.SPARE)
+        return self in (Reason.STEP_REPORTED, Reason.WORLD_STANDS, Reason.SPARE, Reason.WORLD_UNSEEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Readiness:
 
 def is_gated(view: JobView) -> bool:
     """Do new workers get the readiness gate? At other rendezvous the controller does not see who is in the world."""
-    return view.backend is RendezvousBackend.OURS and compat.has_readiness_gates(view.snapshot.settings)
+    return view.sees_members and compat.has_readiness_gates(view.snapshot.settings)
 
 
 def gated(view: JobView, pod: Object) -> Object:
@@ -88,13 +89,28 @@ def of_workers(view: JobView, *, going: Sequence[Pod] = ()) -> Readiness:
     gone = {pod.uid for pod in going}
     snapshot = view.snapshot
     pods = [pod for pod in snapshot.pods if pod.in_world is not None and not (pod.is_over or pod.is_deleting or pod.uid in gone)]
-    if not pods or view.backend is not RendezvousBackend.OURS:
+    if not pods or not (view.sees_members or view.backend is RendezvousBackend.ETCD):
         return Readiness()
+    if not view.sees_members:
+        return Readiness(tuple(_change(pod, said, now=snapshot.now) for pod, said in _unseen(view, pods) if not _says(pod, said)))
     look = _Look(view.job, snapshot, snapshot.world or NO_WORLD)
     spares = {pod.uid for pod in look.spares(pods)}
     verdicts = [(pod, look.spare(pod) if pod.uid in spares else look.verdict(pod)) for pod in pods]
     changes = tuple(_change(pod, said, now=snapshot.now) for pod, said in verdicts if said is not None and not _says(pod, said))
     return Readiness(changes, look.next_moment(pods))
+
+
+def _unseen(view: JobView, pods: Sequence[Pod]) -> Iterator[tuple[Pod, WorkerReadiness]]:
+    """Workers whose etcd cannot be asked count as Ready once their container runs, as if they had no gate."""
+    for pod in pods:
+        run = running(pod, view.job)
+        if run is not None and not _is_met(pod):
+            yield pod, WorkerReadiness(Reason.WORLD_UNSEEN, "The controller does not reach the etcd where the workers meet", Holder(run))
+
+
+def running(pod: Pod, job: Job) -> int | None:
+    """Which run of the training container runs now."""
+    return next((c.restarts for c in pod.containers if c.name == job.kind.container and c.is_running), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +219,7 @@ class _Look:
         return self.world.incarnations.get(pod.name, "").partition("/")[2]
 
     def _run(self, pod: Pod) -> int | None:
-        """Which run of the training container runs now."""
-        return next((c.restarts for c in pod.containers if c.name == self.job.kind.container and c.is_running), None)
+        return running(pod, self.job)
 
 
 def _is_met(pod: Pod) -> bool:

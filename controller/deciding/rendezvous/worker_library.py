@@ -18,7 +18,8 @@ from controller.watching.snapshot import Pod
 from elastic.api.job import ElasticStatus, Job, Object
 from elastic.api.rendezvous_choice import obstacle_to_library
 from elastic.api.words import RdzvBackend
-from rendezvous.delivery import CA_KEY, ETCD_BACKEND, INIT_CONTAINER, TOKEN_KEY, Delivery, deliver, is_undeliverable
+from elastic.etcd.place import user_of
+from rendezvous.delivery import CA_KEY, ETCD_BACKEND, ETCD_LOGIN, INIT_CONTAINER, TOKEN_KEY, Delivery, deliver, is_undeliverable
 
 LAUNCHER_TOKEN_KEY = "launcher-token"
 
@@ -36,8 +37,13 @@ def secret(view: JobView) -> Iterator[Object]:
         return
     is_launchers = view.backend is RendezvousBackend.HOSTS
     data = {LAUNCHER_TOKEN_KEY: view.snapshot.launcher_token} if is_launchers else {TOKEN_KEY: view.snapshot.token}
-    if view.backend is not RendezvousBackend.ETCD:
+    if view.backend is not RendezvousBackend.ETCD or etcd.is_own(job):
         data[CA_KEY] = rendezvous.ca
+    if view.backend is RendezvousBackend.ETCD and etcd.is_own(job):
+        data |= {
+            ETCD_LOGIN["ELASTIC_ETCD_USER"]: user_of(job.metadata.uid),
+            ETCD_LOGIN["ELASTIC_ETCD_PASSWORD"]: view.snapshot.etcd_password,
+        }
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
     yield {"apiVersion": "v1", "kind": "Secret", "metadata": owned_metadata(job, secret_name(job)), "type": "Opaque", "data": encoded}
 
@@ -55,7 +61,8 @@ def delivered(view: JobView, pod: Object, index: int) -> Object:
         container=job.kind.container,
     )
     if view.backend is RendezvousBackend.ETCD:
-        delivery = replace(delivery, backend=ETCD_BACKEND, endpoint=etcd.endpoint(job), etcd_secret=etcd.secret_name(job))
+        login = secret_name(job) if etcd.is_own(job) else etcd.secret_name(job)
+        delivery = replace(delivery, backend=ETCD_BACKEND, endpoint=etcd.endpoint(job, settings), etcd_secret=login)
     return deliver(pod, delivery)
 
 

@@ -1,4 +1,6 @@
-"""Writes into a job's status what the rendezvous server says of its world: restarts, generation, size and the newest rescale."""
+"""Writes into a job's status what the rendezvous server, or the agents in an etcd, say of its world: restarts, generation, size and the
+newest rescale.
+"""
 
 from collections.abc import Sequence
 
@@ -7,10 +9,8 @@ from msgspec.structs import replace
 from controller.deciding.actions import Plan
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
-from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import Snapshot, World
 from elastic.api.job import ElasticStatus, Leaving
-from elastic.api.words import RdzvBackend
 
 FORMED = "running"
 """The phase of a world whose members work; in any other one, who leaves may still be saving its state."""
@@ -20,14 +20,14 @@ FINISHED = "finished"
 
 def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:
     """The status with all that the rendezvous server says."""
-    new = _with_world(known, view.snapshot, leaving)
+    new = _with_world(replace(known, backend=view.backend.value), view.snapshot, leaving)
     return restart_accounting.dated(view.job, known=known, new=new, now=view.snapshot.now)
 
 
 def record_restarts(view: JobView) -> Plan | None:
     """Writes down the restarts that only the rendezvous server knows, before it forgets the job."""
     known = view.status.elastic or ElasticStatus()
-    if view.backend is not RendezvousBackend.OURS:
+    if not view.sees_members:
         return None
     if view.snapshot.world is None or (elastic := recorded(view, known, leaving=known.leaving)).restarts == known.restarts:
         return None
@@ -36,7 +36,7 @@ def record_restarts(view: JobView) -> Plan | None:
 
 def _with_world(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:
     """The status with who leaves, the restarts, and the number, size and rescale of the newest world."""
-    new = replace(status, backend=RdzvBackend.ELASTIC.value, leaving=tuple(leaving))
+    new = replace(status, leaving=tuple(leaving))
     if snapshot.world is None:
         return new
     new = _of_world(restart_accounting.booked(new, snapshot.world), snapshot, snapshot.world)

@@ -4,7 +4,7 @@ A group meets at one rendezvous; where a framework's processes are told how many
 
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import gang_restart
-from controller.deciding.rendezvous import c10d_store
+from controller.deciding.rendezvous import c10d_store, etcd
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.frameworks.protocol import total
 from controller.watching.snapshot import GROUP, Pod
@@ -32,6 +32,8 @@ def awaits_rendezvous(view: JobView) -> bool:
             return not c10d_store.run_of_store(view.job, view.snapshot)
         case RendezvousBackend.OURS:
             return view.snapshot.settings.rendezvous is None
+        case RendezvousBackend.ETCD:
+            return etcd.awaits(view)
     return False
 
 

@@ -4,13 +4,13 @@ rank and is filled again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.deciding.actions import SetExpectation
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import gang_restart
 from controller.deciding.objects.pods import replica_name
-from controller.deciding.rendezvous import c10d_recovery, departures, host_list
+from controller.deciding.rendezvous import c10d_recovery, departures, etcd, host_list
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import expectation
 from controller.deciding.replicas import pod_revision, replica_slots, slot_assignment
@@ -42,7 +42,10 @@ def plan_replicas(view: JobView) -> ReplicaPlan:
     may_start = gang_restart.may_start(view)
     pods = {type: [pod for pod in view.snapshot.pods if pod.type == type.lower()] for type in job.replicas}
     if pod_revision.awaits_rendezvous(view):
-        return ReplicaPlan(filled=tuple((type, pod.index) for type, found in pods.items() for pod in found))
+        asks = etcd.awaits(view) and bool(view.snapshot.settings.etcd)
+        coming = [replica_name(job, WORKER, index) for index in range(job.workers)] if asks else []
+        words = (_word(view, staying=(), coming=coming, leaving=()),) if asks else ()
+        return ReplicaPlan(filled=tuple((type, pod.index) for type, found in pods.items() for pod in found), expectations=words)
     framework = FRAMEWORKS[job.kind.name]
     parts = [_part(view, pods[type], type=type) for type in job.replicas]
     return ReplicaPlan(
@@ -57,7 +60,7 @@ def plan_replicas(view: JobView) -> ReplicaPlan:
 
 def _part(view: JobView, pods: Sequence[Pod], *, type: str) -> ReplicaPlan:
     """What becomes of one replica type. Which worker can be missed depends on where workers meet."""
-    if type == WORKER and view.backend in (RendezvousBackend.OURS, RendezvousBackend.HOSTS):
+    if type == WORKER and (view.sees_members or view.backend is RendezvousBackend.HOSTS):
         return _members(view, pods)
     is_at_store = type == WORKER and view.backend is RendezvousBackend.STORE
     if is_at_store:
@@ -71,6 +74,7 @@ def _part(view: JobView, pods: Sequence[Pod], *, type: str) -> ReplicaPlan:
         missing=tuple((type, index) for index in assigned.missing),
         to_delete=c10d_recovery.known_to_leave(view, assigned.surplus) if is_at_store else assigned.surplus,
         surplus=assigned.surplus if is_at_store else (),
+        expectations=_of_counted(view, assigned) if type == WORKER and view.backend is RendezvousBackend.ETCD else (),
     )
 
 
@@ -82,6 +86,18 @@ def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignm
     return slot_assignment.by_count(count, pods, leaving=stale | view.notices.keys())
 
 
+def _of_counted(view: JobView, assigned: slot_assignment.SlotAssignment) -> tuple[SetExpectation, ...]:
+    """What agents in an etcd learn as soon as it can be reached again."""
+    coming = [replica_name(view.job, WORKER, index) for index in assigned.missing]
+    return (_word(view, staying=assigned.present, coming=coming, leaving=()),)
+
+
+def _word(view: JobView, *, staying: Sequence[Pod], coming: Sequence[str], leaving: Sequence[Leaving]) -> SetExpectation:
+    word = expectation(view, staying=staying, coming=coming, leaving=leaving)
+    is_in_etcd = view.backend is RendezvousBackend.ETCD
+    return replace(word, place=etcd.place(view.job, view.snapshot.settings)) if is_in_etcd else word
+
+
 def _members(view: JobView, pods: Sequence[Pod]) -> ReplicaPlan:
     """Workers whose world or hosts our server decides. It is told before pods are made, and has acknowledged it before any is deleted."""
     still, assigned = replica_slots.of_members(view, pods)
@@ -90,7 +106,7 @@ def _members(view: JobView, pods: Sequence[Pod]) -> ReplicaPlan:
         word = host_list.word(view, FRAMEWORKS[view.job.kind.name].hosts(view, out.leaving))
     else:
         coming = [replica_name(view.job, WORKER, index) for index in assigned.missing]
-        word = expectation(view, staying=(*assigned.present, *out.later), coming=coming, leaving=out.leaving)
+        word = _word(view, staying=(*assigned.present, *out.later), coming=coming, leaving=out.leaving)
     missing = tuple((WORKER, index) for index in assigned.missing)
     return ReplicaPlan(filled=_filled(WORKER, assigned), missing=missing, to_delete=out.may_go, leaving=out.leaving, expectations=(word,))
 

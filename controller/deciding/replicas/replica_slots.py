@@ -61,7 +61,7 @@ def wanted(view: JobView, *, pods: Sequence[Pod] | None = None) -> int:
     workers = [pod for pod in _workers(view.snapshot, pods) if pod.is_active and pod.name not in view.notices]
     cordoned = sum((node := nodes.get(pod.node)) is not None and node.is_cordoned for pod in workers)
     count = job.workers + min(cordoned, max(0, job.least_workers - (job.workers - cordoned)))
-    is_served = view.backend in (RendezvousBackend.OURS, RendezvousBackend.HOSTS)
+    is_served = view.backend in (RendezvousBackend.OURS, RendezvousBackend.HOSTS, RendezvousBackend.ETCD)
     return min(count, MOST_MEMBERS) if is_served else count
 
 

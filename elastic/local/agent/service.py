@@ -25,6 +25,7 @@ from elastic.local.sandbox.channel import Channel
 
 API_SERVER = ("kubernetes", "default")
 RENDEZVOUS = ("elastic-rendezvous", "elastic-system")
+ETCD = ("elastic-etcd", "elastic-system")
 PASSED_ON = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "CUDA_HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
@@ -59,7 +60,7 @@ async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", opt
         limits_memory=described["limits_memory"],
         images=options.images,
     )
-    place = Place(options.data_dir / "nodes", {API_SERVER: gateway, RENDEZVOUS: gateway})
+    place = Place(options.data_dir / "nodes", {API_SERVER: gateway, RENDEZVOUS: gateway, ETCD: gateway})
     fleet = Fleet(kube, channel, settings=settings, place=place, pods=pods)
     group.create_task(fleet.run())
     group.create_task(_follow(channel))

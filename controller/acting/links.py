@@ -1,0 +1,54 @@
+"""Where the controller's words about a job go: to the rendezvous server, or into the etcd where the job meets. Both are links."""
+
+import asyncio
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from controller.acting.link import RendezvousLink
+from controller.deciding.actions import SetExpectation
+from controller.watching.snapshot import World
+from elastic.etcd.place import Place
+from elastic.membership.wire import UNREACHED
+
+ETCD_AT_ONCE = 100_000
+"""Each job has its own way to its etcd, and its requests end in time: no job waits for another one's."""
+
+
+class Places(Protocol):
+    """What is needed of elastic.etcd.thread.EtcdThread."""
+
+    def meet_at(self, job_uid: str, place: Place) -> None: ...
+
+
+class Links:
+    """All links of a controller, as one."""
+
+    def __init__(self, server: RendezvousLink | None, etcd: RendezvousLink, places: Places) -> None:
+        self._server = server
+        self._etcd = etcd
+        self._places = places
+        known = [link.worlds for link in (server, etcd) if link is not None]
+        self.worlds: Mapping[str, World] = ChainMap(*known)
+
+    def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
+        """True once it is acknowledged. An etcd that is out of reach is not waited for: the job's pods are counted."""
+        if told.place is None:
+            return self._server is None or self._server.tell(job_uid, told, is_awaited=is_awaited)
+        self._places.meet_at(job_uid, told.place)
+        is_heard = self._etcd.tell(job_uid, told, is_awaited=is_awaited)
+        world = self._etcd.worlds.get(job_uid)
+        return is_heard or (world is not None and world.phase == UNREACHED)
+
+    def forget(self, job_uid: str) -> None:
+        for link in self._all():
+            link.forget(job_uid)
+
+    async def run(self, changed: Callable[[str], None]) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for link in self._all():
+                tasks.create_task(link.run(changed))
+
+    def _all(self) -> list[RendezvousLink]:
+        return [link for link in (self._server, self._etcd) if link is not None]

@@ -1,0 +1,68 @@
+"""Connections to etcds: one for each endpoint and TLS identity, shared by all jobs that use it, closed with the last of them, and bounded
+in number. For one event loop.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from elastic.etcd.messages import NotInstalled
+from elastic.etcd.place import Access
+from elastic.etcd.store import Refused
+
+MOST_CHANNELS = 128
+LONGEST_ANSWER = 16 * 1024 * 1024
+_OPTIONS = (
+    ("grpc.max_receive_message_length", LONGEST_ANSWER),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    # A connection that is silent is ended after 15 s: etcd refuses more than one question each 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
+
+
+@dataclass(slots=True)
+class _Open:
+    channel: Any
+    users: int = 0
+
+
+class Channels:
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, Access | None], _Open] = {}
+
+    def take(self, endpoint: str, access: Access | None) -> Any:
+        """The channel to an endpoint, `HOST:PORT`; without `access` in plain text. Give it back with `free`."""
+        try:
+            import grpc
+            import grpc.aio
+        except ImportError as error:
+            raise NotInstalled("the package grpcio is not installed; install elastic-training[etcd]") from error
+        key = (endpoint, access)
+        if key not in self._open:
+            if len(self._open) >= MOST_CHANNELS:
+                raise Refused(f"this controller is connected to {MOST_CHANNELS} etcd members already, which is its limit")
+            self._open[key] = _Open(_channel(grpc, endpoint, access))
+        self._open[key].users += 1
+        return self._open[key].channel
+
+    async def free(self, endpoint: str, access: Access | None) -> None:
+        found = self._open[(endpoint, access)]
+        found.users -= 1
+        if not found.users:
+            del self._open[(endpoint, access)]
+            await found.channel.close()
+
+
+def identity(access: Access, *, is_tls: bool) -> Access | None:
+    """What of an access decides which connection it may share: a password goes with each call."""
+    return Access(ca=access.ca, certificate=access.certificate, key=access.key) if is_tls else None
+
+
+def _channel(grpc: Any, endpoint: str, access: Access | None) -> Any:
+    if access is None:
+        return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+    parts = [text.encode() or None for text in (access.ca, access.key, access.certificate)]
+    credentials = grpc.ssl_channel_credentials(root_certificates=parts[0], private_key=parts[1], certificate_chain=parts[2])
+    return grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)

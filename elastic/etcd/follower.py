@@ -1,0 +1,328 @@
+"""Follows the records of one job in its etcd: reports its world, and keeps the record `expected` there on a lease.
+
+An etcd that does not answer, or answers nonsense, costs its own job alone: calls end in time, and what lies under the prefix is bounded.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+
+from elastic.etcd import observed
+from elastic.etcd.messages import NotInstalled
+from elastic.etcd.place import Place
+from elastic.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, Member, Record, Records, Seal, Unusable, World
+from elastic.etcd.store import Away, Compacted, Entry, Refused, Store
+from elastic.membership import wire
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 60
+"""For which agents go on with what was expected when no controller runs; then they decide as if there were none."""
+KEEP_S = 10.0
+CHECK_S = 5.0
+PAUSE_S = 0.05
+"""Between two looks at what has changed."""
+SHARE = 20
+"""So many times longer than a look took is the pause after it."""
+FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 0.2, 15.0
+FIRST_PATIENCE_S, PATIENCE_S = 6.0, 60.0
+"""How long an etcd may be away at first, or later, until the job's pods are counted instead."""
+NOTICE_S = 15.0
+"""For agents to notice the end of one of them: its lease and some time to say so."""
+ANSWER_S = 4.0
+MOST_BYTES = 32 * 1024 * 1024
+MOST_LOGGED = 20
+
+Visit = Callable[[Place], Awaitable[Store]]
+"""Opens the etcd of a place; raises Away, Refused or NotInstalled."""
+Emit = Callable[[wire.World], None]
+
+
+class Follower:
+    """For one event loop. `run` until cancelled."""
+
+    def __init__(
+        self,
+        job: str,
+        place: Place,
+        *,
+        seal: Seal,
+        visit: Visit,
+        emit: Emit,
+        clock: Callable[[], float],
+        worked_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self.place = place
+        self._job = job
+        self._seal = seal
+        self._visit = visit
+        self._emit = emit
+        self._clock = clock
+        self._worked_s = worked_s
+        self._wake = asyncio.Event()
+        self._wanted: wire.Expectation | None = None
+        self._expected: Expected | None = None
+        self._answered = asyncio.Event()
+        self._kept: wire.Expectation | None = None
+        """The newest one that is known to lie in etcd."""
+        self._lease = 0
+        self._entries: dict[str, Entry] = {}
+        self._records: dict[str, tuple[int, Record | None]] = {}
+        self._bytes = self._logged = 0
+        self._away_since: float | None = clock()
+        self._was_reached = self._is_counted = False
+        self._trouble = "no answer yet"
+        self._said: wire.World | None = None
+        self._seen: dict[str, float] = {}
+        self._since: tuple[int, float] = (0, clock())
+        self._marks: dict[str, float] = {}
+        self._baseline = 0
+
+    # --- for the membership
+
+    async def expect(self, expectation: wire.Expectation) -> None:
+        """Returns once agents can read it. Raises Away where they cannot."""
+        self._wanted, self._expected = expectation, observed.expected_of(expectation)
+        self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                while self._kept is not expectation and self._wanted is expectation:
+                    await self._answered.wait()
+        if self._kept is not expectation:
+            raise Away(self._trouble)
+
+    async def clear(self) -> None:
+        """Remove all records, once no agent is left that would write them again. `run` has ended."""
+        store = await self._visit(self.place)
+        try:
+            entries = (await store.list(self.place.prefix)).entries
+            records = Records(members=dict(self._members_in(entries)))
+            if any(not member.left and not member.finished for member in records.members.values()):
+                raise Away("agents of the job are still there")
+            await store.remove(self.place.prefix)
+        finally:
+            await store.close()
+
+    def _members_in(self, entries: tuple[Entry, ...]) -> "list[tuple[str, Member]]":
+        found = [(entry.key, self._opened(entry)) for entry in entries if entry.key.startswith(MEMBERS)]
+        return [(key, record) for key, record in found if isinstance(record, Member)]
+
+    # --- the loop
+
+    async def run(self) -> None:
+        back_off_s = FIRST_BACK_OFF_S
+        while True:
+            began = self._clock()
+            try:
+                await self._stay()
+            except (Away, Refused, NotInstalled) as error:
+                self._note_away(str(error))
+            except Compacted:
+                self._note_away("history was compacted")
+                continue
+            except Exception as error:
+                log.exception("following a job in etcd failed", extra={"uid": self._job})
+                self._note_away(f"an error of the controller: {type(error).__name__}")
+            back_off_s = FIRST_BACK_OFF_S if self._clock() - began > 2 * LONGEST_BACK_OFF_S else min(2 * back_off_s, LONGEST_BACK_OFF_S)
+            await asyncio.sleep(back_off_s)
+
+    async def _stay(self) -> None:
+        """From a connection until it breaks."""
+        async with _closing(await self._visit(self.place)) as store:
+            listing = await store.list(self.place.prefix)
+            self._entries, self._records, self._bytes = {}, {}, 0
+            self._merge(listing.entries)
+            self._note_reached()
+            watch = asyncio.create_task(self._watch(store, listing.revision + 1))
+            try:
+                await self._keep(store, watch)
+            finally:
+                watch.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await watch
+
+    async def _watch(self, store: Store, since: int) -> None:
+        async for entries in store.watch(self.place.prefix, since):
+            self._merge(entries)
+            self._wake.set()
+            await asyncio.sleep(PAUSE_S / 2)  # a flood of changes is read as slowly as this; etcd holds the rest
+
+    async def _keep(self, store: Store, watch: "asyncio.Task[None]") -> None:
+        keep_at, check_at, doubt = 0.0, self._clock() + CHECK_S, None
+        while True:
+            self._wake.clear()
+            now = self._clock()
+            if now >= keep_at:
+                await self._keep_lease(store)
+                keep_at = now + KEEP_S
+            if now >= check_at:
+                doubt = await self._check(store, doubt)
+                check_at = self._clock() + CHECK_S
+            await self._write(store)
+            worked = self._worked_s()
+            self._say()
+            if watch.done():
+                watch.result()
+                raise Away("etcd ended the watch")
+            # Whatever is written there, following it takes a bounded share of this thread.
+            await asyncio.sleep(max(PAUSE_S, SHARE * (self._worked_s() - worked)))
+            waking = asyncio.create_task(self._wake.wait())
+            pause_s = max(0.0, min(keep_at, check_at, self._next_notice()) - self._clock())
+            try:
+                await asyncio.wait([waking, watch], timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waking.cancel()
+
+    async def _keep_lease(self, store: Store) -> None:
+        if not self._lease or not await store.keep(self._lease):
+            self._lease, self._kept = await store.grant(LEASE_S), None
+        if await store.is_full():
+            raise Refused("it takes no more writes: its quota is used up (alarm NOSPACE); compact, defragment, then disarm the alarm")
+
+    async def _check(self, store: Store, doubt: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Whether the watch is silent about a difference, seen twice in a row."""
+        there = await store.newest(self.place.prefix)
+        here = (max((entry.written for entry in self._entries.values()), default=0), len(self._entries))
+        if there == here:
+            return None
+        if doubt == here:
+            raise Away("the watch is silent")
+        return here
+
+    async def _write(self, store: Store) -> None:
+        """Put what is expected where agents read it, on our lease."""
+        wanted, record, known = self._wanted, self._expected, self._record(EXPECTED)
+        if wanted is None or record is None or (self._kept is wanted and known == record):
+            return
+        if isinstance(known, Expected) and known.term > record.term:
+            raise Refused("another controller leads")
+        if known != record or self._kept is None:
+            key, there = self.place.prefix + EXPECTED, self._entries.get(EXPECTED)
+            value, before = self._seal.close(EXPECTED, record), there.written if there is not None else 0
+            revision = await store.put(key, value, lease=self._lease, unchanged=before)
+            if not revision:
+                return  # somebody wrote it: the watch brings that, and this is tried again
+            self._merge((Entry(EXPECTED, value, revision),))
+        self._kept = wanted
+        self._trouble = ""
+        self._answered.set()
+        self._answered = asyncio.Event()
+
+    # --- what lies there
+
+    def _merge(self, entries: tuple[Entry, ...]) -> None:
+        for entry in entries:
+            before = self._entries.get(entry.key)
+            if before is not None and before.written >= entry.written:
+                continue
+            self._bytes += len(entry.value or b"") - len((before.value or b"") if before is not None else b"")
+            if entry.value is None:
+                self._entries.pop(entry.key, None)
+                self._records.pop(entry.key, None)
+            else:
+                self._entries[entry.key] = entry
+        if len(self._entries) > 2 * wire.MAX_MEMBERS or self._bytes > MOST_BYTES:
+            raise Refused(f"{len(self._entries)} keys of {self._bytes} bytes lie under {self.place.prefix}, which is too much")
+
+    def _record(self, key: str) -> Record | None:
+        """Each value is opened once."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        known = self._records.get(key)
+        if known is None or known[0] != entry.written:
+            known = self._records[key] = (entry.written, self._opened(entry))
+        return known[1]
+
+    def _opened(self, entry: Entry) -> Record | None:
+        try:
+            return self._seal.open(entry.key, entry.value or b"")
+        except Unusable as error:
+            self._logged += 1
+            if self._logged <= MOST_LOGGED:
+                log.warning("a value in etcd is ignored", extra={"uid": self._job, "key": entry.key[:300], "error": str(error)})
+            return None
+
+    def _all(self) -> Records:
+        world, expected = self._record(WORLD), self._record(EXPECTED)
+        members = {key[len(MEMBERS) :]: self._record(key) for key in self._entries if key.startswith(MEMBERS)}
+        return Records(
+            members={name: record for name, record in members.items() if isinstance(record, Member)},
+            world=world if isinstance(world, World) else None,
+            expected=expected if isinstance(expected, Expected) else None,
+        )
+
+    # --- what is reported
+
+    def _say(self) -> None:
+        records, now = self._all(), self._clock()
+        self._time(records, now)
+        ended = {observed.end_id(end) for end in self._wanted.ended} if self._wanted is not None else set()
+        self._seen = {id: self._seen.get(id, now) for id in ended}
+        silent = {id for id, at in self._seen.items() if now - at >= NOTICE_S}
+        phases = {name: max(0, round(1000 * seconds)) for name, seconds in self._phases().items()}
+        world = observed.heard(
+            self._job, records, self._wanted, age_s=now - self._since[1], phases=phases, silent=silent, baseline=self._baseline
+        )
+        if self._said is None or _without_age(world) != _without_age(self._said):
+            self._said = world
+            self._emit(world)
+
+    def _next_notice(self) -> float:
+        waiting = [at + NOTICE_S for at in self._seen.values() if at + NOTICE_S > self._clock()]
+        return min(waiting, default=float("inf"))
+
+    def _time(self, records: Records, now: float) -> None:
+        """Since when the world stands, and how long its forming took, by our clock."""
+        generation = records.world.generation if records.world is not None else 0
+        phase = observed.phase_of(records)
+        if phase in ("re-forming", "forming"):
+            self._marks.setdefault("broken", now)
+        if generation != self._since[0]:
+            broken = self._marks.pop("broken", None)
+            self._marks = {"sealed": now} | ({"round": now - broken} if broken is not None else {})
+            self._since = (generation, now)
+        if "sealed" in self._marks and "start" not in self._marks and observed.has_started(records):
+            self._marks["start"] = now - self._marks["sealed"]
+
+    def _phases(self) -> dict[str, float]:
+        return {name: self._marks[name] for name in ("round", "start") if name in self._marks}
+
+    def _note_reached(self) -> None:
+        if self._is_counted:
+            world = self._record(WORLD)
+            self._baseline = world.generation if isinstance(world, World) else self._baseline
+            log.info("the etcd of a job answers again", extra={"uid": self._job})
+        self._away_since = None
+        self._was_reached, self._is_counted, self._trouble = True, False, ""
+        self._said = None
+
+    def _note_away(self, words: str) -> None:
+        now = self._clock()
+        self._trouble = words
+        if self._away_since is None:
+            self._away_since = now
+            log.warning("the etcd of a job does not answer", extra={"uid": self._job, "error": words})
+        patience_s = PATIENCE_S if self._was_reached else FIRST_PATIENCE_S
+        if now - self._away_since >= patience_s:
+            said = observed.unreached(self._job, words, generation=self._since[0])
+            if not self._is_counted or self._said != said:
+                self._said = said
+                self._emit(said)
+            self._is_counted = True
+
+
+def _without_age(world: wire.World) -> wire.World:
+    return msgspec.structs.replace(world, standing=None) if world.standing is not None else world
+
+
+@contextlib.asynccontextmanager
+async def _closing(store: Store) -> AsyncIterator[Store]:
+    try:
+        yield store
+    finally:
+        await store.close()

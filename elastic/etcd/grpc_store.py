@@ -1,0 +1,226 @@
+"""An etcd over gRPC: each call bounded in time and bytes, at the next endpoint where one does not answer, with a password or without.
+It knows what etcd answers, and nothing of what lies in it.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from elastic.etcd.channels import Channels, identity
+from elastic.etcd.messages import Etcd3, etcd3
+from elastic.etcd.place import Access
+from elastic.etcd.store import Away, Compacted, Entry, Listing, Refused
+
+CALL_S = 3.0
+MOST_ATTEMPTS = 3
+MOST_KEYS = 20_000
+LONGEST_WORDS = 200
+_TRANSIENT = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "UNAVAILABLE", "INTERNAL"})
+_ABOUT_TOKEN = ("invalid auth token", "revision of auth store is old")
+NO_AUTHENTICATION = "authentication is not enabled"
+
+
+class GrpcStore:
+    """For one event loop. `endpoints` are HOST:PORT."""
+
+    def __init__(self, channels: Channels, endpoints: tuple[str, ...], access: Access, *, is_tls: bool) -> None:
+        self._channels = channels
+        self._endpoints = list(endpoints)
+        self._access = access
+        self._identity = identity(access, is_tls=is_tls)
+        self._etcd: Etcd3 = etcd3()
+        self._channel: Any = None
+        self._token = ""
+        self._asks_nobody = not access.user
+
+    # --- Store
+
+    async def list(self, prefix: str) -> Listing:
+        answer = await self.call("KV/Range", "RangeRequest", **_under(prefix), limit=MOST_KEYS + 1)
+        if len(answer.kvs) > MOST_KEYS:
+            raise Refused(f"more than {MOST_KEYS} keys lie under {prefix}")
+        return Listing(answer.header.revision, tuple(_entry(pair, prefix) for pair in answer.kvs))
+
+    async def newest(self, prefix: str) -> tuple[int, int]:
+        question = {"limit": 1, "keys_only": True, "sort_target": "MOD", "sort_order": "DESCEND"}
+        answer = await self.call("KV/Range", "RangeRequest", **_under(prefix), **question)
+        return max((pair.mod_revision for pair in answer.kvs), default=0), answer.count
+
+    async def watch(self, prefix: str, since: int) -> AsyncIterator[tuple[Entry, ...]]:
+        request = self.message("WatchRequest", create_request=self.message("WatchCreateRequest", **_under(prefix), start_revision=since))
+        async with _Stream(self, "Watch/Watch", request) as stream:
+            while True:
+                answer = await stream.read(None)
+                if answer.canceled:
+                    raise Compacted() if answer.compact_revision else Away(_clipped(answer.cancel_reason) or "etcd ended the watch")
+                if answer.events:
+                    yield tuple(_changed(event, prefix) for event in answer.events)
+
+    async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
+        compare = self.message("Compare", key=key.encode(), target="MOD", result="EQUAL", mod_revision=unchanged)
+        put = self.message("PutRequest", key=key.encode(), value=value, lease=lease)
+        answer = await self.call("KV/Txn", "TxnRequest", compare=[compare], success=[self.message("RequestOp", request_put=put)])
+        return int(answer.header.revision) if answer.succeeded else 0
+
+    async def remove(self, prefix: str) -> None:
+        await self.call("KV/DeleteRange", "DeleteRangeRequest", **_under(prefix))
+
+    async def grant(self, ttl_s: int) -> int:
+        return int((await self.call("Lease/LeaseGrant", "LeaseGrantRequest", TTL=ttl_s)).ID)
+
+    async def keep(self, lease: int) -> bool:
+        async with _Stream(self, "Lease/LeaseKeepAlive", self.message("LeaseKeepAliveRequest", ID=lease)) as stream:
+            return int((await stream.read(CALL_S)).TTL) > 0
+
+    async def revoke(self, lease: int) -> None:
+        await self.call("Lease/LeaseRevoke", "LeaseRevokeRequest", ID=lease)
+
+    async def is_full(self) -> bool:
+        answer = await self.call("Maintenance/Alarm", "AlarmRequest", action="GET")
+        return any(alarm.alarm == 1 for alarm in answer.alarms)
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            self._channel = None
+            await self._channels.free(self._endpoints[0], self._identity)
+
+    # --- calls
+
+    async def call(self, method: str, kind: str, **fields: Any) -> Any:
+        """One call, repeated with a new token where etcd does not know ours, and at other endpoints where one does not answer."""
+        request = self.message(kind, **fields)
+        await self.log_in()
+        try:
+            return await self._anywhere(method, request)
+        except Refused as error:
+            if self._asks_nobody or not any(words in str(error) for words in _ABOUT_TOKEN):
+                raise
+        self._token = ""
+        await self.log_in()
+        return await self._anywhere(method, request)
+
+    async def log_in(self) -> None:
+        if self._asks_nobody or self._token:
+            return
+        request = self.message("AuthenticateRequest", name=self._access.user, password=self._access.password)
+        try:
+            self._token = (await self._anywhere("Auth/Authenticate", request)).token
+        except Refused as error:
+            if NO_AUTHENTICATION not in str(error):
+                raise
+            self._asks_nobody = True
+
+    @property
+    def asks_nobody(self) -> bool:
+        """Whether this etcd was found to ask nobody for a password."""
+        return self._asks_nobody
+
+    def forget_login(self) -> None:
+        """Log in at the next call, although this etcd asked nobody before."""
+        self._asks_nobody, self._token = not self._access.user, ""
+
+    def message(self, kind: str, /, **fields: Any) -> Any:
+        return self._etcd.messages[kind](**fields)
+
+    async def _anywhere(self, method: str, request: Any) -> Any:
+        failures = []
+        for _ in range(min(len(self._endpoints), MOST_ATTEMPTS)):
+            try:
+                return await self._at_current(method, request)
+            except Away as error:
+                failures.append(f"{self._endpoints[0]}: {error}")
+                await self.try_next()
+        raise Away("; ".join(failures))
+
+    async def try_next(self) -> None:
+        """Use the next endpoint from now on."""
+        await self.close()
+        self._endpoints.append(self._endpoints.pop(0))
+
+    def opened(self) -> Any:
+        if self._channel is None:
+            self._channel = self._channels.take(self._endpoints[0], self._identity)
+        return self._channel
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("token", self._token),) if self._token else ()
+
+    def method(self, name: str) -> Any:
+        return self._etcd.methods[name]
+
+    async def _at_current(self, method: str, request: Any) -> Any:
+        import grpc
+
+        known = self.method(method)
+        call = self.opened().unary_unary(known.path, known.request.SerializeToString, known.response.FromString)
+        try:
+            return await call(request, timeout=CALL_S, metadata=self.metadata())
+        except grpc.aio.AioRpcError as error:
+            raise failure(error) from None
+
+
+class _Stream:
+    """One call whose answers go on: sends one request."""
+
+    def __init__(self, store: GrpcStore, method: str, request: Any) -> None:
+        self._store = store
+        self._method = method
+        self._request = request
+        self._call: Any = None
+
+    async def __aenter__(self) -> "_Stream":
+        await self._store.log_in()
+        known = self._store.method(self._method)
+        opened = self._store.opened().stream_stream(known.path, known.request.SerializeToString, known.response.FromString)
+        # etcd ends the watch of a member that has lost its leader, instead of being silent.
+        self._call = opened(metadata=(*self._store.metadata(), ("hasleader", "true")))
+        await self._bounded(self._call.write(self._request), CALL_S)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._call.cancel()
+
+    async def read(self, within_s: float | None) -> Any:
+        import grpc
+
+        answer = await self._bounded(self._call.read(), within_s)
+        if answer is grpc.aio.EOF:
+            raise Away("etcd ended the stream")
+        return answer
+
+    async def _bounded(self, waits: Any, within_s: float | None) -> Any:
+        import asyncio
+
+        import grpc
+
+        try:
+            async with asyncio.timeout(within_s):
+                return await waits
+        except TimeoutError:
+            raise Away(f"no answer within {within_s:g} s") from None
+        except grpc.aio.AioRpcError as error:
+            raise failure(error) from None
+        except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+            raise Away(_clipped(str(error)) or "the stream has ended") from None
+
+
+def failure(error: Any) -> Away | Refused:
+    """What an error of gRPC means."""
+    words = _clipped(error.details() or error.code().name)
+    return Away(words) if error.code().name in _TRANSIENT else Refused(words)
+
+
+def _under(prefix: str) -> dict[str, bytes]:
+    return {"key": prefix.encode(), "range_end": (prefix[:-1] + chr(ord(prefix[-1]) + 1)).encode()}
+
+
+def _entry(pair: Any, prefix: str) -> Entry:
+    return Entry(pair.key.decode("utf-8", "replace")[len(prefix) :], bytes(pair.value), int(pair.mod_revision))
+
+
+def _changed(event: Any, prefix: str) -> Entry:
+    entry = _entry(event.kv, prefix)
+    return entry._replace(value=None) if event.type == 1 else entry
+
+
+def _clipped(words: str) -> str:
+    return " ".join(words.split())[:LONGEST_WORDS]

@@ -1,0 +1,236 @@
+"""What a job's records in etcd say, in the words of the rendezvous server's messages; and what a controller expects, as a record. Pure.
+
+Agents in an etcd decide by themselves (elastic_worker.etcd.decide) and keep the ends of members in the record `world`. How a container
+ended they cannot know, so that is added here: both sides derive a restart's id from the world and the pod, so that it counts once.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from enum import Enum
+
+from elastic.etcd.records import Expected, Leaving, Member, Records, Seat, World, uid_of
+from elastic.membership import wire
+from elastic.membership.restart_log import RestartLog, merged, unknown_to
+
+NAMED = 3
+PLAN, USER, DISRUPTION = "plan", "user", "disruption"
+
+
+class Standing(Enum):
+    """Where a seat's member stands; as in elastic_worker.etcd.group."""
+
+    WORKING = "working"
+    FAILED = "failed"
+    BACK = "back"
+    FINISHED = "finished"
+    GONE = "gone"
+
+
+def standing_of(seat: Seat, member: Member | None, generation: int) -> Standing:
+    if member is None or member.incarnation != seat.incarnation:
+        return Standing.GONE
+    if member.finished == generation:
+        return Standing.FINISHED
+    if member.left:
+        return Standing.GONE
+    if member.after >= generation:
+        return Standing.BACK
+    has_failed = member.failed is not None and member.failed.generation == generation
+    return Standing.FAILED if has_failed else Standing.WORKING
+
+
+def standings_of(records: Records) -> dict[str, Standing]:
+    world = records.world
+    if world is None:
+        return {}
+    return {seat.name: standing_of(seat, records.members.get(seat.name), world.generation) for seat in world.seats}
+
+
+def phase_of(records: Records) -> str:
+    """As the rendezvous server names them."""
+    world, there = records.world, set(standings_of(records).values())
+    if world is None:
+        return "forming" if records.members else "empty"
+    if world.closed:
+        return "closed"
+    if Standing.FINISHED in there:
+        return "finishing" if there & {Standing.WORKING, Standing.BACK, Standing.FAILED} else "finished"
+    return "running" if there == {Standing.WORKING} and world.round is None else "re-forming"
+
+
+def has_started(records: Records) -> bool:
+    """Whether every member of a world that stands has entered it."""
+    world = records.world
+    if world is None or phase_of(records) != "running":
+        return False
+    return all(records.members[seat.name].entered == world.generation for seat in world.seats)
+
+
+def heard(
+    job: str,
+    records: Records,
+    expectation: wire.Expectation | None,
+    *,
+    age_s: float,
+    phases: Mapping[str, int],
+    silent: Collection[str],
+    baseline: int = 0,
+) -> wire.World:
+    """The world as the rendezvous server would report it. age_s: since when it is known. phases: how long its forming took. silent: ends
+    of containers that agents have had enough time to notice. baseline: the first world whose end counts here; before it, pods were counted.
+    """
+    world, phase = records.world, phase_of(records)
+    standings = standings_of(records)
+    explained, restarts = _accounted(records, expectation, silent, baseline)
+    stands = world is not None and phase in ("running", "finishing", "finished")
+    return wire.World(
+        job=job,
+        generation=world.generation if world is not None else 0,
+        phase=phase,
+        members=tuple(_seats(world, standings, phase)) if world is not None and stands else (),
+        waiting=tuple(sorted(name for name, member in records.members.items() if name not in standings and not member.left)),
+        leaving=tuple(sorted(leaving.member for leaving in records.expected.leaving)) if records.expected is not None else (),
+        restarts=dict(world.restarts) if world is not None else {},
+        unacknowledged_restarts=restarts,
+        explained=explained,
+        fruitless=0 if expectation is not None else None,
+        reason=wire.clipped(_reason(records, standings, phase)),
+        closed=world.closed if world is not None else "",
+        rescale=_rescale(world, phases) if world is not None else None,
+        standing=wire.Standing(size=len(world.seats), age_s=age_s) if world is not None and stands and world.seats else None,
+    )
+
+
+def unreached(job: str, why: str, *, generation: int) -> wire.World:
+    """Says that nobody can be asked who is in the world: the job's pods are counted instead."""
+    return wire.World(job=job, generation=generation, phase=wire.UNREACHED, reason=wire.clipped(why))
+
+
+def _seats(world: World, standings: Mapping[str, Standing], phase: str) -> Iterator[wire.RankedMember]:
+    for rank, seat in enumerate(world.seats):
+        if phase != "finished" or standings[seat.name] is Standing.FINISHED:
+            yield wire.RankedMember(name=seat.name, rank=rank, incarnation=seat.incarnation if len(seat.incarnation) <= 253 else "")
+
+
+def _reason(records: Records, standings: Mapping[str, Standing], phase: str) -> str:
+    """Why the world is as it is; while one forms also who is missing."""
+    world = records.world
+    if world is not None and world.closed:
+        return world.closed
+    if world is not None and phase != "re-forming":
+        return world.reason
+    why = world.round.reason if world is not None and world.round is not None else _broken(standings)
+    absent = missing(records)
+    more = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
+    return f"{why}, waiting for {', '.join(absent[:NAMED])}{more}" if absent else why
+
+
+def _broken(standings: Mapping[str, Standing]) -> str:
+    for standing, words in ((Standing.GONE, "was lost"), (Standing.FAILED, "failed"), (Standing.BACK, "came back")):
+        if found := [name for name, there in standings.items() if there is standing]:
+            return f"{found[0]} {words}"
+    return "the first members have come" if not standings else "a new world forms"
+
+
+def missing(records: Records) -> list[str]:
+    """Expected members that could be here and are not."""
+    expected = records.expected
+    if expected is None:
+        return []
+    excused = {*expected.pending, *expected.finished, *(leaving.member for leaving in expected.leaving)}
+    here = {name for name, member in records.members.items() if not member.left}
+    return sorted(set(expected.members) - here - excused)
+
+
+def _rescale(world: World, phases: Mapping[str, int]) -> wire.Rescale:
+    return wire.Rescale(id=f"{world.generation}.etcd", cause=world.cause or PLAN, reason=world.reason, phases=dict(phases))
+
+
+# --- restarts
+
+
+def _accounted(
+    records: Records, expectation: wire.Expectation | None, silent: Collection[str], baseline: int
+) -> tuple[tuple[str, ...], tuple[wire.Restart, ...]]:
+    """The ends of containers that are accounted for, and the restarts that the controller does not know of yet."""
+    if expectation is None:
+        return (), ()
+    log = RestartLog(expectation.restarts, expectation.unsettled, expectation.settled_to)
+    restarts = [restart for restart in _of_world(records.world) if restart.generation >= baseline]
+    explained = []
+    for end in expectation.ended:
+        known = merged(log, restarts)
+        found = _of_end(end, known, records, is_silent=end_id(end) in silent)
+        if found is not None:
+            restarts += found
+            explained.append(end_id(end))
+    return tuple(explained), unknown_to(log, _newest(restarts))[-wire.MAX_UNSETTLED :]
+
+
+def end_id(end: wire.Ended) -> str:
+    return f"{end.pod_uid}/{end.run}"
+
+
+def _newest(restarts: Iterable[wire.Restart]) -> tuple[wire.Restart, ...]:
+    """Each id once: what is known of a container's end makes the agents' guess certain."""
+    return merged(RestartLog(), restarts).unsettled
+
+
+def _of_world(world: World | None) -> Iterator[wire.Restart]:
+    for end in world.ends if world is not None else ():
+        uid = uid_of(end.incarnation)
+        is_guess = end.is_lost and end.cause == DISRUPTION
+        yield wire.Restart(
+            id=_id(end.generation, uid), generation=end.generation, cause=end.cause, pod=uid, lost=end.is_lost, unsure=is_guess
+        )
+
+
+def _id(generation: int, uid: str) -> str:
+    return f"{generation}.etcd/{uid}"
+
+
+def _of_end(end: wire.Ended, log: RestartLog, records: Records, *, is_silent: bool) -> list[wire.Restart] | None:
+    """The restart that a container's end is, if it is a further one; None while the agents have yet to notice it."""
+    lost = log.lost(end.pod_uid)
+    if lost is not None:
+        return [wire.Restart(id=lost.id, generation=lost.generation, cause=end.cause, pod=end.pod_uid)]
+    world, standings = records.world, standings_of(records)
+    seat = next((seat for seat in world.seats if uid_of(seat.incarnation) == end.pod_uid), None) if world is not None else None
+    if world is not None and seat is not None:
+        standing = standings[seat.name]
+        if standing is Standing.GONE:
+            return [wire.Restart(id=_id(world.generation, end.pod_uid), generation=world.generation, cause=end.cause, pod=end.pod_uid)]
+        if standing in (Standing.FAILED, Standing.FINISHED):
+            return []  # its agent has said so itself
+        if not is_silent:
+            return None
+    if end.cause == DISRUPTION or any(uid_of(known.incarnation) == end.pod_uid for known in (world.ends if world is not None else ())):
+        return []
+    generation = max(log.generation, world.generation if world is not None else 0)
+    return [wire.Restart(id=end_id(end), generation=generation, cause=end.cause, pod=end.pod_uid)]
+
+
+# --- what the controller expects
+
+
+def expected_of(expectation: wire.Expectation) -> Expected:
+    """The record by which agents know what is expected of them."""
+    return Expected(
+        members=expectation.members,
+        min=expectation.min,
+        max=expectation.max,
+        pending=expectation.pending,
+        leaving=tuple(Leaving(member=leaving.member, cause=leaving.cause) for leaving in expectation.leaving),
+        finished=expectation.finished,
+        sizes=expectation.sizes,
+        grace_s=expectation.grace_s,
+        floor=expectation.floor,
+        max_restarts=_limit(expectation.budget),
+        restarts={cause: count for cause, count in expectation.restarts.items() if cause == USER},
+        closed=expectation.closed,
+        term=expectation.term,
+    )
+
+
+def _limit(budget: wire.Budget) -> int | None:
+    """Agents count since the beginning and know of failed workers only. A limit of another kind the controller holds itself."""
+    return budget.max_restarts if budget.window_s is None and USER not in budget.by_cause else None

@@ -1,0 +1,163 @@
+"""What lies in etcd under a job's prefix, as the controller reads and writes it: the same JSON as elastic_worker.etcd.records, which this
+package must not import. tests/unit/test_etcd_mirrored.py holds the two together.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from elastic.membership.wire import MAX_MEMBERS, MOST_COUNTED, MOST_SECONDS, CauseWord, KnownGeneration, Name, Names, Size, Words
+
+VERSION = 1
+WORLD = "world"
+EXPECTED = "expected"
+MEMBERS = "members/"
+LONGEST_RECORD = 1024 * 1024
+MOST_ENDS = 128
+
+Plain = Annotated[str, Meta(max_length=300, pattern=r"^[!#-\[\]-~]*\Z")]
+Count = Annotated[int, Meta(ge=0, le=10**9)]
+
+
+class Unusable(ValueError):
+    """A value in etcd that is no record of the job's."""
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of records and their parts."""
+
+
+class Failed(_Record, frozen=True):
+    generation: KnownGeneration
+    status: Annotated[int, Meta(ge=0, le=1024)] | None = None
+    at: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+
+class Member(_Record, frozen=True):
+    incarnation: Plain
+    store: Plain = ""
+    entered: KnownGeneration = 0
+    after: KnownGeneration = 0
+    trouble: Words = ""
+    failed: Failed | None = None
+    finished: KnownGeneration = 0
+    left: Words = ""
+
+
+class Seat(_Record, frozen=True):
+    name: Name
+    incarnation: Plain
+
+
+class Round(_Record, frozen=True):
+    reason: Words
+    cause: CauseWord
+
+
+class End(_Record, frozen=True):
+    """Who ended the world of this generation, and the cause. is_lost: the member's record was gone, so that the cause is a guess."""
+
+    generation: KnownGeneration
+    name: Name
+    incarnation: Plain
+    cause: CauseWord
+    is_lost: bool = False
+
+
+class World(_Record, frozen=True):
+    generation: KnownGeneration
+    seats: Annotated[tuple[Seat, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    store: Plain = ""
+    reason: Words = ""
+    cause: CauseWord = ""
+    restarts: Annotated[dict[CauseWord, Count], Meta(max_length=64)] = {}
+    ends: Annotated[tuple[End, ...], Meta(max_length=MOST_ENDS)] = ()
+    round: Round | None = None
+    closed: Words = ""
+
+
+class Leaving(_Record, frozen=True):
+    member: Name
+    cause: CauseWord
+
+
+class Expected(_Record, frozen=True):
+    members: Names
+    min: Size
+    max: Size
+    pending: Names = ()
+    leaving: Annotated[tuple[Leaving, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    finished: Names = ()
+    sizes: Annotated[tuple[Size, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    grace_s: Annotated[float, Meta(ge=0, le=MOST_SECONDS)] = 30.0
+    floor: KnownGeneration = 0
+    max_restarts: Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None = None
+    restarts: Annotated[dict[CauseWord, Count], Meta(max_length=64)] = {}
+    closed: Words = ""
+    term: KnownGeneration = 0
+
+
+Record = Member | World | Expected
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    v: int
+    seal: str
+    body: str
+
+
+class Seal:
+    """Seals what is written under a job's prefix, and opens what was sealed with the same token."""
+
+    def __init__(self, token: str, job: str) -> None:
+        self._key = hashlib.sha256(f"elastic-etcd/{VERSION}\0{job}".encode() + b"\0" + token.encode()).digest()
+
+    def close(self, key: str, record: Record) -> bytes:
+        body = msgspec.json.encode(record).decode()
+        return msgspec.json.encode(_Envelope(VERSION, self._sign(key, body), body))
+
+    def open(self, key: str, value: bytes) -> Record:
+        """Raises Unusable, and nothing else."""
+        if len(value) > LONGEST_RECORD:
+            raise Unusable(f"it is {len(value)} bytes long, more than {LONGEST_RECORD}")
+        try:
+            envelope = msgspec.json.decode(value, type=_Envelope)
+            if envelope.v != VERSION:
+                raise Unusable(f"it is no record of version {VERSION}")
+            if not hmac.compare_digest(envelope.seal.encode(), self._sign(key, envelope.body).encode()):
+                raise Unusable("it was not sealed with this job's token")
+            return msgspec.json.decode(envelope.body, type=_type_of(key))
+        except Unusable:
+            raise
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise Unusable(f"it cannot be read: {str(error)[:100]}") from None
+
+    def _sign(self, key: str, body: str) -> str:
+        return hmac.new(self._key, f"{key}\0{body}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def _type_of(key: str) -> type[Member] | type[World] | type[Expected]:
+    if key == WORLD:
+        return World
+    if key == EXPECTED:
+        return Expected
+    if key.startswith(MEMBERS):
+        return Member
+    raise Unusable("no record lies under this key")
+
+
+def uid_of(incarnation: str) -> str:
+    """The uid of the pod in which an agent runs."""
+    return incarnation.partition("/")[0]
+
+
+class Records(msgspec.Struct, frozen=True):
+    """All that lies under the prefix, as of one moment; members by name."""
+
+    members: Mapping[str, Member] = {}
+    world: World | None = None
+    expected: Expected | None = None

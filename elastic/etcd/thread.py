@@ -1,0 +1,149 @@
+"""Everything that talks to etcds runs in one thread with an event loop of its own, so that no etcd takes time from the controller's loop.
+This is the seam between the two loops: it looks like the rendezvous server's client.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from elastic.etcd.membership import EtcdMembership
+from elastic.etcd.place import Place
+from elastic.etcd.store import Away
+from elastic.etcd.visits import Own, ReadSecret, Visitor
+from elastic.membership import wire
+
+log = logging.getLogger(__name__)
+CENSUS_S = 60.0
+"""Between two looks at whose users the installation's etcd holds."""
+
+Result = TypeVar("Result")
+
+
+class EtcdThread:
+    """Starts with the first job that meets in an etcd. `token_for` gives the token that seals a job's records."""
+
+    def __init__(
+        self, *, token_for: Callable[[str], str], read_secret: ReadSecret, own: Own | None = None, follows_others: bool = True
+    ) -> None:
+        self._token_for = token_for
+        self._read_secret = read_secret
+        self._own = own
+        self._follows_others = follows_others
+        self._places: dict[str, Place] = {}
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._worlds: asyncio.Queue[wire.World] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._membership: EtcdMembership | None = None
+
+    def meet_at(self, job_uid: str, place: Place) -> None:
+        """Where this job's records lie."""
+        self._places[job_uid] = place
+
+    async def expect(self, job_uid: str, expectation: wire.Expectation) -> None:
+        membership, place = self._started(), self._places.get(job_uid)
+        if place is None:
+            raise Away("where the job meets is not known yet")
+        await self._there(membership.expect(job_uid, place, expectation))
+
+    async def forget(self, job_uid: str) -> None:
+        place = self._places.get(job_uid) or self._place_of_unknown(job_uid)
+        if place is not None:
+            await self._there(self._cleared(self._started(), job_uid, place))
+        self._places.pop(job_uid, None)
+
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
+        """Until cancelled; the thread ends with it."""
+        if on_open is not None:
+            on_open()
+        try:
+            while True:
+                yield await self._worlds.get()
+        finally:
+            await self._stop()
+
+    def _place_of_unknown(self, job_uid: str) -> Place | None:
+        """A job that went while no controller ran: at the installation's etcd its prefix is known."""
+        return own_place(self._own.endpoints, job_uid) if self._own is not None else None
+
+    # --- in the thread
+
+    async def _cleared(self, membership: EtcdMembership, job_uid: str, place: Place) -> None:
+        await membership.forget(job_uid, place)
+        if place.is_own:
+            store, accounts = self._visitor.administrator()
+            try:
+                await accounts.begin()
+                await accounts.remove(place.job)
+            finally:
+                await store.close()
+
+    async def _take_census(self) -> None:
+        """Report jobs that have a user in the installation's etcd: one that is gone from the API is then forgotten."""
+        while True:
+            with contextlib.suppress(Exception):
+                store, accounts = self._visitor.administrator()
+                try:
+                    for job_uid in await accounts.jobs():
+                        if job_uid not in self._places:
+                            self._emit(wire.World(job=job_uid, generation=0, phase="unknown"))
+                finally:
+                    await store.close()
+            await asyncio.sleep(CENSUS_S)
+
+    def _emit(self, world: wire.World) -> None:
+        assert self._home is not None
+        with contextlib.suppress(RuntimeError):  # the controller's loop has ended
+            self._home.call_soon_threadsafe(self._worlds.put_nowait, world)
+
+    # --- the seam
+
+    def _started(self) -> EtcdMembership:
+        if self._membership is not None:
+            return self._membership
+        self._home, self._loop = asyncio.get_running_loop(), asyncio.new_event_loop()
+        self._visitor = Visitor(read_secret=self._read_at_home, own=self._own, follows_others=self._follows_others)
+        self._membership = EtcdMembership(visit=self._visitor.open, token_for=self._token_for, emit=self._emit)
+        if self._own is not None:
+            asyncio.run_coroutine_threadsafe(self._take_census(), self._loop)
+        threading.Thread(target=self._run, args=(self._loop,), name="elastic-etcd", daemon=True).start()
+        return self._membership
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    async def _there(self, work: Coroutine[Any, Any, Result]) -> Result:
+        assert self._loop is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def _read_at_home(self, namespace: str, name: str) -> Any:
+        assert self._home is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(self._read_secret, namespace, name), self._home))
+
+    async def _stop(self) -> None:
+        membership, loop, self._membership = self._membership, self._loop, None
+        if membership is None or loop is None:
+            return
+        with contextlib.suppress(Exception):
+            await self._there(membership.close())
+        loop.call_soon_threadsafe(loop.stop)
+
+
+async def _awaited(read: ReadSecret, namespace: str, name: str) -> Any:
+    return await read(namespace, name)
+
+
+def own_place(endpoints: tuple[str, ...], job_uid: str) -> Place:
+    """Where a job meets in the installation's etcd."""
+    return Place(endpoints=endpoints, prefix=prefix_of(job_uid), is_tls=True, job=job_uid)
+
+
+def prefix_of(job_uid: str, *, under: str = "/elastic-training") -> str:
+    """As elastic_worker.etcd.settings has it."""
+    return f"{under}/{job_uid}/"

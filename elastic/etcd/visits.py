@@ -1,0 +1,98 @@
+"""Opens the etcd of a job: by its user's Secret, or as the administrator of the installation's etcd, where the job gets a user first."""
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from elastic.etcd.accounts import ROOT, Accounts
+from elastic.etcd.channels import Channels
+from elastic.etcd.grpc_store import GrpcStore
+from elastic.etcd.place import Access, Place
+from elastic.etcd.store import Refused, Store
+
+USER, PASSWORD, CA, CERTIFICATE, KEY = "user", "password", "ca.crt", "tls.crt", "tls.key"
+"""Keys of the user's Secret."""
+LONGEST_SECRET = 256 * 1024
+
+ReadSecret = Callable[[str, str], Awaitable[Mapping[str, str]]]
+"""What a Secret holds, by namespace and name; raises Refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """The installation's etcd. endpoints: as this process reaches it. password_for: of a job's user; of the administrator for no job."""
+
+    endpoints: tuple[str, ...]
+    ca: str
+    password_for: Callable[[str], str]
+
+
+class Visitor:
+    """For one event loop."""
+
+    def __init__(self, *, read_secret: ReadSecret, own: Own | None, follows_others: bool = True) -> None:
+        self._channels = Channels()
+        self._read_secret = read_secret
+        self._own = own
+        self._follows_others = follows_others
+
+    async def open(self, place: Place) -> Store:
+        """Raises Away, Refused or NotInstalled."""
+        if place.is_own:
+            return await self._open_own(place)
+        if not self._follows_others:
+            raise Refused("this controller connects to no etcd of users (--no-follow-user-etcd)")
+        access = await self._access(place)
+        is_tls = place.is_tls or bool(access.ca or access.certificate)
+        return GrpcStore(self._channels, place.endpoints, access, is_tls=is_tls)
+
+    async def _open_own(self, place: Place) -> Store:
+        store, accounts = self.administrator()
+        try:
+            await accounts.begin()
+            await accounts.add(place.job, prefix=place.prefix, password=self._known().password_for(place.job))
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    def administrator(self) -> tuple[GrpcStore, Accounts]:
+        """The installation's etcd and its users. The store is to be closed."""
+        own = self._known()
+        access = Access(user=ROOT, password=own.password_for(""), ca=own.ca)
+        store = GrpcStore(self._channels, own.endpoints, access, is_tls=True)
+        return store, Accounts(store, password=own.password_for(""))
+
+    def _known(self) -> Own:
+        if self._own is None:
+            raise Refused("this controller knows no etcd of the installation (--etcd-endpoint)")
+        return self._own
+
+    async def _access(self, place: Place) -> Access:
+        if not place.secret:
+            return Access()
+        held = await self._read_secret(place.namespace, place.secret)
+        if sum(map(len, held.values())) > LONGEST_SECRET:
+            raise Refused(f"Secret {place.secret} holds more than {LONGEST_SECRET} bytes")
+        access = Access(
+            user=held.get(USER, ""),
+            password=held.get(PASSWORD, ""),
+            ca=held.get(CA, ""),
+            certificate=held.get(CERTIFICATE, ""),
+            key=held.get(KEY, ""),
+        )
+        if bool(access.user) != bool(access.password):
+            raise Refused(f"Secret {place.secret} needs both {USER} and {PASSWORD}, or neither")
+        _check(access, place.secret)
+        return access
+
+
+def _check(access: Access, secret: str) -> None:
+    """gRPC says of a bad certificate only that no connection came about."""
+    if access.ca:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=access.ca)
+        except (ssl.SSLError, ValueError) as error:
+            raise Refused(f"{CA} in Secret {secret} is no certificate: {error}") from None
+    if bool(access.certificate) != bool(access.key):
+        raise Refused(f"Secret {secret} needs both {CERTIFICATE} and {KEY}, or neither")

@@ -1,0 +1,12 @@
+"""The laptop cluster's etcd: Debian's program, started when the first connection comes."""
+
+import shutil
+from pathlib import Path
+
+NAMES = ("/usr/bin/etcd", "/usr/local/bin/etcd")
+
+
+def program() -> Path | None:
+    """The installed etcd; None without one."""
+    found = shutil.which("etcd") or next((name for name in NAMES if Path(name).is_file()), None)
+    return Path(found) if found is not None else None

@@ -1,0 +1,32 @@
+"""Starts a server's process when the first connection comes to its sockets, and keeps it running: who connects waits in them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+
+from elastic.local.children import LONGEST_PAUSE_S, Child, ChildFailed
+
+log = logging.getLogger(__name__)
+
+
+async def start_when_called(sockets: Sequence[socket.socket], child: Child) -> None:
+    """Until cancelled. This process listens on the sockets and never accepts; the child has them."""
+    called, loop = asyncio.Event(), asyncio.get_running_loop()
+    for each in sockets:
+        loop.add_reader(each.fileno(), called.set)
+    try:
+        await called.wait()
+    finally:
+        for each in sockets:
+            loop.remove_reader(each.fileno())
+    while True:
+        try:
+            await child.start()
+            break
+        except ChildFailed as error:
+            log.warning("process did not start", extra={"child": child.name, "error": str(error)})
+            await asyncio.sleep(LONGEST_PAUSE_S)
+    await child.keep()
