@@ -73,28 +73,36 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "plain"])
-def test_a_rank_that_hangs_at_its_end_is_ended_and_the_job_has_succeeded(server: Server, tmp_path: Path, is_warm: bool) -> None:
-    agents = Agents(tmp_path / "job", server, job="0d9f5b1e-job", script=DEADLOCK, library=tmp_path / "library" if is_warm else None)
+def test_a_rank_that_hangs_at_its_end_is_ended_and_the_job_has_succeeded(server: Server, tmp_path: Path) -> None:
+    """One job with warm workers and one with plainly started ones, side by side: the agents do little but wait."""
+    libraries = {"warm": tmp_path / "library", "plain": None}
+    jobs = {how: Agents(tmp_path / how, server, job=f"job-{how}", script=DEADLOCK, library=at) for how, at in libraries.items()}
     try:
-        server.expect(agents.job, Expectation(members=names(2), min=2, max=2, budget=Budget(max_restarts=0)))
-        for name in names(2):
-            agents.start(name)
-        wait_until(
-            lambda: all(process.poll() is not None for process in agents.processes.values()),
-            what=lambda: f"both agents end\n{agents.describe()}",
-            patience_s=200,
-        )
-        assert [process.returncode for process in agents.processes.values()] == [0, 0], agents.describe()
-        text = "".join(agents.output(name) for name in names(2))
-        assert "torch's known deadlock" in text, agents.describe()
-        assert "(pt_gloo_runloop), which waits for that lock" in text
-        assert text.count("went on") == 1
-        world = server.world(agents.job)
-        assert world is not None
-        assert (world.phase, world.restarts) == ("finished", {})
+        for agents in jobs.values():
+            server.expect(agents.job, Expectation(members=names(2), min=2, max=2, budget=Budget(max_restarts=0)))
+            for name in names(2):
+                agents.start(name)
+        for agents in jobs.values():
+            ends_well_in_spite_of_the_deadlock(agents, server)
     finally:
-        agents.stop()
+        for agents in jobs.values():
+            agents.stop()
+
+
+def ends_well_in_spite_of_the_deadlock(agents: Agents, server: Server) -> None:
+    wait_until(
+        lambda: all(process.poll() is not None for process in agents.processes.values()),
+        what=lambda: f"both agents end\n{agents.describe()}",
+        patience_s=200,
+    )
+    assert [process.returncode for process in agents.processes.values()] == [0, 0], agents.describe()
+    text = "".join(agents.output(name) for name in names(2))
+    assert "torch's known deadlock" in text, agents.describe()
+    assert "(pt_gloo_runloop), which waits for that lock" in text
+    assert text.count("went on") == 1
+    world = server.world(agents.job)
+    assert world is not None
+    assert (world.phase, world.restarts) == ("finished", {})
 
 
 @pytest.mark.parametrize("what", ALIVE)
