@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
 
 import pytest
 from grounds import Ground
@@ -19,14 +20,27 @@ pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(60
 
 PYTORCH = JOBS["PyTorchJob"]
 PATIENCE_S = 180.0
+TRAINING = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+print("world", dist.get_world_size(), flush=True)
+is_over = torch.zeros(1)
+while not is_over:  # summed over all, so that they end at the same step
+    time.sleep(0.1)
+    is_over.fill_(os.path.exists(sys.argv[1]))
+    dist.all_reduce(is_over)
+dist.destroy_process_group()
+"""
 
 
-def job(name: str, *, restarts: int) -> Object:
+def job(name: str, *, restarts: int, stop_file: Path) -> Object:
     container = {
         "name": "pytorch",
         "image": "example.com/train:1",
-        "command": ["torchrun", "examples/pytorch-elastic/train.py"],
-        "env": [{"name": "STEPS", "value": "150"}, {"name": "STEP_SECONDS", "value": "0.1"}],
+        "command": ["torchrun", "--no-python", "python", "-c", TRAINING, str(stop_file)],
     }
     template = {"spec": {"terminationGracePeriodSeconds": 5, "containers": [container]}}
     return {
@@ -83,7 +97,8 @@ def cluster(ground: Ground, shared: Callable[[Ground], LocalCluster]) -> LocalCl
 @pytest.mark.parametrize(("name", "restarts"), [("ample", 20), ("spent", 0)])
 async def test_the_loss_of_worker_0_does_not_end_a_job_that_meets_through_c10d(cluster: LocalCluster, name: str, restarts: int) -> None:
     async with connect(cluster.kubeconfig) as kube:
-        await kube.create(PYTORCH, job(name, restarts=restarts), namespace="default")
+        stop_file = cluster.data_dir / f"stop-{name}"
+        await kube.create(PYTORCH, job(name, restarts=restarts, stop_file=stop_file), namespace="default")
 
         async def trains(*, without: Collection[str] = ()) -> bool:
             """Two workers run, and those that were not there before train together."""
@@ -98,6 +113,8 @@ async def test_the_loss_of_worker_0_does_not_end_a_job_that_meets_through_c10d(c
         await until("a new worker trains with another", lambda: trains(without=before.values()))
         stays = await uid(kube, f"{name}-rdzv") == store
         assert stays == (restarts > 0), "a survivor whom torch allows no restart closes torch's rendezvous, and only a fresh store opens it"
+
+        stop_file.touch()
 
         async def is_over() -> bool:
             return (await state(kube, name)).get("completionTime") is not None
