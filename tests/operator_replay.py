@@ -43,12 +43,17 @@ class Mode(NamedTuple):
 
     needs: str
     compat: str
+    only: tuple[str, ...] = ()
+    """Patterns of the scenarios that are played; none: all."""
 
     def __str__(self) -> str:
-        return f"{self.compat}-{self.needs or 'plain'}"
+        return f"{self.compat}-{self.needs or 'plain'}{'-differences' if self.only else ''}"
 
 
+STRICT = Mode("", "strict")
 MODES = [Mode(needs, compat) for needs in SCHEDULERS for compat in ("default", "strict")]
+DIFFERENCES = Mode("", "strict", ("mpi-*", "*-elastic*", "*-static", "jax-workers", "tf-ps-worker"))
+"""What strict changes (docs/compat.md): elastic jobs, MPI launchers, and the Events of a job of each kind."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,7 @@ def _replayed(kubeconfig: Path, mode: Mode) -> dict[str, Any]:
     """All scenarios for this operator, many at a time, for most of their time is waiting; and patiently, for the machine may be slow."""
     command = [sys.executable, str(SUITE / "replay.py"), "--kubeconfig", str(kubeconfig), "--json", "--patience", "120", "--parallel", "12"]
     command += ["--with", mode.needs] if mode.needs else []
+    command += [word for pattern in mode.only for word in ("--only", pattern)]
     for step in ONLY_STRICT[mode.needs] if mode.compat == "strict" else ():
         command += ["--hold", step]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=800)

@@ -8,7 +8,7 @@ from grounds import Ground
 
 pytestmark = [pytest.mark.heavy, pytest.mark.integration, pytest.mark.timeout(600)]
 WITHIN_S = 500.0
-both_sandboxes = pytest.mark.parametrize("sandbox", ["netns", "loopback"])
+both_sandboxes = pytest.mark.parametrize("sandbox", ["netns", pytest.param("loopback", marks=pytest.mark.full)])
 
 
 @pytest.mark.framework("paddle")

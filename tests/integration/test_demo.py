@@ -31,7 +31,7 @@ STORY = [
 @pytest.mark.integration
 @pytest.mark.torch
 @pytest.mark.timeout(620)
-@pytest.mark.parametrize("sandbox", ["netns", "loopback"])
+@pytest.mark.parametrize("sandbox", ["netns", pytest.param("loopback", marks=pytest.mark.full)])
 def test_the_demo_tells_its_whole_story_and_leaves_nothing_running(sandbox: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples/demo/demo.py"), "--sandbox", sandbox], capture_output=True, text=True, timeout=600

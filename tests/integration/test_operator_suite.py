@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from control_plane import api_server
-from operator_replay import MODES, Mode, Played, played, prepare
+from operator_replay import DIFFERENCES, MODES, STRICT, Mode, Played, played, prepare
 
 AGAIN = "scheduler-plugins"
 """The second of two gang schedulers, for which the controller does the same things with other words."""
+ALL = [*MODES, DIFFERENCES]
+FULL = [mode for mode in MODES if mode.needs == AGAIN or mode == STRICT]
+"""Of STRICT the scenarios that play as in the default mode; the others are in DIFFERENCES."""
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +20,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The run of every mode that was chosen, in two lanes with an API server each: a run spends most of its time waiting."""
     items = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
     chosen = {item.callspec.params["mode"] for item in items}
-    lanes = [[mode for mode in MODES if mode.compat == compat and mode in chosen] for compat in ("default", "strict")]
+    lanes = [[mode for mode in ALL if mode.compat == compat and mode in chosen] for compat in ("default", "strict")]
     futures: dict[Mode, Future[Played]] = {mode: Future() for mode in chosen}
     with ThreadPoolExecutor(len(lanes)) as threads:
         for number, lane in enumerate(lanes):
@@ -39,7 +42,7 @@ def _play(lane: Sequence[Mode], folder: Path, futures: dict[Mode, "Future[Played
 
 @pytest.mark.integration
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mode", [pytest.param(m, id=str(m), marks=[pytest.mark.full] * (m.needs == AGAIN)) for m in MODES])
+@pytest.mark.parametrize("mode", [pytest.param(m, id=str(m), marks=[pytest.mark.full] * (m in FULL)) for m in ALL])
 def test_every_must_check_of_the_recorded_operator_passes(
     runs: dict[Mode, "Future[Played]"], mode: Mode, capsys: pytest.CaptureFixture[str]
 ) -> None:

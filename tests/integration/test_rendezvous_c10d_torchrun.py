@@ -1,4 +1,7 @@
-"""Stock torchrun with the store process of the backend c10d: workers come and go, worker-0 included, and the job trains on."""
+"""Stock torchrun with the store process of the backend c10d: workers come and go, worker-0 included, and the job trains on.
+
+test_controller_c10d shows the same in pods.
+"""
 
 import os
 import subprocess
@@ -39,6 +42,14 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
     assert process.wait(60) == 0, "the store ends cleanly when its pod is deleted"
 
 
+def test_the_store_serves_keys_and_ends_cleanly(endpoint: str) -> None:
+    host, port = endpoint.split(":")
+    store = pytest.importorskip("torch.distributed").TCPStore(host, int(port), is_master=False)
+    store.set("key", "value")
+    assert store.get("key") == b"value"
+
+
+@pytest.mark.full
 def test_stock_torchrun_grows_and_outlives_worker_0(endpoint: str, tmp_path: Path) -> None:
     server = Server(tmp_path)  # not started: nothing of ours runs here but the store
     agents = Agents(tmp_path / "job", server, job=STORE.job_uid)
