@@ -1,7 +1,8 @@
 """Runs the tests and says at the end how many there were and how long they took.
 
-Pure tests share the cores. Tests that start real processes wait more than they work, so two lanes of them run side by side; each
-module stays in one lane. `--full` adds the tests marked `full`: second environments for what others show already.
+Pure tests share the cores. Tests that start real processes wait as much as they work, so three lanes of them run side by side; each
+module stays in one lane, and the longest begin first (tests/integration/conftest.py). `--full` adds the tests marked `full`: second
+environments for what others show already.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ LIGHT = ("xgboost", "jax", "mpi", "openmpi5", "horovod-driver", "kubeflow-traini
 BUILT = ("horovod",)  # compiled, which takes minutes
 INSTALL_S, BUILD_S = 600, 2400
 PARTS = {
-    "pure": ("auto", "not integration and not cluster and not heavy"),
-    "processes": ("2", "(integration or cluster) and not heavy"),
+    "pure": ("auto", ["tests/unit", "tests/sim"], "not integration and not cluster and not heavy"),
+    "processes": ("3", ["tests/integration", "tests/cluster"], "(integration or cluster) and not heavy"),
 }
+"""Lanes, the folders that are looked through unless others are given, and which tests."""
 
 
 def main() -> int:
@@ -33,12 +35,13 @@ def main() -> int:
     began = time.monotonic()
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     failed = False
-    for part, (lanes, chosen) in PARTS.items():
+    has_paths = any(pathlib.Path(word.partition("::")[0]).exists() for word in given)
+    for part, (lanes, folders, chosen) in PARTS.items():
         report = REPORTS / f"{part}.xml"
         report.unlink(missing_ok=True)
         chosen = chosen if is_full else f"{chosen} and not full"
-        options = ["-n", lanes, "--dist", "loadfile", "-m", chosen, "--durations", "15", f"--junitxml={report}"]
-        done = subprocess.run([sys.executable, "-m", "pytest", "-q", *options, *given])
+        options = ["-n", lanes, "--dist", "loadfile", "--no-loadscope-reorder", "-m", chosen, "--durations", "15", f"--junitxml={report}"]
+        done = subprocess.run([sys.executable, "-m", "pytest", "-q", *options, *([] if has_paths else folders), *given])
         failed |= done.returncode not in (0, 5)  # 5: nothing to run in this part
         for suite in xml.parse(report).getroot().iter("testsuite"):
             for key in counts:

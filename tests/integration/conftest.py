@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -22,6 +23,25 @@ from elastic.local import LocalCluster
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sandboxes: those in which the cluster of a module is started, one after the other")
+
+
+FOLDER = Path(__file__).parent
+LONGEST = """
+rendezvous_torchrun controller_c10d etcd_torchrun faults_workers gloo_standstill operator_suite rolling_update faults_leaders
+laptop_resume demo rendezvous_server warm_start laptop_losses conformance drain_keeps_state rendezvous_completion faults_control_plane
+etcd_members horovod_elastic sdk examples_light laptop_docs apiserver_durability cli_run laptop_up gloo_endings silent_connections
+controller_rights examples_mpi official_client webhook_flood rendezvous_hostile faults_ends
+"""
+"""The modules that take more than 20 s, the longest first. They begin in this order, so that no lane is left alone with one of them."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m takes its choice
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == FOLDER and item.get_closest_marker("cluster") is None:
+            item.add_marker(pytest.mark.integration)
+    places = {f"test_{name}": place for place, name in enumerate(LONGEST.split())}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
