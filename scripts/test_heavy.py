@@ -1,7 +1,7 @@
-"""Runs the tests marked heavy one by one inside a time box, and says which passed, which failed, which were skipped and why.
+"""Runs the tests marked heavy inside a time box, and says which passed, which failed, which were skipped and why.
 
-Their frameworks are installed meanwhile, and the tests of the quickest come first. What did not fit in the box is named. Only a failure
-makes this fail.
+Two run side by side, for each waits about as much as it works. Their frameworks are installed meanwhile, and the tests of the quickest
+come first. What did not fit in the box is named. Only a failure makes this fail. `--full` adds the tests marked `full`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import contextlib
 import io
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as xml
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
@@ -23,8 +25,10 @@ BOX_S = float(os.environ.get("HEAVY_BOX_S", "780"))
 LEAST_S = 45.0  # a test that has less time left is not begun
 STOP_S = 90.0
 LOOK_EVERY_S = 0.5
-FRAMEWORKS = ("xgboost", "jax", "mxnet", "paddle", "tensorflow")  # as long as their installation takes
-REPORT = pathlib.Path(".cache/tests/heavy.xml")
+LANES = 2
+FRAMEWORKS = ("xgboost", "jax", "mxnet", "paddle", "tensorflow", "horovod")  # as long as their installation takes
+PLACES = ("tests/heavy", "tests/integration/test_horovod_elastic.py")
+REPORTS = pathlib.Path(".cache/tests/heavy")
 
 
 @dataclass
@@ -39,10 +43,11 @@ class Collected:
             self.tests.append((item.nodeid, marker.args if marker else ()))
 
 
-def collected(chosen: list[str]) -> list[tuple[str, tuple[str, ...]]]:
+def collected(chosen: list[str], *, is_full: bool) -> list[tuple[str, tuple[str, ...]]]:
     found, said = Collected(), io.StringIO()
+    marks = "heavy" if is_full else "heavy and not full"
     with contextlib.redirect_stdout(said):
-        status = pytest.main(["-q", "--collect-only", "-m", "heavy", *(chosen or ["tests/heavy"])], plugins=[found])
+        status = pytest.main(["-q", "--collect-only", "-m", marks, *(chosen or PLACES)], plugins=[found])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         print(said.getvalue())
         return []
@@ -61,8 +66,9 @@ def wait_for(names: tuple[str, ...], installer: subprocess.Popen[bytes], *, unti
 
 
 def outcome(test: str, *, within_s: float) -> str:
-    REPORT.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "heavy", f"--junitxml={REPORT}", test]
+    report = REPORTS / f"{re.sub('[^a-z0-9]+', '-', test.rpartition('::')[2])}.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "heavy", f"--junitxml={report}", test]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         said, _ = process.communicate(timeout=within_s)
@@ -74,31 +80,34 @@ def outcome(test: str, *, within_s: float) -> str:
             process.kill()
             process.communicate()
         return "not finished: the time box was over"
-    skipped = [entry.get("message", "") for entry in xml.parse(REPORT).getroot().iter("skipped")] if REPORT.exists() else []
+    skipped = [entry.get("message", "") for entry in xml.parse(report).getroot().iter("skipped")] if report.exists() else []
     if process.returncode:
         print(said)
         return "FAILED"
     return f"skipped: {skipped[0]}" if skipped else "passed"
 
 
-def in_turn(tests: list[tuple[str, tuple[str, ...]]], installer: subprocess.Popen[bytes], *, end: float) -> dict[str, str]:
-    answers = {}
-    for test, needed in tests:
+def in_lanes(tests: list[tuple[str, tuple[str, ...]]], installer: subprocess.Popen[bytes], *, end: float) -> dict[str, str]:
+    def answer(test: str, needed: tuple[str, ...]) -> str:
         wait_for(needed, installer, until=end - LEAST_S)
         at, left = time.monotonic(), end - time.monotonic()
-        answers[test] = outcome(test, within_s=left) if left >= LEAST_S else "not run: the time box was over"
-        print(f"heavy: {test}: {answers[test]} ({time.monotonic() - at:.0f} s)", flush=True)
-    return answers
+        said = outcome(test, within_s=left) if left >= LEAST_S else "not run: the time box was over"
+        print(f"heavy: {test}: {said} ({time.monotonic() - at:.0f} s)", flush=True)
+        return said
+
+    with ThreadPoolExecutor(LANES) as lanes:
+        answers = lanes.map(answer, *zip(*tests, strict=True)) if tests else ()
+        return dict(zip((test for test, _ in tests), answers, strict=True))
 
 
 def main() -> int:
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORTS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    tests = collected(sys.argv[1:])
+    tests = collected([word for word in sys.argv[1:] if word != "--full"], is_full="--full" in sys.argv)
     wanted = [name for name in FRAMEWORKS if any(name in needed for _, needed in tests)]
     installer = subprocess.Popen(["scripts/frameworks", *wanted] if wanted else ["true"], start_new_session=True)
     try:
-        answers = in_turn(tests, installer, end=began + BOX_S)
+        answers = in_lanes(tests, installer, end=began + BOX_S)
     finally:
         if installer.poll() is None:
             os.killpg(installer.pid, signal.SIGTERM)

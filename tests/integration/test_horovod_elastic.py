@@ -91,6 +91,8 @@ def losses(outcome: Outcome, name: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"loss ([\d.]+)", outcome.logs[f"{name}-launcher"])]
 
 
+@pytest.mark.heavy
+@pytest.mark.framework("horovod")
 def test_training_goes_on_as_workers_are_added_and_removed(cluster: LocalCluster) -> None:
     job = example("grows", steps=300)
 
@@ -113,6 +115,8 @@ def test_training_goes_on_as_workers_are_added_and_removed(cluster: LocalCluster
     assert steps == sorted(steps), "an uncommitted step was lost although nothing failed"
 
 
+@pytest.mark.heavy
+@pytest.mark.framework("horovod")
 def test_training_goes_on_after_a_worker_was_killed(cluster: LocalCluster) -> None:
     job = example("killed", steps=400, workers=2)
 
