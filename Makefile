@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 PYTEST ?= $(BIN)/pytest
+# A cluster is many processes, and each would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test test-full test-heavy sim demo horovod bench bench-controller bench-rescale bench-rendezvous clean
