@@ -96,7 +96,8 @@ class Launchers:
         has_lost = alive != launcher.assigned
         if launcher.assigned and not has_lost and now < launcher.changed_at + COMMIT_S:
             return
-        if launcher.reports and alive and not alive & listed:  # a new server cannot know where the workers of a mere script are
+        # A new server cannot know where the workers of a mere script are, nor any server of a loss that it has not heard of.
+        if launcher.reports and not has_lost and alive and not alive & listed:
             self.wrongs.append(f"[{now:.1f} s] none of the hosts with the training state stay: {sorted(alive)} became {sorted(listed)}")
         launcher.ending.update(dict.fromkeys(alive - listed, now + END_S))
         launcher.assigned, launcher.changed_at = listed, None
