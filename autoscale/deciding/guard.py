@@ -16,7 +16,7 @@ MOST_REVERSALS = 16
 
 
 def held(signals: Signals, replicas: int, now: float) -> Decision | None:
-    """The number that someone else has set stands, for as long as the policy says."""
+    """The number that someone else has set stands for as long as the policy says. It is remembered for as long as it is the last one."""
     hand = signals.memory.hand
     if hand is None or now >= hand.until:
         return None
@@ -33,8 +33,6 @@ def held(signals: Signals, replicas: int, now: float) -> Decision | None:
 def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision:
     """The wish within the limits, at the time for it."""
     memory, bounds = signals.memory, signals.bounds
-    if memory.hand is not None:
-        memory = replace(memory, hand=None)
     wish = _in_room(wish, signals, replicas)
     count = bounds.largest(wish.count) if wish.count >= bounds.least else bounds.least
     is_outside = replicas < bounds.least or replicas > bounds.most or bounds.largest(replicas) != replicas

@@ -44,6 +44,8 @@ class Hand:
     count: int
     until: float
     who: str = ""
+    at: str = ""
+    """When, as the API server says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from controller.deciding import compat
+from controller.deciding import autoscaling, compat
 from controller.deciding.actions import Action, Create, JobEvent, Plan
 from controller.deciding.events import in_words, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView
@@ -47,7 +47,7 @@ def keep_running(view: JobView) -> Plan:
     lost = [verdict for verdict in view.verdicts if verdict.fate is Fate.AGAIN]
     replicas, stale = plan_replicas(view), pod_revision.stale_pods(view)
     made = creation_backoff.made_now(view, replicas.missing)
-    elastic = _with_group(view, failure.with_ends_counted(view), replicas, lost)
+    elastic = autoscaling.recorded(view.job, _with_group(view, failure.with_ends_counted(view), replicas, lost))
     objects = list(_object_changes(view))
     store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
     elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=(*replicas.to_delete, *stale))

@@ -1,5 +1,5 @@
-"""What the controller may do in a cluster, and what for: the one table from which the roles under deploy/ are made, by which the laptop
-cluster gives its controller the same rights, and to which a test holds what the controller really does.
+"""What controller and autoscaler may do in a cluster, and what for: the one table from which the roles under deploy/ are made, by which the
+laptop cluster gives them the same rights, and to which a test holds what the controller really does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from elastic.api import webhook
 from elastic.api.kinds import GROUP, KINDS
 
 RBAC = "rbac.authorization.k8s.io"
-CONTROLLER = "elastic-controller"
+CONTROLLER, AUTOSCALER = "elastic-controller", "elastic-autoscaler"
 SYSTEM = "elastic-system"
 MPI = "MPIJob"
 SEEN = ("list", "watch")
@@ -98,10 +98,16 @@ MPI_OBJECTS = [
         "Never used by the controller; but an account can grant only rights that it has, and launchers need it.",
     ),
 ]
-LEASE = [
-    _right("coordination.k8s.io", "leases", ("create",), "The Lease by which one of several controllers works."),
-    _right("coordination.k8s.io", "leases", ("get", "update"), "It is renewed.", names=(CONTROLLER,)),
-]
+
+
+def lease_rights(account: str) -> list[Right]:
+    return [
+        _right("coordination.k8s.io", "leases", ("create",), "The Lease by which one of several replicas works."),
+        _right("coordination.k8s.io", "leases", ("get", "update"), "It is renewed.", names=(account,)),
+    ]
+
+
+LEASE = lease_rights(CONTROLLER)
 CERTIFICATE = [_right("", "secrets", ("get", "patch"), "The webhook's certificate, which all replicas share.", names=(webhook.NAME,))]
 CONFIGURATION = [
     _right(
@@ -119,7 +125,8 @@ class Role:
     name: str
     rights: tuple[Right, ...]
     is_everywhere: bool
-    """For all namespaces; otherwise for the one in which the controller lives."""
+    """For all namespaces; otherwise for the one in which the account lives."""
+    account: str = CONTROLLER
 
 
 def roles(*, everywhere: bool = True, kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
@@ -135,8 +142,25 @@ def roles(*, everywhere: bool = True, kinds: Iterable[str] = tuple(KINDS)) -> li
     return [*found, Role(f"{CONTROLLER}-webhook", tuple(CONFIGURATION), True), Role(f"{CONTROLLER}-own", (*LEASE, *CERTIFICATE), False)]
 
 
+def autoscaler_roles(kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
+    """Those of the autoscaler, which sees a whole cluster: free room is on its nodes."""
+    plurals = [KINDS[kind].plural for kind in kinds]
+    seen = (
+        _right(
+            GROUP,
+            " ".join(plurals),
+            (*SEEN, "patch"),
+            "Jobs are watched; why a job has its number of workers is written into one annotation.",
+        ),
+        _right(GROUP, " ".join(f"{plural}/scale" for plural in plurals), ("patch",), "The number of workers."),
+        _right("", "pods nodes", SEEN, "Which workers find room, and how much of it is free."),
+        _right("", "events", ("create",), "Why the number of workers changed."),
+    )
+    return [Role(AUTOSCALER, seen, True, AUTOSCALER), Role(f"{AUTOSCALER}-own", tuple(lease_rights(AUTOSCALER)), False, AUTOSCALER)]
+
+
 def as_objects(role: Role, *, home: str = SYSTEM) -> tuple[Object, Object]:
-    """The role, and its binding to the controller's account in the namespace `home`; kustomize fills in one that is empty."""
+    """The role, and its binding to its account in the namespace `home`; kustomize fills in one that is empty."""
     kind = "ClusterRole" if role.is_everywhere else "Role"
     place = {"namespace": home} if home else {}
     metadata = {"name": role.name} | ({} if role.is_everywhere else place)
@@ -145,7 +169,7 @@ def as_objects(role: Role, *, home: str = SYSTEM) -> tuple[Object, Object]:
         "kind": f"{kind}Binding",
         "metadata": metadata,
         "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role.name},
-        "subjects": [{"kind": "ServiceAccount", "name": CONTROLLER} | place],
+        "subjects": [{"kind": "ServiceAccount", "name": role.account} | place],
     }
     return api | {"kind": kind, "metadata": metadata, "rules": [right.rule for right in role.rights]}, api | binding
 
@@ -180,6 +204,7 @@ def _flow(value: Any) -> str:
 def files(deploy: Path) -> Iterator[tuple[Path, str]]:
     yield deploy / "overlays" / "standalone" / "rights.yaml", as_yaml(roles(), home=SYSTEM)
     yield deploy / "overlays" / "namespaced" / "rights.yaml", as_yaml(roles(everywhere=False), home="")
+    yield deploy / "components" / "autoscaler" / "rights.yaml", as_yaml(autoscaler_roles(), home=SYSTEM)
 
 
 def main(arguments: list[str]) -> int:

@@ -130,6 +130,8 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the number of workers was changed last, in seconds since 1970."""
     grew: bool = False
     reversals: Annotated[int, Meta(ge=0, le=64)] = 0
+    was_ours: bool = False
+    """The autoscaler has set the number of workers before: from then on, a number that it has not set is someone else's."""
     hand: int | None = None
     """The number that someone else has set, as long as it is held."""
     hand_until: float = 0.0

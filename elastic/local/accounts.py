@@ -1,5 +1,5 @@
-"""The control plane's own accounts on a laptop: controller and rendezvous server act with the rights that deploy/ gives them in a cluster,
-and no others. Each has a kubeconfig beside a file with its token, which is renewed in time.
+"""The control plane's own accounts on a laptop: controller, autoscaler and rendezvous server act with the rights that deploy/ gives
+them in a cluster, and no others. Each has a kubeconfig beside a file with its token, which is renewed in time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from elastic.local.identities import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, rule
 
 log = logging.getLogger(__name__)
 
-CONTROLLER, RENDEZVOUS = rights.CONTROLLER, "elastic-rendezvous"
+CONTROLLER, AUTOSCALER, RENDEZVOUS = rights.CONTROLLER, rights.AUTOSCALER, "elastic-rendezvous"
+ALL = (CONTROLLER, AUTOSCALER, RENDEZVOUS)
 TOKEN_S = 24 * 3600
 RENEWED_EVERY_S = TOKEN_S / 4
 RETRY_S = 5.0
@@ -42,7 +43,7 @@ class Accounts:
         await _apply(admin, NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": rights.SYSTEM}})
         await asyncio.gather(*(_apply(admin, resource, item) for resource, item in _objects()))
         await self._renew(admin)
-        for account in (CONTROLLER, RENDEZVOUS):
+        for account in ALL:
             write_private(self.kubeconfig(account), self._config(account).encode())
 
     async def keep(self) -> None:
@@ -59,7 +60,7 @@ class Accounts:
                 pause = RETRY_S
 
     async def _renew(self, admin: Kube) -> None:
-        for account in (CONTROLLER, RENDEZVOUS):
+        for account in ALL:
             body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_S}}
             answer = await admin.create(SERVICE_ACCOUNTS, body, namespace=rights.SYSTEM, name=account, subresource="token")
             write_private(self._token(account), str(answer["status"]["token"]).encode())
@@ -96,9 +97,9 @@ async def _apply(admin: Kube, resource: Resource, item: Object) -> None:
 
 
 def _objects() -> Iterator[tuple[Resource, Object]]:
-    for account in (CONTROLLER, RENDEZVOUS):
+    for account in ALL:
         yield SERVICE_ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": rights.SYSTEM}}
-    for role in rights.roles():
+    for role in (*rights.roles(), *rights.autoscaler_roles()):
         made, binding = rights.as_objects(role)
         yield CLUSTER_ROLES if role.is_everywhere else ROLES, made
         yield CLUSTER_ROLE_BINDINGS if role.is_everywhere else ROLE_BINDINGS, binding

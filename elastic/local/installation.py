@@ -8,11 +8,14 @@ from pathlib import Path
 from elastic import certificates
 from elastic.certificates import Pair
 from elastic.local.files import write_private
+from elastic.membership.tokens import autoscaler_token, load_keys
 
 SERVICE = "elastic-rendezvous.elastic-system.svc"
 """The name by which pods find the rendezvous server."""
 ETCD_SERVICE = "elastic-etcd.elastic-system.svc"
 """The name by which pods find the installation's etcd."""
+AUTOSCALER_TOKEN = "autoscaler.rendezvous-token"
+"""File with what the autoscaler shows to the rendezvous server; it gets no key."""
 
 
 def ensure_installation(folder: Path, *, addresses: tuple[str, ...]) -> None:
@@ -21,6 +24,7 @@ def ensure_installation(folder: Path, *, addresses: tuple[str, ...]) -> None:
     key = folder / "server.key"
     if not key.exists():
         write_private(key, secrets.token_hex(32).encode())
+    write_private(folder / AUTOSCALER_TOKEN, autoscaler_token(load_keys(folder)[0]).encode())
     ca = _ca(folder)
     names = (SERVICE, ETCD_SERVICE, "localhost", "127.0.0.1", *addresses)
     certificate = folder / "tls.crt"

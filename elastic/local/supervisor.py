@@ -183,8 +183,8 @@ class Supervisor:
         raise AssertionError("there is at least one mode")
 
     async def _start_control_plane(self, kube: Kube) -> None:
-        from elastic.local.accounts import CONTROLLER, RENDEZVOUS, Accounts
-        from elastic.local.installation import ETCD_SERVICE, SERVICE, ensure_installation
+        from elastic.local.accounts import AUTOSCALER, CONTROLLER, RENDEZVOUS, Accounts
+        from elastic.local.installation import AUTOSCALER_TOKEN, ETCD_SERVICE, SERVICE, ensure_installation
 
         folder = self._layout.installation
         ensure_installation(folder, addresses=self._addresses())
@@ -202,6 +202,10 @@ class Supervisor:
         if not self._options.join:
             await self._open_door(kube, controller)
         await self._begin(self._waiting(controller))
+        reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-token", str(folder / AUTOSCALER_TOKEN)]
+        arguments = ["--kubeconfig", str(accounts.kubeconfig(AUTOSCALER)), *reach, "--rendezvous-ca", str(folder / "ca.crt")]
+        # Nobody waits for it: jobs start without it.
+        await self._begin(self._child("autoscaler", "autoscale.running.main", arguments))
 
     def _offer_etcd(self, installation: Path) -> int:
         """The port of an etcd that starts when the first job that meets there makes the controller connect; 0 where none is installed."""

@@ -19,6 +19,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from rights_used import granted
 
+from autoscale.running.book import Book
+from autoscale.running.main import main as autoscaler_main
+from autoscale.running.metrics import Metrics as AutoscalerMetrics
 from controller.running.main import main as controller_main
 from controller.running.metrics import Metrics
 from controller.watching.keys import JOBS
@@ -26,12 +29,13 @@ from controller.watching.observe import resources_of
 from elastic import certificates
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
-from elastic.api.rights import MPI, SYSTEM, as_objects, roles
+from elastic.api.rights import AUTOSCALER, MPI, SYSTEM, as_objects, autoscaler_roles, roles
 from elastic.kube.resources import NODES
 from elastic.local.installation import SERVICE
 from elastic.membership.tokens import load_keys
 from elastic.runtime.cert_rotation import Place
 from rendezvous.main import main as rendezvous_main
+from rendezvous.server.access import AUDIENCE
 from rendezvous.server.metrics import metrics_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,6 +212,28 @@ def test_rights_in_a_cluster_are_those_of_the_table(build: Build) -> None:
             assert made == item
 
 
+@pytest.mark.parametrize("namespace", ["", "team-a"])
+def test_the_autoscaler_is_in_the_namespace_of_the_control_plane_with_the_rights_of_the_table(build: Build, namespace: str) -> None:
+    found = list(build("standalone", components=("autoscaler",), namespace=namespace))
+    home = namespace or SYSTEM
+    ours = [item for item in found if item["metadata"]["name"].startswith("elastic-autoscaler")]
+    assert {item["metadata"].get("namespace", home) for item in ours} == {home}
+    for role in autoscaler_roles():
+        for item in as_objects(role, home=home):
+            assert only(found, item["kind"], item["metadata"]["name"]) == item
+    (pod, container), *_ = [each for each in containers(found) if each[1]["name"] == "autoscaler"]
+    assert pod["serviceAccountName"] == AUTOSCALER
+    known = {option for parameter in autoscaler_main.params for option in parameter.opts}
+    assert {flag.partition("=")[0] for flag in container["args"]} <= known
+    mounted = json.dumps(pod["volumes"])
+    assert "server.key" not in mounted, "it gets no key"
+    assert f'"audience": "{AUDIENCE}"' in mounted
+    server = only(found, "Deployment", "elastic-rendezvous")["spec"]["template"]["spec"]["containers"][0]
+    assert f"--reader-account=system:serviceaccount:$(NAMESPACE):{AUTOSCALER}" in server["args"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
 def test_the_namespaced_overlay_asks_for_nothing_outside_its_namespace(build: Build) -> None:
     found = build("namespaced", namespace="team-a", components=("monitoring",))
     assert {item["metadata"].get("namespace") for item in found} == {"team-a"}
@@ -242,10 +268,14 @@ def test_whatever_kinds_a_controller_looks_after_it_may_watch_what_it_watches(ki
         assert {(verb, each.group, each.plural) for each in watched for verb in ("list", "watch")} <= held
 
 
+def autoscalers() -> AutoscalerMetrics:
+    return AutoscalerMetrics(CollectorRegistry(), Book(is_ready=lambda: True), leads=lambda: True, sent={"GET": 1})
+
+
 def exported() -> set[str]:
-    """Every name that Prometheus finds at the controller and at the rendezvous server."""
+    """Every name that Prometheus finds at the processes of the control plane."""
     metrics = Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1})
-    text = generate_latest(metrics.registry).decode() + metrics_of(lambda: ())()[0].decode()
+    text = (generate_latest(metrics.registry) + generate_latest(autoscalers().registry) + metrics_of(lambda: ())()[0]).decode()
     names = {family.name for family in text_string_to_metric_families(text)}
     kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
     return (
@@ -267,6 +297,7 @@ def test_the_dashboard_asks_for_metrics_that_are_exported() -> None:
 def test_every_metric_stands_on_the_page_about_them_and_no_other() -> None:
     named = set(re.findall(r"`((?:training_operator|elastic)_\w+)`", (DEPLOY.parent / "docs" / "metrics.md").read_text()))
     text = generate_latest(Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1}).registry) + metrics_of(lambda: ())()[0]
+    text += generate_latest(autoscalers().registry)
     made = set(re.findall(r"# TYPE (\S+)", text.decode()))
     assert named == {name for name in made if not name.endswith("_created") and not name.startswith("process_")}
 

@@ -1,0 +1,93 @@
+"""Carries out a decision: writes the annotation, then the number of workers through /scale, then an Event that says why."""
+
+import hashlib
+import logging
+from collections.abc import Awaitable
+from datetime import UTC, datetime
+
+from autoscale.deciding.jobs import JobSeen
+from autoscale.figures import JobKey
+from autoscale.jobs import JOBS
+from elastic.api.kinds import API_VERSION
+from elastic.api.scaling import ANNOTATION, MANAGER, Record, as_text
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import EVENTS, Object
+from elastic.runtime.fence import Left, in_time
+
+log = logging.getLogger(__name__)
+LONGEST_MESSAGE = 1000
+
+
+class Changed(Exception):
+    """The job is not as it was when the decision was made."""
+
+
+class Scaler:
+    def __init__(self, kube: Kube, left: Left | None) -> None:
+        self._kube = kube
+        self._left = left
+
+    async def annotate(self, seen: JobSeen, record: Record) -> str:
+        """The decision, and what a restart must not forget. Returns the version of the job that has it."""
+        metadata = {"uid": seen.uid, "annotations": {ANNOTATION: as_text(record)}}
+        written = await self._patch(seen.key, {"metadata": metadata})
+        return str(written["metadata"].get("resourceVersion", ""))
+
+    async def scale(self, seen: JobSeen, count: int, *, version: str) -> None:
+        """Only if the job is still the one that was decided about: what someone else writes meanwhile stands."""
+        body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": count}}
+        try:
+            await self._patch(seen.key, body, subresource="scale")
+        except KubeError as error:
+            if error.reason == "Conflict":
+                raise Changed from error
+            raise
+
+    async def tell(self, seen: JobSeen, message: str, *, count: int, now: float) -> None:
+        """An Event; one that cannot be written is not worth a failure."""
+        event = scaled_event(seen, message, count=count, now=now)
+        try:
+            await self._fenced_create(event)
+        except KubeError as error:
+            if error.reason != "AlreadyExists":
+                log.warning("an event was not written", extra={**seen.key.fields(), "error": str(error)})
+
+    async def _patch(self, key: JobKey, body: Object, *, subresource: str | None = None) -> Object:
+        def send() -> Awaitable[Object]:
+            return self._kube.patch(JOBS[key.kind], key.name, body, namespace=key.namespace, subresource=subresource, field_manager=MANAGER)
+
+        return await (in_time(self._left, send) if self._left is not None else send())
+
+    async def _fenced_create(self, event: Object) -> None:
+        namespace = event["metadata"]["namespace"]
+        if self._left is None:
+            await self._kube.create(EVENTS, event, namespace=namespace)
+        else:
+            await in_time(self._left, lambda: self._kube.create(EVENTS, event, namespace=namespace))
+
+
+def scaled_event(seen: JobSeen, message: str, *, count: int, now: float) -> Object:
+    """Its name follows from its content, so that a second one is refused."""
+    stamp = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    digest = hashlib.sha256(f"{seen.uid}\0{count}\0{stamp}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{seen.key.name[:200]}.{digest}", "namespace": seen.key.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": seen.key.kind,
+            "name": seen.key.name,
+            "namespace": seen.key.namespace,
+            "uid": seen.uid,
+        },
+        "type": "Normal",
+        "reason": "Autoscaled",
+        "message": message[:LONGEST_MESSAGE],
+        "source": {"component": MANAGER},
+        "reportingComponent": MANAGER,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+    }

@@ -1,0 +1,105 @@
+"""The room of a cluster: nodes, pods and what they ask for, reduced to what decisions need. Values, and where one more pod finds room."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoscale.figures import JobKey
+from elastic.kube.placement import Candidate, fits_but_for_room
+from elastic.kube.resources import Object
+
+Amounts = Mapping[str, float]
+SPARE = 1e-9
+"""Of an amount: sums of decimal fractions are not exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a pod needs of a node: amounts, and the parts of its spec by which nodes are chosen. Equal names, equal shapes."""
+
+    name: str
+    amounts: Amounts
+    pod: Object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    key: tuple[str, str]
+    node: str
+    shape: Shape
+    priority: int = 0
+    job: JobKey | None = None
+    """The job with a scaling policy of which it is a worker, perhaps."""
+    index: int = -1
+    is_worker: bool = False
+    unschedulable_since: float | None = None
+    """Seconds since 1970."""
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    candidate: Candidate
+    offers: Amounts
+    is_spot: bool = False
+    group: str = ""
+
+
+class Room:
+    """What is free on each node. Taking some changes it: made anew for each round."""
+
+    def __init__(self, nodes: Sequence[NodeSeen], pods: Iterable[PodSeen]) -> None:
+        self._nodes = {node.candidate.name: node for node in nodes}
+        self._free = {node.candidate.name: dict(node.offers) for node in nodes}
+        self._fitting: dict[str, list[str]] = {}
+        for pod in pods:
+            if (free := self._free.get(pod.node)) is not None:
+                _add(free, pod.shape.amounts, -1)
+
+    def copy(self) -> "Room":
+        made = Room((), ())
+        made._nodes, made._free = self._nodes, {name: dict(free) for name, free in self._free.items()}
+        return made
+
+    def take(self, shape: Shape) -> str | None:
+        """Takes room for one more such pod, and says on which node; None where there is none."""
+        names = self._fitting.get(shape.name)
+        if names is None:
+            fitting = [name for name, node in self._nodes.items() if fits_but_for_room(shape.pod, node.candidate)]
+            names = self._fitting[shape.name] = fitting[::-1]
+        while names:
+            free = self._free[names[-1]]
+            if has(free, shape.amounts):
+                _add(free, shape.amounts, -1)
+                return names[-1]
+            names.pop()  # room only becomes less
+        return None
+
+    def fits_without(self, shape: Shape, gone: Iterable[PodSeen]) -> bool:
+        """Would such a pod find room if these were gone?"""
+        freed: dict[str, dict[str, float]] = {}
+        for pod in gone:
+            if pod.node in self._free:
+                _add(freed.setdefault(pod.node, dict(self._free[pod.node])), pod.shape.amounts, 1)
+        return any(has(free, shape.amounts) and fits_but_for_room(shape.pod, self._nodes[name].candidate) for name, free in freed.items())
+
+    def release(self, pods: Iterable[PodSeen]) -> None:
+        for pod in pods:
+            if pod.node in self._free:
+                _add(self._free[pod.node], pod.shape.amounts, 1)
+        self._fitting.clear()
+
+    def label(self, node: str, name: str) -> str | None:
+        found = self._nodes.get(node)
+        return found.candidate.labels.get(name) if found is not None else None
+
+    def total(self, resource: str) -> float:
+        return sum(node.offers.get(resource, 0.0) for node in self._nodes.values())
+
+
+def has(free: Amounts, amounts: Amounts) -> bool:
+    return all(amount <= free.get(name, 0.0) + SPARE * (1 + amount) for name, amount in amounts.items() if amount)
+
+
+def _add(to: dict[str, float], amounts: Amounts, sign: int) -> None:
+    for name, amount in amounts.items():
+        to[name] = to.get(name, 0.0) + sign * amount

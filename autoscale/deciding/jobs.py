@@ -1,0 +1,51 @@
+"""A job with a scaling policy as it stands in the API, and what a round of decisions knows of it."""
+
+from dataclasses import dataclass, field
+
+from autoscale.deciding.cluster import Shape
+from autoscale.deciding.signals import Bounds, Decision, Memory
+from autoscale.deciding.training import Training
+from autoscale.figures import JobFigures, JobKey
+from elastic.api.scaling import Record, ScalingPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who set the number of workers, as the field's managers say."""
+
+    manager: str
+    is_scale: bool
+    """Through the subresource scale."""
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen:
+    key: JobKey
+    uid: str
+    policy: ScalingPolicy
+    bounds: Bounds
+    replicas: int
+    shape: Shape
+    version: str = ""
+    is_active: bool = True
+    """Neither over, nor suspended, nor being deleted."""
+    owners: tuple[Owner, ...] = ()
+    record: Record | None = None
+    refused: str = ""
+    """Why the API server makes no more of its pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """One job, for one round."""
+
+    seen: JobSeen
+    training: Training = field(default_factory=Training)
+    memory: Memory = field(default_factory=Memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    decision: Decision
+    figures: JobFigures

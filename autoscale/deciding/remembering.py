@@ -1,0 +1,98 @@
+"""What of a decision is written into the job's annotation, when it is worth writing, and how a memory is read from it. Pure."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from autoscale.deciding.curve import LEAST_COUNT, Measured, Sizes
+from autoscale.deciding.jobs import JobSeen, Outcome
+from autoscale.deciding.signals import Hand, Memory
+from elastic.api.scaling import Decision as Written
+from elastic.api.scaling import Record, SizeRecord
+
+NUMBERS = re.compile(r"-?[0-9]+")
+REWRITTEN_AFTER_S = 60.0
+"""Figures that changed are written at most so often, and only if they changed by more than DIFFERS."""
+DIFFERS = 0.2
+LONGEST_REASON = 250
+
+
+def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record:
+    decision, figures, memory = outcome.decision, outcome.figures, outcome.decision.memory
+    hand = memory.hand
+    return Record(
+        decision=Written(
+            workers=decision.wanted,
+            reason=decision.reason[:LONGEST_REASON],
+            at=datetime.fromtimestamp(int(now), UTC),
+            throughput=_rounded(figures.throughput),
+            efficiency_percent=None if figures.efficiency is None else max(0, min(1000, round(100 * figures.efficiency))),
+        ),
+        sizes=tuple(
+            SizeRecord(one.size, _short(one.rate), _short((one.variance**0.5) / one.rate), min(one.count, 64))
+            for one in memory.sizes
+            if one.count >= LEAST_COUNT
+        ),
+        changed_at=round(memory.changed_at or 0.0, 1),
+        grew=memory.grew,
+        reversals=memory.reversals,
+        was_ours=was_ours,
+        hand=hand.count if hand is not None else None,
+        hand_until=round(hand.until, 1) if hand is not None else 0.0,
+    )
+
+
+def is_news(new: Record, old: Record | None) -> bool:
+    """Noise is no news: neither other numbers in the same words, nor figures that moved a little."""
+    if old is None:
+        return True
+    if _facts(new) != _facts(old) or abs(new.hand_until - old.hand_until) > 1:
+        return True
+    age_s = _seconds(new) - _seconds(old)
+    if 0 <= age_s < REWRITTEN_AFTER_S:
+        return False
+    if NUMBERS.sub("", new.decision.reason) != NUMBERS.sub("", old.decision.reason):
+        return True
+    return {one.size for one in new.sizes} != {one.size for one in old.sizes} or _moved(new.sizes, old.sizes)
+
+
+def memory_of(record: Record | None) -> Memory:
+    """What a new process starts from."""
+    if record is None:
+        return Memory()
+    sizes: Sizes = tuple(
+        Measured(one.size, one.rate, (one.spread * one.rate) ** 2, one.count) for one in sorted(record.sizes, key=lambda one: one.size)
+    )
+    hand = Hand(count=record.hand, until=record.hand_until) if record.hand is not None else None
+    return Memory(sizes=sizes, changed_at=record.changed_at or None, grew=record.grew, reversals=record.reversals, hand=hand)
+
+
+def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> Memory:
+    """The number that someone else has set, from when it is first seen."""
+    if not is_other:
+        return replace(memory, hand=None) if memory.hand is not None else memory
+    owner, hand = seen.owners[-1], memory.hand
+    if hand is not None and hand.count == seen.replicas and hand.at in ("", owner.at):
+        return replace(memory, hand=replace(hand, who=owner.manager, at=owner.at))
+    return replace(memory, hand=Hand(count=seen.replicas, until=now + seen.policy.hold_seconds, who=owner.manager, at=owner.at))
+
+
+def _facts(record: Record) -> tuple[object, ...]:
+    return record.decision.workers, record.hand, record.changed_at, record.reversals
+
+
+def _moved(new: tuple[SizeRecord, ...], old: tuple[SizeRecord, ...]) -> bool:
+    before = {one.size: one.rate for one in old}
+    return any(abs(one.rate - before.get(one.size, one.rate)) > DIFFERS * one.rate for one in new)
+
+
+def _seconds(record: Record) -> float:
+    return record.decision.at.timestamp() if record.decision.at is not None else 0.0
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.4g}")
+
+
+def _rounded(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"

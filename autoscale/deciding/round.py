@@ -1,0 +1,232 @@
+"""One round of decisions about all jobs: what each would take if there were room, who gets the room, and what each does then."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
+from autoscale.deciding.curve import Curve, default_gain
+from autoscale.deciding.decide import decide
+from autoscale.deciding.jobs import JobSeen, JobState, Outcome
+from autoscale.deciding.sharing import Claim, Surplus, given_back, granted
+from autoscale.deciding.signals import Decision, Signals, Work
+from autoscale.deciding.training import SAMPLES, Spent
+from autoscale.figures import JobFigures, JobKey
+from elastic.api.scaling import PolicyName
+
+GIVEN_BACK_AFTER_S = 2.0
+"""A pod that finds no room is not waited for longer by those who hold too much."""
+STUCK_S, STUCK_IN_GROWING_CLUSTER_S = 30.0, 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is the same for all jobs. grows: the cluster makes nodes for pods that wait, so free room limits only the policy `capacity`."""
+
+    grows: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pods:
+    """A job's workers. The last ones go first."""
+
+    workers: tuple[PodSeen, ...] = ()
+    placed: tuple[PodSeen, ...] = ()
+    stuck: int = 0
+    priority: int = 0
+
+
+def decide_all(
+    states: Sequence[JobState], nodes: Sequence[NodeSeen], pods: Sequence[PodSeen], *, setting: Setting, now: float, monotonic: float
+) -> dict[JobKey, Outcome]:
+    """For each active job the decision and the figures. `now` in seconds since 1970, `monotonic` as in the jobs' training."""
+    active = [state for state in states if state.seen.is_active]
+    workers = _by_job(active, pods, setting=setting, now=now)
+    curves = {state.seen.key: Curve(state.memory.sizes, least=state.seen.bounds.least) for state in active}
+    room = Room(nodes, pods)
+    _reserve(room, active, workers)
+    backs = given_back(room, _waiting(pods, active, workers, now=now), _surplus(active, workers, curves))
+    found: dict[JobKey, Outcome] = {}
+    wants: dict[JobKey, tuple[Signals, Decision]] = {}
+    for state in active:
+        key = state.seen.key
+        count, to = backs.get(key, (0, ""))
+        # As if there were room for all that it may have: what it wants, and not what it gets.
+        most = max(0, state.seen.bounds.most - state.seen.replicas)
+        known = signals(state, curves[key], room=most, monotonic=monotonic)
+        known = replace(known, stuck=workers[key].stuck, give_back=count, give_back_to=to)
+        known = _priced(known, state.seen, workers[key], room)
+        wants[key] = known, decide(known, state.seen.replicas, now)
+    limited = [state for state in active if not setting.grows or state.seen.policy.policy is PolicyName.CAPACITY]
+    grants = _grants(room, limited, workers, curves, wants)
+    for state in active:
+        key = state.seen.key
+        known, decision = wants[key]
+        if key in grants:
+            known = replace(known, room=grants[key])
+            decision = decide(known, state.seen.replicas, now)
+        found[key] = Outcome(decision, figures(state, known, decision, monotonic=monotonic))
+    return found
+
+
+def signals(state: JobState, curve: Curve, *, room: int | None, monotonic: float) -> Signals:
+    seen, training = state.seen, state.training
+    return Signals(
+        policy=seen.policy,
+        bounds=seen.bounds,
+        curve=curve,
+        memory=state.memory,
+        working=training.size,
+        reports=training.reports(monotonic),
+        rescale_s=training.rescale_s,
+        room=room,
+        refused=seen.refused,
+        work=_work(state),
+    )
+
+
+def figures(state: JobState, known: Signals, decision: Decision, *, monotonic: float) -> JobFigures:
+    seen, training, curve = state.seen, state.training, known.curve
+    seconds = training.spent_until(monotonic)
+    total = sum(seconds.values())
+    rate = curve.rate(training.size).mid if curve.is_known and curve.knows(training.size) else None
+    smaller = seen.bounds.below(training.size) if training.size else None
+    gain = curve.gain(smaller, training.size) if rate is not None and smaller is not None else None
+    left = known.work.left
+    return JobFigures(
+        key=seen.key,
+        uid=seen.uid,
+        replicas=seen.replicas,
+        working=training.size,
+        wanted=decision.wanted,
+        reason=decision.reason,
+        throughput=rate,
+        efficiency=curve.efficiency(training.size) if rate is not None else None,
+        marginal_efficiency=gain.mid if gain is not None else None,
+        goodput=seconds.get(Spent.TRAINING, 0.0) / total if total > 0 else None,
+        seconds={spent.value: amount for spent, amount in seconds.items()},
+        rescale_s=training.rescale_s,
+        step=training.last.step if training.last is not None else None,
+        left_s=left / rate if left is not None and rate else None,
+    )
+
+
+def _work(state: JobState) -> Work:
+    policy, last = state.seen.policy, state.training.last
+    if policy.policy is not PolicyName.DEADLINE or last is None:
+        return Work()
+    if policy.total_steps is not None:
+        return Work(left=max(0.0, float(policy.total_steps - last.step)), done=float(last.step))
+    if policy.total_samples is not None and last.unit == SAMPLES:
+        return Work(left=max(0.0, policy.total_samples - last.work), done=last.work)
+    return Work()
+
+
+def _by_job(active: Iterable[JobState], pods: Iterable[PodSeen], *, setting: Setting, now: float) -> dict[JobKey, _Pods]:
+    found: dict[JobKey, list[PodSeen]] = {state.seen.key: [] for state in active}
+    for pod in pods:
+        if pod.job is not None and pod.is_worker and pod.job in found:
+            found[pod.job].append(pod)
+    after_s = STUCK_IN_GROWING_CLUSTER_S if setting.grows else STUCK_S
+    return {key: _pods(workers, after_s=after_s, now=now) for key, workers in found.items()}
+
+
+def _pods(workers: list[PodSeen], *, after_s: float, now: float) -> _Pods:
+    workers.sort(key=lambda pod: -pod.index)
+    stuck = [pod for pod in workers if pod.unschedulable_since is not None and now - pod.unschedulable_since >= after_s]
+    placed = tuple(pod for pod in workers if pod.node and not pod.is_leaving)
+    return _Pods(workers=tuple(workers), placed=placed, stuck=len(stuck), priority=max((pod.priority for pod in workers), default=0))
+
+
+def _reserve(room: Room, active: Iterable[JobState], workers: Mapping[JobKey, _Pods]) -> None:
+    """Workers that are wanted already, and are not seen yet on a node, will need room."""
+    for state in active:
+        found = workers[state.seen.key]
+        lost = sum(1 for pod in found.workers if pod.unschedulable_since is not None)
+        for _ in range(max(0, state.seen.replicas - len(found.placed) - lost)):
+            room.take(state.seen.shape)
+
+
+def _waiting(
+    pods: Iterable[PodSeen], active: Iterable[JobState], workers: Mapping[JobKey, _Pods], *, now: float
+) -> list[tuple[PodSeen, bool]]:
+    """Pods without room. A job's workers beyond its minimum have no claim to what others hold."""
+    least = {state.seen.key: state.seen.bounds.least for state in active}
+    found = []
+    for pod in pods:
+        if pod.unschedulable_since is None or pod.node or now - pod.unschedulable_since < GIVEN_BACK_AFTER_S:
+            continue
+        is_scaled = pod.is_worker and pod.job in least
+        if is_scaled and pod.job is not None and len(workers[pod.job].placed) >= least[pod.job]:
+            continue
+        found.append((pod, is_scaled))
+    return found
+
+
+def _surplus(active: Iterable[JobState], workers: Mapping[JobKey, _Pods], curves: Mapping[JobKey, Curve]) -> list[Surplus]:
+    found = []
+    for state in active:
+        seen, held = state.seen, workers[state.seen.key]
+        extra = len(held.placed) - seen.bounds.least
+        if extra > 0 and seen.policy.policy is not PolicyName.HPA:
+            gain = _gain(curves[seen.key], len(held.placed))
+            found.append(Surplus(key=seen.key, priority=held.priority, pods=held.placed[:extra], gain=gain))
+    return found
+
+
+def _grants(
+    room: Room,
+    active: Iterable[JobState],
+    workers: Mapping[JobKey, _Pods],
+    curves: Mapping[JobKey, Curve],
+    wants: Mapping[JobKey, tuple[Signals, Decision]],
+) -> dict[JobKey, int]:
+    claims = []
+    for state in active:
+        seen, held = state.seen, workers[state.seen.key]
+        more = wants[seen.key][1].count - seen.replicas
+        if more > 0:
+            claims.append(
+                Claim(
+                    key=seen.key,
+                    shape=seen.shape,
+                    replicas=seen.replicas,
+                    more=more,
+                    least=seen.bounds.least,
+                    gain=lambda count, curve=curves[seen.key]: _gain(curve, count),  # type: ignore[misc]
+                    priority=held.priority,
+                    held=max(0, len(held.placed) - seen.bounds.least),
+                )
+            )
+    return granted(room, claims)
+
+
+def _gain(curve: Curve, count: int) -> float:
+    """Of the worker that makes it so many. A job that reports nothing, or nonsense, takes part with the default curve."""
+    return curve.gain(count - 1, count).mid if curve.is_known and count > 1 else default_gain(count)
+
+
+def _priced(known: Signals, seen: JobSeen, held: _Pods, room: Room) -> Signals:
+    label = seen.policy.price_label
+    if seen.policy.policy is not PolicyName.COST or label is None:
+        return known
+    paid = [_price(room.label(pod.node, label)) for pod in held.placed]
+    if not paid or None in paid:
+        return known
+    trial = room.copy()
+    prices = []
+    for _ in range(max(1, seen.replicas)):
+        node = trial.take(seen.shape)
+        price = _price(trial.label(node, label)) if node is not None else None
+        if price is None:
+            break
+        prices.append(price)
+    return replace(known, paid=sum(price for price in paid if price is not None), prices=tuple(prices))
+
+
+def _price(text: str | None) -> float | None:
+    """Label values hold no sign; a price is a decimal number of at most 1e9."""
+    try:
+        price = float(text) if text is not None and text[:1].isdigit() else None
+    except ValueError:
+        return None
+    return price if price is not None and 0 <= price <= 1e9 else None

@@ -1,0 +1,141 @@
+"""What a job's progress says: how fast it is with its present number of workers, where its time goes, and what a rescale costs.
+`now` is the caller's monotonic clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from elastic.membership.training import Progress
+
+WINDOW_S = 10.0
+"""A throughput is measured over so much time at least."""
+STALLED_AFTER = 20.0
+"""Times the usual time between steps."""
+LEAST_STALL_S = 60.0
+SILENT_S = 60.0
+"""A job that has not reported for so long counts as one that reports nothing."""
+SAMPLES, TOKENS = "samples", "tokens"
+OVER = ("finishing", "finished", "closed")
+FORMING = ("empty", "forming", "")
+
+
+class Spent(StrEnum):
+    """What a job's time is spent on."""
+
+    TRAINING = "training"
+    WAITING = "waiting"  # for workers
+    RENDEZVOUS = "rendezvous"  # its workers meet
+    RESTART = "restart"  # from the world until its first step
+    ROLLBACK = "rollback"  # steps that were done before
+    STALLED = "stalled"  # no steps, in a world that stands
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How much work was done at a time, and in which unit it is counted."""
+
+    at: float
+    work: float
+    unit: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What was heard of one job so far."""
+
+    progress: Progress | None = None
+    heard_at: float = 0.0
+    spent: Spent = Spent.WAITING
+    seconds: Mapping[Spent, float] = field(default_factory=dict)
+    first: Mark | None = None
+    last: Mark | None = None
+    step_s: float | None = None
+    outage_s: float = 0.0
+    rescale_s: float | None = None
+
+    @property
+    def size(self) -> int:
+        return self.progress.size if self.progress is not None else 0
+
+    @property
+    def unit(self) -> str:
+        return self.last.unit if self.last is not None else ""
+
+    def reports(self, now: float) -> bool:
+        return self.last is not None and now - self.last.at < max(SILENT_S, STALLED_AFTER * (self.step_s or 0.0))
+
+    def spent_until(self, now: float) -> dict[Spent, float]:
+        """With the time since the last message."""
+        found = dict(self.seconds)
+        if self.progress is not None:
+            found[self.spent] = found.get(self.spent, 0.0) + max(0.0, now - self.heard_at)
+        found.pop(Spent.OVER, None)
+        return found
+
+
+def heard(known: Training, progress: Progress, now: float, *, counts_steps: bool = False) -> tuple[Training, float | None]:
+    """What is known after this message, and the throughput where enough time has passed to measure it. counts_steps: a step is the same
+    work with any number of workers.
+    """
+    before = known.progress
+    is_same_world = before is not None and before.generation == progress.generation and before.size == progress.size
+    mark, last = _mark(progress, now, counts_steps=counts_steps), known.last
+    known = _booked(known, progress, now)
+    if mark is None:
+        return replace(known, first=None), None
+    if not is_same_world or last is None or last.unit != mark.unit or mark.work < last.work:
+        # The first step of a world waits for compilers and caches: measuring begins at the next one.
+        return replace(known, first=None, last=mark), None
+    if mark.step > last.step and mark.at > last.at:
+        known = replace(known, step_s=(mark.at - last.at) / (mark.step - last.step))
+    first = known.first or last
+    rate = None
+    if mark.at - first.at >= WINDOW_S and mark.work > first.work and known.spent in (Spent.TRAINING, Spent.ROLLBACK):
+        rate = (mark.work - first.work) / (mark.at - first.at)
+        first = mark
+    return replace(known, first=first, last=mark), rate
+
+
+def _mark(progress: Progress, now: float, *, counts_steps: bool) -> Mark | None:
+    if progress.step is None or progress.size < 1:
+        return None
+    at = now - progress.age_s
+    if not counts_steps:
+        for unit in (SAMPLES, TOKENS):
+            work = progress.values.get(unit)
+            if work is not None and 0 <= work < 1e18:
+                return Mark(at, work, unit, progress.step)
+    work = float(progress.step) * (1 if counts_steps else progress.size)
+    return Mark(at, work, "steps" if counts_steps else "steps times workers", progress.step)
+
+
+def _booked(known: Training, progress: Progress, now: float) -> Training:
+    """The time since the last message goes to what the job was doing."""
+    spent = _spent(progress, known, now)
+    if known.progress is None:
+        return replace(known, progress=progress, heard_at=now, spent=spent)
+    passed = max(0.0, now - known.heard_at)
+    seconds = {**known.seconds, known.spent: known.seconds.get(known.spent, 0.0) + passed}
+    outage_s = known.outage_s + passed if known.spent in (Spent.RENDEZVOUS, Spent.RESTART, Spent.ROLLBACK) else known.outage_s
+    rescale_s = known.rescale_s
+    if spent is Spent.TRAINING and outage_s > 0:
+        rescale_s = outage_s if rescale_s is None else 0.7 * rescale_s + 0.3 * outage_s
+        outage_s = 0.0
+    return replace(known, progress=progress, heard_at=now, spent=spent, seconds=seconds, outage_s=outage_s, rescale_s=rescale_s)
+
+
+def _spent(progress: Progress, known: Training, now: float) -> Spent:
+    if progress.phase in OVER:
+        return Spent.OVER
+    if progress.size == 0:
+        return Spent.WAITING if progress.phase in FORMING else Spent.RENDEZVOUS
+    if progress.highest is None:
+        return Spent.TRAINING  # it reports nothing
+    if progress.step is None:
+        return Spent.RESTART
+    if progress.age_s > max(LEAST_STALL_S, STALLED_AFTER * (known.step_s or 0.0)):
+        return Spent.STALLED
+    return Spent.ROLLBACK if progress.step < progress.highest else Spent.TRAINING

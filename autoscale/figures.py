@@ -1,0 +1,57 @@
+"""A read-only view of what the autoscaler knows of each job and how many workers it wants, for whatever serves these figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+
+class JobKey(NamedTuple):
+    kind: str
+    namespace: str
+    name: str
+
+    def fields(self) -> dict[str, str]:
+        """The job as every line of the log names it."""
+        return {"kind": self.kind, "namespace": self.namespace, "job": self.name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFigures:
+    """One job. None: not known (yet)."""
+
+    key: JobKey
+    uid: str
+    replicas: int
+    """As the spec says."""
+    working: int
+    """Workers that train together now."""
+    wanted: int | None
+    """How many workers the job should have: what `desired_workers` answers. None while nothing is decided."""
+    reason: str = ""
+    throughput: float | None = None
+    """Samples a second, or steps times workers where no samples are reported."""
+    efficiency: float | None = None
+    """Throughput of a worker as a part of that at minReplicas."""
+    marginal_efficiency: float | None = None
+    """What the last worker adds, in the same unit."""
+    goodput: float | None = None
+    """The part of its time in which training came forward."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time went: training, waiting, rendezvous, restart, rollback, stalled."""
+    rescale_s: float | None = None
+    """What a change of the number of workers costs."""
+    step: int | None = None
+    left_s: float | None = None
+    """Until the work that the policy names is done, at the present pace."""
+
+
+class Figures(Protocol):
+    """All jobs with a scaling policy. It may be asked by any replica, whether it leads or not."""
+
+    @property
+    def is_known(self) -> bool:
+        """False until the jobs have been seen; values are not known then, which is no error."""
+
+    def of(self, key: JobKey) -> JobFigures | None: ...
+
+    def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]: ...

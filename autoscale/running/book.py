@@ -1,0 +1,140 @@
+"""What one process knows of each job between rounds: its training as the stream tells it, and the memory of former decisions."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from autoscale.deciding.curve import with_rate
+from autoscale.deciding.jobs import JobSeen, JobState, Outcome
+from autoscale.deciding.remembering import memory_of, record_of, with_hand
+from autoscale.deciding.signals import Memory
+from autoscale.deciding.training import Training, heard
+from autoscale.figures import JobFigures, JobKey
+from elastic.api.scaling import MANAGER, PolicyName, Record
+from elastic.api.words import Through
+from elastic.membership.training import Progress
+
+CARRIERS = ("kube-controller-manager", "horizontal-pod-autoscaler")
+"""Managers under which a HorizontalPodAutoscaler's writes are known; they carry out our wish where the policy says `through: hpa`."""
+MOST_UNKNOWN = 20_000
+"""Jobs of which the stream told and the API has not yet."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    memory: Memory
+    record: Record | None
+    """The last annotation that was read or written."""
+    outcome: Outcome | None = None
+    was_ours: bool = False
+    """The autoscaler has set the number of workers before."""
+
+
+@dataclass(slots=True)
+class Book:
+    """Implements autoscale.figures.Figures."""
+
+    is_ready: Callable[[], bool]
+    _training: dict[str, Training] = field(default_factory=dict)
+    _entries: dict[str, _Entry] = field(default_factory=dict)
+    _by_key: dict[JobKey, str] = field(default_factory=dict)
+
+    # --- what comes in
+
+    def heard(self, progress: Progress, *, seen: JobSeen | None, monotonic: float) -> None:
+        """One message of the stream, or of another source of progress."""
+        if progress.forgotten:
+            self._training.pop(progress.job, None)
+            return
+        known = self._training.get(progress.job, Training())
+        counts_steps = seen is not None and seen.policy.policy is PolicyName.DEADLINE and seen.policy.total_steps is not None
+        new, rate = heard(known, progress, monotonic, counts_steps=counts_steps)
+        self._training[progress.job] = new
+        while len(self._training) > MOST_UNKNOWN:
+            del self._training[next(iter(self._training))]
+        entry = self._entries.get(progress.job)
+        if entry is None:
+            return
+        sizes = entry.memory.sizes
+        if known.unit and new.unit and known.unit != new.unit:
+            sizes = ()
+        if rate is not None:
+            sizes = with_rate(sizes, size=new.size, rate=rate)
+        if sizes is not entry.memory.sizes:
+            entry.memory = replace(entry.memory, sizes=sizes)
+
+    def states(self, jobs: Iterable[JobSeen], *, now: float) -> list[JobState]:
+        """The jobs as they are now, each with its memory; a job that is not there any more is forgotten."""
+        states, there = [], set()
+        for seen in jobs:
+            there.add(seen.uid)
+            entry = self._entries.get(seen.uid)
+            if entry is None:
+                was_ours = seen.record is not None and seen.record.was_ours
+                entry = self._entries[seen.uid] = _Entry(memory_of(seen.record), seen.record, was_ours=was_ours)
+            self._by_key[seen.key] = seen.uid
+            is_ours = _is_ours(seen)
+            entry.was_ours = entry.was_ours or is_ours
+            is_other = bool(seen.owners) and not is_ours and (entry.was_ours or any(owner.is_scale for owner in seen.owners))
+            entry.memory = with_hand(entry.memory, seen, is_other=is_other, now=now)
+            states.append(JobState(seen=seen, training=self._training.get(seen.uid, Training()), memory=entry.memory))
+        for uid in [uid for uid in self._entries if uid not in there]:
+            del self._entries[uid]
+        for key in [key for key, uid in self._by_key.items() if uid not in there]:
+            del self._by_key[key]
+        return states
+
+    def decided(self, seen: JobSeen, outcome: Outcome) -> None:
+        entry = self._entries.get(seen.uid)
+        if entry is not None:
+            entry.outcome = outcome
+            # What is remembered of a change holds once it is written; until then the round decides anew.
+            decision = outcome.decision
+            if decision.count == seen.replicas:
+                entry.memory = decision.memory
+
+    def written(self, seen: JobSeen, record: Record, memory: Memory | None = None) -> None:
+        entry = self._entries.get(seen.uid)
+        if entry is not None:
+            entry.record = record
+            if memory is not None:
+                entry.memory = replace(memory, sizes=entry.memory.sizes)
+
+    def record_of(self, seen: JobSeen, outcome: Outcome, now: float) -> Record:
+        entry = self._entries.get(seen.uid)
+        return record_of(outcome, now, was_ours=entry is not None and entry.was_ours)
+
+    def record(self, seen: JobSeen) -> Record | None:
+        entry = self._entries.get(seen.uid)
+        return entry.record if entry is not None else seen.record
+
+    def outcome(self, key: JobKey) -> Outcome | None:
+        entry = self._entries.get(self._by_key.get(key, ""))
+        return entry.outcome if entry is not None else None
+
+    def follow(self, seen: JobSeen) -> None:
+        """A replica that does not lead knows what the leader decided from its annotation."""
+        entry = self._entries.get(seen.uid)
+        if entry is not None and seen.record is not None and seen.record != entry.record:
+            memory = memory_of(seen.record)
+            entry.record = seen.record
+            entry.memory = replace(memory, sizes=entry.memory.sizes or memory.sizes)
+
+    # --- what is served
+
+    @property
+    def is_known(self) -> bool:
+        return self.is_ready()
+
+    def of(self, key: JobKey) -> JobFigures | None:
+        outcome = self.outcome(key)
+        return outcome.figures if outcome is not None else None
+
+    def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:
+        found = (entry.outcome.figures for entry in self._entries.values() if entry.outcome is not None)
+        return [one for one in found if namespace is None or one.key.namespace == namespace]
+
+
+def _is_ours(seen: JobSeen) -> bool:
+    """Is the number of workers the one that the autoscaler wrote, or that was written in its name?"""
+    ours = (MANAGER, *(CARRIERS if seen.policy.through is Through.HPA else ()))
+    return any(owner.manager in ours for owner in seen.owners)

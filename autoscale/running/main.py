@@ -1,0 +1,93 @@
+"""The process `elastic-autoscaler`: reads flags and environment, puts the parts together, and ends on a signal."""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autoscale.running.options import Options, mistakes
+from elastic.api.kinds import KINDS
+from elastic.logs import log_to
+from elastic.runtime.election import LEASE_S
+
+log = logging.getLogger("autoscale")
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.option("--kubeconfig", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Default: the pod's service account.")
+@click.option("--namespace", help="Scale jobs of one namespace only; free room is not known then. Default: all.")
+@click.option("--enable-kinds", "kinds", default=",".join(KINDS), show_default=True, help="Kinds to scale.")
+@click.option("--rendezvous-url", default="", help="Where the rendezvous server tells of jobs' progress.")
+@click.option("--rendezvous-token", type=FILE, help="File with the token to show there; it is read anew for each connection.")
+@click.option("--rendezvous-ca", type=FILE, help="File with the CA of that server.")
+@click.option(
+    "--cluster-grows",
+    is_flag=True,
+    help="The cluster makes nodes for pods that wait: free room is a limit for the policy capacity only.",
+)
+@click.option("--metrics-port", default=0, show_default=True, help="Prometheus metrics; 0: none.")
+@click.option("--health-port", default=0, show_default=True, help="/healthz and /readyz; 0: none.")
+@click.option("--ready-file", type=FILE, help="Written once it sees everything, whether it holds the Lease or waits for it.")
+@click.option("--leader-elect/--no-leader-elect", default=False, show_default=True, help="Let only the holder of a Lease act.")
+@click.option(
+    "--lease-duration",
+    "lease_duration_s",
+    default=LEASE_S,
+    show_default=True,
+    type=click.FloatRange(min=1.0),
+    help="Seconds without a sign of its holder after which another one takes the Lease.",
+)
+@click.option("--lease-namespace", default="", help="Where the Lease is. Default: the namespace of the account or kubeconfig.")
+@click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
+def main(*, log_level: str, kinds: str, **flags: Any) -> None:
+    """Chooses the number of workers of elastic jobs with a scalingPolicy."""
+    log_to(sys.stderr, level=log_level)
+    chosen = tuple(dict.fromkeys(kind.strip() for kind in kinds.split(",") if kind.strip()))
+    options = Options(kinds=chosen, identity=f"{socket.gethostname()}_{os.getpid()}", **flags)
+    if wrong := list(mistakes(options)):
+        raise click.UsageError("\n".join(wrong))
+    sys.exit(asyncio.run(_run(options)))
+
+
+async def _run(options: Options) -> int:
+    from autoscale.running.process import Process
+    from elastic.kube import connect
+    from elastic.kube.access import AccessError
+    from elastic.runtime.election import LeaseLost
+    from elastic.runtime.process import stop_on_signals
+    from elastic.runtime.web import PortTaken
+
+    try:
+        kube = connect(
+            options.kubeconfig,
+            host=os.environ.get("KUBERNETES_SERVICE_HOST", ""),
+            port=os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
+            agent=f"elastic-autoscaler/{options.identity}",
+        )
+    except AccessError as error:
+        log.error("no access to the API server", extra={"error": str(error)})
+        return 2
+    stop = stop_on_signals()
+    async with kube:
+        options = replace(options, lease_namespace=options.lease_namespace or kube.access.namespace)
+        try:
+            await Process(kube, options).run(stop)
+        except LeaseLost as error:
+            log.error("the autoscaler stops", extra={"error": str(error)})
+            return 1
+        except (PortTaken, OSError, ValueError) as error:
+            log.error("the autoscaler cannot start", extra={"error": str(error)})
+            return 2
+        log.info("stopped by a signal")
+    return 0
+
+
+if __name__ == "__main__":
+    main()

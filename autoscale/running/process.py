@@ -1,0 +1,100 @@
+"""Puts the autoscaler's parts together and runs them until stopped."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from autoscale.acting.scaler import Scaler
+from autoscale.deciding.round import Setting
+from autoscale.running.book import Book
+from autoscale.running.metrics import Metrics
+from autoscale.running.options import Options
+from autoscale.running.rounds import Rounds
+from autoscale.watching.observer import Observer
+from elastic.kube.client import Kube
+from elastic.membership.client import RendezvousClient
+from elastic.runtime.election import Election, Terms
+from elastic.runtime.process import Parts, write_ready
+from elastic.runtime.web import serving
+
+log = logging.getLogger(__name__)
+LEASE = "elastic-autoscaler"
+BLIND_S = 10.0
+
+
+class Process:
+    def __init__(self, kube: Kube, options: Options) -> None:
+        self._options = options
+        self._is_ready = asyncio.Event()
+        self._election = _election(kube, options) if options.leader_elect else None
+        self._observer = Observer(kube, kinds=options.kinds, namespace=options.namespace)
+        self.figures = Book(is_ready=self._is_ready.is_set)
+        self._metrics = Metrics(CollectorRegistry(), self.figures, leads=self._leads, sent=kube.sent)
+        setting = Setting(grows=options.cluster_grows or not self._observer.sees_nodes)
+        scaler = Scaler(kube, self._election.left_s if self._election is not None else None)
+        self._rounds = Rounds(self._observer, scaler, self.figures, self._metrics, setting=setting, leads=self._leads)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until stopped; raises when a part ends by itself, because all parts are needed."""
+        options, client = self._options, self._client()
+        async with serving(
+            health_port=options.health_port,
+            metrics_port=options.metrics_port,
+            is_ready=self._is_ready.is_set,
+            registry=self._metrics.registry,
+        ):
+            parts = [self._observer.run(self._rounds.changed), self._rounds.decide(), self._work(), self._say_ready()]
+            if client is not None:
+                parts.append(self._rounds.listen(client))
+            try:
+                async with Parts(parts) as running:
+                    await running.wait_for_end(stop)
+            finally:
+                if client is not None:
+                    await client.close()
+
+    async def _work(self) -> None:
+        if self._election is None:
+            await self._rounds.work()
+        else:
+            await self._election.lead(self._rounds.work)
+
+    def _leads(self) -> bool:
+        return self._election is None or self._election.is_held
+
+    def _client(self) -> RendezvousClient | None:
+        token, ca = self._options.rendezvous_token, self._options.rendezvous_ca
+        if token is None or ca is None:
+            return None
+        return RendezvousClient(self._options.rendezvous_url, token=partial(_read, token), ca=ca.read_text())
+
+    async def _say_ready(self) -> None:
+        while self._observer.lacking():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BLIND_S):
+                    await self._observer.wait_synced()
+                    break
+            message = "some resources cannot be listed: install kinds that are not served or change --enable-kinds; grant list and watch"
+            log.warning(message, extra={"lacking": self._observer.lacking()})
+        log.info("all caches are synced", extra={"jobs": len(self._observer.jobs())})
+        self._is_ready.set()
+        if self._options.ready_file is not None:
+            write_ready(self._options.ready_file)
+        await asyncio.Event().wait()
+
+
+async def _read(token: Path) -> str:
+    """Read for each connection: a projected token is renewed in its file."""
+    return token.read_text().strip()
+
+
+def _election(kube: Kube, options: Options) -> Election:
+    # A machine that sleeps must find the time that passed; not every system has a clock that says so.
+    clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+    terms = Terms(duration_s=options.lease_duration_s)
+    return Election(kube, namespace=options.lease_namespace, name=LEASE, me=options.identity, clock=clock, terms=terms)

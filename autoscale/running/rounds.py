@@ -1,0 +1,148 @@
+"""The autoscaler's loop: a round of decisions every few seconds, and what follows from each carried out by a queue of workers."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import aiohttp
+
+from autoscale.acting.scaler import Changed, Scaler
+from autoscale.deciding.jobs import JobSeen, Outcome
+from autoscale.deciding.remembering import is_news
+from autoscale.deciding.round import Setting, decide_all
+from autoscale.figures import JobKey
+from autoscale.running.book import Book
+from autoscale.running.metrics import Metrics
+from autoscale.watching.observer import Observer
+from elastic.api.words import Through
+from elastic.kube.errors import KubeError
+from elastic.membership.client import RendezvousClient
+from elastic.runtime.fence import Lapsed
+from elastic.runtime.workqueue import WorkQueue
+
+log = logging.getLogger(__name__)
+ROUND_S = 5.0
+LEAST_GAP_S = 1.0
+"""Between two rounds, when something happened in the cluster."""
+WRITERS = 8
+
+
+class Rounds:
+    def __init__(
+        self, observer: Observer, scaler: Scaler, book: Book, metrics: Metrics, *, setting: Setting, leads: Callable[[], bool]
+    ) -> None:
+        self._observer = observer
+        self._scaler = scaler
+        self._book = book
+        self._metrics = metrics
+        self._setting = setting
+        self._leads = leads
+        self._queue: WorkQueue[JobKey] = WorkQueue(clock=time.monotonic)
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def listen(self, client: RendezvousClient) -> None:
+        """Takes in what the rendezvous server says of all jobs."""
+        async for progress in client.progress():
+            self._book.heard(progress, seen=self._observer.job_of_uid(progress.job), monotonic=time.monotonic())
+
+    async def decide(self) -> None:
+        """Rounds until cancelled. Every replica keeps its figures up to date; only the one that leads acts on them."""
+        await self._observer.wait_synced()
+        while True:
+            self._changed.clear()
+            began = time.process_time()
+            try:
+                self._round(time.time())
+            except Exception:
+                # A defect about one job must not end the autoscaling of all others for good.
+                log.exception("a round of decisions failed")
+                self._metrics.failures.inc()
+            self._metrics.rounds.observe(time.process_time() - began)
+            await asyncio.sleep(LEAST_GAP_S)
+            try:
+                async with asyncio.timeout(ROUND_S - LEAST_GAP_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _round(self, now: float) -> None:
+        jobs = self._observer.jobs()
+        if not self._leads():
+            for seen in jobs:
+                self._book.follow(seen)
+        states = self._book.states(jobs, now=now)
+        if not states:
+            return
+        outcomes = decide_all(
+            states, self._observer.nodes(), self._observer.pods(), setting=self._setting, now=now, monotonic=time.monotonic()
+        )
+        for state in states:
+            outcome = outcomes.get(state.seen.key)
+            if outcome is None:
+                continue
+            outcome = outcome if self._leads() else _as_annotated(state.seen, outcome)
+            self._book.decided(state.seen, outcome)
+            if self._leads() and self._is_work(state.seen, outcome, now):
+                self._queue.add(state.seen.key)
+
+    def _is_work(self, seen: JobSeen, outcome: Outcome, now: float) -> bool:
+        return self._scales(seen, outcome) or is_news(self._book.record_of(seen, outcome, now), self._book.record(seen))
+
+    def _scales(self, seen: JobSeen, outcome: Outcome) -> bool:
+        """A HorizontalPodAutoscaler carries the decision out where the policy says so."""
+        return outcome.decision.count != seen.replicas and seen.policy.through is not Through.HPA
+
+    async def work(self) -> None:
+        """Carries out decisions until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(WRITERS):
+                tasks.create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        while True:
+            key, _ = await self._queue.take()
+            failed = False
+            try:
+                await self._write(key)
+            except Lapsed:
+                pass
+            except Changed:
+                self._changed.set()
+            except KubeError as error:
+                failed = error.code != 404
+                log.warning("a decision was not written", extra={**key.fields(), "error": str(error)})
+            except (aiohttp.ClientError, TimeoutError) as error:
+                failed = True
+                log.warning("a decision was not written", extra={**key.fields(), "error": repr(error)})
+            finally:
+                self._queue.done(key, failed=failed)
+
+    async def _write(self, key: JobKey) -> None:
+        """The newest decision, if there is still something to do."""
+        seen, outcome, now = self._observer.job(key), self._book.outcome(key), time.time()
+        if seen is None or outcome is None or not self._is_work(seen, outcome, now):
+            return
+        record = self._book.record_of(seen, outcome, now)
+        version = await self._scaler.annotate(seen, record)
+        decision = outcome.decision
+        self._book.written(seen, record, decision.memory)
+        if not self._scales(seen, outcome):
+            return
+        await self._scaler.scale(seen, decision.count, version=version)
+        self._metrics.changes.labels(seen.policy.policy.value, "grow" if decision.count > seen.replicas else "shrink").inc()
+        log.info("scaled", extra={**key.fields(), "from": seen.replicas, "to": decision.count, "reason": decision.reason})
+        message = f"Scaled from {seen.replicas} to {decision.count} workers: {decision.reason}"
+        await self._scaler.tell(seen, message, count=decision.count, now=now)
+
+
+def _as_annotated(seen: JobSeen, outcome: Outcome) -> Outcome:
+    """What the leader wants, where this replica does not lead."""
+    if seen.record is None:
+        return outcome
+    written = seen.record.decision
+    return replace(outcome, figures=replace(outcome.figures, wanted=written.workers, reason=written.reason))

@@ -1,0 +1,74 @@
+"""Sees jobs, pods and nodes through one cache each. It decides nothing."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from autoscale.deciding.cluster import NodeSeen, PodSeen
+from autoscale.deciding.jobs import JobSeen
+from autoscale.figures import JobKey
+from autoscale.jobs import JOBS
+from autoscale.watching.projections import job_seen, node_seen, pod_seen
+from elastic.kube.cache import Cache
+from elastic.kube.client import Kube
+from elastic.kube.resources import NODES, PODS
+
+BY_UID = "uid"
+
+
+def _uid(job: JobSeen | None) -> list[str]:
+    return [job.uid] if job is not None else []
+
+
+class Observer:
+    def __init__(self, kube: Kube, *, kinds: Iterable[str], namespace: str | None = None) -> None:
+        self._jobs = {kind: Cache(kube, JOBS[kind], project=job_seen, namespace=namespace, indexes={BY_UID: _uid}) for kind in kinds}
+        self._pods = Cache(kube, PODS, project=pod_seen, namespace=namespace)
+        # Nodes belong to no namespace: with the rights of one namespace, free room is not known.
+        self._nodes = Cache(kube, NODES, project=node_seen) if namespace is None else None
+
+    @property
+    def sees_nodes(self) -> bool:
+        return self._nodes is not None
+
+    @property
+    def is_synced(self) -> bool:
+        return all(cache.synced for cache in self._all)
+
+    @property
+    def _all(self) -> list[Cache[JobSeen | None] | Cache[PodSeen | None] | Cache[NodeSeen]]:
+        return [*self._jobs.values(), self._pods, *([self._nodes] if self._nodes is not None else [])]
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Keeps the caches until cancelled; calls `changed` after a change that decisions could depend on."""
+        for jobs in self._jobs.values():
+            jobs.subscribe(lambda change: changed() if change.old != change.new else None)
+        self._pods.subscribe(lambda change: changed() if change.old != change.new else None)
+        if self._nodes is not None:
+            self._nodes.subscribe(lambda change: changed() if change.old != change.new else None)
+        async with asyncio.TaskGroup() as tasks:
+            for cache in self._all:
+                tasks.create_task(cache.run())
+
+    async def wait_synced(self) -> None:
+        for cache in self._all:
+            await cache.wait_synced()
+
+    def lacking(self) -> list[str]:
+        """What has not been seen yet, by the names of definitions."""
+        return [".".join(filter(None, (c.resource.plural, c.resource.group))) for c in self._all if not c.synced]
+
+    def jobs(self) -> list[JobSeen]:
+        return [job for cache in self._jobs.values() for job in cache.list() if job is not None]
+
+    def job(self, key: JobKey) -> JobSeen | None:
+        cache = self._jobs.get(key.kind)
+        return cache.get(key.namespace, key.name) if cache is not None else None
+
+    def job_of_uid(self, uid: str) -> JobSeen | None:
+        return next((job for cache in self._jobs.values() for job in cache.by(BY_UID, uid) if job is not None), None)
+
+    def pods(self) -> list[PodSeen]:
+        return [pod for pod in self._pods.list() if pod is not None]
+
+    def nodes(self) -> list[NodeSeen]:
+        return list(self._nodes.list()) if self._nodes is not None else []

@@ -1,0 +1,148 @@
+"""Reduces raw jobs, pods and nodes to what decisions need. Pure; what cannot be read raises ValueError, and the cache keeps what it had."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from autoscale.deciding.cluster import NodeSeen, PodSeen, Shape
+from autoscale.deciding.jobs import JobSeen, Owner
+from autoscale.deciding.signals import Bounds
+from autoscale.figures import JobKey
+from elastic.api import SpecError, parse
+from elastic.api.job import Job
+from elastic.api.kinds import KINDS, WORKER
+from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.scaling import ANNOTATION, PolicyName, from_text
+from elastic.api.words import ConditionType
+from elastic.kube.placement import candidate, requests
+from elastic.kube.resources import Object
+
+KIND_OF_OPERATOR = {kind.operator_name: kind.name for kind in KINDS.values()}
+SPOT = {
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-preemptible": "true",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+}
+"""Node labels by which clouds mark capacity that they may take back."""
+GROUPS = (
+    "karpenter.sh/nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool",
+    "node.kubernetes.io/instance-type",
+)
+"""Node labels that name a group of nodes, the first of them that a node has."""
+CHOOSING = ("nodeSelector", "affinity", "tolerations")
+
+
+def job_seen(raw: Object) -> JobSeen | None:
+    """None for a job that the autoscaler leaves alone, or cannot read: the controller says what is wrong with it."""
+    spec = raw.get("spec")
+    elastic = spec.get("elasticPolicy") if isinstance(spec, dict) else None
+    if not isinstance(elastic, dict) or elastic.get("scalingPolicy") is None:
+        return None
+    try:
+        job, _ = parse(raw, stored=True)
+    except SpecError:
+        return None
+    if job.elastic is None or job.elastic.scaling_policy is None or job.elastic.scaling_policy.policy is PolicyName.HPA:
+        return None
+    policy, (least, most) = job.elastic.scaling_policy, job.bounds
+    metadata, worker = job.metadata, job.replicas[WORKER]
+    refusals = [refused.message for refused in (job.status.elastic.refused if job.status.elastic else ()) if not refused.node]
+    return JobSeen(
+        key=JobKey(job.kind.name, metadata.namespace, metadata.name),
+        uid=metadata.uid,
+        policy=policy,
+        bounds=Bounds(least, most, tuple(job.elastic.allowed_sizes), job.elastic.size_step or 1),
+        replicas=job.workers,
+        shape=shape_of({"spec": worker.template.get("spec") or {}}),
+        version=metadata.resource_version,
+        is_active=_is_active(job),
+        owners=owners_of(raw, (job.kind.replica_key, WORKER, "replicas")),
+        record=from_text(metadata.annotations.get(ANNOTATION)),
+        refused=refusals[0][:120] if refusals else "",
+    )
+
+
+def _is_active(job: Job) -> bool:
+    is_over = any((found := job.status.condition(type.value)) is not None and found.status == "True" for type in OVER)
+    return not (is_over or job.run_policy.suspend or job.metadata.deletion_timestamp is not None)
+
+
+OVER = (ConditionType.SUCCEEDED, ConditionType.FAILED)
+
+
+def owners_of(raw: Object, path: Iterable[str]) -> tuple[Owner, ...]:
+    """The managers of a field of spec, as the API server keeps them."""
+    found = []
+    for entry in raw["metadata"].get("managedFields") or ():
+        node: Any = (entry.get("fieldsV1") or {}).get("f:spec")
+        for name in path:
+            node = node.get(f"f:{name}") if isinstance(node, dict) else None
+        if node is not None:
+            found.append(Owner(str(entry.get("manager", "")), entry.get("subresource") == "scale", str(entry.get("time", ""))))
+    return tuple(found)
+
+
+def pod_seen(raw: Object) -> PodSeen | None:
+    """None for a pod that is over and holds no room."""
+    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return None
+    labels = metadata.get("labels") or {}
+    index = labels.get(REPLICA_INDEX, "")
+    return PodSeen(
+        key=(metadata.get("namespace", ""), metadata["name"]),
+        node=spec.get("nodeName") or "",
+        shape=shape_of(raw),
+        priority=int(spec.get("priority") or 0),
+        job=_job_of(metadata.get("namespace", ""), labels),
+        index=int(index) if index.isascii() and index.isdigit() and len(index) < 9 else -1,
+        is_worker=labels.get(REPLICA_TYPE) == WORKER.lower(),
+        unschedulable_since=_unschedulable_since(status.get("conditions") or ()),
+        is_leaving="deletionTimestamp" in metadata,
+    )
+
+
+def _job_of(namespace: str, labels: Mapping[str, str]) -> JobKey | None:
+    kind, name = KIND_OF_OPERATOR.get(labels.get(OPERATOR_NAME, "")), labels.get(JOB_NAME)
+    return JobKey(kind, namespace, name) if kind and name else None
+
+
+def _unschedulable_since(conditions: Iterable[Mapping[str, Any]]) -> float | None:
+    for found in conditions:
+        if found.get("type") == "PodScheduled" and found.get("status") == "False" and found.get("reason") == "Unschedulable":
+            return datetime.fromisoformat(str(found.get("lastTransitionTime")).replace("Z", "+00:00")).timestamp()
+    return None
+
+
+def shape_of(pod: Object) -> Shape:
+    """What a pod needs of a node. Equal needs share one value: a job's workers are many."""
+    spec = pod.get("spec") or {}
+    needs = {name: spec[name] for name in CHOOSING if spec.get(name)}
+    asked = {name: str(amount) for name, amount in requests({"spec": {"containers": [], **spec}}).items()}
+    return _shape(json.dumps([asked, needs], sort_keys=True))
+
+
+@lru_cache(maxsize=4096)
+def _shape(text: str) -> Shape:
+    asked, needs = json.loads(text)
+    amounts = {name: float(Fraction(amount)) for name, amount in asked.items()}
+    return Shape(hashlib.sha256(text.encode()).hexdigest()[:16], amounts, {"spec": needs})
+
+
+def node_seen(raw: Object) -> NodeSeen:
+    found = candidate(raw, ())
+    return NodeSeen(
+        candidate=found,
+        offers={name: float(amount) for name, amount in found.offers.items()},
+        is_spot=any(found.labels.get(name) == value for name, value in SPOT.items()),
+        group=next((found.labels[name] for name in GROUPS if found.labels.get(name)), ""),
+    )

@@ -1,0 +1,274 @@
+"""A round of decisions about all jobs, and what of it is remembered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from autoscale_jobs import NOON, measured
+from written_jobs import job as job_file
+
+from autoscale.deciding.cluster import NodeSeen, PodSeen
+from autoscale.deciding.curve import Curve
+from autoscale.deciding.jobs import JobSeen, JobState, Owner
+from autoscale.deciding.remembering import is_news, memory_of, record_of
+from autoscale.deciding.round import Setting, decide_all
+from autoscale.deciding.signals import Bounds, Memory
+from autoscale.deciding.training import Mark, Training
+from autoscale.figures import JobKey
+from autoscale.running.book import Book
+from autoscale.watching.projections import job_seen, node_seen, owners_of, pod_seen, shape_of
+from controller.deciding.autoscaling import recorded
+from elastic.api import parse
+from elastic.api.job import ElasticStatus
+from elastic.api.scaling import (
+    ANNOTATION,
+    LONGEST_RECORD,
+    MANAGER,
+    Decision,
+    PolicyName,
+    Record,
+    ScalingPolicy,
+    SizeRecord,
+    as_text,
+    from_text,
+)
+from elastic.membership.training import Progress
+
+WORKER = {"spec": {"containers": [{"name": "pytorch", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}
+
+
+def node(name: str, cpus: int, **labels: str) -> NodeSeen:
+    return node_seen(
+        {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": {"allocatable": {"cpu": str(cpus), "pods": "110"}}}
+    )
+
+
+def pod(name: str, *, on: str = "", job: JobKey | None = None, index: int = -1, priority: int = 0, since: float | None = None) -> PodSeen:
+    return PodSeen(
+        key=("default", name),
+        node=on,
+        shape=shape_of(WORKER),
+        job=job,
+        index=index,
+        is_worker=job is not None,
+        priority=priority,
+        unschedulable_since=since,
+    )
+
+
+def state(name: str, replicas: int, *, rates: dict[int, float] | None = None, least: int = 1, most: int = 8, **policy: Any) -> JobState:
+    seen = JobSeen(
+        key=JobKey("PyTorchJob", "default", name),
+        uid=f"uid-{name}",
+        policy=ScalingPolicy(**policy),
+        bounds=Bounds(least, most),
+        replicas=replicas,
+        shape=shape_of(WORKER),
+    )
+    progress = Progress(job=seen.uid, generation=1, phase="running", size=replicas, step=5, highest=5)
+    training = Training(progress=progress, heard_at=0.0, last=Mark(0.0, 5.0, "samples", 5))
+    return JobState(seen=seen, training=training, memory=Memory(sizes=measured(rates or {})))
+
+
+def running(*states: JobState, on: str = "n") -> list[PodSeen]:
+    return [pod(f"{one.seen.key.name}-{i}", on=on, job=one.seen.key, index=i) for one in states for i in range(one.seen.replicas)]
+
+
+def counts(states: list[JobState], nodes: list[NodeSeen], pods: list[PodSeen], *, grows: bool = False) -> dict[str, int]:
+    found = decide_all(states, nodes, pods, setting=Setting(grows=grows), now=NOON, monotonic=1.0)
+    assert all(outcome.decision.reason and outcome.figures.wanted is not None for outcome in found.values())
+    return {key.name: outcome.decision.count for key, outcome in found.items()}
+
+
+LINEAR = {n: 100.0 * n for n in range(1, 9)}
+SPONGE = {"policy": PolicyName.CAPACITY}
+
+
+def test_a_job_grows_only_where_there_is_room() -> None:
+    one = state("one", 1, rates={1: 100.0})
+    assert counts([one], [node("n", 4)], running(one)) == {"one": 2}
+    assert counts([one], [node("n", 1)], running(one)) == {"one": 1}
+    assert counts([one], [node("n", 1)], running(one), grows=True) == {"one": 2}, "the cluster makes room"
+
+
+def test_two_jobs_do_not_take_the_same_room() -> None:
+    one, other = state("one", 1, rates={1: 100.0}), state("other", 1, rates={1: 100.0})
+    assert sorted(counts([one, other], [node("n", 3)], running(one, other)).values()) == [1, 2]
+
+
+def test_workers_that_are_wanted_and_not_seen_yet_have_their_room() -> None:
+    grown, other = state("grown", 3), state("other", 1, rates={1: 100.0})
+    pods = [*running(other), pod("grown-0", on="n", job=grown.seen.key, index=0)]
+    assert counts([grown, other], [node("n", 4)], pods)["other"] == 1
+
+
+def test_a_sponge_fills_the_cluster_and_gives_way() -> None:
+    sponge = state("sponge", 1, **SPONGE)
+    assert counts([sponge], [node("n", 6)], running(sponge)) == {"sponge": 6}
+    full = state("sponge", 6, **SPONGE)
+    waiting = pod("inference", priority=100, since=NOON - 10)
+    assert counts([full], [node("n", 6)], [*running(full), waiting]) == {"sponge": 5}
+
+
+def test_a_job_that_waits_for_its_minimum_gets_it_from_one_that_has_more() -> None:
+    rich, poor = state("rich", 4, rates=LINEAR), state("poor", 2, least=2)
+    pods = [*running(rich), *(pod(f"poor-{i}", job=poor.seen.key, index=i, since=NOON - 10) for i in range(2))]
+    assert counts([rich, poor], [node("n", 4)], pods)["rich"] == 2
+
+
+def test_workers_that_have_found_no_room_for_long_are_given_up() -> None:
+    one = state("one", 3, rates=LINEAR)
+    pods = [*running(state("one", 1)), *(pod(f"one-{i}", job=one.seen.key, index=i, since=NOON - 40) for i in (1, 2))]
+    assert counts([one], [node("n", 1)], pods) == {"one": 1}
+
+
+def test_prices_are_those_of_the_nodes() -> None:
+    cheap = state("one", 2, rates=LINEAR, policy=PolicyName.COST, price_label="price")
+    nodes = [node("n", 2, price="1.0"), node("m", 2, price="0.5")]
+    assert counts([cheap], nodes, running(cheap)) == {"one": 3}
+    assert counts([cheap], [node("n", 2, price="1.0"), node("m", 2, price="5")], running(cheap)) == {"one": 2}
+    assert counts([cheap], [node("n", 2, price="nan"), node("m", 2)], running(cheap)) == {"one": 2}
+
+
+# --- what is written down
+
+
+def outcome_of(one: JobState) -> Any:
+    return decide_all([one], [node("n", 8)], running(one), setting=Setting(), now=NOON, monotonic=1.0)[one.seen.key]
+
+
+def test_what_is_written_is_read_again_and_noise_is_no_news() -> None:
+    one = state("one", 2, rates=LINEAR)
+    record = record_of(outcome_of(one), NOON, was_ours=True)
+    text = as_text(record)
+    assert from_text(text) == record
+    memory = memory_of(from_text(text))
+    assert Curve(memory.sizes, least=1).rate(2).mid == pytest.approx(200, rel=0.01)
+    noisy = state("one", 2, rates={n: rate * 1.05 for n, rate in LINEAR.items()})
+    assert not is_news(record_of(outcome_of(noisy), NOON + 3600, was_ours=True), record)
+    assert is_news(record, None)
+    fast = state("one", 2, rates={n: rate * 2 for n, rate in LINEAR.items()})
+    assert is_news(record_of(outcome_of(fast), NOON + 3600), record)
+    assert not is_news(record_of(outcome_of(fast), NOON + 10), record), "figures are rarely written"
+
+
+def test_a_record_never_takes_more_than_its_room() -> None:
+    sizes = tuple(SizeRecord(size, 123456.789 * size, 0.123456, 64) for size in range(8000, 8008))
+    longest = Record(decision=Decision(workers=9, reason="\u00e9\u0001" * 120, throughput="9" * 32), sizes=sizes, hand=4, hand_until=1e10)
+    assert len(as_text(longest).encode()) <= LONGEST_RECORD
+    assert from_text(as_text(longest)) is not None
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"decision": 4}', '{"decision": {"workers": -1}}', "x" * 10_000, "[" * 4000])
+def test_an_annotation_that_someone_else_wrote_is_no_memory(text: str | None) -> None:
+    assert from_text(text) is None
+    assert memory_of(None) == Memory()
+
+
+# --- what is read from the API
+
+
+def raw_job(**policy: Any) -> dict[str, Any]:
+    raw = job_file("pytorch-elastic")
+    raw["metadata"] |= {"uid": "u", "namespace": "default"}
+    raw["spec"]["elasticPolicy"].pop("metrics", None)
+    raw["spec"]["elasticPolicy"]["scalingPolicy"] = policy
+    return raw
+
+
+def test_only_jobs_with_a_policy_of_ours_are_seen() -> None:
+    seen = job_seen(raw_job())
+    assert seen is not None
+    assert seen.policy == ScalingPolicy()
+    without = raw_job()
+    del without["spec"]["elasticPolicy"]["scalingPolicy"]
+    assert job_seen(without) is None
+    with_metrics = raw_job(policy="hpa")
+    with_metrics["spec"]["elasticPolicy"]["metrics"] = [{"type": "Resource"}]
+    assert job_seen(with_metrics) is None, "only the user's metrics decide"
+    assert job_seen(raw_job(policy="nonsense")) is None
+    assert job_seen({"metadata": {"name": "x"}, "spec": [1]}) is None
+    suspended = raw_job()
+    suspended["spec"]["runPolicy"] = {"suspend": True}
+    seen = job_seen(suspended)
+    assert seen is not None
+    assert not seen.is_active
+
+
+def fields(replicas: bool = True) -> dict[str, Any]:
+    return {"f:spec": {"f:pytorchReplicaSpecs": {"f:Worker": {"f:replicas": {}} if replicas else {}}}}
+
+
+def test_who_set_the_number_of_workers_stands_in_the_managed_fields() -> None:
+    entries = [
+        {"manager": "kubectl", "time": "t1", "fieldsV1": fields(replicas=False)},
+        {"manager": "kubectl-scale", "time": "t2", "subresource": "scale", "fieldsV1": fields()},
+    ]
+    raw = {"metadata": {"managedFields": entries}}
+    assert owners_of(raw, ("pytorchReplicaSpecs", "Worker", "replicas")) == (Owner("kubectl-scale", True, "t2"),)
+
+
+def seen_by(*owners: Owner, replicas: int = 2, hold: int = 600) -> JobSeen:
+    return replace(state("one", replicas, hold_seconds=hold).seen, owners=owners)
+
+
+def held(book: Book, seen: JobSeen, now: float) -> int | None:
+    (one,) = book.states([seen], now=now)
+    return one.memory.hand.count if one.memory.hand is not None and now < one.memory.hand.until else None
+
+
+def test_the_number_that_a_user_sets_is_held_and_ours_or_the_first_one_is_not() -> None:
+    book = Book(is_ready=lambda: True)
+    created = seen_by(Owner("kubectl-client-side-apply", False))
+    assert held(book, created, NOON) is None, "the number that the job began with"
+    ours = seen_by(Owner(MANAGER, True, "t1"), replicas=3)
+    assert held(book, ours, NOON + 1) is None
+    edited = seen_by(Owner("kubectl-edit", False, "t2"), replicas=5)
+    assert held(book, edited, NOON + 2) == 5
+    assert held(book, edited, NOON + 500) == 5
+    assert held(book, edited, NOON + 700) is None, "held for as long as the policy says, once"
+    again = seen_by(Owner("kubectl", True, "t3"), replicas=5)
+    assert held(book, again, NOON + 800) == 5, "set anew"
+
+
+def test_a_user_who_scales_a_job_before_the_autoscaler_ever_did_is_respected() -> None:
+    assert held(Book(is_ready=lambda: True), seen_by(Owner("kubectl", True, "t")), NOON) == 2
+
+
+def test_a_restarted_autoscaler_still_knows_a_number_that_a_user_set() -> None:
+    record = Record(decision=Decision(workers=5), was_ours=True, hand=5, hand_until=NOON + 300)
+    seen = replace(seen_by(Owner("kubectl-edit", False, "t"), replicas=5), record=record)
+    book = Book(is_ready=lambda: True)
+    assert held(book, seen, NOON) == 5
+    assert held(book, seen, NOON + 301) is None
+
+
+def test_a_worker_that_waits_for_room_is_known_by_its_condition() -> None:
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "2027-01-15T08:00:00Z"}
+    labels = {"training.kubeflow.org/operator-name": "pytorchjob-controller", "training.kubeflow.org/job-name": "one"}
+    labels |= {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "3"}
+    raw = {"metadata": {"name": "one-worker-3", "namespace": "default", "labels": labels}, **WORKER, "status": {"conditions": [waiting]}}
+    found = pod_seen(raw)
+    assert found is not None
+    assert (found.job, found.index, found.is_worker) == (JobKey("PyTorchJob", "default", "one"), 3, True)
+    assert found.unschedulable_since == 1_800_000_000.0
+    assert found.shape is shape_of(WORKER), "equal needs share one value"
+    assert pod_seen({**raw, "status": {"phase": "Succeeded"}}) is None
+
+
+# --- what the controller copies
+
+
+def test_the_controller_copies_the_decision_and_nothing_that_it_cannot_read() -> None:
+    raw = raw_job()
+    decision = Decision(workers=3, reason="because", throughput="12.3", efficiency_percent=87)
+    raw["metadata"]["annotations"] = {ANNOTATION: as_text(Record(decision=decision))}
+    assert recorded(parse(raw)[0], ElasticStatus()).autoscaler == decision
+    raw["metadata"]["annotations"] = {ANNOTATION: json.dumps({"decision": {"workers": 10**9}})}
+    assert recorded(parse(raw)[0], ElasticStatus(autoscaler=decision)).autoscaler is None
+    raw["metadata"]["annotations"] = {ANNOTATION: as_text(Record(decision=decision))}
+    del raw["spec"]["elasticPolicy"]["scalingPolicy"]
+    assert recorded(parse(raw)[0], ElasticStatus(autoscaler=decision)).autoscaler is None

@@ -1,0 +1,132 @@
+"""Who gets free room and who gives some back, whatever jobs report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscale.deciding.cluster import NodeSeen, PodSeen, Room, Shape
+from autoscale.deciding.curve import default_gain
+from autoscale.deciding.sharing import Claim, Surplus, given_back, granted
+from autoscale.figures import JobKey
+from elastic.kube.placement import Candidate
+
+GPU = Shape("gpu", {"gpu": 1.0, "pods": 1.0}, {"spec": {}})
+
+
+def node(name: str, gpus: int, *, taints: tuple[dict[str, str], ...] = ()) -> NodeSeen:
+    return NodeSeen(Candidate(name=name, labels={}, taints=taints, offers={}, unschedulable=False, pods=()), {"gpu": gpus, "pods": 110.0})
+
+
+def key(name: str, namespace: str = "a") -> JobKey:
+    return JobKey("PyTorchJob", namespace, name)
+
+
+def claim(
+    name: str,
+    more: int = 4,
+    *,
+    namespace: str = "a",
+    gain: Callable[[int], float] = default_gain,
+    replicas: int = 1,
+    least: int = 1,
+    priority: int = 0,
+    held: int = 0,
+    shape: Shape = GPU,
+) -> Claim:
+    return Claim(key=key(name, namespace), shape=shape, replicas=replicas, more=more, least=least, gain=gain, priority=priority, held=held)
+
+
+def pod(name: str, *, node: str = "", job: JobKey | None = None, priority: int = 0, since: float | None = None) -> PodSeen:
+    return PodSeen(key=("a", name), node=node, shape=GPU, job=job, priority=priority, unschedulable_since=since, is_worker=job is not None)
+
+
+def test_room_goes_where_the_next_worker_adds_the_most() -> None:
+    steep, flat = claim("steep", gain=lambda n: 0.9), claim("flat", gain=lambda n: 0.2)
+    assert granted(Room([node("n", 3)], ()), [flat, steep]) == {key("steep"): 3, key("flat"): 0}
+
+
+def test_a_job_that_waits_for_its_minimum_comes_first() -> None:
+    waiting = claim("waiting", 2, least=3, gain=lambda n: 0.01)
+    assert granted(Room([node("n", 2)], ()), [claim("rich", gain=lambda n: 1.0), waiting])[key("waiting")] == 2
+
+
+def test_a_higher_class_is_served_before_a_lower_one() -> None:
+    assert granted(Room([node("n", 2)], ()), [claim("low", gain=lambda n: 1.0), claim("high", gain=lambda n: 0.1, priority=5)]) == {
+        key("high"): 2,
+        key("low"): 0,
+    }
+
+
+def test_a_tenant_that_lies_gets_no_more_than_its_namespaces_share() -> None:
+    liar = [claim(f"liar{i}", 10, namespace="liar", gain=lambda n: 1e9) for i in range(5)]
+    honest = claim("honest", 10, namespace="honest", gain=lambda n: 0.6)
+    found = granted(Room([node("n", 8)], ()), [*liar, honest])
+    assert found[key("honest", "honest")] == 4
+    assert sum(found[one.key] for one in liar) == 4
+
+
+def test_what_others_do_not_want_is_not_left_unused() -> None:
+    found = granted(Room([node("n", 8)], ()), [claim("big", 7, namespace="one"), claim("small", 1, namespace="two")])
+    assert found == {key("big", "one"): 7, key("small", "two"): 1}
+
+
+def test_what_a_namespace_holds_above_its_minimum_counts_as_its_share() -> None:
+    held = claim("held", 4, namespace="one", held=4, gain=lambda n: 1.0)
+    found = granted(Room([node("n", 4)], ()), [held, claim("new", 4, namespace="two", gain=lambda n: 0.1)])
+    assert found == {held.key: 0, key("new", "two"): 4}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 6), st.floats(0, 1e12), st.integers(0, 2)), max_size=8),
+    st.lists(st.integers(0, 4), max_size=4),
+)
+def test_never_more_is_granted_than_wanted_or_free(wants: list[tuple[str, int, float, int]], gpus: list[int]) -> None:
+    claims = [
+        claim(f"j{i}", more, namespace=space, gain=lambda n, gain=gain: gain, priority=priority)  # type: ignore[misc]
+        for i, (space, more, gain, priority) in enumerate(wants)
+    ]
+    found = granted(Room([node(f"n{i}", count) for i, count in enumerate(gpus)], ()), claims)
+    assert all(0 <= found[one.key] <= one.more for one in claims)
+    assert sum(found.values()) == min(sum(gpus), sum(one.more for one in claims)), "no room is left while a claim is open"
+
+
+def test_a_taint_that_is_not_tolerated_is_no_room() -> None:
+    tainted = node("n", 4, taints=({"key": "reserved", "effect": "NoSchedule"},))
+    assert granted(Room([tainted], ()), [claim("one")]) == {key("one"): 0}
+
+
+def workers(name: str, count: int, *, node: str = "n", priority: int = 0, gain: float = 0.5) -> Surplus:
+    found = [pod(f"{name}-{i}", node=node, job=key(name), priority=priority) for i in reversed(range(count))]
+    return Surplus(key=key(name), priority=priority, pods=found[:-1], gain=gain)
+
+
+def full(*surplus: Surplus, gpus: int) -> Room:
+    running = [one for each in surplus for one in (*each.pods, pod("last", node="n", job=each.key))]
+    return Room([node("n", gpus)], running)
+
+
+def test_pods_of_higher_priority_get_room_from_whom_it_costs_least() -> None:
+    cheap, dear = workers("cheap", 3, gain=0.1), workers("dear", 3, gain=0.9)
+    waiting = [(pod(f"inference-{i}", priority=10, since=0.0), False) for i in range(2)]
+    assert given_back(full(cheap, dear, gpus=6), waiting, [cheap, dear]) == {key("cheap"): (2, "a/inference-0")}
+
+
+def test_pods_of_the_same_class_get_room_only_for_their_jobs_minimum() -> None:
+    sponge = workers("sponge", 3)
+    waiting = pod("new-0", job=key("new"), since=0.0)
+    assert given_back(full(sponge, gpus=3), [(waiting, False)], [sponge]) == {}
+    assert given_back(full(sponge, gpus=3), [(waiting, True)], [sponge]) == {key("sponge"): (1, "a/new-0")}
+
+
+def test_nobody_gives_back_what_would_not_help() -> None:
+    sponge = workers("sponge", 3)
+    huge = PodSeen(key=("a", "huge"), node="", shape=Shape("huge", {"gpu": 99.0}, {"spec": {}}), priority=10, unschedulable_since=0.0)
+    assert given_back(full(sponge, gpus=3), [(huge, False)], [sponge]) == {}
+
+
+def test_who_finds_free_room_takes_it_from_nobody() -> None:
+    sponge = workers("sponge", 2)
+    assert given_back(full(sponge, gpus=3), [(pod("one", priority=9, since=0.0), False)], [sponge]) == {}
