@@ -1,17 +1,21 @@
 """Runs the tests and says at the end how many there were and how long they took.
 
 Pure tests share the cores. Tests that start real processes wait as much as they work, so three lanes of them run side by side; each
-module stays in one lane, and the longest begin first (tests/integration/conftest.py). `--full` adds the tests marked `full`: second
-environments for what others show already.
+module stays in one lane, and the longest begin first (tests/integration/conftest.py). The environments that some of them need are made
+while the pure tests run. `--full` adds the tests marked `full`: second environments for what others show already.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as xml
+from collections.abc import Callable, Iterator
 
 REPORTS = pathlib.Path(".cache/tests")
 # Environments; where one cannot be installed its tests are skipped.
@@ -25,18 +29,42 @@ PARTS = {
 """Lanes, the folders that are looked through unless others are given, and which tests."""
 
 
+@contextlib.contextmanager
+def installing(names: tuple[str, ...], *, within_s: float) -> Iterator[Callable[[], None]]:
+    """Make the environments of examples and clients meanwhile; yields what waits for them."""
+    end = time.monotonic() + within_s
+    installer = subprocess.Popen(["scripts/frameworks", *names], start_new_session=True)
+
+    def wait() -> None:
+        try:
+            installer.wait(end - time.monotonic())
+        except subprocess.TimeoutExpired:
+            print("the environments of examples and client were not installed in time; their tests are skipped")
+            os.killpg(installer.pid, signal.SIGTERM)
+
+    try:
+        yield wait
+    finally:
+        if installer.poll() is None:
+            os.killpg(installer.pid, signal.SIGTERM)
+        installer.wait()
+
+
 def main() -> int:
     REPORTS.mkdir(parents=True, exist_ok=True)
     is_full, given = "--full" in sys.argv, [word for word in sys.argv[1:] if word != "--full"]
-    try:
-        subprocess.run(["scripts/frameworks", *LIGHT, *(BUILT if is_full else ())], timeout=BUILD_S if is_full else INSTALL_S)
-    except subprocess.TimeoutExpired:
-        print("the environments of examples and client were not installed in time; their tests are skipped")
+    with installing((*LIGHT, *BUILT) if is_full else LIGHT, within_s=BUILD_S if is_full else INSTALL_S) as wait_for_environments:
+        return run(given, wait_for_environments, is_full=is_full)
+
+
+def run(given: list[str], wait_for_environments: Callable[[], None], *, is_full: bool) -> int:
     began = time.monotonic()
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     failed = False
     has_paths = any(pathlib.Path(word.partition("::")[0]).exists() for word in given)
     for part, (lanes, folders, chosen) in PARTS.items():
+        if part == "processes":
+            wait_for_environments()
         report = REPORTS / f"{part}.xml"
         report.unlink(missing_ok=True)
         chosen = chosen if is_full else f"{chosen} and not full"
