@@ -165,6 +165,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         generation=heard.generation,
         members=frozenset(seat.name for seat in heard.members),
         phase=heard.phase,
+        ranked=tuple(seat.name for seat in sorted(heard.members, key=lambda seat: seat.rank)),
         size=standing.size if standing is not None else None,
         incarnations={seat.name: seat.incarnation for seat in heard.members},
         waiting=frozenset(heard.waiting) if heard.members else frozenset(),

@@ -30,7 +30,7 @@ from controller.deciding.objects.pods import pod_for
 from controller.deciding.objects.services import services
 from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, etcd, host_list, readiness, worker_library, world_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas import creation_backoff, loss_backoff, pod_revision
+from controller.deciding.replicas import creation_backoff, loss_backoff, missing_workers, pod_revision
 from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.frameworks import FRAMEWORKS
@@ -55,7 +55,8 @@ def keep_running(view: JobView) -> Plan:
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
     status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic))
-    if elastic != (known if view.status.elastic else None) and elastic != ElasticStatus():
+    elastic = replace(elastic, waits_for=missing_workers.in_words(view))
+    if elastic != known:
         status = replace(status, elastic=elastic)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
     replaced = [verdict.pod for verdict in lost if verdict.pod.uid in counted]
@@ -135,7 +136,8 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
         + worker_library.wait_in_words(view)
         + etcd.wait_in_words(view)
     )
-    remarks = in_words(job, view.snapshot) + pause
+    missing = missing_workers.obstacles_in_words(view)
+    remarks = in_words(job, view.snapshot) + (f" Missing {missing}." if missing else "") + pause
     waits = shortage(job, view.counts) if compat.says_that_workers_are_missing(view.snapshot.settings) else ""
     if is_active and not waits:
         message = f"{job.kind.name} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"

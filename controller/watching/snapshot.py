@@ -152,6 +152,8 @@ class World:
     generation: int
     members: frozenset[str]
     phase: str = ""
+    ranked: tuple[str, ...] = ()
+    """The members by rank."""
     size: int | None = None
     """How many seats it has, also of members that have not yet come back to a restarted server; None if the server does not report it."""
     incarnations: Mapping[str, str] = field(default_factory=dict)

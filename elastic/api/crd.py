@@ -31,6 +31,25 @@ _COLUMNS = {
     "State": {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"},
     "Age": {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 }
+_MORE_COLUMNS = [
+    {"name": "Workers", "type": "integer", "jsonPath": f".status.replicaStatuses.{WORKER}.active", "description": "Workers that run."},
+    {
+        "name": "Wanted",
+        "type": "integer",
+        "jsonPath": ".spec.{replica_key}.Worker.replicas",
+        "description": "Workers that the spec asks for.",
+    },
+    {"name": "World", "type": "integer", "jsonPath": ".status.elastic.worldSize", "description": "Workers that train together."},
+    {"name": "Restarts", "type": "string", "jsonPath": ".status.elastic.restarts", "description": "Restarts by cause."},
+    {"name": "Rescaled", "type": "date", "jsonPath": ".status.elastic.lastRescale.at", "description": "The last change of the world."},
+    {
+        "name": "Waits For",
+        "type": "string",
+        "jsonPath": ".status.elastic.waitsFor",
+        "description": "Why fewer workers run than are wanted.",
+    },
+]
+"""What upstream has not; after its own."""
 
 
 def crd(kind: Kind) -> Schema:
@@ -47,7 +66,7 @@ def crd(kind: Kind) -> Schema:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "additionalPrinterColumns": [_COLUMNS[name] for name in kind.columns],
+                    "additionalPrinterColumns": _columns(kind),
                     "subresources": {
                         "status": {},
                         "scale": {
@@ -61,6 +80,11 @@ def crd(kind: Kind) -> Schema:
             ],
         },
     }
+
+
+def _columns(kind: Kind) -> list[Schema]:
+    more = [column | {"jsonPath": column["jsonPath"].replace("{replica_key}", kind.replica_key)} for column in _MORE_COLUMNS]
+    return [*(_COLUMNS[name] for name in kind.columns), *more]
 
 
 def _job_schema(kind: Kind) -> Schema:

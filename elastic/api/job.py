@@ -283,6 +283,10 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Number of the current group; it only grows."""
     world_size: Natural = 0
     """Workers in the current group."""
+    ranks: str = ""
+    """The indexes of the workers at our rendezvous in the order of their ranks, `1,0,2`; of at most 1,024 workers."""
+    waits_for: str = ""
+    """Why fewer workers run than are wanted, where something keeps the others."""
     observed: str = ""
     """Of an elastic MPIJob, who says so: Horovod's `driver` or the `pods`."""
     leaving: tuple[Leaving, ...] = ()

@@ -10,6 +10,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import ENDS, holds, is_over, reason_of, with_condition
 from controller.deciding.moments import after
 from controller.deciding.objects.differences import reconciled
+from controller.deciding.replicas import missing_workers
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import Tally
 from controller.watching.snapshot import Phase, Pod, Service, Snapshot
@@ -28,12 +29,14 @@ def succeeded(job: Job, status: JobStatus, counts: Mapping[str, Tally], news: Jo
         for type, r in replica_statuses(job, counts).items()
     }
     status = replace(status, replica_statuses=folded, completion_time=now)
-    return with_condition(status, ConditionType.SUCCEEDED, reason=reason_of(job, "Succeeded"), message=news.message, now=now)
+    return with_condition(
+        missing_workers.without(status), ConditionType.SUCCEEDED, reason=reason_of(job, "Succeeded"), message=news.message, now=now
+    )
 
 
 def failed(job: Job, status: JobStatus, *, message: str, now: datetime, reason: str = "Failed") -> JobStatus:
     status = replace(status, completion_time=now)
-    return with_condition(status, ConditionType.FAILED, reason=reason_of(job, reason), message=message, now=now)
+    return with_condition(missing_workers.without(status), ConditionType.FAILED, reason=reason_of(job, reason), message=message, now=now)
 
 
 def clean_up(view: JobView) -> Plan | None:

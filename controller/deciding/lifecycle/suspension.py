@@ -37,7 +37,7 @@ def _suspended(view: JobView) -> Plan:
     if status.replica_statuses:
         status = replace(status, replica_statuses=_still_there(job, snapshot))
     if status.elastic is not None:
-        status = replace(status, elastic=replace(status.elastic, world_size=0, replaced=()))
+        status = replace(status, elastic=replace(status.elastic, world_size=0, replaced=(), waits_for="", ranks=""))
     forget = (Forget(),) if job.elastic is not None else ()
     return Plan((*forget, *everything_deleted(snapshot)), status, news)
 

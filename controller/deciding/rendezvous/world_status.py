@@ -16,6 +16,7 @@ FORMED = "running"
 """The phase of a world whose members work; in any other one, who leaves may still be saving its state."""
 FINISHED = "finished"
 """The phase once the work is done and no missing member is waited for."""
+MOST_RANKS = 1024
 
 
 def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:
@@ -57,4 +58,10 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> Elasti
     size = len(world.members)
     if world.rescale is not None:
         status = replace(status, last_rescale=replace(world.rescale, at=snapshot.now, from_size=status.world_size, to_size=size))
-    return replace(status, generation=world.generation, world_size=size)
+    return replace(status, generation=world.generation, world_size=size, ranks=_ranks(world))
+
+
+def _ranks(world: World) -> str:
+    """Where most jobs fit in; the names of more workers would crowd the status."""
+    indexes = [name.rpartition("-")[2] if "-worker-" in name else "" for name in world.ranked]
+    return ",".join(indexes) if len(indexes) <= MOST_RANKS else ""

@@ -63,7 +63,9 @@ def _kind(word: str) -> Kind:
 async def jobs(kube: Kube, namespace: str | None, kinds: Iterable[Kind] | None = None) -> list[Found]:
     """All jobs of these kinds, by name; namespace None: of all namespaces."""
     wanted = list(kinds or KINDS.values())
-    lists = await asyncio.gather(*(_listed(kube, kind, namespace) for kind in wanted))
+    async with asyncio.TaskGroup() as tasks:
+        listing = [tasks.create_task(_listed(kube, kind, namespace)) for kind in wanted]
+    lists = [task.result() for task in listing]
     if all(found is None for found in lists):
         names = wanted[0].name if len(wanted) == 1 else "any kind of job"
         raise NotFound(f"the cluster at {kube.access.server} does not know {names}; {DEFINE}")

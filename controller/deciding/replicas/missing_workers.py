@@ -1,0 +1,59 @@
+"""Says why fewer workers of an elastic job run than are wanted: `status.elastic.waitsFor` and the message of the condition Running.
+Workers that are only starting are no reason.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from controller.deciding import compat
+from controller.deciding.job_view import JobView
+from controller.deciding.replicas import creation_backoff
+from controller.deciding.replicas.tally import Tally
+from controller.watching.snapshot import ORDINARY_WAITS, Pod
+from elastic.api.job import JobStatus
+from elastic.api.kinds import WORKER
+from elastic.membership.wire import printable
+
+
+def in_words(view: JobView) -> str:
+    """Empty where all that are wanted run, or nothing is known to keep the others."""
+    pause = creation_backoff.in_words(view.status, view.snapshot).strip()
+    return _in_words(view, [*_obstacles(view), *([pause] if pause else [])])
+
+
+def obstacles_in_words(view: JobView) -> str:
+    """The same without pauses between attempts to create pods, which conditions name in any case."""
+    return _in_words(view, list(_obstacles(view)))
+
+
+def _in_words(view: JobView, obstacles: Sequence[str]) -> str:
+    job, workers = view.job, view.counts.get(WORKER, Tally())
+    if job.elastic is None or workers.succeeded or not compat.says_that_workers_are_missing(view.snapshot.settings):
+        return ""
+    missing = job.workers - workers.active
+    if missing <= 0 or not obstacles:
+        return ""
+    return f"{missing} of {job.workers} workers: {printable(obstacles[0]).rstrip('.')}"
+
+
+def _obstacles(view: JobView) -> Iterator[str]:
+    for pod in view.snapshot.pods:
+        if pod.type != WORKER.lower() or pod.is_deleting:
+            continue
+        if pod.unscheduled:
+            yield f"{pod.name} has no node: {pod.unscheduled}"
+        yield from _waiting(pod)
+
+
+def _waiting(pod: Pod) -> Iterator[str]:
+    for container in (*pod.stuck_inits, *pod.containers):
+        if container.waiting and container.waiting not in ORDINARY_WAITS:
+            yield f"{pod.name}, {container.name}: {container.waiting}{': ' if container.message else ''}{container.message}"
+
+
+def without(status: JobStatus) -> JobStatus:
+    """Of a job that is over or suspended nothing is missing."""
+    if status.elastic is None or not (status.elastic.waits_for or status.elastic.ranks):
+        return status
+    return replace(status, elastic=replace(status.elastic, waits_for="", ranks=""))

@@ -1,0 +1,84 @@
+"""A job with fewer workers than it wants says why, in one place that stays: its status, and the message of its condition."""
+
+from dataclasses import replace
+
+import pytest
+from job_builders import OURS, PLAIN, Cluster, elastic_job
+
+from controller.deciding.settings import Settings
+from controller.watching.snapshot import Container, Phase, World
+from elastic.api.job import ElasticStatus
+from elastic.membership.wire import MAX_ERROR
+
+NO_CPU = "0/1 nodes are available: 1 Insufficient cpu."
+
+
+def three(settings: Settings = PLAIN) -> Cluster:
+    """Two of three workers run; the third is pending."""
+    cluster = Cluster(elastic_job(3), settings=settings)
+    cluster.settle()
+    cluster.run_all()
+    cluster.set("train-worker-2", Phase.PENDING)
+    cluster.settle()
+    return cluster
+
+
+def elastic(cluster: Cluster) -> ElasticStatus:
+    assert cluster.job.status.elastic is not None
+    return cluster.job.status.elastic
+
+
+def message(cluster: Cluster) -> str:
+    return cluster.job.status.conditions[-1].message
+
+
+@pytest.mark.parametrize("settings", [PLAIN, OURS])
+def test_a_worker_without_a_node_is_named_until_it_has_one(settings: Settings) -> None:
+    cluster = three(settings)
+    assert "Missing" not in message(cluster), "it is only starting"
+    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], unscheduled=NO_CPU)
+    cluster.settle()
+    assert elastic(cluster).waits_for == "1 of 3 workers: train-worker-2 has no node: 0/1 nodes are available: 1 Insufficient cpu"
+    assert cluster.state() == "Running"
+    assert message(cluster).endswith(" Missing 1 of 3 workers: train-worker-2 has no node: 0/1 nodes are available: 1 Insufficient cpu.")
+    cluster.set("train-worker-2", Phase.RUNNING, unscheduled="")
+    cluster.settle()
+    assert (elastic(cluster).waits_for, "Missing" in message(cluster)) == ("", False)
+
+
+def test_a_container_that_cannot_start_is_quoted_escaped_and_cut() -> None:
+    cluster = three()
+    waiting = Container(name="pytorch", waiting="ErrImagePull", message="no such \x1bimage" + "x" * 1000)
+    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], containers=(waiting,))
+    cluster.settle()
+    said = elastic(cluster).waits_for
+    assert said.startswith("1 of 3 workers: train-worker-2, pytorch: ErrImagePull: no such \\x1bimagexxx")
+    assert len(said) < MAX_ERROR + 30
+
+
+def test_a_job_that_is_over_or_suspended_waits_for_nothing() -> None:
+    cluster = three()
+    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], unscheduled=NO_CPU)
+    cluster.settle()
+    for name in ("train-worker-0", "train-worker-1"):
+        cluster.set(name, Phase.SUCCEEDED, code=0)
+    cluster.settle()
+    assert elastic(cluster).waits_for == ""
+
+
+def test_strict_compatibility_says_what_upstream_says() -> None:
+    cluster = three(Settings(strict=True))
+    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], unscheduled=NO_CPU)
+    cluster.settle()
+    assert "Missing" not in message(cluster)
+
+
+def test_the_status_says_which_worker_has_which_rank() -> None:
+    cluster = three(OURS)
+    names = ("train-worker-1", "train-worker-0")
+    cluster.world = World(generation=1, members=frozenset(names), ranked=names, phase="running")
+    cluster.settle()
+    assert elastic(cluster).ranks == "1,0"
+    cluster.world = World(generation=2, members=frozenset(names), ranked=tuple(f"train-worker-{n}" for n in range(1025)), phase="running")
+    cluster.settle()
+    assert elastic(cluster).ranks == ""
