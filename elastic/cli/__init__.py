@@ -8,12 +8,13 @@ import click
 
 SECTIONS = {
     "Jobs": {
-        "run": ("elastic.cli.run:run", "Run a job file to its end."),
+        "run": ("elastic.cli.run:run", "Run a job file, or a script, to its end."),
         "get": ("elastic.cli.jobs.look:get", "Show jobs."),
         "describe": ("elastic.cli.jobs.look:describe", "Show a job with its conditions, pods and Events."),
         "explain": ("elastic.cli.jobs.wait:explain", "Say why a job has its size, what it waits for, what its last change cost."),
         "logs": ("elastic.cli.jobs.logs:logs", "Show what a job's training containers print."),
         "events": ("elastic.cli.jobs.look:events", "Show what was reported of a job and its pods."),
+        "top": ("elastic.cli.jobs.top:top", "Show what workers use and how far training is."),
         "wait": ("elastic.cli.jobs.wait:wait", "Wait until a job is over, running or deleted."),
         "scale": ("elastic.cli.jobs.change:scale", "Change how many workers a job has."),
         "suspend": ("elastic.cli.jobs.change:suspend", "Stop jobs and free what they use."),
@@ -28,6 +29,7 @@ SECTIONS = {
     "The laptop cluster": {
         "up": ("elastic.cli.up:up", "Start the laptop cluster and the control plane on it."),
         "down": ("elastic.cli.up:down", "Stop the laptop cluster."),
+        "doctor": ("elastic.cli.doctor:doctor", "Look at all that a job needs and say what to do."),
         "status": ("elastic.cli.up:status", "Show the laptop cluster and its jobs."),
         "signals": ("elastic.cli.signals:signals", "List the signals that announce disruptions; check added ones."),
         "node": ("elastic.cli.node:node", "Add, drain, taint, reclaim or kill a node of the laptop cluster."),

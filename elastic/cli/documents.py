@@ -74,11 +74,20 @@ def documents(text: str) -> Iterator[Document]:
             yield from _unpacked(Document(value, node, tuple(build.doubled)))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise Unreadable(f"this is not YAML: {error.problem or error.context}", mark.line + 1 if mark else None) from None
+        raise Unreadable(_words(text, error), mark.line + 1 if mark else None) from None
     except yaml.YAMLError as error:
         raise Unreadable(f"this is not YAML: {error}") from None
     finally:
         loader.dispose()
+
+
+def _words(text: str, error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    lines = text.splitlines()
+    line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "the line is indented with a tab; YAML is indented with spaces"
+    return f"this is not YAML: {error.problem or error.context}"
 
 
 def _unpacked(document: Document) -> Iterator[Document]:

@@ -1,6 +1,5 @@
-"""`elastic run`: a job file from start to end, with what happens in plain lines and the job's outcome as exit code.
-
-Takes the cluster that runs, or starts one for the time of the run. What a line says is decided here, what happens elsewhere.
+"""`elastic run`: a job file or a script from start to end, with what happens in plain lines and the job's outcome as exit code.
+Takes the cluster that runs, or starts one for the time of the run.
 """
 
 from __future__ import annotations
@@ -11,21 +10,29 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import click
 
+from elastic.api.kinds import KINDS
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG
+from elastic.cli.failures import said
 from elastic.cli.images import image_option
-from elastic.cli.validate import Report, as_lines, examine
+from elastic.cli.interrupts import Left, asking
+from elastic.cli.jobs.following import followed
+from elastic.cli.local_paths import placed, without_command
+from elastic.cli.run_printer import Printer
+from elastic.cli.script_job import Workers, is_script, job_of, parse_workers
+from elastic.cli.validate import STDIN, Report, as_lines, examine, examine_object
 from elastic.kube import connect
 from elastic.kube.access import AccessError
+from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.following import Condition, Event, Happening, JobKey, Line, Outcome, follow
+from elastic.kube.following import JobKey, Outcome
+from elastic.kube.resources import Object
 from elastic.kube.submission import Refused, Submission
 from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
 from elastic.local.files import Layout
@@ -41,84 +48,165 @@ class CannotRun(click.ClickException):
 
 
 @click.command()
-@click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR|-...", type=click.Path(allow_dash=True))
+@click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR|-... | SCRIPT [ARG]...", type=click.Path(allow_dash=True))
 @DATA_DIR
 @KUBECONFIG
 @click.option("--namespace", "-n", help="For what names none itself.  [default: that of the kubeconfig]")
+@click.option("--create-namespace", is_flag=True, help="Make the namespace if it is not there.")
 @click.option("--replace", is_flag=True, help="Delete a job of the same name first.")
-@click.option("--gpus", type=click.IntRange(0, 64), default=0, help="GPUs of a cluster that is started for this run.")
+@click.option(
+    "--workers",
+    callback=parse_workers,
+    metavar="N|MIN:MAX",
+    default="1",
+    show_default=True,
+    help="Of a SCRIPT: how many workers, or from how many to how many.",
+)
+@click.option(
+    "--gpus", type=click.IntRange(0, 64), default=0, help="GPUs of each worker of a SCRIPT, and of a cluster started for this run."
+)
+@click.option("--name", help="Of the job of a SCRIPT.  [default: the script's]")
+@click.option(
+    "--save", type=click.Path(dir_okay=False, allow_dash=True), help="Write the job of a SCRIPT as YAML (- prints it); run nothing."
+)
+@click.option("--all-output", is_flag=True, help="Also what torchrun prints about itself when a worker fails.")
 @image_option("As for `elastic up`, for a cluster that is started for this run. Repeatable.")
 def run(
     sources: tuple[str, ...],
     data_dir: Path | None,
     kubeconfig: Path | None,
     namespace: str | None,
+    create_namespace: bool,
     replace: bool,
+    workers: Workers,
     gpus: int,
+    name: str | None,
+    save: str | None,
+    all_output: bool,
     images: dict[str, Path],
 ) -> None:
-    """Run job files to their end and show what happens.
+    """Run job files, or a script on the laptop cluster, to their end and show what happens.
 
-    Uses the cluster of --kubeconfig, --data-dir or $KUBECONFIG, in this order; without them the laptop cluster if it runs, and one that is
-    started for the time of the run if not. Everything in the files is applied; several jobs run side by side. Ctrl-C deletes the jobs and
-    whatever else was made for them. Exit code: 0 all jobs succeeded, 1 a job failed, 2 a file could not be read, is invalid or was refused.
+    A SCRIPT (.py under torchrun, .sh) needs no YAML: elastic run train.py --workers 1:4 -- --epochs 3. Uses the cluster of --kubeconfig,
+    --data-dir or $KUBECONFIG, in this order; without them the laptop cluster if it runs, and one that is started for the time of the run if
+    not. Everything in the files is applied; several jobs run side by side. On the laptop, programs start in the present folder. Ctrl-C
+    deletes what was made, on a terminal once you have said so. Exit code: 0 all jobs succeeded, 1 a job failed, 2 a file could not be read,
+    is invalid or was refused.
     """
-    report = examine(sources)
+    if kubeconfig and data_dir:
+        raise click.UsageError("--kubeconfig and --data-dir name two clusters; give one of them")
+    has_script = is_script(sources)
+    if not has_script and (name or save):
+        raise click.UsageError("--name and --save are for a SCRIPT, whose job this command makes; a job file has its own")
+    report = _script_report(sources, workers=workers, gpus=gpus, name=name) if has_script else examine(sources)
+    if save is not None:
+        _save(report.verdicts[0].document.value, save)
+        return
     if report.exit_code or not report.verdicts:
         click.echo("\n".join(as_lines(report)), err=True)
         sys.exit(NOT_RUN)
-    if kubeconfig and data_dir:
-        raise click.UsageError("--kubeconfig and --data-dir name two clusters; give one of them")
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
-    printer = Printer()
+    printer = Printer(folds=not all_output)
+    node_gpus = gpus * workers.most if has_script else gpus
     try:
-        with _cluster(printer, kubeconfig=kubeconfig, data_dir=data_dir, gpus=gpus, images=images) as access:
-            code = asyncio.run(_run(access, report, printer=printer, namespace=namespace, replace=replace))
+        with _cluster(printer, kubeconfig=kubeconfig, data_dir=data_dir, gpus=node_gpus, images=images, is_asked=not has_script) as cluster:
+            jobs = _placed(report, printer) if cluster.is_laptop else _elsewhere(report, cluster, has_script=has_script)
+            wish = _Wish(jobs, namespace, replace=replace, replace_over=has_script, create_namespace=create_namespace)
+            code = asyncio.run(_run(cluster, report, wish, printer=printer))
     except (ClusterError, AccessError, Refused) as error:
         raise CannotRun(str(error)) from error
     except KubeError as error:
-        raise CannotRun(error.message) from error
+        raise CannotRun(said(error) or error.message) from error
     except KeyboardInterrupt:
         code = INTERRUPTED
     sys.exit(code)
 
 
-@dataclass(slots=True)
-class Printer:
-    """Writes what happens, one line each, with the seconds since the start."""
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """Where it runs. is_laptop: containers see this machine's files; is_own: it ends with the run."""
 
-    start: float = field(default_factory=time.monotonic)
-    told: set[tuple[str, str]] = field(default_factory=set)
+    kubeconfig: Path
+    is_laptop: bool = False
+    is_own: bool = False
 
-    def say(self, text: str) -> None:
-        try:
-            print(f"{time.monotonic() - self.start:7.1f} s  {text}", flush=True)
-        except BrokenPipeError:
-            # The reader of the output has left; the job goes on, and so does the wait for its outcome.
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
-    def tell(self, job: JobKey, happening: Happening) -> None:
-        match happening:
-            case Line(pod, text):
-                self.say(f"{pod} | {text}")
-            case Condition(type, _, message):
-                self.told.add((job.uid, message))
-                self.say(f"{job.name} {type}: {message}")
-            case Event() as event if (job.uid, event.message) not in self.told:  # a condition's Event repeats its words
-                mark = "warning" if event.is_warning else "event"
-                self.say(f"{event.about} {mark} {event.reason}: {event.message}")
-            case Event():
-                pass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flags:
+    replace: bool
+    replace_over: bool
+    create_namespace: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish(_Flags):
+    """What is to be created, and how."""
+
+    jobs: list[Object]
+    namespace: str | None
+
+
+def _script_report(sources: tuple[str, ...], *, workers: Workers, gpus: int, name: str | None) -> Report:
+    script = Path(sources[0]).resolve()
+    if not script.is_file():
+        raise CannotRun(f"there is no file {sources[0]}")
+    job = job_of(script, sources[1:], workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name)
+    return examine_object(job, file=sources[0])
+
+
+def _save(job: Object, save: str) -> None:
+    import yaml
+
+    text = yaml.safe_dump(job, sort_keys=False, allow_unicode=True)
+    if save == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(save).write_text(text)
+    except OSError as error:
+        raise CannotRun(f"{save} cannot be written: {error.strerror}") from error
+    click.echo(f"the job is in {save}; run it with `elastic run {save}`")
+
+
+def _placed(report: Report, printer: Printer) -> list[Object]:
+    """The jobs as the laptop runs them: where their programs start, and which files they mean, is said."""
+    jobs = []
+    for verdict in report.verdicts:
+        kind, job = KINDS[verdict.kind or ""], verdict.document.value
+        if types := without_command(job, kind):
+            raise Refused(
+                f"{kind.name} {verdict.name}: {', '.join(types)} names no command; the laptop cluster runs no images, so name the program "
+                "in the container's command"
+            )
+        made, words = placed(job, kind, file=None if verdict.file == STDIN else Path(verdict.file), working_dir=Path.cwd())
+        jobs.append(made)
+        size = job["spec"].get("elasticPolicy") or {}
+        if words:
+            printer.say(f"{kind.name} {verdict.name}: {'; '.join(words)}")
+        if size.get("minReplicas"):
+            printer.say(f"{kind.name} {verdict.name}: {size['minReplicas']} to {size.get('maxReplicas', size['minReplicas'])} workers")
+    return jobs
+
+
+def _elsewhere(report: Report, cluster: _Cluster, *, has_script: bool) -> list[Object]:
+    if has_script:
+        raise Refused(
+            f"a script runs on the laptop cluster, whose containers see your files; for the cluster of {cluster.kubeconfig} put it into an "
+            "image and write the job with --save job.yaml"
+        )
+    return [verdict.document.value for verdict in report.verdicts]
 
 
 @contextlib.contextmanager
-def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, gpus: int, images: dict[str, Path]) -> Iterator[Path]:
-    """The kubeconfig of the cluster to run on."""
-    shape = [*(f"--image {name}={folder}" for name, folder in images.items()), *([f"--gpus {gpus}"] if gpus else [])]
+def _cluster(
+    printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, gpus: int, images: dict[str, Path], is_asked: bool
+) -> Iterator[_Cluster]:
+    """The cluster to run on. is_asked: the GPUs are the user's wish for a new cluster, and not only what a script's workers need."""
+    shape = [*(f"--image {name}={folder}" for name, folder in images.items()), *([f"--gpus {gpus}"] if gpus and is_asked else [])]
     if kubeconfig is not None:
         _refuse_shape(shape, f"the one of {kubeconfig}")
-        yield kubeconfig
+        yield _Cluster(kubeconfig, is_laptop=_is_laptops(kubeconfig))
         return
     layout = Layout((data_dir or default_data_dir()).resolve())
     state = layout.read_state()
@@ -126,7 +214,7 @@ def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None
         if not state.control_plane:
             raise ClusterError(f"the cluster in {layout.root} has no control plane; stop it and start it without --cluster-only")
         _refuse_shape(shape, f"the one in {layout.root}, which runs already,")
-        yield layout.kubeconfig
+        yield _Cluster(layout.kubeconfig, is_laptop=True)
         return
     if data_dir is not None:
         start = f"`elastic up --detach --data-dir {data_dir}`"
@@ -135,7 +223,7 @@ def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None
     with LocalCluster(gpus=gpus, images=images) as cluster:
         closed = ", whose pods reach no network outside this machine" if cluster.sandbox == Mode.NETNS.value else ""
         printer.say(f"cluster ready, sandbox {cluster.sandbox}{closed}")
-        yield cluster.kubeconfig
+        yield _Cluster(cluster.kubeconfig, is_laptop=True, is_own=True)
         printer.say("stopping the cluster")
 
 
@@ -149,26 +237,51 @@ def _refuse_shape(options: list[str], cluster: str) -> None:
         )
 
 
-async def _run(kubeconfig: Path, report: Report, *, printer: Printer, namespace: str | None, replace: bool) -> int:
-    async with connect(kubeconfig) as kube:
-        submission = Submission(kube, namespace=namespace or kube.access.namespace, replace=replace)
+def _is_laptops(kubeconfig: Path) -> bool:
+    """A laptop cluster's own kubeconfig lies in its data folder."""
+    layout = Layout(kubeconfig.resolve().parent)
+    return layout.kubeconfig == kubeconfig.resolve() and layout.is_running()
+
+
+async def _run(cluster: _Cluster, report: Report, wish: _Wish, *, printer: Printer) -> int:
+    async with connect(cluster.kubeconfig) as kube:
+        namespace = wish.namespace or kube.access.namespace
+        submission = Submission(kube, namespace=namespace, replace=wish.replace, replace_over=wish.replace_over)
         try:
+            if wish.create_namespace:
+                await submission.make_namespace()
             for document in report.others:
                 await submission.apply(document.value)
-            jobs = [await submission.create(verdict.document.value) for verdict in report.verdicts]
-            async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(follow(kube, job, partial(printer.tell, job))) for job in jobs]
+            jobs = [await submission.create(job) for job in wish.jobs]
+            outcomes = await asking(_followed(kube, jobs, printer), can_leave=not cluster.is_own, say=printer.say)
+        except Left:
+            for job in jobs:
+                printer.say(f"{job.kind.name} {job.name} goes on; see `elastic logs -f {job.name}`")
+            return INTERRUPTED
         except Refused:
             await _undo(submission, printer)
             raise
         except asyncio.CancelledError:
             printer.say("interrupted: deleting what this run created (press again to leave it)")
             await _undo(submission, printer)
+            if sys.stdin.isatty() and sys.stdout.isatty():
+                return INTERRUPTED
             raise
-        outcomes = [task.result() for task in running]
         for job, outcome in zip(jobs, outcomes, strict=True):
-            printer.say(f"{job.kind.name} {job.name}: {outcome.lower()}")
+            printer.end(job, outcome)
         return SUCCEEDED if all(outcome is Outcome.SUCCEEDED for outcome in outcomes) else FAILED
+
+
+async def _followed(kube: Kube, jobs: list[JobKey], printer: Printer) -> list[Outcome]:
+    async with asyncio.TaskGroup() as tasks:
+        running = [
+            tasks.create_task(followed(kube, job, tell=partial(printer.tell, job), say=partial(_say_wait, printer, job))) for job in jobs
+        ]
+    return [task.result() for task in running]
+
+
+def _say_wait(printer: Printer, job: JobKey, words: str) -> None:
+    printer.say(f"{job.name} {words}")
 
 
 async def _undo(submission: Submission, printer: Printer) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from elastic.api.errors import Problem, SpecError, Warning
+from elastic.api.job import Job
 from elastic.api.kinds import GROUP, KINDS
 from elastic.api.parser import parse
 from elastic.api.reader import did_you_mean
+from elastic.api.template import default_container, default_container_index
 from elastic.cli.documents import Document, Unreadable, as_json, documents
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -37,6 +39,9 @@ class Verdict:
     def name(self) -> str | None:
         metadata = self.document.value.get("metadata") if isinstance(self.document.value, dict) else None
         return _text_at(metadata, "name") or _text_at(metadata, "generateName")
+
+    def strict(self) -> Verdict:
+        return replace(self, problems=(*self.problems, *(Problem(one.at, one.message) for one in self.warnings)), warnings=())
 
     @property
     def found(self) -> tuple[Problem, ...]:
@@ -65,13 +70,16 @@ class Report:
 @click.command()
 @click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR|-...", type=click.Path(allow_dash=True))
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print what was found.")
-def validate(sources: tuple[str, ...], output: str) -> None:
+@click.option("--strict", is_flag=True, help="Warnings are errors.")
+def validate(sources: tuple[str, ...], output: str, strict: bool) -> None:
     """Check job files; name each problem and its place.
 
     FILE is YAML or JSON with any number of documents; a DIR is searched for such files; - is standard input. Objects that are no jobs are
-    passed over. Exit code: 0 all jobs are valid, 1 a job is invalid, 2 a file could not be read.
+    passed over. Exit code: 0 all jobs are valid, 1 a job is invalid (with --strict also for a warning), 2 a file could not be read.
     """
     report = examine(sources)
+    if strict:
+        report.verdicts = [verdict.strict() for verdict in report.verdicts]
     click.echo(as_json(_as_data(report)) if output == "json" else "\n".join(as_lines(report)))
     sys.exit(report.exit_code)
 
@@ -82,7 +90,31 @@ def examine(sources: tuple[str, ...]) -> Report:
     for source in sources:
         for file in _files(source):
             _look_at(file, report)
+    report.verdicts = list(_named_once(report.verdicts))
     return report
+
+
+def _named_once(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """A second job of one kind, namespace and name could not be created beside the first."""
+    first: dict[tuple[str | None, str | None, str], Verdict] = {}
+    for verdict in verdicts:
+        metadata = verdict.document.value.get("metadata") if isinstance(verdict.document.value, dict) else None
+        name = _text_at(metadata, "name")
+        key = (verdict.kind, _text_at(metadata, "namespace"), name or "")
+        if name is None or key not in first:
+            first.setdefault(key, verdict)
+            yield verdict
+            continue
+        other = first[key]
+        place = f"{other.file}:{other.document.line(())}"
+        problem = Problem(("metadata", "name"), f"{name} is the name of the {verdict.kind} at {place} too; give one of them another")
+        yield replace(verdict, problems=(*verdict.problems, problem))
+
+
+def examine_object(job: Any, *, file: str) -> Report:
+    """The report on a job that was not read from a file."""
+    document = next(documents(as_json(job)))
+    return Report(verdicts=[_judge(file, document)])
 
 
 def _files(source: str) -> Iterator[str]:
@@ -97,12 +129,15 @@ def _files(source: str) -> Iterator[str]:
 
 
 def _look_at(file: str, report: Report) -> None:
+    before = len(report.verdicts) + len(report.others)
     try:
         for document in documents(_text(file)):
             if _is_meant_as_job(document.value):
                 report.verdicts.append(_judge(file, document))
             else:
                 report.others.append(document)
+        if len(report.verdicts) + len(report.others) == before:
+            raise Unreadable("there is no object in it")
     except Unreadable as error:
         report.unreadable.append((file, error))
 
@@ -132,10 +167,19 @@ def _is_meant_as_job(value: Any) -> bool:
 def _judge(file: str, document: Document) -> Verdict:
     doubled = [Problem(at, f"{key} appears twice; keep one") for at, key in document.doubled]
     try:
-        _, warnings = parse(document.value)
-        return Verdict(file, document, tuple(doubled), tuple(warnings))
+        job, warnings = parse(document.value)
+        return Verdict(file, document, tuple(doubled), (*warnings, *_without_command(job)))
     except SpecError as error:
         return Verdict(file, document, (*doubled, *error.problems), error.warnings)
+
+
+def _without_command(job: Job) -> Iterator[Warning]:
+    for type, spec in job.replicas.items():
+        container = default_container(spec.template, job.kind)
+        if not container.get("command") and not container.get("args"):
+            index = default_container_index(spec.template, job.kind)
+            at = ("spec", job.kind.replica_key, type, "template", "spec", "containers", index)
+            yield Warning(at, "has no command, so the image's own runs; the laptop cluster runs no images and needs one")
 
 
 def as_lines(report: Report) -> Iterator[str]:

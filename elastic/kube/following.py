@@ -7,15 +7,15 @@ judges what happens nor prints it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import aiohttp
 
-from elastic.api.kinds import GROUP, VERSION, Kind
-from elastic.api.names import JOB_NAME
+from elastic.api.kinds import GROUP, VERSION, WORKER, Kind
+from elastic.api.names import JOB_NAME, pod_name
 from elastic.api.template import default_container
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
@@ -75,7 +75,14 @@ class Line:
     text: str
 
 
-Happening = Condition | Event | Line
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Which rank each pod has from now on, as far as the job's status says."""
+
+    by_pod: Mapping[str, int]
+
+
+Happening = Condition | Event | Line | Ranks
 
 
 def resource_of(kind: Kind) -> Resource:
@@ -104,6 +111,7 @@ class _Following:
         self.over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._conditions: dict[str, tuple[str, str]] = {}
         self._pods: set[str] = set()
+        self._ranks = ""
         jobs: Cache[Object] = Cache(kube, job.resource, project=_raw, namespace=job.namespace, fields=f"metadata.name={job.name}")
         pods: Cache[Object] = Cache(kube, PODS, project=_raw, namespace=job.namespace, labels=f"{JOB_NAME}={job.name}")
         events: Cache[Object] = Cache(kube, EVENTS, project=_raw, namespace=job.namespace)
@@ -117,8 +125,17 @@ class _Following:
         if current is None or current["metadata"]["uid"] != self._job.uid:
             self._end(Outcome.DELETED)
             return
-        for condition in (current.get("status") or {}).get("conditions") or ():
+        status = current.get("status") or {}
+        self._see_ranks(str((status.get("elastic") or {}).get("ranks") or ""))
+        for condition in status.get("conditions") or ():
             self._look_at(condition)
+
+    def _see_ranks(self, indexes: str) -> None:
+        if indexes == self._ranks:
+            return
+        self._ranks = indexes
+        pods = [pod_name(self._job.kind, self._job.name, WORKER, int(index)) if index.isdigit() else "" for index in indexes.split(",")]
+        self._tell(Ranks({pod: rank for rank, pod in enumerate(pods) if pod}))
 
     def _look_at(self, condition: Object) -> None:
         type, message = condition["type"], condition.get("message", "")

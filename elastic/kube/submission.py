@@ -14,7 +14,7 @@ from elastic.api.names import JOB_NAME
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.following import JobKey, resource_of
-from elastic.kube.resources import PODS, Object, Resource
+from elastic.kube.resources import NAMESPACES, PODS, Object, Resource
 
 FIELD_MANAGER = "elastic-run"
 GONE_S = 90.0
@@ -38,10 +38,20 @@ class _Made:
 
 
 class Submission:
-    def __init__(self, kube: Kube, *, namespace: str, replace: bool = False) -> None:
-        self._kube, self._namespace, self._replace = kube, namespace, replace
+    """`replace`: a job that has the name goes first; `replace_over`: one that is over does."""
+
+    def __init__(self, kube: Kube, *, namespace: str, replace: bool = False, replace_over: bool = False) -> None:
+        self._kube, self._namespace, self._replace, self._replace_over = kube, namespace, replace, replace_over
         self._made: list[_Made] = []
         self._resources: dict[str, dict[str, Resource]] = {}
+
+    async def make_namespace(self) -> None:
+        """One that is there stays; one that was made here is left, for more than this run may use it."""
+        try:
+            await self._kube.create(NAMESPACES, {"metadata": {"name": self._namespace}})
+        except KubeError as error:
+            if error.code != 409:
+                raise Refused(f"namespace {self._namespace} cannot be made: {error.message}") from error
 
     async def apply(self, document: Object) -> None:
         """Server-side apply of an object that is no job."""
@@ -93,7 +103,7 @@ class Submission:
         found = await self._find(resource, name, namespace=namespace)
         if found is None:
             return
-        if not self._replace:
+        if not self._replace and not (self._replace_over and _is_over(found)):
             raise Refused(
                 f"{resource.kind} {name} is there already in namespace {namespace}; give the job another name, "
                 "or delete the one that is there first with --replace"
@@ -153,7 +163,16 @@ class Submission:
         return {entry["kind"]: Resource(group, version, entry["name"], entry["namespaced"], entry["kind"]) for entry in known}
 
 
+def _is_over(job: Object) -> bool:
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return any(condition.get("type") in ("Succeeded", "Failed") and condition.get("status") == "True" for condition in conditions)
+
+
 def _remedy(error: KubeError, kind: str) -> str:
+    details = error.body.get("details") or {}
+    if error.code == 404 and details.get("kind") == "namespaces":
+        name = details.get("name", "")
+        return f"; make it with `kubectl create namespace {name}`, or with `elastic run --create-namespace`"
     if error.code != 404 or error.body.get("details", {}).get("kind"):
         return ""
     how = "apply the definitions (`elastic crds | kubectl apply --server-side -f -`) and run the controller"

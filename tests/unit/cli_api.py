@@ -19,14 +19,17 @@ from elastic.cli import main
 
 PYTORCH = KINDS["PyTorchJob"]
 Object = dict[str, Any]
+OF_GROUPS = {"Lease": "leases", "PodMetrics": "pods"}
 
 
 def path_of(object: Object) -> str:
     metadata = object["metadata"]
     if object["kind"] in KINDS:
         return f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/{KINDS[object['kind']].plural}/{metadata['name']}"
-    if object["kind"] == "Namespace":
-        return f"/api/v1/namespaces/{metadata['name']}"
+    if object["kind"] in ("Namespace", "Node"):
+        return f"/api/v1/{object['kind'].lower()}s/{metadata['name']}"
+    if object["kind"] in OF_GROUPS:
+        return f"/apis/{object['apiVersion']}/namespaces/{metadata['namespace']}/{OF_GROUPS[object['kind']]}/{metadata['name']}"
     return f"/api/v1/namespaces/{metadata['namespace']}/{object['kind'].lower()}s/{metadata['name']}"
 
 
@@ -48,6 +51,8 @@ class Api:
         if split.path.endswith("/log"):
             name = split.path.split("/")[-2]
             return (200, self.logs[name]) if name in self.logs else status(400, f"container of {name} has not begun")
+        if split.path in ("/version", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"):
+            return 200, {"gitVersion": "v1.36.0", "status": {"allowed": True}}
         known = self.objects.get(split.path.removesuffix("/scale").removesuffix("/eviction"))
         if method == "GET":
             return (200, known) if known is not None else self._list(split.path, parse_qs(split.query))
@@ -72,7 +77,9 @@ class Api:
         inside = [
             one for at, one in self.objects.items() if f"/{plural}/" in at and (at.startswith(f"{where}/") or "/namespaces/" not in where)
         ]
-        wanted = dict(part.split("=") for part in query.get("labelSelector", [""])[0].split(",") if part)
+        group = path.split("/namespaces/")[0].rpartition(f"/{plural}")[0] or path.split("/namespaces/")[0]
+        wanted = dict(part.split("=") for part in query.get("labelSelector", [""])[0].split(",") if "=" in part)
+        inside = [one for one in inside if path_of(one).startswith(f"{group}/")]
         items = [one for one in inside if wanted.items() <= (one["metadata"].get("labels") or {}).items()]
         return 200, {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
 

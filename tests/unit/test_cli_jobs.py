@@ -1,12 +1,13 @@
 """What the commands about jobs ask an API for, change there, and print; that none ends in a traceback whatever the server answers."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from cli_api import Api, elastic, job, pod, running, served
+from cli_api import Api, elastic, job, path_of, pod, running, served
 from click.testing import Result
 
 RESCALE = {
@@ -182,6 +183,41 @@ def test_a_job_that_is_over_is_not_scaled(tmp_path: Path) -> None:
     over["conditions"].append({"type": "Succeeded", "status": "True"})
     said = asked(tmp_path, Api(job(status=over)), "scale", "train", "--workers", "4")
     assert "PyTorchJob train is over (succeeded)" in said.stderr
+
+
+def test_top_shows_what_workers_use_and_how_far_training_is(tmp_path: Path) -> None:
+    api = full()
+    usage = [{"name": "pytorch", "usage": {"cpu": "1500m", "memory": "64Mi"}}, {"name": "side", "usage": {"cpu": "250m", "memory": "1Mi"}}]
+    metadata = {"name": "train-worker-0", "namespace": "default"}
+    measured = {"apiVersion": "metrics.k8s.io/v1beta1", "kind": "PodMetrics", "metadata": metadata, "containers": usage}
+    api.objects[path_of(measured)] = measured
+    api.objects["/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/train"]["status"]["elastic"]["step"] = 400
+    said = asked(tmp_path, api, "top", "train")
+    assert said.exit_code == 0, said.output
+    rows = {line.split()[1]: line.split() for line in said.stdout.splitlines()[1:4]}
+    assert rows["train-worker-0"] == ["train", "train-worker-0", "1", "Running", "node-0", "1750m", "65Mi"]
+    assert rows["train-worker-1"][-2:] == ["-", "-"]
+    assert said.stdout.splitlines()[-1] == "PyTorchJob train: world 3, step 400"
+    assert json.loads(asked(tmp_path, api, "top", "-o", "json").stdout)["workers"][0]["cpu"] == 1.75
+
+
+def test_doctor_says_what_is_amiss(tmp_path: Path) -> None:
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "a"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"nvidia.com/gpu": "4"}},
+    }
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "elastic-controller", "namespace": "elastic"}}
+    lease["spec"] = {"holderIdentity": "one", "renewTime": datetime.now(UTC).isoformat()}
+    well = asked(tmp_path, Api(node, lease), "doctor")
+    assert well.exit_code == 0, well.output
+    assert "1 of 1 ready, 4 GPUs" in well.stdout
+    assert "led by one in namespace elastic" in well.stdout
+    lease["spec"]["renewTime"] = "2026-01-01T00:00:00Z"
+    ill = asked(tmp_path, Api(lease, kinds=False), "doctor")
+    assert ill.exit_code == 1
+    bad = {line.split()[1] for line in ill.stdout.splitlines() if line.startswith("bad")}
+    assert bad == {"kinds", "nodes", "controller"}
 
 
 def test_a_command_that_is_not_there_is_guessed() -> None:

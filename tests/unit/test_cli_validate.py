@@ -73,6 +73,8 @@ def test_each_problem_has_its_line_its_path_and_what_to_do(tmp_path):
         f"{file}:11: error: {at}.replicas: Worker.replicas is 9 but maxReplicas is 4; lower replicas or raise maxReplicas",
         f'{file}:19: error: {at}.template.spec.containers[0].env[0].value: value is true, a boolean; write it in quotes: "true"',
         f"{file}:2: PyTorchJob first is invalid",
+        f"{file}:30: warning: {at}.template.spec.containers[0]: has no command, so the image's own runs; "
+        "the laptop cluster runs no images and needs one",
         f"{file}:25: PyTorchJob second is valid",
         "2 jobs: 1 valid, 1 invalid, 1 other object skipped",
     ]

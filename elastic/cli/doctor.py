@@ -1,0 +1,200 @@
+"""`elastic doctor`: looks at everything that a run needs, from the disk to the controller, and says what to do about what is amiss."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from elastic.api.kinds import GROUP, KINDS
+from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG, Cluster, choose
+from elastic.cli.failures import said
+from elastic.cli.printing import as_data, coloured, output_option, plain
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.following import resource_of
+from elastic.kube.resources import LEASES, NODES, Object, Resource
+from elastic.local.cluster import default_data_dir
+from elastic.local.files import LEAST_FREE, Layout, is_alive
+
+REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False, kind="SelfSubjectAccessReview")
+LEASE = "elastic-controller"
+SILENT_S = 60
+OK, NOTE, BAD = "ok", "note", "bad"
+COLOURS = {OK: "green", NOTE: "yellow", BAD: "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    state: str
+    what: str
+    words: str
+
+
+@click.command()
+@output_option()
+@click.option("--context", help="Of the kubeconfig.  [default: its current one]")
+@click.option("--namespace", "-n", help="Where jobs are to run.  [default: that of the kubeconfig]")
+@DATA_DIR
+@KUBECONFIG
+def doctor(output: str, context: str | None, namespace: str | None, data_dir: Path | None, kubeconfig: Path | None) -> None:
+    """Look at all that a job needs and say what to do. Exit code 1 where something is amiss."""
+    findings = [*_of_machine(), *_of_folder(Layout((data_dir or default_data_dir()).resolve()))]
+    findings += _of_cluster(data_dir, kubeconfig, context=context, namespace=namespace)
+    if output == "table":
+        for one in findings:
+            click.echo(f"{coloured(one.state.ljust(4), COLOURS[one.state])}  {one.what:<14}  {plain(one.words)}")
+    else:
+        click.echo(as_data([{"state": one.state, "what": one.what, "words": one.words} for one in findings], output))
+    sys.exit(1 if any(one.state == BAD for one in findings) else 0)
+
+
+def _of_machine() -> Iterator[Finding]:
+    yield Finding(
+        OK, "elastic", f"{metadata.version('elastic-training')}, Python {platform.python_version()}, {platform.platform(terse=True)}"
+    )
+    if sys.platform != "linux":
+        yield Finding(NOTE, "laptop cluster", "runs on Linux only; use a Linux virtual machine, or a Kubernetes cluster")
+    try:
+        yield Finding(OK, "torch", metadata.version("torch"))
+    except metadata.PackageNotFoundError:
+        words = "is not installed beside elastic; PyTorch jobs on the laptop need it: pip install torch, or --image IMAGE=FOLDER"
+        yield Finding(NOTE, "torch", words)
+
+
+def _of_folder(layout: Layout) -> Iterator[Finding]:
+    root = layout.root
+    if not root.exists():
+        yield Finding(OK, "data folder", f"{root} is made by the first `elastic up`")
+        return
+    try:
+        found, free = root.stat(), shutil.disk_usage(root).free
+    except OSError as error:
+        yield Finding(BAD, "data folder", f"{root}: {error.strerror}; choose another with --data-dir")
+        return
+    if found.st_uid != os.geteuid() or not os.access(root, os.W_OK):
+        yield Finding(BAD, "data folder", f"{root} cannot be written to by you; choose another with --data-dir")
+    elif free < LEAST_FREE:
+        yield Finding(BAD, "data folder", f"{free >> 20} MB are free at {root}; make room: {LEAST_FREE >> 20} are needed")
+    else:
+        yield Finding(OK, "data folder", f"{root}, {free >> 20} MB free")
+    state = layout.read_state()
+    if state is None or not layout.is_running():
+        yield Finding(OK, "laptop cluster", "does not run; `elastic up --detach` starts it")
+        return
+    dead = [name for name, pid in state.processes.items() if not is_alive(pid)]
+    if dead:
+        logs = ", ".join(str(layout.log(name)) for name in dead)
+        yield Finding(BAD, "laptop cluster", f"without {', '.join(dead)}; see {logs}; `elastic down` and `elastic up` start it anew")
+    else:
+        yield Finding(OK, "laptop cluster", f"runs, {state.nodes} nodes with {state.gpus} GPUs each, sandbox {state.sandbox}")
+
+
+def _of_cluster(data_dir: Path | None, kubeconfig: Path | None, *, context: str | None, namespace: str | None) -> list[Finding]:
+    try:
+        cluster = choose(data_dir, kubeconfig, context=context, namespace=namespace)
+        return cluster.ask(lambda kube, chosen: _asked(kube, chosen, cluster))
+    except click.ClickException as error:
+        return [Finding(NOTE, "cluster", error.message)]
+    except Exception as error:
+        words = said(error)
+        if words is None:
+            raise
+        return [Finding(BAD, "cluster", words)]
+
+
+async def _asked(kube: Kube, namespace: str, cluster: Cluster) -> list[Finding]:
+    version = await kube.request("GET", "/version")
+    findings = [Finding(OK, "cluster", f"{kube.access.server}, {version.get('gitVersion', 'version unknown')} ({cluster.kubeconfig})")]
+    findings.append(await _kinds(kube))
+    findings.append(await _rights(kube, namespace))
+    findings.append(await _nodes(kube))
+    findings.append(await _controller(kube, is_laptop=cluster.data_dir is not None))
+    return findings
+
+
+async def _kinds(kube: Kube) -> Finding:
+    missing = []
+    for kind in KINDS.values():
+        try:
+            await kube.list(resource_of(kind), namespace="default")
+        except KubeError as error:
+            if error.code == 404:
+                missing.append(kind.name)
+            elif error.code != 403:
+                raise
+    if missing:
+        return Finding(BAD, "kinds", f"{', '.join(missing)} unknown; run `elastic crds | kubectl apply --server-side -f -`")
+    return Finding(OK, "kinds", ", ".join(KINDS))
+
+
+async def _rights(kube: Kube, namespace: str) -> Finding:
+    attributes = {"namespace": namespace, "verb": "create", "group": GROUP, "resource": "pytorchjobs"}
+    try:
+        review = await kube.create(REVIEWS, {"spec": {"resourceAttributes": attributes}})
+    except KubeError as error:
+        return Finding(NOTE, "rights", f"in namespace {namespace} unknown: {error.message}")
+    if (review.get("status") or {}).get("allowed"):
+        return Finding(OK, "rights", f"you may create jobs in namespace {namespace}")
+    return Finding(BAD, "rights", f"you may not create jobs in namespace {namespace}; ask for a role with `create` on {GROUP}")
+
+
+async def _nodes(kube: Kube) -> Finding:
+    try:
+        nodes = (await kube.list(NODES)).items
+    except KubeError as error:
+        if error.code == 403:
+            return Finding(NOTE, "nodes", "you may not look at them")
+        raise
+    ready = [node for node in nodes if _is_ready(node)]
+    gpus = sum(_whole((node.get("status") or {}).get("allocatable"), "nvidia.com/gpu") for node in ready)
+    words = f"{len(ready)} of {len(nodes)} ready, {gpus} GPUs"
+    return Finding(OK if ready else BAD, "nodes", words if ready else f"{words}; no pod can start")
+
+
+def _whole(amounts: object, name: str) -> int:
+    text = str(amounts.get(name, "0")) if isinstance(amounts, dict) else "0"
+    return int(text) if text.isdigit() else 0
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    is_open = not (node.get("spec") or {}).get("unschedulable")
+    return is_open and any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+async def _controller(kube: Kube, *, is_laptop: bool) -> Finding:
+    """Its Lease says whether it lives; the laptop's controller is one of the processes and holds none."""
+    if is_laptop:
+        return Finding(OK, "controller", "one of the laptop cluster's processes")
+    try:
+        leases = [lease for lease in (await kube.list(LEASES)).items if lease["metadata"]["name"] == LEASE]
+    except KubeError as error:
+        if error.code == 403:
+            return Finding(NOTE, "controller", "you may not look at Leases, which say whether it runs")
+        raise
+    if not leases:
+        return Finding(NOTE, "controller", f"there is no Lease {LEASE}: it runs without election, or not at all; see docs/deploy.md")
+    spec = leases[0].get("spec") or {}
+    where = f"{spec.get('holderIdentity') or 'nobody'} in namespace {leases[0]['metadata']['namespace']}"
+    silent_s = _seconds_since(spec.get("renewTime"))
+    if not spec.get("holderIdentity") or silent_s is None or silent_s > SILENT_S:
+        return Finding(BAD, "controller", f"silent: {where} renewed its Lease {'never' if silent_s is None else f'{silent_s:.0f} s ago'}")
+    return Finding(OK, "controller", f"led by {where}")
+
+
+def _seconds_since(stamp: object) -> float | None:
+    try:
+        return (datetime.now(UTC) - datetime.fromisoformat(str(stamp))).total_seconds()
+    except (ValueError, TypeError):
+        return None

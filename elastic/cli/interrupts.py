@@ -1,0 +1,89 @@
+"""What Ctrl-C means while a job runs: on a terminal it asks, elsewhere it ends the run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Answer(StrEnum):
+    GO_ON = ""
+    DELETE = "d"
+    LEAVE = "l"
+
+
+class Left(Exception):
+    """The user goes; the job stays."""
+
+
+async def asking(work: Awaitable[T], *, can_leave: bool, say: Callable[[str], None]) -> T:
+    """The result of the work. An interruption cancels it, on a terminal only once the user has said so."""
+    task = asyncio.ensure_future(work)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return await task
+    with _interruptions() as interrupted:
+        while True:
+            event = asyncio.ensure_future(interrupted.wait())
+            try:
+                await asyncio.wait({task, event}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                event.cancel()
+            if task.done():
+                return task.result()
+            interrupted.clear()
+            match await _asked(interrupted, can_leave=can_leave, say=say):
+                case Answer.GO_ON:
+                    say("going on")
+                    continue
+                case Answer.LEAVE:
+                    task.cancel()
+                    await asyncio.wait({task})
+                    raise Left
+                case Answer.DELETE:
+                    task.cancel()
+                    await asyncio.wait({task})
+                    raise asyncio.CancelledError
+
+
+async def _asked(interrupted: asyncio.Event, *, can_leave: bool, say: Callable[[str], None]) -> Answer:
+    leave = "; l and Enter leaves it running and goes" if can_leave else ""
+    say(f"interrupted: d and Enter, or Ctrl-C again, deletes the job{leave}; Enter goes on")
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[str] = loop.create_future()
+
+    def hear(line: str) -> None:
+        if not typed.done():
+            typed.set_result(line)
+
+    def read() -> None:  # in a thread that nothing waits for: no signal ends a read
+        loop.call_soon_threadsafe(hear, sys.stdin.readline())
+
+    threading.Thread(target=read, daemon=True).start()
+    again = asyncio.ensure_future(interrupted.wait())
+    both: set[asyncio.Future[Any]] = {typed, again}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    if again.done():
+        return Answer.DELETE
+    again.cancel()
+    word = typed.result().strip().lower()[:1]
+    if not typed.result():  # the end of the input
+        return Answer.DELETE
+    return Answer.LEAVE if word == Answer.LEAVE and can_leave else Answer.DELETE if word == Answer.DELETE else Answer.GO_ON
+
+
+@contextmanager
+def _interruptions() -> Iterator[asyncio.Event]:
+    loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGINT, interrupted.set)
+    try:
+        yield interrupted
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

@@ -1,0 +1,112 @@
+"""`elastic top`: what each worker of a job uses, and how far training is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from elastic.api.names import JOB_NAME
+from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.jobs import found
+from elastic.cli.jobs.found import Found
+from elastic.cli.jobs.summary import pod_state, rank_of, summary
+from elastic.cli.printing import as_data, output_option, plain, table
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.quantity import parse
+from elastic.kube.resources import Object, Resource
+
+POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", kind="PodMetrics")
+NO_METRICS = "CPU and memory are unknown: this cluster serves no metrics.k8s.io (install metrics-server)"
+MIB = 1 << 20
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
+@output_option()
+@cluster_options
+def top(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
+    """Show CPU and memory of the workers of jobs, and how far training is."""
+    kind, names = found.split(words)
+
+    async def read(kube: Kube, namespace: str) -> tuple[list[tuple[Found, list[Object]]], dict[str, Object] | None]:
+        jobs = await (found.named(kube, namespace, kind, names) if names else found.jobs(kube, namespace, [kind] if kind else None))
+        return [(job, await found.pods_of(kube, job)) for job in jobs], await _usage(kube, namespace)
+
+    jobs, usage = cluster.ask(read)
+    rows = [row for job, pods in jobs for row in rows_of(job, pods, usage or {})]
+    if output != "table":
+        click.echo(as_data({"jobs": [_progress(job) for job, _ in jobs], "workers": rows}, output))
+        return
+    headers = ("JOB", "POD", "RANK", "STATE", "NODE", "CPU", "MEMORY")
+    if rows:
+        click.echo(table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in rows]))
+    else:
+        click.echo("no pods", err=True)
+    for job, _ in jobs:
+        facts = {name: value for name, value in _progress(job).items() if name not in ("job", "kind") and value is not None}
+        if facts:
+            click.echo(plain(f"{job.title}: " + ", ".join(f"{name} {value}" for name, value in facts.items())))
+    if usage is None:
+        click.echo(NO_METRICS, err=True)
+
+
+async def _usage(kube: Kube, namespace: str) -> dict[str, Object] | None:
+    """What is measured of each pod; None where nobody measures."""
+    try:
+        listed = (await kube.list(POD_METRICS, namespace=namespace, labels=JOB_NAME)).items
+    except KubeError as error:
+        if error.code in (403, 404, 503):
+            return None
+        raise
+    return {str(item["metadata"]["name"]): item for item in listed}
+
+
+def rows_of(job: Found, pods: Sequence[Object], usage: Mapping[str, Object]) -> list[dict[str, Any]]:
+    """One row for each pod; CPU in cores, memory in bytes, None where it is not measured."""
+    rows = []
+    for pod in pods:
+        name = str(pod["metadata"]["name"])
+        containers = usage.get(name, {}).get("containers") or []
+        rows.append(
+            {
+                "job": job.key.name,
+                "pod": name,
+                "rank": rank_of(pod, job.object),
+                "state": pod_state(pod),
+                "node": (pod.get("spec") or {}).get("nodeName"),
+                "cpu": _sum(containers, "cpu"),
+                "memory": _sum(containers, "memory"),
+            }
+        )
+    return rows
+
+
+def _sum(containers: Sequence[Object], resource: str) -> float | None:
+    amounts = [str((container.get("usage") or {}).get(resource, "0")) for container in containers]
+    return float(sum(parse(amount) for amount in amounts)) if containers else None
+
+
+def _progress(job: Found) -> dict[str, Any]:
+    """What the status says of the training; steps are those of the last restart."""
+    told = summary(job.kind, job.object)
+    status = job.object.get("status")
+    elastic = status.get("elastic") if isinstance(status, dict) else None
+    known = elastic if isinstance(elastic, dict) else {}
+    return {
+        "job": job.key.name,
+        "kind": job.kind.name,
+        "world": told.world,
+        "step": known.get("step"),
+        "samplesPerSecond": known.get("samplesPerSecond"),
+    }
+
+
+def _cell(value: Any, name: str) -> str:
+    if value is None:
+        return "-"
+    if name == "CPU":
+        return f"{value * 1000:.0f}m"
+    return f"{value / MIB:.0f}Mi" if name == "MEMORY" else str(value)

@@ -1,0 +1,61 @@
+"""Where a job file's programs start on the laptop and which files they mean: the working directory is the caller's, and a file that is not
+there but beside the job file is taken from there. Pure but for looking whether files are there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from elastic.api.kinds import Kind
+
+Object = dict[str, Any]
+
+
+def placed(job: Object, kind: Kind, *, file: Path | None, working_dir: Path) -> tuple[Object, list[str]]:
+    """The job with a working directory in each container that names none, and what is to be said about it."""
+    job = copy.deepcopy(job)
+    said: list[str] = []
+    started = False
+    for container in _containers(job, kind):
+        if container.get("workingDir"):
+            continue
+        container["workingDir"] = str(working_dir)
+        started = True
+        for field in ("command", "args"):
+            words = container.get(field)
+            if isinstance(words, list) and file is not None:
+                container[field] = [_found(word, file.parent.resolve(), working_dir, said) for word in words]
+    return job, [*([f"working directory {working_dir}"] if started else []), *dict.fromkeys(said)]
+
+
+def without_command(job: Object, kind: Kind) -> list[str]:
+    """The replica types whose training containers name no program: no image is there to name one."""
+    return [
+        type
+        for type, container in _typed_containers(job, kind)
+        if container.get("name") == kind.container and not container.get("command") and not container.get("args")
+    ]
+
+
+def _found(word: Any, beside: Path, working_dir: Path, said: list[str]) -> Any:
+    if not isinstance(word, str) or not word or word.startswith("-") or len(word) > 4096 or "\0" in word or "\n" in word:
+        return word
+    path = Path(word)
+    if path.is_absolute() or not path.suffix or (working_dir / path).exists() or not (beside / path).is_file():
+        return word
+    said.append(f"{word} taken from {beside}")
+    return str(beside / path)
+
+
+def _containers(job: Object, kind: Kind) -> Iterator[Object]:
+    for _, container in _typed_containers(job, kind):
+        yield container
+
+
+def _typed_containers(job: Object, kind: Kind) -> Iterator[tuple[str, Object]]:
+    for type, replica in job["spec"][kind.replica_key].items():
+        for container in replica["template"]["spec"]["containers"]:
+            yield type, container

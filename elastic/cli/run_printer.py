@@ -1,0 +1,95 @@
+"""What `elastic run` writes of a job: a line for each thing that happens, with the seconds since the start; at the end of a failed job the
+error that came first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import click
+
+from elastic.cli.folding import Folding
+from elastic.cli.printing import colour_of, coloured, plain
+from elastic.kube.following import Condition, Event, Happening, JobKey, Line, Outcome, Ranks
+
+ERROR_LINES = 20
+
+
+@dataclass(slots=True)
+class Printer:
+    """`folds`: torchrun's own tracebacks are counted and not shown."""
+
+    folds: bool = False
+    start: float = field(default_factory=time.monotonic)
+    told: set[tuple[str, str]] = field(default_factory=set)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """By job uid, the message of its newest condition."""
+    ranks: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    pods: list[str] = field(default_factory=list)
+    folding: dict[str, Folding] = field(default_factory=dict)
+
+    def say(self, text: str, colour: str | None = None) -> None:
+        self._write(coloured(plain(text, keep="\t"), colour) if sys.stdout.isatty() else text)
+
+    def tell(self, job: JobKey, happening: Happening) -> None:
+        match happening:
+            case Line(pod, text):
+                lines = self.folding.setdefault(job.uid, Folding()).lines(pod, text) if self.folds else [text]
+                for line in lines:
+                    self._line(job, pod, line)
+            case Ranks(by_pod):
+                self.ranks[job.uid] = by_pod
+            case Condition(type, _, message):
+                self.told.add((job.uid, message))
+                self.reasons[job.uid] = message
+                self.say(
+                    f"{job.name} {type}: {message}", "red" if type == Outcome.FAILED else "green" if type == Outcome.SUCCEEDED else None
+                )
+            case Event() as event if (job.uid, event.message) not in self.told:  # a condition's Event repeats its words
+                mark = "warning" if event.is_warning else "event"
+                self.say(f"{event.about} {mark} {event.reason}: {event.message}", "yellow" if event.is_warning else None)
+            case Event():
+                pass
+
+    def end(self, job: JobKey, outcome: Outcome) -> None:
+        """The last lines about a job: of a failed one the error that came first, with its rank."""
+        folding = self.folding.get(job.uid, Folding())
+        for pod, line in folding.rest():
+            self._line(job, pod, line)
+        if folding.folded:
+            self.say(f"{folding.folded} lines of torchrun about itself are folded; --all-output shows them")
+        reason = self.reasons.get(job.uid, "")
+        error = folding.error(next((pod for pod in folding.failed if re.search(rf"\b{re.escape(pod)}(?![\w-])", reason)), None))
+        if outcome is Outcome.FAILED and error is not None:
+            pod, lines = error
+            self.say(f"the first error, of {self._title(job, pod)}:")
+            for line in lines[-ERROR_LINES:]:
+                self._line(job, pod, line)
+        last = f": {reason}" if outcome is Outcome.FAILED and reason else ""
+        self.say(f"{job.kind.name} {job.name}: {outcome.lower()}{last}", "red" if outcome is Outcome.FAILED else None)
+
+    def _line(self, job: JobKey, pod: str, text: str) -> None:
+        if pod not in self.pods:
+            self.pods.append(pod)
+        title = self._title(job, pod)
+        if sys.stdout.isatty():
+            self._write(f"{coloured(f'{title} |', colour_of(pod, self.pods))} {plain(text, keep=chr(9))}")
+        else:
+            self._write(f"{title} | {text}")
+
+    def _title(self, job: JobKey, pod: str) -> str:
+        rank = self.ranks.get(job.uid, {}).get(pod)
+        return pod if rank is None else f"{pod} rank {rank}"
+
+    def _write(self, text: str) -> None:
+        try:
+            click.echo(f"{time.monotonic() - self.start:7.1f} s  {text}", color=None if sys.stdout.isatty() else True)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader of the output has left; the job goes on, and so does the wait for its outcome.
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115

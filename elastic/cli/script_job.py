@@ -1,0 +1,76 @@
+"""Makes the PyTorchJob of a script, for `elastic run train.py`: what a user would have to write as YAML. Pure; it reads no files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+SUFFIXES = (".py", ".sh")
+IMAGE = "example.com/train:1"
+MAX_RESTARTS = 3
+LONGEST_NAME = 40
+GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """From how many to how many."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+
+
+def parse_workers(context: click.Context, parameter: click.Parameter, value: str) -> Workers:
+    """N, or MIN:MAX as torchrun's --nnodes has it."""
+    found = re.fullmatch(r"([0-9]{1,5})(?::([0-9]{1,5}))?", value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is neither a number of workers nor MIN:MAX, such as 1:4")
+    least, most = int(found[1]), int(found[2] or found[1])
+    if not 1 <= least <= most:
+        raise click.BadParameter(f"{value!r}: the least number must be at least 1 and at most the greatest")
+    return Workers(least, most)
+
+
+def is_script(sources: Sequence[str]) -> bool:
+    """Is the first word a program instead of a job file?"""
+    return bool(sources) and Path(sources[0]).suffix in SUFFIXES
+
+
+def name_of(script: Path) -> str:
+    """A name that Kubernetes takes, made of the file's."""
+    name = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:LONGEST_NAME].strip("-")
+    return name if name[:1].isalpha() else f"job-{name}".rstrip("-")
+
+
+def job_of(
+    script: Path, arguments: Sequence[str], *, workers: Workers, gpus: int, working_dir: Path, name: str | None = None
+) -> dict[str, Any]:
+    """Elastic, and charged for three failures at most: without a limit, a script that always fails would be started for ever."""
+    program = ["torchrun", str(script)] if script.suffix == ".py" else ["sh", str(script)]
+    container: dict[str, Any] = {
+        "name": "pytorch",
+        "image": IMAGE,
+        "command": [*program, *arguments],
+        "workingDir": str(working_dir),
+    }
+    if gpus:
+        container["resources"] = {"limits": {GPU: gpus}}
+    template = {"spec": {"terminationGracePeriodSeconds": 10, "containers": [container]}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name or name_of(script)},
+        "spec": {
+            "elasticPolicy": {"minReplicas": workers.least, "maxReplicas": workers.most, "maxRestarts": MAX_RESTARTS},
+            "nprocPerNode": str(gpus or 1),
+            "pytorchReplicaSpecs": {"Worker": {"replicas": workers.most, "restartPolicy": "OnFailure", "template": template}},
+        },
+    }
