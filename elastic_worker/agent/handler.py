@@ -28,6 +28,7 @@ from elastic_worker.agent.presence import Presence
 from elastic_worker.agent.store import AgentStore, Store, open_tcp_store, uses_libuv
 from elastic_worker.agent.view import Rendezvous, View
 from elastic_worker.agent.workers import LocalWorkers
+from elastic_worker.warm import readiness
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +148,7 @@ class ElasticHandler(RendezvousHandler):
                 signal.signal(signal.SIGTERM, _end_on_signal)
             signal.set_wakeup_fd(self._presence.wake_fd, warn_on_full_buffer=False)
             self._has_wake_fd = True
+        readiness.wait_for_imports(os.environ)
         self._presence.start()
 
     def _leave_world(self) -> str:

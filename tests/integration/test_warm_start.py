@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from warm_server import End, Warm, end_of, is_alive, line_of, write
 
 from elastic_worker.gloo_deadlock.procfs import worker_of
+from elastic_worker.warm.readiness import wait_for_imports
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parent.parent.parent
@@ -144,6 +146,24 @@ def test_the_death_of_the_server_ends_its_workers_and_the_next_start_is_plain(ow
     after = end_of(own.start("sleeper.py"))
     assert after.status == 0
     assert after.error == "elastic_worker: this worker starts plainly: [Errno 111] Connection refused\n"
+
+
+def test_an_agent_joins_the_rendezvous_once_the_server_can_fork(own: Warm) -> None:
+    """A newcomer was taken into a world while its server still imported: the others stood still for 8 to 20 s."""
+    own.until(lambda: own.server() != 0, "the server runs")
+    server, done = own.server(), threading.Event()
+    os.kill(server, signal.SIGSTOP)
+
+    def wait() -> None:
+        wait_for_imports(own.exported)
+        done.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    assert not done.wait(0.5)
+    os.kill(server, signal.SIGCONT)
+    own.until(done.is_set, "the server has imported")
+    after = end_of(own.start(write(own.folder, "who.py", "import sys\nprint('torch._dynamo' in sys.modules)")))
+    assert after == End(0, "True\n", ""), "the server takes what comes next"
 
 
 def test_another_environment_starts_plainly_once_and_warm_from_then_on(own: Warm) -> None:
