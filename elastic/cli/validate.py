@@ -17,6 +17,7 @@ from elastic.api.parser import parse
 from elastic.api.reader import did_you_mean
 from elastic.api.template import default_container, default_container_index
 from elastic.cli.documents import Document, Unreadable, as_json, documents
+from elastic.cli.printing import as_data
 
 SUFFIXES = (".yaml", ".yml", ".json")
 STDIN = "-"
@@ -69,7 +70,9 @@ class Report:
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR|-...", type=click.Path(allow_dash=True))
-@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print what was found.")
+@click.option(
+    "--output", "-o", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True, help="How to print what was found."
+)
 @click.option("--strict", is_flag=True, help="Warnings are errors.")
 def validate(sources: tuple[str, ...], output: str, strict: bool) -> None:
     """Check job files; name each problem and its place.
@@ -80,7 +83,7 @@ def validate(sources: tuple[str, ...], output: str, strict: bool) -> None:
     report = examine(sources)
     if strict:
         report.verdicts = [verdict.strict() for verdict in report.verdicts]
-    click.echo(as_json(_as_data(report)) if output == "json" else "\n".join(as_lines(report)))
+    click.echo(as_data(_as_data(report), output) if output != "text" else "\n".join(as_lines(report)))
     sys.exit(report.exit_code)
 
 

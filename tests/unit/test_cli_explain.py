@@ -43,6 +43,13 @@ def test_size_change_cost_and_restarts_are_in_words() -> None:
     ]
 
 
+def test_the_autoscalers_decision_is_quoted() -> None:
+    decision = {"workers": 4, "reason": "a further worker brings 80 percent", "at": "2026-01-01T01:59:30Z"}
+    of = job(status=running(autoscaler=decision), **BOUNDS)
+    lines = list(explained(summary(PYTORCH, of), [pod(0)], of["spec"], NOW))
+    assert "The autoscaler decided 30s ago on 4 workers: a further worker brings 80 percent." in lines
+
+
 def test_a_failed_job_is_explained_by_its_condition() -> None:
     status = {"conditions": [{"type": "Failed", "status": "True", "message": "rank 1: ValueError: bad"}]}
     lines = list(explained(summary(PYTORCH, job(status=status)), [], {}, NOW))

@@ -191,13 +191,16 @@ def test_top_shows_what_workers_use_and_how_far_training_is(tmp_path: Path) -> N
     metadata = {"name": "train-worker-0", "namespace": "default"}
     measured = {"apiVersion": "metrics.k8s.io/v1beta1", "kind": "PodMetrics", "metadata": metadata, "containers": usage}
     api.objects[path_of(measured)] = measured
-    api.objects["/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/train"]["status"]["elastic"]["step"] = 400
+    api.objects["/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/train"]["status"]["elastic"] |= {
+        "step": 400,
+        "autoscaler": {"throughput": "512"},
+    }
     said = asked(tmp_path, api, "top", "train")
     assert said.exit_code == 0, said.output
     rows = {line.split()[1]: line.split() for line in said.stdout.splitlines()[1:4]}
     assert rows["train-worker-0"] == ["train", "train-worker-0", "1", "Running", "node-0", "1750m", "65Mi"]
     assert rows["train-worker-1"][-2:] == ["-", "-"]
-    assert said.stdout.splitlines()[-1] == "PyTorchJob train: world 3, step 400"
+    assert said.stdout.splitlines()[-1] == "PyTorchJob train: world 3, step 400, throughput 512"
     assert json.loads(asked(tmp_path, api, "top", "-o", "json").stdout)["workers"][0]["cpu"] == 1.75
 
 

@@ -56,6 +56,9 @@ def _since(job: Summary, now: datetime) -> Iterator[str]:
         )
     elif job.is_elastic and not job.is_over:
         yield "Its size has not changed yet."
+    if job.autoscaler and not job.is_over:
+        decided = f"{age(job.autoscaler.get('at'), now)} ago" if job.autoscaler.get("at") else "lately"
+        yield f"The autoscaler decided {decided} on {job.autoscaler.get('workers', 0)} workers: {job.autoscaler.get('reason', '')}."
 
 
 def waits_for(job: Summary, pods: Sequence[Object]) -> str:

@@ -35,6 +35,10 @@ class Summary:
     created: str
     waits_for: str
     """Why fewer workers run than are wanted."""
+    autoscaler: Mapping[str, Any]
+    """Its last decision, where the job has a scalingPolicy."""
+    step: int | None
+    """The highest that training had reported at the last restart."""
 
     @property
     def is_over(self) -> bool:
@@ -69,6 +73,8 @@ def summary(kind: Kind, job: Object) -> Summary:
         rescale=_dict(elastic.get("lastRescale")),
         created=str(job["metadata"].get("creationTimestamp", "")),
         waits_for=str(elastic.get("waitsFor") or ""),
+        autoscaler=_dict(elastic.get("autoscaler")),
+        step=_count(elastic["step"], 0) if "step" in elastic else None,
     )
 
 

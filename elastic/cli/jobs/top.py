@@ -90,17 +90,15 @@ def _sum(containers: Sequence[Object], resource: str) -> float | None:
 
 
 def _progress(job: Found) -> dict[str, Any]:
-    """What the status says of the training; steps are those of the last restart."""
+    """What the status says of the training: the step of the last restart, and the throughput at the autoscaler's last decision."""
     told = summary(job.kind, job.object)
-    status = job.object.get("status")
-    elastic = status.get("elastic") if isinstance(status, dict) else None
-    known = elastic if isinstance(elastic, dict) else {}
     return {
-        "job": job.key.name,
-        "kind": job.kind.name,
+        "job": told.name,
+        "kind": told.kind.name,
         "world": told.world,
-        "step": known.get("step"),
-        "samplesPerSecond": known.get("samplesPerSecond"),
+        "step": told.step,
+        "throughput": told.autoscaler.get("throughput"),
+        "efficiencyPercent": told.autoscaler.get("efficiencyPercent"),
     }
 
 

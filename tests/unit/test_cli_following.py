@@ -1,0 +1,168 @@
+"""How a command that shows a job goes through a server that is away, a job that is gone, silent times, and Ctrl-C."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from cli_api import PYTORCH, job, pod, running
+
+from elastic.cli.interrupts import Left, asking
+from elastic.cli.jobs import following
+from elastic.cli.jobs.following import followed
+from elastic.kube.client import Listing
+from elastic.kube.errors import KubeError
+from elastic.kube.following import Condition, Happening, JobKey, Outcome
+
+JOB = JobKey(PYTORCH, "default", "train", "uid-train")
+AWAY = KubeError(code=0, reason="Unreachable", message="connection refused")
+
+
+class Server:
+    """Answers as an API server does, or not at all."""
+
+    def __init__(self, *pods: dict[str, Any], status: dict[str, Any] | None = None) -> None:
+        self.job = job(status=status if status is not None else running())
+        self.pods = list(pods)
+        self.trouble: KubeError | None = None
+
+    async def get(self, resource: Any, name: str, *, namespace: str) -> dict[str, Any]:
+        if self.trouble is not None:
+            raise self.trouble
+        return self.job
+
+    async def list(self, resource: Any, **options: Any) -> Listing:
+        if self.trouble is not None:
+            raise self.trouble
+        return Listing({"pytorchjobs": [self.job], "pods": self.pods}.get(resource.plural, []), "1")
+
+    async def logs(self, name: str, **options: Any) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def watch(self, resource: Any, **options: Any) -> AsyncIterator[Any]:
+        await asyncio.Event().wait()
+        yield
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in {"LOOK_EVERY_S": 0.01, "QUIET_S": 0.02, "AWAY_S": 0.3}.items():
+        monkeypatch.setattr(following, name, seconds)
+
+
+async def follow(server: Server, said: list[str]) -> tuple[Outcome, list[Happening]]:
+    told: list[Happening] = []
+    async with asyncio.timeout(20):
+        return await followed(server, JOB, tell=told.append, say=said.append), told  # type: ignore[arg-type]
+
+
+async def until(said: list[str], word: str) -> None:
+    async with asyncio.timeout(20):
+        while not any(word in line for line in said):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_server_that_stays_away_ends_it_and_meanwhile_it_says_so() -> None:
+    server, said = Server(), list[str]()
+    task = asyncio.create_task(follow(server, said))
+    await asyncio.sleep(0.05)
+    server.trouble = AWAY
+    with pytest.raises(KubeError, match="connection refused"):
+        await task
+    assert said == ["waits for the API server, which cannot be reached; gives up after 0 s"]
+
+
+async def test_a_server_that_comes_back_is_waited_for() -> None:
+    server, said = Server(), list[str]()
+    server.trouble = AWAY
+    task = asyncio.create_task(follow(server, said))
+    await until(said, "cannot be reached")
+    server.trouble = None
+    await asyncio.sleep(0.4)
+    assert not task.done()
+    server.job["metadata"]["uid"] = "another"
+    assert (await task)[0] is Outcome.DELETED
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(404, Outcome.DELETED), (403, None)])
+async def test_a_job_that_is_gone_and_a_right_that_is_missing_end_it(code: int, outcome: Outcome | None) -> None:
+    server = Server()
+    server.trouble = KubeError(code=code, reason="x", message="no")
+    if outcome is None:
+        with pytest.raises(KubeError):
+            await follow(server, [])
+    else:
+        assert (await follow(server, []))[0] is outcome
+
+
+async def test_silent_times_say_once_what_the_job_waits_for() -> None:
+    no_room = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available."}
+    server, said = Server(pod(2, conditions=[no_room])), list[str]()
+    task = asyncio.create_task(follow(server, said))
+    await until(said, "room")
+    await asyncio.sleep(0.1)
+    assert said == ["waits for room for train-worker-2: 0/1 nodes are available"]
+    task.cancel()
+
+
+async def test_a_job_that_is_over_is_followed_to_its_end() -> None:
+    status = {"conditions": [{"type": "Failed", "status": "True", "reason": "r", "message": "it failed"}]}
+    assert await follow(Server(status=status), []) == (Outcome.FAILED, [Condition("Failed", "r", "it failed")])
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+
+
+class Typed:
+    """What a user types, line by line."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = list(lines)
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self) -> str:
+        return self.lines.pop(0)
+
+
+async def interrupted(monkeypatch: pytest.MonkeyPatch, *lines: str, can_leave: bool = True) -> str:
+    monkeypatch.setattr(sys, "stdin", Typed(*lines))
+    work = asyncio.Event()
+
+    async def end() -> None:
+        for _ in lines:
+            await asyncio.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.2)
+        work.set()
+
+    ending = asyncio.create_task(end())
+    try:
+        await asking(work.wait(), can_leave=can_leave, say=lambda words: None)
+    finally:
+        ending.cancel()
+    return "went on"
+
+
+@pytest.mark.usefixtures("terminal")
+async def test_on_a_terminal_ctrl_c_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await interrupted(monkeypatch, "\n") == "went on"
+    with pytest.raises(Left):
+        await interrupted(monkeypatch, "l\n")
+    for line in ("d\n", ""):
+        with pytest.raises(asyncio.CancelledError):
+            await interrupted(monkeypatch, line)
+    assert await interrupted(monkeypatch, "l\n", can_leave=False) == "went on", "its cluster ends with it"
+
+
+async def test_elsewhere_nothing_is_asked() -> None:
+    assert not sys.stdin.isatty()
+    assert await asking(asyncio.sleep(0, "done"), can_leave=True, say=lambda words: None) == "done"
