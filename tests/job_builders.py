@@ -10,7 +10,7 @@ from controller.deciding.derivation import derive
 from controller.deciding.objects import pods
 from controller.deciding.plan import plan
 from controller.deciding.settings import Rendezvous, Settings
-from controller.watching.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World, node_from
+from controller.watching.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World, node_from, pod_from
 from elastic.api import parse
 from elastic.api.job import Job, JobStatus, Object
 from elastic.api.kinds import KINDS
@@ -80,6 +80,8 @@ def pod_for(one: Job, type: str, index: int, look: Snapshot) -> Object:
 
 def with_sights(one: Pod) -> Pod:
     """The pod with the signals that its fields stand for."""
+    if not (one.is_deleting or one.disruption or one.sights):
+        return one
     deletion = {"deletionTimestamp": (one.gone_by or NOW + timedelta(seconds=30)).isoformat()} if one.is_deleting else {}
     condition = {"type": "DisruptionTarget", "status": "True", "reason": one.disruption}
     raw = {"metadata": deletion, "status": {"reason": one.reason, "conditions": [condition] if one.disruption else []}}
@@ -109,6 +111,7 @@ class Cluster:
         self.made = 0
         self.job_is_gone = False
         self.told: list[Any] = []
+        self.marked: list[tuple[str, Mapping[str, Any]]] = []
 
     def look(self) -> Snapshot:
         return Snapshot(
@@ -167,6 +170,10 @@ class Cluster:
             case Create(resource, item) if resource == SERVICES and REPLICA_TYPE in item["metadata"]["labels"]:
                 name = item["metadata"]["name"]
                 self.services[name] = Service(name=name, uid=f"service-{name}", owner=self.job.metadata.uid)
+            case Update(resource, name, {"metadata": {"annotations": annotations}}) if resource == PODS:
+                kept = {key: value for key, value in {**dict(self.pods[name].marks), **annotations}.items() if value is not None}
+                self.pods[name] = replace(self.pods[name], marks=tuple(kept.items()))
+                self.marked.append((name, annotations))
             case Update(resource, name, change) if resource == PODS:
                 # As the kubelet ends a pod that has been active for too long.
                 assert change == {"metadata": {"uid": self.pods[name].uid}, "spec": {"activeDeadlineSeconds": 1}}
@@ -203,6 +210,7 @@ class Cluster:
             type=labels["training.kubeflow.org/replica-type"],
             index=int(labels.get("training.kubeflow.org/replica-index", 0)),
             group=labels.get("elastic-training/group", ""),
+            marks=pod_from(item).marks,
         )
 
 

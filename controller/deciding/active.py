@@ -11,7 +11,7 @@ from controller.deciding import autoscaling, compat
 from controller.deciding.actions import Action, Create, JobEvent, Plan
 from controller.deciding.events import in_words, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import cleanup, failure, gang_restart
+from controller.deciding.lifecycle import cleanup, disruption_log, failure, gang_restart
 from controller.deciding.lifecycle.conditions import (
     has_begun,
     reason_of,
@@ -30,7 +30,7 @@ from controller.deciding.objects.pods import pod_for
 from controller.deciding.objects.services import services
 from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, etcd, host_list, readiness, worker_library, world_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas import creation_backoff, loss_backoff, missing_workers, pod_revision
+from controller.deciding.replicas import creation_backoff, loss_backoff, missing_workers, pod_revision, spare_workers
 from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.frameworks import FRAMEWORKS
@@ -48,6 +48,7 @@ def keep_running(view: JobView) -> Plan:
     replicas, stale = plan_replicas(view), pod_revision.stale_pods(view)
     made = creation_backoff.made_now(view, replicas.missing)
     elastic = autoscaling.recorded(view.job, _with_group(view, failure.with_ends_counted(view), replicas, lost))
+    elastic = disruption_log.recorded(view, known, elastic)
     objects = list(_object_changes(view))
     store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
     elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=(*replicas.to_delete, *stale))
@@ -64,7 +65,9 @@ def keep_running(view: JobView) -> Plan:
     ready = readiness.of_workers(view, going=[*going, *stale])
     first = _first_pod_events(view) if replicas.missing else ()
     news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
-    actions = (*_actions(view, replicas, objects, going=going, stale=stale), *ready.changes)
+    news = (*news, *disruption_log.events(view.job, known=known, new=elastic))
+    marks = spare_workers.marks(view, going=(*going, *stale), leaving=replicas.leaving)
+    actions = (*_actions(view, replicas, objects, going=going, stale=stale), *ready.changes, *marks)
     return Plan(actions, status, news, _next_look(view, replicas, ready))
 
 

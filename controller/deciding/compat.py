@@ -61,6 +61,16 @@ def avoids_doomed_nodes(settings: Settings) -> bool:
     return not settings.strict
 
 
+def records_disruptions(settings: Settings) -> bool:
+    """Does status.elastic show which disruptions were announced?"""
+    return not settings.strict
+
+
+def marks_spare_workers(settings: Settings) -> bool:
+    """Do workers above minReplicas carry annotations for autoscalers?"""
+    return not settings.strict
+
+
 def has_autoscalers_for_all_kinds(settings: Settings) -> bool:
     return not settings.strict
 

@@ -23,6 +23,8 @@ MOST_DIGITS = 9
 ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 GROUP = "elastic-training/group"
 """Label of a pod that can work only with its like: where they meet, or how many they are."""
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 IN_WORLD = "elastic-training/in-world"
 """Condition that the readiness gate of workers at our rendezvous waits for."""
 
@@ -100,6 +102,8 @@ class Pod:
     """The signals that the pod itself shows, the worst first."""
     tolerations: tuple[Toleration, ...] = ()
     """Of NoExecute taints."""
+    marks: tuple[tuple[str, str], ...] = ()
+    """Its annotations for autoscalers of nodes."""
 
     @property
     def is_active(self) -> bool:
@@ -272,6 +276,7 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
         inits=tuple(_container(c) for c in status.get("initContainerStatuses") or ()),
         sights=on_pod(table, raw),
         tolerations=tolerations_of(raw),
+        marks=tuple((key, value) for key, value in (metadata.get("annotations") or {}).items() if key in (SAFE_TO_EVICT, DELETION_COST)),
     )
 
 

@@ -90,3 +90,24 @@ class Replacements(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     pause_seconds: Times = 0
     message: str = ""
     """What became of the newest that was lost."""
+
+
+class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The cluster announced that workers of one node must go, or may have to."""
+
+    signal: Annotated[str, Meta(max_length=317)]
+    """Its name in the table of signals."""
+    node: Annotated[str, Meta(max_length=253)] = ""
+    workers: Times = 0
+    """How many it concerned."""
+    noticed_at: Time | None = None
+    by: Time | None = None
+    """When they are, or would have been, lost."""
+    ended_at: Time | None = None
+    """When the last of them had gone, or the signal was taken back; unset as long as it lasts."""
+    outcome: Annotated[str, Meta(max_length=32)] = ""
+    """Left or TakenBack."""
+    rescale: Annotated[str, Meta(max_length=317)] = ""
+    """Id of the newest rescale that it brought about."""
+    pause_milliseconds: Times = 0
+    """What that rescale took from training, from the notice to the first step."""

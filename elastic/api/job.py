@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from elastic.api.book import PLAIN, CauseWord, Charge, Generation, Refusal, Replacements, Restart, Time, Times
+from elastic.api.book import PLAIN, CauseWord, Charge, Disruption, Generation, Refusal, Replacements, Restart, Time, Times
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.scaling import Decision, ScalingPolicy
 from elastic.api.words import (
@@ -290,6 +290,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     observed: str = ""
     """Of an elastic MPIJob, who says so: Horovod's `driver` or the `pods`."""
     leaving: tuple[Leaving, ...] = ()
+    disruptions: tuple[Disruption, ...] = ()
+    """The newest disruptions that the cluster announced, at most 16, oldest first."""
     last_rescale: Rescale | None = None
     restarts: Annotated[dict[CauseWord, Times], Meta(max_length=64)] = {}
     """Restarts by cause."""

@@ -122,6 +122,8 @@ def _membership(api: Api, server: SimServer, job: Job, names: set[str]) -> Itera
         yield "the job has no secret"
     if elastic.leaving:
         yield f"the status says that {elastic.leaving} leave"
+    if lasting := [entry for entry in elastic.disruptions if entry.ended_at is None]:
+        yield f"the status says that disruptions last: {lasting}"
     world = server.hub.world(job.metadata.uid)
     members = {seat.name for seat in world.members} if world is not None else set()
     workers = {name for name in names if f"-{WORKER.lower()}-" in name}

@@ -9,11 +9,13 @@ from controller.deciding.job_view import JobView
 from controller.deciding.objects.elsewhere import elsewhere
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.objects.pod_group import with_group
+from controller.deciding.replicas import spare_workers
 from controller.deciding.replicas.pod_revision import group_of, marked
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import Replica
 from elastic.api import names
 from elastic.api.job import Job, Object, ReplicaSpec
+from elastic.api.kinds import WORKER
 from elastic.api.template import default_container, ports, with_default_port
 from elastic.api.words import RestartPolicy
 
@@ -40,7 +42,8 @@ def pod_for(view: JobView, type: str, index: int) -> Object:
     if compat.quotes_errors(view.snapshot.settings) and not view.backend.needs_library:
         # With the library, the agent says how its worker failed.
         default_container(pod, job.kind).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    return marked(with_group(job, elsewhere(view, pod), type, view.snapshot.settings), group_of(view))
+    pod = spare_workers.marked(view, elsewhere(view, pod), index) if type == WORKER else elsewhere(view, pod)
+    return marked(with_group(job, pod, type, view.snapshot.settings), group_of(view))
 
 
 def _restart_policy(view: JobView, spec: ReplicaSpec) -> str:

@@ -1,0 +1,102 @@
+"""Writes into a job's status which disruptions were announced, when, and what each cost. Decides nothing about them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from controller.deciding import compat
+from controller.deciding.actions import JobEvent, normal
+from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.watching.snapshot import Pod
+from elastic.api.book import MOST_TIMES, Disruption
+from elastic.api.job import ElasticStatus, Job, Leaving
+from elastic.api.words import Cause
+
+MOST = 16
+LEFT, TAKEN_BACK = "Left", "TakenBack"
+Place = tuple[str, str]
+"""A signal and a node."""
+
+
+def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> ElasticStatus:
+    """The status with what has begun, ended, or cost something since."""
+    if view.job.elastic is None or not compat.records_disruptions(view.snapshot.settings):
+        return new
+    pods = {pod.name: pod for pod in view.snapshot.pods}
+    now, going = view.snapshot.now, _going(view, new.leaving, pods)
+    entries = [_continued(entry, going, _outcome(entry, before, pods), now=now) for entry in new.disruptions]
+    lasting = {(entry.signal, entry.node) for entry in entries if entry.ended_at is None}
+    entries += [_begun(place, bys, now=now) for place, bys in going.items() if place not in lasting]
+    entries = [_with_cost(entry, before, new) for entry in entries]
+    return replace(new, disruptions=tuple(_bounded(entries)))
+
+
+def _going(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -> dict[Place, list[datetime | None]]:
+    """By signal and node, by when each worker must have gone. Without our rendezvous nobody is asked to leave, and the signals themselves
+    count; that a pod is being deleted says nothing there about why."""
+    found: dict[Place, list[datetime | None]] = {}
+    asked = {entry.member: entry for entry in leaving}
+    for entry in leaving:
+        if entry.cause == Cause.DISRUPTION.value and entry.signal and entry.member in pods:
+            found.setdefault((entry.signal, pods[entry.member].node), []).append(entry.by)
+    if not (view.sees_members or view.backend is RendezvousBackend.HOSTS):
+        for name, notice in view.notices.items():
+            if name not in asked and not pods[name].is_deleting:
+                found.setdefault((notice.signal, pods[name].node), []).append(notice.by)
+    return found
+
+
+def _begun(place: Place, bys: list[datetime | None], *, now: datetime) -> Disruption:
+    by = min((by for by in bys if by is not None), default=None)
+    return Disruption(signal=place[0], node=place[1], workers=len(bys), noticed_at=now, by=by)
+
+
+def _continued(entry: Disruption, going: Mapping[Place, list[datetime | None]], outcome: str, *, now: datetime) -> Disruption:
+    if entry.ended_at is not None:
+        return entry
+    there = going.get((entry.signal, entry.node))
+    if there is None:
+        return replace(entry, ended_at=now, outcome=outcome)
+    return replace(entry, workers=max(entry.workers, len(there)))
+
+
+def _outcome(entry: Disruption, before: ElasticStatus, pods: Mapping[str, Pod]) -> str:
+    """Do all work on that were asked to leave because of it?"""
+    names = [one.member for one in before.leaving if one.signal == entry.signal]
+    here = [pods[name] for name in names if name in pods and pods[name].node == entry.node]
+    return TAKEN_BACK if here and all(pod.is_active for pod in here) else LEFT
+
+
+def _with_cost(entry: Disruption, before: ElasticStatus, new: ElasticStatus) -> Disruption:
+    last, former = new.last_rescale, before.last_rescale
+    if last is None or last.cause != Cause.DISRUPTION.value:
+        return entry
+    is_new = former is None or former.id != last.id
+    if is_new and (entry.ended_at is None or entry.ended_at == last.at):
+        entry = replace(entry, rescale=last.id)
+    if entry.rescale != last.id:
+        return entry
+    pause_ms = sum(ms for phase, ms in last.phases.items() if phase != "detect")
+    return replace(entry, pause_milliseconds=min(pause_ms, MOST_TIMES))
+
+
+def _bounded(entries: list[Disruption]) -> list[Disruption]:
+    """The newest; of those that must go first the ones that have ended."""
+    surplus = len(entries) - MOST
+    if surplus <= 0:
+        return entries
+    over = sorted(range(len(entries)), key=lambda index: (entries[index].ended_at is None, index))[:surplus]
+    return [entry for index, entry in enumerate(entries) if index not in over]
+
+
+def events(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[JobEvent]:
+    """One for each disruption that has been announced."""
+    before = {(entry.signal, entry.node, entry.noticed_at) for entry in known.disruptions}
+    for entry in new.disruptions:
+        if (entry.signal, entry.node, entry.noticed_at) not in before and entry.noticed_at is not None:
+            by = f" by {entry.by:%H:%M:%S} UTC" if entry.by is not None else ""
+            where = f" on node {entry.node}" if entry.node else ""
+            words = f"{job.kind.name} {job.metadata.name}: signal {entry.signal}{where} concerns {entry.workers} workers{by}."
+            yield normal("DisruptionAnnounced", words, about=f"{entry.signal}/{entry.node}/{entry.noticed_at:%H%M%S}")

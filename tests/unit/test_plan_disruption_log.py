@@ -1,0 +1,115 @@
+"""status.elastic.disruptions: each announced disruption with its signal, its times, how it ended and what it cost; a bounded list."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from job_builders import NOW, PLAIN, Cluster, elastic_job, reasons, tainted
+from msgspec import structs
+from test_plan_spare_workers import running
+
+from controller.deciding.lifecycle.disruption_log import MOST
+from controller.watching.snapshot import World
+from elastic.api.book import Disruption
+from elastic.api.job import Rescale
+
+SPOT = "aws-node-termination-handler/spot-itn"
+
+
+def shown(cluster: Cluster) -> tuple[Disruption, ...]:
+    assert cluster.job.status.elastic is not None
+    return cluster.job.status.elastic.disruptions
+
+
+def together(cluster: Cluster, node: str = "node-0") -> None:
+    """All workers stand on one node."""
+    cluster.pods = {name: replace(one, node=node) for name, one in cluster.pods.items()}
+
+
+def test_a_disruption_is_shown_from_its_notice_to_its_end_with_its_cost() -> None:
+    cluster = running(elastic_job(3))
+    cluster.nodes["node-2"] = tainted("node-2", SPOT)
+    plans = cluster.settle()
+    by = NOW + timedelta(seconds=120)
+    assert shown(cluster) == (Disruption(signal="aws-spot", node="node-2", workers=1, noticed_at=NOW, by=by),)
+    assert reasons(plans).count("DisruptionAnnounced") == 1
+    phases = {"detect": 500, "drain": 200, "round": 100, "start": 700}
+    stays = frozenset({"train-worker-0", "train-worker-1"})
+    cluster.world = World(2, stays, phase="running", size=2, rescale=Rescale(id="2-s", cause="disruption", phases=phases))
+    cluster.now += timedelta(seconds=2)
+    cluster.settle()
+    assert cluster.world.rescale is not None
+    cluster.world = replace(cluster.world, rescale=Rescale(id="2-s", cause="disruption", phases={**phases, "firstStep": 1000}))
+    del cluster.pods["train-worker-2"]
+    cluster.now += timedelta(seconds=3)
+    plans = cluster.settle()
+    (entry,) = shown(cluster)
+    assert (entry.rescale, entry.pause_milliseconds) == ("2-s", 2000)
+    assert (entry.outcome, entry.ended_at) == ("Left", cluster.now)
+    assert "DisruptionAnnounced" not in reasons(plans)
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {}
+
+
+def test_what_is_taken_back_is_shown_as_that() -> None:
+    cluster = running(elastic_job(2, least=2))
+    cluster.nodes["node-1"] = tainted("node-1", SPOT)
+    cluster.settle()
+    cluster.nodes["node-1"] = tainted("node-1")
+    cluster.settle()
+    (entry,) = shown(cluster)
+    assert (entry.outcome, entry.ended_at) == ("TakenBack", NOW)
+
+
+def test_the_workers_of_one_node_are_one_disruption() -> None:
+    cluster = running(elastic_job(3, least=3))
+    together(cluster)
+    cluster.nodes["node-0"] = tainted("node-0", SPOT)
+    cluster.settle()
+    assert [(entry.node, entry.workers) for entry in shown(cluster)] == [("node-0", 3)]
+
+
+def test_the_list_is_bounded_and_what_lasts_stays() -> None:
+    cluster = running(elastic_job(2, least=2))
+    cluster.nodes["node-0"] = tainted("node-0", SPOT)
+    cluster.settle()
+    for _ in range(2 * MOST):
+        cluster.nodes["node-1"] = tainted("node-1", SPOT)
+        cluster.settle()
+        cluster.nodes["node-1"] = tainted("node-1")
+        cluster.settle()
+        cluster.now += timedelta(seconds=1)
+    entries = shown(cluster)
+    assert len(entries) == MOST
+    assert entries[0].node == "node-0"
+    assert entries[0].ended_at is None
+    assert [entry.noticed_at for entry in entries[1:]] == [cluster.now - timedelta(seconds=n) for n in range(MOST - 1, 0, -1)]
+
+
+def test_a_warning_of_what_only_may_come_is_shown_too() -> None:
+    cluster = running(elastic_job(2))
+    cluster.nodes["node-1"] = tainted("node-1", "aws-node-termination-handler/rebalance-recommendation")
+    cluster.settle()
+    assert [entry.signal for entry in shown(cluster)] == ["aws-rebalance"]
+
+
+def test_a_planned_departure_is_no_disruption() -> None:
+    cluster = running(elastic_job(3))
+    cluster.job = structs.replace(elastic_job(2), status=cluster.job.status)
+    cluster.settle()
+    cluster.world = World(2, frozenset({"train-worker-0", "train-worker-1"}), phase="running", size=2)
+    cluster.settle()
+    assert shown(cluster) == ()
+
+
+def test_without_our_rendezvous_the_signals_themselves_are_shown() -> None:
+    cluster = running(elastic_job(2), PLAIN)
+    cluster.nodes["node-1"] = tainted("node-1", SPOT)
+    cluster.settle()
+    assert [(entry.signal, entry.node) for entry in shown(cluster)] == [("aws-spot", "node-1")]
+
+
+def test_a_strict_job_shows_none() -> None:
+    cluster = running(elastic_job(2), replace(PLAIN, strict=True))
+    cluster.nodes["node-1"] = tainted("node-1", SPOT)
+    cluster.settle()
+    assert cluster.job.status.elastic is None or shown(cluster) == ()
