@@ -220,11 +220,15 @@ def _cluster(
         start = f"`elastic up --detach --data-dir {data_dir}`"
         raise ClusterError(f"no cluster runs in {data_dir}; start it with {start}, or leave --data-dir out for a temporary one")
     printer.say("no cluster runs: starting one for this run")
-    with LocalCluster(gpus=gpus, images=images) as cluster:
+    cluster = LocalCluster(gpus=gpus, images=images)
+    cluster.start(say=printer.say)
+    try:
         closed = ", whose pods reach no network outside this machine" if cluster.sandbox == Mode.NETNS.value else ""
         printer.say(f"cluster ready, sandbox {cluster.sandbox}{closed}")
         yield _Cluster(cluster.kubeconfig, is_laptop=True, is_own=True)
         printer.say("stopping the cluster")
+    finally:
+        cluster.stop()
 
 
 def _refuse_shape(options: list[str], cluster: str) -> None:

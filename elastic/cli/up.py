@@ -62,7 +62,7 @@ def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], 
         data_dir=data_dir, nodes=nodes, gpus=gpus, port=port, sandbox=sandbox, images=images, control_plane=not cluster_only
     )
     try:
-        cluster.start(detached=detach)
+        cluster.start(detached=detach, say=lambda words: click.echo(words, err=True))
     except ClusterError as error:
         raise click.ClickException(str(error)) from error
     state = cluster.state

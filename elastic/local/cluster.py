@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -23,6 +23,7 @@ from elastic.local.sandbox import Record
 from elastic.local.sandbox.channel import ask
 
 START_S = 90.0
+QUIET_S = 5.0
 STOP_S = 60.0
 
 
@@ -91,8 +92,8 @@ class LocalCluster:
     def sandbox(self) -> str:
         return self.state.sandbox
 
-    def start(self, *, detached: bool = False) -> None:
-        """Returns when the cluster is ready. Detached, it outlives this process."""
+    def start(self, *, detached: bool = False, say: Callable[[str], None] = lambda words: None) -> None:
+        """Returns when the cluster is ready; `say` gets what a long start waits for. Detached, it outlives this process."""
         try:
             take_folder(self._layout.root)
         except FolderError as error:
@@ -110,20 +111,29 @@ class LocalCluster:
                 start_new_session=True,
             )
         try:
-            self._wait_ready(log, began)
+            self._wait_ready(log, began, say)
         except BaseException:
             self.stop()
             raise
 
-    def _wait_ready(self, log: Path, began: int) -> None:
+    def _wait_ready(self, log: Path, began: int, say: Callable[[str], None]) -> None:
         assert self._supervisor is not None
-        deadline = time.monotonic() + START_S
+        deadline, say_at = time.monotonic() + START_S, time.monotonic() + QUIET_S
         while (state := self._layout.read_state()) is None or state.supervisor != self._supervisor.pid:
             if self._supervisor.poll() is not None:
                 raise ClusterError(_last_words(log, began))
             if time.monotonic() > deadline:
                 raise ClusterError(f"the cluster was not ready within {START_S:.0f} s; see {log}")
+            if time.monotonic() > say_at:
+                say(f"the cluster starts: waiting for {self._next_part()}, at most {deadline - time.monotonic():.0f} s more")
+                say_at += QUIET_S
             time.sleep(0.01)
+
+    def _next_part(self) -> str:
+        if not self._layout.ready("apiserver").exists():
+            return "its API server"
+        rest = "its nodes" if "--cluster-only" in self._arguments else "its nodes and the control plane"
+        return rest if self._layout.ready("stored").exists() else "what an earlier cluster stored to be stopped"
 
     def wait(self) -> None:
         """Until the supervisor ends by itself."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 LEAST_FREE = 32 << 20
+SQLITE = b"SQLite format 3\0"
 
 
 class FolderError(Exception):
@@ -31,12 +32,21 @@ def take_folder(root: Path) -> None:
         if not os.access(root, os.W_OK):
             raise FolderError(f"the data folder {root} cannot be written to; {other}")
         free = shutil.disk_usage(root).free
+        store = Layout(root).objects
+        is_foreign = store.exists() and store.stat().st_size > 0 and not _begins_with(store, SQLITE)
     except OSError as error:
         raise FolderError(f"the data folder {root} cannot be used: {error.strerror}; {other}") from error
+    if is_foreign:
+        raise FolderError(f"{store} is not what a cluster stores; move it away, or {other}")
     if free < LEAST_FREE:
         raise FolderError(
             f"{free >> 20} MB are free where the data folder {root} is, but {LEAST_FREE >> 20} are needed; make room, or {other}"
         )
+
+
+def _begins_with(file: Path, words: bytes) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(len(words)) == words
 
 
 def _is_a_clusters(root: Path) -> bool:
@@ -130,6 +140,13 @@ class Layout:
             return msgspec.json.decode((self.root / "cluster.json").read_bytes(), type=ClusterState)
         except (OSError, msgspec.DecodeError):
             return None
+
+    def read_ports(self) -> dict[str, int]:
+        """The ports of the last time, by process; none where they cannot be read: they are a wish."""
+        try:
+            return msgspec.json.decode(self.ports.read_bytes(), type=dict[str, int])
+        except (OSError, msgspec.DecodeError):
+            return {}
 
     def is_running(self) -> bool:
         state = self.read_state()

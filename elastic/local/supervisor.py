@@ -58,7 +58,7 @@ class Supervisor:
         self._children: list[Child] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._sockets: list[socket.socket] = []
-        self._ports: dict[str, int] = json.loads(layout.ports.read_bytes()) if layout.ports.exists() else {}
+        self._ports = layout.read_ports()
         self._state: ClusterState | None = None
         self._gateway = ""
         self._holds_the_past = layout.objects.exists()

@@ -50,3 +50,17 @@ def test_what_is_no_folder_and_what_has_no_room_is_one_clear_sentence(tmp_path: 
     monkeypatch.setattr(files, "LEAST_FREE", shutil.disk_usage(tmp_path).total + 1)
     with pytest.raises(FolderError, match=r"MB are free where the data folder .* is, but \d+ are needed; make room"):
         take_folder(tmp_path)
+
+
+def test_files_of_others_under_our_names_are_refused_or_passed_over(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    layout = files.Layout(tmp_path)
+    layout.ports.write_text("not json")
+    assert layout.read_ports() == {}
+    layout.ports.write_text('{"apiserver": 4711}')
+    assert layout.read_ports() == {"apiserver": 4711}
+    layout.objects.write_text("a diary")
+    with pytest.raises(FolderError, match=r"objects.db is not what a cluster stores; move it away, or choose another with --data-dir"):
+        take_folder(tmp_path)
+    layout.objects.write_bytes(files.SQLITE + b"...")
+    take_folder(tmp_path)
