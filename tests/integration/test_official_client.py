@@ -22,7 +22,7 @@ def cluster(shared: Callable[[Ground], LocalCluster]) -> LocalCluster:
     return shared(Ground("auto"))
 
 
-@pytest.mark.parametrize("minor", [36, 37])
+@pytest.mark.parametrize("minor", [pytest.param(36, marks=pytest.mark.full), 37])
 def test_the_official_client_leads_a_job_from_creation_to_deletion(cluster: LocalCluster, minor: int) -> None:
     python = sys.executable if minor == 37 else str(environment("kubernetes-36") / "bin" / "python")
     done = subprocess.run([python, PROGRAM, cluster.kubeconfig], capture_output=True, text=True, timeout=WITHIN_S)
