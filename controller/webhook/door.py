@@ -7,6 +7,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Protocol
 
+from controller.webhook.configuration import Configuration
 from controller.webhook.judges import Judges, Verdict, command
 from controller.webhook.server import serving
 from elastic.kube.client import Kube
@@ -21,7 +22,7 @@ class Judged(Protocol):
 
 class Door:
     def __init__(self, kube: Kube, place: Place, opened: socket.socket, *, kinds: Collection[str], namespace: str | None) -> None:
-        self._keeping = Keeping(kube, place, clock=lambda: datetime.now(UTC))
+        self._keeping = Keeping(kube, place, Configuration(kube, place.name).trust, clock=lambda: datetime.now(UTC))
         self._opened = opened
         self._judges = Judges(command(kinds=kinds, namespace=namespace))
         self._is_open = asyncio.Event()

@@ -1,5 +1,5 @@
-"""Keeps the webhook's certificate in a Secret that all replicas share, renews it in time, and writes its CA into the one webhook
-configuration. Every replica does all of this, because any may be the only one left; the Secret's version settles what two do at once.
+"""Keeps a server's certificate in a Secret that all its replicas share, renews it in time, and has its CA trusted before it is shown.
+Every replica does all of this, because any may be the only one left; the Secret's version settles what two do at once.
 """
 
 import asyncio
@@ -8,28 +8,29 @@ import binascii
 import logging
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 import aiohttp
 
 from elastic.certificates import Pair
-from elastic.kube.client import Kube, Patch
+from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
+from elastic.kube.resources import SECRETS, Object
 from elastic.runtime.certificate import Credentials, Due, due, renewed
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 15.0
 TRIES = 5
+Trust = Callable[[bytes], Awaitable[None]]
 TRUSTED, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Service, Secret and configuration have one name."""
+    """Service and Secret have one name."""
 
     namespace: str
     name: str
@@ -44,14 +45,19 @@ class Place:
 
 
 class Keeping:
-    def __init__(self, kube: Kube, place: Place, *, clock: Callable[[], datetime], every_s: float = LOOK_EVERY_S) -> None:
+    """`trust` makes API servers trust a bundle of CAs."""
+
+    def __init__(self, kube: Kube, place: Place, trust: Trust, *, clock: Callable[[], datetime], every_s: float = LOOK_EVERY_S) -> None:
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._kube = kube
         self._place = place
+        self._trust = trust
         self._clock = clock
         self._every_s = every_s
         self._served: Pair | None = None
+        self.shown: Callable[[Pair], None] = lambda pair: None
+        """Called with each certificate that is served from then on."""
         self._trouble = ""
 
     async def begin(self) -> None:
@@ -71,14 +77,15 @@ class Keeping:
         try:
             credentials = await self._credentials()
             # First they trust, then we show.
-            await self._be_trusted(credentials.trusted)
+            await self._trust(credentials.trusted)
             if credentials.served != self._served:
                 load(self.tls, credentials.served)
                 self._served = credentials.served
+                self.shown(credentials.served)
             self._trouble = ""
         except (KubeError, aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
             if str(error) != self._trouble:
-                log.warning("the webhook's certificate could not be checked; trying again", extra={"error": str(error)})
+                log.warning("the certificate could not be checked; trying again", extra={"secret": str(self._place), "error": str(error)})
             self._trouble = str(error)
 
     async def _credentials(self) -> Credentials:
@@ -89,14 +96,14 @@ class Keeping:
             what = due(there, self._place.names, now=self._clock())
             if what is Due.NOTHING and there is not None:
                 return there
-            made = renewed(there, self._place.names, what=what)
+            made = renewed(there, self._place.names, name=self._place.name, what=what)
             try:
                 await self._write(secret, made)
             except KubeError as error:
                 if error.code != 409:
                     raise
                 continue
-            log.info("the webhook's certificate was renewed", extra={"what": what.value, "secret": str(self._place)})
+            log.info("the certificate was renewed", extra={"what": what.value, "secret": str(self._place)})
             return made
         raise TimeoutError(f"the secret {self._place} changed at every attempt to write it")
 
@@ -119,30 +126,10 @@ class Keeping:
             body = {"metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]}, "data": data}
             await self._kube.patch(SECRETS, self._place.name, body, namespace=self._place.namespace)
 
-    async def _be_trusted(self, trusted: bytes) -> None:
-        """Every webhook of the configuration is ours."""
-        bundle = base64.b64encode(trusted).decode()
-        hooks = await self._hooks()
-        others = [hook["name"] for hook in hooks if hook["clientConfig"].get("caBundle") != bundle]
-        if others:
-            change = {"webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in others]}
-            await self._kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, self._place.name, change, kind=Patch.STRATEGIC)
-            log.info("the API server now trusts the webhook's CA", extra={"configuration": self._place.name})
-
-    async def _hooks(self) -> list[Object]:
-        """None if no configuration names our webhook: then no caller needs to trust it."""
-        try:
-            configuration = await self._kube.get(VALIDATING_WEBHOOK_CONFIGURATIONS, self._place.name)
-        except KubeError as error:
-            if error.code != 404:
-                raise
-            return []
-        return configuration.get("webhooks") or []
-
 
 def load(tls: ssl.SSLContext, pair: Pair) -> None:
     """From now on new connections see this. OpenSSL's binding reads files only; this one is in memory, and gone right after."""
-    with os.fdopen(os.memfd_create("webhook"), "wb") as file:
+    with os.fdopen(os.memfd_create("certificate"), "wb") as file:
         file.write(pair.certificate + pair.key)
         file.flush()
         tls.load_cert_chain(f"/proc/self/fd/{file.fileno()}")

@@ -1,4 +1,4 @@
-"""The webhook's certificate and CA, and when they are renewed: the certificate after two thirds of its 90 days, the CA in its last year.
+"""A server's certificate and CA, and when they are renewed: the certificate after two thirds of its 90 days, the CA in its last year.
 A new CA is trusted beside the old one until the next certificate, so that API servers know a CA before they see its certificate. Reads
 no clock and knows no Secret.
 """
@@ -14,7 +14,6 @@ from cryptography.exceptions import InvalidSignature
 
 from elastic.certificates import Pair, covers, issue, load_key, make_ca
 
-NAME = "elastic-webhook"
 LIFE = timedelta(days=90)
 RENEWED_BEFORE_END = LIFE / 3
 AUTHORITY_RENEWED_BEFORE_END = timedelta(days=365)
@@ -56,21 +55,21 @@ def due(credentials: Credentials | None, names: tuple[str, ...], *, now: datetim
     return Due.NOTHING
 
 
-def renewed(credentials: Credentials | None, names: tuple[str, ...], *, what: Due) -> Credentials:
-    """The same with what is due created again."""
+def renewed(credentials: Credentials | None, names: tuple[str, ...], *, name: str, what: Due) -> Credentials:
+    """The same with what is due created again, in the name of the server `name`."""
     if credentials is None or what is Due.ALL:
-        authority = make_ca(f"{NAME}-ca")
-        return Credentials(authority.certificate, authority.key, _issued(authority, names))
+        authority = make_ca(f"{name}-ca")
+        return Credentials(authority.certificate, authority.key, _issued(authority, name, names))
     if what is Due.AUTHORITY:
-        authority = make_ca(f"{NAME}-ca")
+        authority = make_ca(f"{name}-ca")
         return replace(credentials, trusted=authority.certificate + _first(credentials.trusted), authority_key=authority.key)
     if what is Due.CERTIFICATE:
-        return replace(credentials, served=_issued(Pair(_first(credentials.trusted), credentials.authority_key), names))
+        return replace(credentials, served=_issued(Pair(_first(credentials.trusted), credentials.authority_key), name, names))
     return credentials
 
 
-def _issued(authority: Pair, names: tuple[str, ...]) -> Pair:
-    return issue(authority, NAME, names=names, life=LIFE)
+def _issued(authority: Pair, name: str, names: tuple[str, ...]) -> Pair:
+    return issue(authority, name, names=names, life=LIFE)
 
 
 def _whole(credentials: Credentials) -> tuple[x509.Certificate, x509.Certificate]:

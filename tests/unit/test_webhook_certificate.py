@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_kube_client import refusal, served
 
+from controller.webhook.configuration import Configuration
 from controller.webhook.door import Door
 from elastic.api.webhook import PATH
 from elastic.certificates import TEN_YEARS, Pair, issue, make_ca
@@ -37,7 +38,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture(scope="module")
 def fresh() -> Credentials:
-    return renewed(None, NAMES, what=Due.ALL)
+    return renewed(None, NAMES, name="elastic-webhook", what=Due.ALL)
 
 
 def trusts(bundle: bytes, shown: Pair) -> bool:
@@ -100,9 +101,9 @@ def test_credentials_that_somebody_else_renews_are_left_to_him(fresh: Credential
 @given(st.lists(st.sampled_from([[Due.CERTIFICATE], [Due.AUTHORITY, Due.CERTIFICATE]]), max_size=3))
 def test_whoever_trusts_the_old_or_the_new_bundle_takes_what_is_shown_after_a_renewal(renewals: list[list[Due]]):
     """Replicas and API servers hear of a renewal at different times. Between two authorities there are forty certificates."""
-    last = renewed(None, NAMES, what=Due.ALL)
+    last = renewed(None, NAMES, name="elastic-webhook", what=Due.ALL)
     for what in itertools.chain.from_iterable(renewals):
-        new = renewed(last, NAMES, what=what)
+        new = renewed(last, NAMES, name="elastic-webhook", what=what)
         assert due(new, NAMES, now=NOW) is Due.NOTHING
         assert all(trusts(bundle, shown) for bundle in (last.trusted, new.trusted) for shown in (last.served, new.served))
         last = new
@@ -168,7 +169,7 @@ class Api:
 
 
 def keeping(kube: Kube, *, later: timedelta = timedelta()) -> Keeping:
-    return Keeping(kube, PLACE, clock=lambda: NOW + later, every_s=0.01)
+    return Keeping(kube, PLACE, Configuration(kube, PLACE.name).trust, clock=lambda: NOW + later, every_s=0.01)
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
