@@ -121,6 +121,7 @@ SCENARIOS = (
         replicas=4,
     ),
     Scenario("cpu-all-unready", spec(cpu()), (Step(used("900m")),), pods(2, ready=False, age_s=60, turned_s=50)),
+    Scenario("cpu-without-request", spec(cpu()), (Step(used("900m")),), (pod("p0"), pod("p1", cpu=""))),
     Scenario("cpu-without-metrics", spec(cpu()), (Step({}),), pods(2)),
     Scenario("cpu-api-fails", spec(cpu()), (Step({"status": 500}), Step(used("900m"))), pods(2)),
     Scenario("cpu-without-pods", spec(cpu()), (Step(used("900m")),)),
