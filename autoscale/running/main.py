@@ -34,6 +34,13 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--metrics-port", default=0, show_default=True, help="Prometheus metrics; 0: none.")
 @click.option("--health-port", default=0, show_default=True, help="/healthz and /readyz; 0: none.")
+@click.option(
+    "--metrics-api-port",
+    default=0,
+    show_default=True,
+    help="custom.metrics.k8s.io and external.metrics.k8s.io for HorizontalPodAutoscalers; 0: none.",
+)
+@click.option("--metrics-api-fd", type=int, help="Like --metrics-api-port, on a listening socket inherited from the parent.")
 @click.option("--ready-file", type=FILE, help="Written once it sees everything, whether it holds the Lease or waits for it.")
 @click.option("--leader-elect/--no-leader-elect", default=False, show_default=True, help="Let only the holder of a Lease act.")
 @click.option(

@@ -20,6 +20,8 @@ class Options:
     cluster_grows: bool
     health_port: int
     metrics_port: int
+    metrics_api_port: int
+    metrics_api_fd: int | None
     ready_file: Path | None
     leader_elect: bool
     lease_namespace: str
@@ -44,6 +46,9 @@ def mistakes(options: Options) -> Iterator[str]:
         yield f"{', '.join(flag for flag in given if given[flag])} alone is not enough; give {missing} as well"
     if options.rendezvous_url and not options.rendezvous_url.startswith("https://"):
         yield f"--rendezvous-url is {options.rendezvous_url!r} but must begin with https://"
-    for flag, port in {"--health-port": options.health_port, "--metrics-port": options.metrics_port}.items():
+    if options.metrics_api_port and options.metrics_api_fd is not None:
+        yield "--metrics-api-port and --metrics-api-fd are both given; give one of them"
+    ports = {"--health-port": options.health_port, "--metrics-port": options.metrics_port, "--metrics-api-port": options.metrics_api_port}
+    for flag, port in ports.items():
         if not 0 <= port <= HIGHEST_PORT:
             yield f"{flag} is {port} but must be from 1 to {HIGHEST_PORT}, or 0 for none"

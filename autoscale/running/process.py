@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -16,11 +18,16 @@ from autoscale.running.metrics import Metrics
 from autoscale.running.options import Options
 from autoscale.running.rounds import Rounds
 from autoscale.watching.observer import Observer
+from elastic.api.rights import METRICS_API
 from elastic.kube.client import Kube
 from elastic.membership.client import RendezvousClient
+from elastic.runtime.cert_rotation import Place
 from elastic.runtime.election import Election, Terms
 from elastic.runtime.process import Parts, write_ready
-from elastic.runtime.web import serving
+from elastic.runtime.web import ALL_ADDRESSES, serving, taken
+
+if TYPE_CHECKING:
+    from autoscale.serving.server import MetricsApi
 
 log = logging.getLogger(__name__)
 LEASE = "elastic-autoscaler"
@@ -37,6 +44,7 @@ class Process:
         self._metrics = Metrics(CollectorRegistry(), self.figures, leads=self._leads, sent=kube.sent)
         setting = Setting(grows=options.cluster_grows or not self._observer.sees_nodes)
         scaler = Scaler(kube, self._election.left_s if self._election is not None else None)
+        self._api = _metrics_api(kube, options, self.figures)
         self._rounds = Rounds(self._observer, scaler, self.figures, self._metrics, setting=setting, leads=self._leads)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -51,6 +59,9 @@ class Process:
             parts = [self._observer.run(self._rounds.changed), self._rounds.decide(), self._work(), self._say_ready()]
             if client is not None:
                 parts.append(self._rounds.listen(client))
+            if self._api is not None:
+                # Leader or not, and before anything is known: discovery of a registered group must not fail.
+                parts.append(self._api.run())
             try:
                 async with Parts(parts) as running:
                     await running.wait_for_end(stop)
@@ -86,6 +97,22 @@ class Process:
         if self._options.ready_file is not None:
             write_ready(self._options.ready_file)
         await asyncio.Event().wait()
+
+
+def _metrics_api(kube: Kube, options: Options, figures: Book) -> "MetricsApi | None":
+    if options.metrics_api_fd is None and not options.metrics_api_port:
+        return None
+    from autoscale.serving.server import BACKLOG, MetricsApi
+
+    if options.metrics_api_fd is not None:
+        opened = socket.socket(fileno=options.metrics_api_fd)
+    else:
+        try:
+            opened = socket.create_server((ALL_ADDRESSES, options.metrics_api_port), backlog=BACKLOG)
+        except OSError as error:
+            raise taken("--metrics-api-port", options.metrics_api_port, error) from error
+    place = Place(namespace=options.lease_namespace, name=METRICS_API)
+    return MetricsApi(kube, figures, opened, place, owner=METRICS_API, namespace=options.namespace)
 
 
 async def _read(token: Path) -> str:

@@ -110,7 +110,7 @@ def _objects(view: JobView) -> Iterator[Object]:
     yield from worker_library.secret(view)
     if view.backend is RendezvousBackend.STORE:
         yield from c10d_store.store_objects(job, snapshot)
-    yield from autoscaler(job, snapshot.settings)
+    yield from autoscaler(job, snapshot)
     yield from disruption_budget(view)
 
 

@@ -15,6 +15,9 @@ from elastic.api.kinds import GROUP, KINDS
 
 RBAC = "rbac.authorization.k8s.io"
 CONTROLLER, AUTOSCALER = "elastic-controller", "elastic-autoscaler"
+METRICS_API = f"{AUTOSCALER}-metrics"
+"""The autoscaler's service, Secret and role for HorizontalPodAutoscalers."""
+METRICS_API_SERVICES = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 SYSTEM = "elastic-system"
 MPI = "MPIJob"
 SEEN = ("list", "watch")
@@ -159,6 +162,24 @@ def autoscaler_roles(kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
     return [Role(AUTOSCALER, seen, True, AUTOSCALER), Role(f"{AUTOSCALER}-own", tuple(lease_rights(AUTOSCALER)), False, AUTOSCALER)]
 
 
+def metrics_api_roles() -> list[Role]:
+    """What the autoscaler needs besides, to serve its figures to HorizontalPodAutoscalers."""
+    seen = (
+        _right("authentication.k8s.io", "tokenreviews", ("create",), "Whose token is it that a caller shows?"),
+        _right("authorization.k8s.io", "subjectaccessreviews", ("create",), "May this caller read these values?"),
+        _right("", "configmaps", ("get",), "How an API server says who asks.", names=("extension-apiserver-authentication",)),
+        _right("autoscaling", "horizontalpodautoscalers", SEEN, "Whether the API server has kept the tolerance of 0."),
+        _right("apiregistration.k8s.io", "apiservices", ("create",), "The metrics groups that no other adapter serves are registered."),
+        _right("apiregistration.k8s.io", "apiservices", ("get", "patch"), "The CA to trust is written there.", names=METRICS_API_SERVICES),
+        _right(RBAC, "clusterroles", ("get",), "What is registered is owned by this role, and goes with it.", names=(METRICS_API,)),
+    )
+    certificate = (
+        _right("", "secrets", ("create",), "The certificate of the metrics API, which all replicas share."),
+        _right("", "secrets", ("get", "patch"), "It is renewed.", names=(METRICS_API,)),
+    )
+    return [Role(METRICS_API, seen, True, AUTOSCALER), Role(f"{METRICS_API}-own", certificate, False, AUTOSCALER)]
+
+
 def as_objects(role: Role, *, home: str = SYSTEM) -> tuple[Object, Object]:
     """The role, and its binding to its account in the namespace `home`; kustomize fills in one that is empty."""
     kind = "ClusterRole" if role.is_everywhere else "Role"
@@ -205,6 +226,7 @@ def files(deploy: Path) -> Iterator[tuple[Path, str]]:
     yield deploy / "overlays" / "standalone" / "rights.yaml", as_yaml(roles(), home=SYSTEM)
     yield deploy / "overlays" / "namespaced" / "rights.yaml", as_yaml(roles(everywhere=False), home="")
     yield deploy / "components" / "autoscaler" / "rights.yaml", as_yaml(autoscaler_roles(), home=SYSTEM)
+    yield deploy / "components" / "autoscaler-metrics-api" / "rights.yaml", as_yaml(metrics_api_roles(), home=SYSTEM)
 
 
 def main(arguments: list[str]) -> int:

@@ -16,6 +16,8 @@ from elastic.api.words import Through
 ANNOTATION = "elastic-training/autoscaler"
 MANAGER = "elastic-autoscaler"
 """Field manager of the autoscaler's writes: who else set the number of workers did so by hand."""
+DESIRED = "desired_workers"
+"""The external metric by which a HorizontalPodAutoscaler learns the decision."""
 LONGEST_RECORD = 1024
 MOST_SECONDS = 2**31 - 1
 

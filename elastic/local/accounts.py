@@ -99,7 +99,7 @@ async def _apply(admin: Kube, resource: Resource, item: Object) -> None:
 def _objects() -> Iterator[tuple[Resource, Object]]:
     for account in ALL:
         yield SERVICE_ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": rights.SYSTEM}}
-    for role in (*rights.roles(), *rights.autoscaler_roles()):
+    for role in (*rights.roles(), *rights.autoscaler_roles(), *rights.metrics_api_roles()):
         made, binding = rights.as_objects(role)
         yield CLUSTER_ROLES if role.is_everywhere else ROLES, made
         yield CLUSTER_ROLE_BINDINGS if role.is_everywhere else ROLE_BINDINGS, binding

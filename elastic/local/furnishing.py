@@ -7,8 +7,16 @@ import asyncio
 from elastic.api import webhook
 from elastic.api.crd import crd
 from elastic.api.kinds import KINDS
+from elastic.api.rights import METRICS_API, SYSTEM
 from elastic.kube.client import Kube, Patch
-from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
+from elastic.kube.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    ENDPOINT_SLICES,
+    NODES,
+    SERVICES,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Object,
+)
 from elastic.local.children import ChildFailed
 
 NODES_READY_S = 30.0
@@ -31,6 +39,22 @@ async def open_door(kube: Kube, server: str) -> None:
     """Lets the API server ask a controller about jobs."""
     body = webhook.configuration({"url": f"{server}{webhook.PATH}"}, timeout_s=DOOR_S)
     await kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, webhook.NAME, body, kind=Patch.APPLY, field_manager=MANAGER, force=True)
+
+
+async def offer_metrics(kube: Kube, host: str, port: int) -> None:
+    """A service that leads to the autoscaler, which runs beside the cluster."""
+    metadata = {"name": METRICS_API, "namespace": SYSTEM}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [{"name": "https", "port": 443}]}}
+    await kube.patch(SERVICES, METRICS_API, service, namespace=SYSTEM, kind=Patch.APPLY, field_manager=MANAGER, force=True)
+    piece = {
+        "apiVersion": ENDPOINT_SLICES.api_version,
+        "kind": "EndpointSlice",
+        "metadata": {**metadata, "labels": {"kubernetes.io/service-name": METRICS_API}},
+        "addressType": "IPv4",
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [host]}],
+    }
+    await kube.patch(ENDPOINT_SLICES, METRICS_API, piece, namespace=SYSTEM, kind=Patch.APPLY, field_manager=MANAGER, force=True)
 
 
 async def wait_nodes(kube: Kube, wanted: set[str]) -> None:

@@ -154,13 +154,8 @@ class Supervisor:
         if options.join:
             nodes = [word for index in range(options.nodes) for word in ("--node", node_name(index))]
             return self._child("agents", "elastic.local.agent", [*arguments, *nodes, "--sandbox", RUNNING])
-        arguments += [
-            "--nodes",
-            str(options.nodes),
-            "--autoscaler-period-s",
-            str(options.autoscaler_period_s),
-            *(word for name in ("stored", "apiserver") for word in ("--after", str(self._layout.ready(name)))),
-        ]
+        arguments += ["--nodes", str(options.nodes), "--autoscaler-period-s", str(options.autoscaler_period_s)]
+        arguments += [word for name in ("stored", "apiserver") for word in ("--after", str(self._layout.ready(name)))]
         return self._child("agents", "elastic.local.agents", arguments)
 
     async def _start_holder(self) -> Mode:
@@ -183,6 +178,7 @@ class Supervisor:
         raise AssertionError("there is at least one mode")
 
     async def _start_control_plane(self, kube: Kube) -> None:
+        from elastic.local import furnishing
         from elastic.local.accounts import AUTOSCALER, CONTROLLER, RENDEZVOUS, Accounts
         from elastic.local.installation import AUTOSCALER_TOKEN, ETCD_SERVICE, SERVICE, ensure_installation
 
@@ -199,13 +195,17 @@ class Supervisor:
             reach += ["--etcd-endpoint", f"{ETCD_SERVICE}:{etcd_port}", "--etcd-url", f"{HOST}:{etcd_port}"]
         signals = ["--signals", str(self._layout.signals)] if self._layout.signals.exists() else []
         controller = self._child("controller", "controller.running.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach, *signals])
+        # An API server that we joined may be far away.
         if not self._options.join:
-            await self._open_door(kube, controller)
+            await furnishing.open_door(kube, f"https://{HOST}:{self._lent(controller, 'webhook')}")
         await self._begin(self._waiting(controller))
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-token", str(folder / AUTOSCALER_TOKEN)]
         arguments = ["--kubeconfig", str(accounts.kubeconfig(AUTOSCALER)), *reach, "--rendezvous-ca", str(folder / "ca.crt")]
+        autoscaler = self._child("autoscaler", "autoscale.running.main", arguments)
+        if not self._options.join:
+            await furnishing.offer_metrics(kube, HOST, self._lent(autoscaler, "metrics-api"))
         # Nobody waits for it: jobs start without it.
-        await self._begin(self._child("autoscaler", "autoscale.running.main", arguments))
+        await self._begin(autoscaler)
 
     def _offer_etcd(self, installation: Path) -> int:
         """The port of an etcd that starts when the first job that meets there makes the controller connect; 0 where none is installed."""
@@ -227,14 +227,12 @@ class Supervisor:
         self._sockets.remove(opened)
         return self._ports[name]
 
-    async def _open_door(self, kube: Kube, controller: Child) -> None:
-        """Lets our API server ask the controller about jobs; one that we joined may be far away."""
-        from elastic.local.furnishing import open_door
-
-        door = self._opened("webhook")
-        controller.fds = [*controller.fds, door.fileno()]
-        controller.arguments = [*controller.arguments, "--webhook-fd", str(door.fileno())]
-        await open_door(kube, f"https://{HOST}:{self._ports['webhook']}")
+    def _lent(self, child: Child, name: str) -> int:
+        """Gives a child a socket of that name, for its flag --NAME-fd; returns the port."""
+        opened = self._opened(name)
+        child.fds = [*child.fds, opened.fileno()]
+        child.arguments = [*child.arguments, f"--{name}-fd", str(opened.fileno())]
+        return self._ports[name]
 
     def _opened(self, name: str, *, port: int = 0) -> socket.socket:
         """A socket on the host's loopback, whose port stays over restarts."""

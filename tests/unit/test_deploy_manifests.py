@@ -29,7 +29,7 @@ from controller.watching.observe import resources_of
 from elastic import certificates
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
-from elastic.api.rights import AUTOSCALER, MPI, SYSTEM, as_objects, autoscaler_roles, roles
+from elastic.api.rights import AUTOSCALER, METRICS_API, MPI, SYSTEM, as_objects, autoscaler_roles, metrics_api_roles, roles
 from elastic.kube.resources import NODES
 from elastic.local.installation import SERVICE
 from elastic.membership.tokens import load_keys
@@ -232,6 +232,30 @@ def test_the_autoscaler_is_in_the_namespace_of_the_control_plane_with_the_rights
     assert f"--reader-account=system:serviceaccount:$(NAMESPACE):{AUTOSCALER}" in server["args"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("namespace", ["", "team-a"])
+def test_the_metrics_api_is_served_by_every_replica_also_before_it_is_ready(build: Build, namespace: str) -> None:
+    found = list(build("standalone", components=("autoscaler", "autoscaler-metrics-api"), namespace=namespace))
+    home = namespace or SYSTEM
+    for role in metrics_api_roles():
+        for item in as_objects(role, home=home):
+            assert only(found, item["kind"], item["metadata"]["name"]) == item
+    service = only(found, "Service", METRICS_API)
+    assert service["metadata"]["namespace"] == home
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    deployment = only(found, "Deployment", "elastic-autoscaler")["spec"]
+    assert deployment["replicas"] == 2
+    pod = deployment["template"]["spec"]
+    assert {t["tolerationSeconds"] for t in pod["tolerations"]} == {5}
+    assert pod["topologySpreadConstraints"]
+    (container,) = pod["containers"]
+    assert {p["containerPort"] for p in container["ports"] if p["name"] == service["spec"]["ports"][0]["targetPort"]} == {8443}
+    assert "--metrics-api-port=8443" in container["args"]
+    assert only(found, "PodDisruptionBudget", "elastic-autoscaler")["spec"]["minAvailable"] == 1
+    ports = only(found, "NetworkPolicy", "elastic-autoscaler")["spec"]["ingress"][0]["ports"]
+    assert {"port": "metrics-api", "protocol": "TCP"} in ports
+    assert not any(item["kind"] == "APIService" for item in found), "another adapter's would be overwritten"
 
 
 def test_the_namespaced_overlay_asks_for_nothing_outside_its_namespace(build: Build) -> None:

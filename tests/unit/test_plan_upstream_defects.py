@@ -168,6 +168,35 @@ def test_an_autoscaler_goes_when_nothing_is_to_be_scaled(end: str) -> None:
     assert ("HorizontalPodAutoscaler", "train") not in cluster.owned
 
 
+def carried_out(**more: Any) -> Cluster:
+    return running(elastic_job(2, elastic={"scalingPolicy": {"through": "hpa"}, **more}))
+
+
+def test_an_autoscaler_carries_the_decision_out_where_the_policy_says_so() -> None:
+    cluster = carried_out()
+    spec = cluster.owned["HorizontalPodAutoscaler", "train"].raw["spec"]
+    (metric,) = spec["metrics"]
+    assert metric["external"]["metric"] == {
+        "name": "desired_workers",
+        "selector": {"matchLabels": {"kind": "PyTorchJob", "job": "train"}},
+    }
+    assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "1"}
+    assert [spec["behavior"][way]["tolerance"] for way in ("scaleUp", "scaleDown")] == ["0", "0"]
+    beside = carried_out(metrics=METRICS).owned["HorizontalPodAutoscaler", "train"].raw["spec"]
+    assert [m["type"] for m in beside["metrics"]] == [*(m["type"] for m in METRICS), "External"]
+    assert "behavior" not in beside, "a user's metrics keep the usual tolerance"
+
+
+def test_a_tolerance_that_the_api_server_drops_is_asked_for_once() -> None:
+    cluster = carried_out()
+    owned = cluster.owned["HorizontalPodAutoscaler", "train"]
+    behavior = {way: {k: v for k, v in rules.items() if k != "tolerance"} for way, rules in owned.raw["spec"]["behavior"].items()}
+    cluster.owned["HorizontalPodAutoscaler", "train"] = replace(
+        owned, raw={**owned.raw, "spec": {**owned.raw["spec"], "behavior": behavior}}
+    )
+    assert cluster.round().actions == ()
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_the_workers_of_every_elastic_kind_can_be_found_by_an_autoscaler(kind: str) -> None:
     cluster = Cluster(of(kind, elasticPolicy={"minReplicas": 1, "maxReplicas": 4}))

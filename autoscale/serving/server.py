@@ -1,0 +1,94 @@
+"""The server behind the API services of the metrics groups: every replica answers, whether it leads or not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import aiohttp
+from aiohttp import web
+
+from autoscale.figures import Figures
+from autoscale.serving.access import Access, Question
+from autoscale.serving.answers import Reply, document, failed, parsed, values
+from autoscale.serving.applied import Autoscalers
+from autoscale.serving.identity import Identity
+from autoscale.serving.registration import Registration
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.runtime.cert_rotation import Keeping, Place
+from elastic.runtime.listener import Bounds, Listener
+
+log = logging.getLogger(__name__)
+BOUNDS = Bounds(most=256, strangers=128, of_one_address=200, first_request_s=5.0, pace_s=0.002)
+BACKLOG = 128
+REVIEWED_WITHIN_S = 8.0
+HEALTH = ("/healthz", "/livez", "/readyz")
+
+
+class MetricsApi:
+    def __init__(self, kube: Kube, figures: Figures, opened: socket.socket, place: Place, *, owner: str, namespace: str | None) -> None:
+        self._figures, self._opened = figures, opened
+        self._autoscalers = Autoscalers(kube, namespace=namespace)
+        self._registration = Registration(kube, place, owner=owner)
+        self._keeping = Keeping(kube, place, self._registration.trust, clock=lambda: datetime.now(UTC))
+        self._identity = Identity(kube, self._keeping.tls)
+        self._keeping.shown = self._identity.show
+        self._access = Access(kube)
+
+    async def run(self) -> None:
+        """Serves until cancelled."""
+        await self._identity.look()
+        await self._keeping.begin()
+        async with self._serving(), asyncio.TaskGroup() as group:
+            group.create_task(self._keeping.run())
+            group.create_task(self._identity.run())
+            group.create_task(self._autoscalers.run())
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        listener = Listener(BOUNDS)
+        app = web.Application(client_max_size=1024, middlewares=[listener.middleware])
+        app.router.add_route("*", "/{tail:.*}", self._handle)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        assert runner.server is not None
+        listener.open([self._opened], runner.server, tls=self._keeping.tls, backlog=BACKLOG)
+        try:
+            yield
+        finally:
+            await listener.close()
+            await runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        reply = await self._reply(request)
+        return web.json_response(reply.body, status=reply.status)
+
+    async def _reply(self, request: web.Request) -> Reply:
+        path = request.path
+        if path in HEALTH:
+            return Reply(200, {"status": "ok"})
+        if request.method != "GET":
+            return failed(405, "MethodNotAllowed", f"only GET is served, and this is {request.method}")
+        asked, known = parsed(path), document(path)
+        if asked is None and known is None:
+            return failed(404, "NotFound", f"there is nothing at {path}")
+        try:
+            async with asyncio.timeout(REVIEWED_WITHIN_S):
+                caller = await self._identity.caller(request)
+                if caller is None:
+                    return failed(401, "Unauthorized", "Unauthorized")
+                if not await self._access.allows(Question(caller, path, asked)):
+                    return failed(403, "Forbidden", f'forbidden: User "{caller.name}" cannot get path "{path}"')
+        except (KubeError, aiohttp.ClientError, TimeoutError) as error:
+            log.warning("who asks could not be reviewed", extra={"path": path, "error": str(error) or repr(error)})
+            return failed(503, "ServiceUnavailable", "the API server did not say whether this is allowed; try again")
+        if asked is None:
+            assert known is not None
+            return known
+        return values(asked, request.query, self._figures, self._autoscalers.desired, now=time.time())

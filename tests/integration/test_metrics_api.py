@@ -1,0 +1,365 @@
+"""The metrics API of the autoscaler behind the laptop's API server, and behind a real one where there is one (KUBEBUILDER_ASSETS): the
+autoscaling loop of each acts on `desired_workers`, and no namespace is held up when a replica is lost or everything is uninstalled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from job_builders import snapshot
+from real_servers import ControlPlane, machine_address
+
+from autoscale.figures import JobFigures, JobKey
+from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS
+from autoscale.serving.registration import Registration
+from autoscale.serving.server import MetricsApi
+from controller.deciding.objects.hpa import autoscaler
+from elastic.api import KINDS, parse
+from elastic.api.crd import crd
+from elastic.kube import connect
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import (
+    API_SERVICES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    ENDPOINT_SLICES,
+    HORIZONTAL_POD_AUTOSCALERS,
+    NAMESPACES,
+    SERVICES,
+    Object,
+    Resource,
+)
+from elastic.local import LocalCluster
+from elastic.runtime.cert_rotation import Place
+
+PLACE = Place(namespace="elastic-system", name="elastic-autoscaler-metrics")
+ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False, kind="ClusterRole")
+PYTORCH = KINDS["PyTorchJob"]
+JOBS = Resource("kubeflow.org", "v1", PYTORCH.plural, kind=PYTORCH.name)
+PATIENCE_S = 90.0
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module", params=["own", pytest.param("real", marks=pytest.mark.cluster)])
+def kubeconfig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    if request.param == "own":
+        with LocalCluster(control_plane=False, autoscaler_period_s=2) as cluster:
+            yield cluster.kubeconfig
+        return
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if not assets:
+        pytest.skip("KUBEBUILDER_ASSETS names no folder of servers")
+    plane = ControlPlane(Path(assets), tmp_path_factory.mktemp("plane"))
+    try:
+        plane.start()
+        yield plane.kubeconfig
+    finally:
+        plane.stop()
+
+
+@pytest_asyncio.fixture
+async def kube(kubeconfig: Path) -> AsyncIterator[Kube]:
+    async with connect(kubeconfig) as client:
+        yield client
+
+
+@dataclass
+class Known:
+    """What the autoscaler knows of jobs, as a test has it."""
+
+    found: dict[JobKey, JobFigures] = field(default_factory=dict)
+    is_known: bool = False
+
+    def of(self, key: JobKey) -> JobFigures | None:
+        return self.found.get(key)
+
+    def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:
+        return [job for key, job in self.found.items() if namespace in (None, key.namespace)]
+
+    def want(self, key: JobKey, wanted: int, *, replicas: int) -> None:
+        self.found[key] = JobFigures(key=key, uid="u", replicas=replicas, working=replicas, wanted=wanted)
+        self.is_known = True
+
+
+async def until(what: str, holds: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with contextlib.suppress(KubeError):
+                if await holds():
+                    return
+            await asyncio.sleep(0.2)
+    raise AssertionError(what)
+
+
+class Replica:
+    def __init__(self, kube: Kube, known: Known, name: str) -> None:
+        self._kube, self.name = kube, name
+        self.opened = socket.create_server((machine_address(), 0))
+        self.port = self.opened.getsockname()[1]
+        api = MetricsApi(kube, known, self.opened, PLACE, owner=PLACE.name, namespace=None)
+        self._task = asyncio.create_task(api.run())
+
+    async def publish(self) -> None:
+        """As the endpoints of a ready pod."""
+        piece = {
+            "metadata": {"name": self.name, "labels": {"kubernetes.io/service-name": PLACE.name}},
+            "addressType": "IPv4",
+            "ports": [{"name": "https", "port": self.port}],
+            "endpoints": [{"addresses": [machine_address()]}],
+        }
+        await self._kube.create(ENDPOINT_SLICES, piece, namespace=PLACE.namespace)
+
+    async def die(self) -> None:
+        """At once; its endpoint stays for a while, as that of a lost node."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self.opened.close()
+
+    async def retire(self) -> None:
+        with contextlib.suppress(KubeError):
+            await self._kube.delete(ENDPOINT_SLICES, self.name, namespace=PLACE.namespace)
+
+
+@dataclass
+class Serving:
+    known: Known
+    replicas: list[Replica]
+
+
+@pytest_asyncio.fixture
+async def serving(kube: Kube) -> AsyncIterator[Serving]:
+    await ensure(kube, NAMESPACES, {"metadata": {"name": PLACE.namespace}})
+    await ensure(kube, CUSTOM_RESOURCE_DEFINITIONS, crd(PYTORCH))
+    await until("jobs are served", lambda: kube.list(JOBS, namespace="default"))
+    await ensure(kube, ROLES, {"metadata": {"name": PLACE.name}, "rules": []})
+    ports = {"ports": [{"name": "https", "port": 443}]}
+    await ensure(kube, SERVICES, {"metadata": {"name": PLACE.name}, "spec": ports}, namespace=PLACE.namespace)
+    known = Known()
+    replicas = [Replica(kube, known, f"replica-{n}-{uuid.uuid4().hex[:6]}") for n in range(2)]
+    for one in replicas:
+        await one.publish()
+    try:
+        await until("both groups are available", lambda: available(kube))
+        yield Serving(known, replicas)
+    finally:
+        for one in replicas:
+            await one.die()
+            await one.retire()
+        for group, versions in VERSIONS.items():
+            for version in versions:
+                with contextlib.suppress(KubeError):
+                    await kube.delete(API_SERVICES, f"{version}.{group}")
+
+
+async def ensure(kube: Kube, resource: Resource, body: Object, *, namespace: str | None = None) -> None:
+    with contextlib.suppress(KubeError):
+        await kube.create(resource, body, namespace=namespace)
+
+
+async def available(kube: Kube) -> bool:
+    for group, versions in VERSIONS.items():
+        for version in versions:
+            status = (await kube.get(API_SERVICES, f"{version}.{group}")).get("status") or {}
+            if not any(c["type"] == "Available" and c["status"] == "True" for c in status.get("conditions") or ()):
+                return False
+    return True
+
+
+async def discovered(kube: Kube) -> bool:
+    for group, versions in VERSIONS.items():
+        for version in versions:
+            await kube.request("GET", f"/apis/{group}/{version}")
+    return True
+
+
+async def deleted(kube: Kube, name: str) -> None:
+    """A namespace with something in it goes."""
+    await kube.create(NAMESPACES, {"metadata": {"name": name}})
+    await ensure(kube, SERVICES, {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 1}]}}, namespace=name)
+    await kube.delete(NAMESPACES, name)
+
+    async def gone() -> bool:
+        try:
+            await kube.get(NAMESPACES, name)
+        except KubeError as error:
+            return error.code == 404
+        return False
+
+    await until(f"namespace {name} goes", gone)
+
+
+class Scaled:
+    """A job, its HorizontalPodAutoscaler as the controller makes it, and what there is of its workers."""
+
+    def __init__(self, kube: Kube, known: Known, name: str) -> None:
+        self._kube, self._known, self.key = kube, known, JobKey(PYTORCH.name, "default", name)
+
+    async def make(self, replicas: int, *, is_exact: bool) -> None:
+        template = {"spec": {"containers": [{"name": "pytorch", "image": "x"}]}}
+        elastic = {"minReplicas": 1, "maxReplicas": 40, "scalingPolicy": {"through": "hpa"}}
+        spec = {"elasticPolicy": elastic, "pytorchReplicaSpecs": {"Worker": {"replicas": replicas, "template": template}}}
+        metadata = {"name": self.key.name, "namespace": "default"}
+        made = await self._kube.create(
+            JOBS, {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": spec}, namespace="default"
+        )
+        await self.follow(replicas)
+        (hpa,) = autoscaler(parse(made)[0], snapshot())
+        if not is_exact:
+            hpa["spec"]["behavior"] = {way: {k: v for k, v in r.items() if k != "tolerance"} for way, r in hpa["spec"]["behavior"].items()}
+        hpa["metadata"].pop("ownerReferences", None)
+        await self._kube.create(HORIZONTAL_POD_AUTOSCALERS, hpa, namespace="default")
+
+    async def follow(self, replicas: int) -> None:
+        """Its controller and its workers: as many as are asked for."""
+        selector = f"training.kubeflow.org/job-name={self.key.name}"
+        status = {"replicaStatuses": {"Worker": {"active": replicas, "selector": selector}}}
+        await self._kube.patch(JOBS, self.key.name, {"status": status}, namespace="default", subresource="status")
+
+    async def size(self) -> int:
+        job = await self._kube.get(JOBS, self.key.name, namespace="default")
+        return int(job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"])
+
+    async def reaches(self, size: int, *, wanted: int, replicas: int) -> None:
+        self._known.want(self.key, wanted, replicas=replicas)
+
+        async def is_reached() -> bool:
+            return await self.size() == size
+
+        await until(f"{self.key.name} has {size}", is_reached)
+        await self.follow(size)
+        self._known.want(self.key, wanted, replicas=size)
+
+    async def looks(self) -> Object:
+        """The status after the controller has looked again."""
+        before = (await self.hpa()).get("status")
+
+        async def has_looked() -> bool:
+            return (await self.hpa()).get("status") != before
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(8):
+                await until("a look", has_looked)
+        found: Object = (await self.hpa())["status"]
+        return found
+
+    async def hpa(self) -> Object:
+        return await self._kube.get(HORIZONTAL_POD_AUTOSCALERS, self.key.name, namespace="default")
+
+
+async def test_a_stock_autoscaler_goes_from_10_to_11_and_from_20_to_19(kube: Kube, serving: Serving) -> None:
+    one, two = (Scaled(kube, serving.known, f"{name}-{uuid.uuid4().hex[:6]}") for name in ("up", "down"))
+    await one.make(10, is_exact=True)
+    await two.make(20, is_exact=True)
+    kept = (await one.hpa())["spec"]["behavior"]
+    assert [kept[way]["tolerance"] for way in ("scaleUp", "scaleDown")] == ["0", "0"], "the API server keeps tolerances"
+    await asyncio.gather(one.reaches(11, wanted=11, replicas=10), two.reaches(19, wanted=19, replicas=20))
+    status = (await one.hpa())["status"]
+    assert {c["type"]: c["reason"] for c in status["conditions"]}["ScalingActive"] == "ValidMetricFound"
+
+
+async def test_without_tolerance_a_swallowed_step_is_rounded_or_waits_in_words(kube: Kube, serving: Serving) -> None:
+    one, two = (Scaled(kube, serving.known, f"{name}-{uuid.uuid4().hex[:6]}") for name in ("up", "down"))
+    await one.make(10, is_exact=False)
+    await two.make(20, is_exact=False)
+    serving.known.want(two.key, 19, replicas=20)
+    await one.reaches(12, wanted=11, replicas=10)
+    await two.looks()
+    assert await two.size() == 20
+    path = f"/apis/{EXTERNAL}/v1beta1/namespaces/default/desired_workers"
+    found = await kube.request("GET", path, params={"labelSelector": f"job={two.key.name}"})
+    (item,) = found["items"]
+    assert item["value"] == "20"
+    assert item["metricLabels"]["reason"].endswith("it would go to 17 and come back, so it waits")
+    for scaled in (one, two):
+        await kube.delete(HORIZONTAL_POD_AUTOSCALERS, scaled.key.name, namespace="default")
+
+
+async def test_discovery_answers_before_any_job_is_known_and_a_namespace_goes(kube: Kube, serving: Serving) -> None:
+    assert not serving.known.is_known
+    with pytest.raises(KubeError, match="the jobs have not been seen yet"):
+        await kube.request("GET", f"/apis/{EXTERNAL}/v1beta1/namespaces/default/desired_workers")
+    assert await discovered(kube)
+    await deleted(kube, f"early-{uuid.uuid4().hex[:6]}")
+
+
+async def test_a_replica_is_lost_and_a_namespace_still_goes(kube: Kube, serving: Serving) -> None:
+    serving.known.want(JobKey("PyTorchJob", "default", "x"), 3, replicas=2)
+    await serving.replicas[0].die()
+    await deleted(kube, f"lost-{uuid.uuid4().hex[:6]}")
+    await serving.replicas[0].retire()
+    await until("the other one answers", lambda: discovered(kube))
+    found = await kube.request("GET", f"/apis/{CUSTOM}/v1beta2/namespaces/default/pytorchjobs.kubeflow.org/x/desired_workers")
+    assert found["items"][0]["value"] == "3"
+
+
+async def test_who_may_not_read_values_is_refused_also_where_it_calls_us_itself(kube: Kube, serving: Serving) -> None:
+    serving.known.want(JobKey("PyTorchJob", "default", "x"), 3, replicas=2)
+    port = serving.replicas[1].port
+    path = f"/apis/{EXTERNAL}/v1beta1/namespaces/default/desired_workers"
+    trust = ssl.create_default_context()
+    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+    account: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": f"reader-{uuid.uuid4().hex[:6]}"}}
+    accounts = Resource("", "v1", "serviceaccounts", kind="ServiceAccount")
+    await kube.create(accounts, account, namespace="default")
+    name = account["metadata"]["name"]
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    token = (await kube.create(accounts, request, namespace="default", name=name, subresource="token"))["status"]["token"]
+    cases: tuple[tuple[dict[str, str], int], ...] = (
+        ({}, 403),
+        ({"X-Remote-User": "admin", "X-Remote-Group": "system:masters"}, 403),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": f"Bearer {token}"}, 403),
+    )
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
+        for headers, status in cases:
+            async with session.get(f"https://{machine_address()}:{port}{path}", headers=headers) as answer:
+                assert answer.status == status, (headers, await answer.text())
+        rule = {"apiGroups": [EXTERNAL], "resources": ["desired_workers"], "verbs": ["list"]}
+        access = {"metadata": {"name": name}}
+        await kube.create(ROLES, access | {"rules": [rule]})
+        bindings = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", kind="RoleBinding")
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+        await kube.create(bindings, access | {"roleRef": reference, "subjects": [subject]}, namespace="default")
+
+        async def may_read() -> bool:
+            headers = {"Authorization": f"Bearer {token}"}
+            async with session.get(f"https://{machine_address()}:{port}{path}", headers=headers) as answer:
+                return answer.status == 200
+
+        await until("the right counts", may_read)
+
+
+async def test_a_group_that_another_adapter_has_is_left_to_it(kube: Kube, serving: Serving) -> None:
+    name = f"v1beta1.{EXTERNAL}"
+    spec = (await kube.get(API_SERVICES, name))["spec"]
+    await kube.patch(API_SERVICES, name, {"spec": {"service": {"name": "adapter", "namespace": "monitoring"}}})
+    registration = Registration(kube, PLACE, owner=PLACE.name)
+    await registration.trust(b"other")
+    assert registration.others == {name: "monitoring/adapter"}
+    there = (await kube.get(API_SERVICES, name))["spec"]
+    assert (there["service"]["name"], there["caBundle"]) == ("adapter", spec["caBundle"])
+
+
+async def test_what_is_registered_goes_with_the_installation_and_a_namespace_still_goes(kube: Kube, serving: Serving) -> None:
+    for one in serving.replicas:
+        await one.die()
+    await kube.delete(ROLES, PLACE.name)
+
+    async def gone() -> bool:
+        found = {item["metadata"]["name"] for item in (await kube.list(API_SERVICES)).items}
+        return not any(f"{version}.{group}" in found for group, versions in VERSIONS.items() for version in versions)
+
+    await until("the API services are gone", gone)
+    await deleted(kube, f"after-{uuid.uuid4().hex[:6]}")

@@ -1,0 +1,151 @@
+"""What the metrics APIs answer from jobs' figures, whom they believe, and what they ask before they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from multidict import CIMultiDict
+
+from autoscale.figures import JobFigures, JobKey
+from autoscale.serving.access import Question, attributes
+from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS, Reply, document, parsed, values
+from autoscale.serving.applied import applied
+from autoscale.serving.identity import Caller, Headers, told
+from autoscale.serving.tolerated import Answer
+from autoscale.serving.values import NAMES
+
+NOW = 1_800_000_000.0
+ONE = JobFigures(key=JobKey("PyTorchJob", "ns", "one"), uid="1", replicas=2, working=2, wanted=3, throughput=12.5)
+TWO = replace(ONE, key=JobKey("JAXJob", "ns", "two"), wanted=None, throughput=None)
+
+
+@dataclass
+class Known:
+    """Figures as a test has them."""
+
+    all: Sequence[JobFigures] = (ONE, TWO)
+    is_known: bool = True
+
+    def of(self, key: JobKey) -> JobFigures | None:
+        return next((job for job in self.all if job.key == key), None)
+
+    def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:
+        return [job for job in self.all if namespace in (None, job.key.namespace)]
+
+
+def ask(path: str, known: Known | None = None, **query: str) -> Reply:
+    asked = parsed(path)
+    assert asked is not None
+    return values(asked, query, known or Known(), lambda job: Answer(job.wanted or 0, "why"), now=NOW)
+
+
+def test_every_group_version_is_discovered_before_any_job_is_known() -> None:
+    for group, versions in VERSIONS.items():
+        for version in versions:
+            found = document(f"/apis/{group}/{version}")
+            assert found is not None
+            assert found.body["groupVersion"] == f"{group}/{version}"
+            assert all(entry["verbs"] == ["get"] for entry in found.body["resources"])
+        listed = document(f"/apis/{group}")
+        assert listed is not None
+        assert listed.body["preferredVersion"]["version"] == versions[0]
+    assert document("/apis/apps/v1") is None
+
+
+def test_values_that_are_not_known_yet_are_a_temporary_failure() -> None:
+    found = ask(f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/desired_workers", Known(is_known=False))
+    assert (found.status, found.body["reason"]) == (503, "ServiceUnavailable")
+
+
+def test_an_external_metric_is_of_the_jobs_that_its_selector_chooses() -> None:
+    path = f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/desired_workers"
+    item = {"metricName": "desired_workers", "timestamp": "2027-01-15T08:00:00Z", "value": "3"}
+    labels = {"kind": "PyTorchJob", "job": "one", "reason": "why"}
+    for selector in ("job=one", "job in (one,two),kind!=JAXJob", "", "!nothing"):
+        assert ask(path, labelSelector=selector).body["items"] == [item | {"metricLabels": labels}], selector
+    assert ask(path, labelSelector="job=two").body["items"] == [], "nothing is wanted for it yet"
+    assert ask(path, labelSelector="job=").body["items"] == []
+    refused = ask(path, labelSelector="job in one")
+    assert (refused.status, refused.body["message"].partition(":")[0]) == (400, "labelSelector")
+
+
+@pytest.mark.parametrize("version", VERSIONS[CUSTOM])
+def test_a_custom_metric_is_of_one_job(version: str) -> None:
+    found = ask(f"/apis/{CUSTOM}/{version}/namespaces/ns/pytorchjobs.kubeflow.org/one/throughput")
+    (item,) = found.body["items"]
+    described = {"kind": "PyTorchJob", "namespace": "ns", "name": "one", "apiVersion": "kubeflow.org/v1"}
+    assert (item["describedObject"], item["value"]) == (described, "12500m")
+    assert item.get("metricName", item.get("metric", {}).get("name")) == "throughput"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pytorchjobs.kubeflow.org/none/throughput", "is no job with a scalingPolicy"),
+        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/jaxjobs.kubeflow.org/two/throughput", "throughput of JAXJob ns/two is not known yet"),
+        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pods/one/throughput", "there are no metrics of pods"),
+        (f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/loss", "there is no metric loss"),
+    ],
+)
+def test_what_is_not_there_is_said_in_words(path: str, words: str) -> None:
+    found = ask(path)
+    assert found.status == 404
+    assert words in found.body["message"]
+
+
+def test_every_metric_has_a_value_or_none_for_any_figures() -> None:
+    odd = replace(ONE, throughput=float("nan"), efficiency=float("inf"), goodput=0.25, left_s=1e300)
+    for name in NAMES:
+        found = ask(f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pytorchjobs.kubeflow.org/*/{name}", Known([odd]))
+        assert found.status == 200
+        assert all("nan" not in item["value"] and "inf" not in item["value"] for item in found.body["items"])
+
+
+HEADERS = Headers("ca", ("front",), ("X-Remote-User",), ("X-Remote-Group",), ("X-Remote-Uid",), ("X-Remote-Extra-",))
+
+
+def test_headers_are_believed_from_the_allowed_certificate_only() -> None:
+    given = CIMultiDict([("X-Remote-User", "ann"), ("X-Remote-Group", "a"), ("X-Remote-Group", "b"), ("X-Remote-Extra-Scopes%2fX", "s")])
+    assert told(HEADERS, given, frozenset({"front"})) == Caller("ann", ("a", "b"), "", (("scopes/x", ("s",)),))
+    assert told(HEADERS, given, frozenset({"other"})) is None
+    assert told(replace(HEADERS, allowed=()), given, frozenset({"any"})) is not None
+    assert told(HEADERS, CIMultiDict(), frozenset({"front"})) is None, "a certificate without a user is nobody"
+
+
+def test_the_api_server_is_asked_about_the_very_request() -> None:
+    caller = Caller("ann")
+    path = f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pytorchjobs.kubeflow.org/one/goodput"
+    assert attributes(Question(caller, path, parsed(path)))["resourceAttributes"] == {
+        "group": CUSTOM,
+        "version": "v1beta1",
+        "namespace": "ns",
+        "verb": "get",
+        "resource": "pytorchjobs.kubeflow.org",
+        "name": "one",
+        "subresource": "goodput",
+    }
+    path = f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/goodput"
+    assert attributes(Question(caller, path, parsed(path)))["resourceAttributes"]["verb"] == "list"
+    assert attributes(Question(caller, "/apis", None)) == {"nonResourceAttributes": {"path": "/apis", "verb": "get"}}
+
+
+def hpa(**behavior: object) -> dict[str, object]:
+    metric = {
+        "type": "External",
+        "external": {"metric": {"name": "desired_workers"}, "target": {"type": "AverageValue", "averageValue": "1"}},
+    }
+    target = {"kind": "PyTorchJob", "name": "one", "apiVersion": "kubeflow.org/v1"}
+    return {"spec": {"minReplicas": 2, "maxReplicas": 8, "scaleTargetRef": target, "metrics": [metric], "behavior": behavior}}
+
+
+def test_a_tolerance_counts_once_the_api_server_shows_it_for_both_directions() -> None:
+    for up, down, is_exact in (("0", "0", True), ("0", None, False), (None, None, False), ("100m", "0", False), ("0.0", "0", True)):
+        rules = {way: {"tolerance": value} for way, value in (("scaleUp", up), ("scaleDown", down)) if value is not None}
+        found = applied(hpa(**rules))
+        assert found is not None
+        assert (found.least, found.most, found.is_exact) == (2, 8, is_exact)
+    other = hpa()
+    other["spec"]["metrics"] = [{"type": "Resource", "resource": {"name": "cpu"}}]  # type: ignore[index]
+    assert applied(other) is None
