@@ -29,7 +29,7 @@ async def asking(work: Awaitable[T], *, can_leave: bool, say: Callable[[str], No
     task = asyncio.ensure_future(work)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return await task
-    with _interruptions() as interrupted:
+    with _interruptions() as (interrupted, terminated):
         while True:
             event = asyncio.ensure_future(interrupted.wait())
             try:
@@ -39,7 +39,7 @@ async def asking(work: Awaitable[T], *, can_leave: bool, say: Callable[[str], No
             if task.done():
                 return task.result()
             interrupted.clear()
-            match await _asked(interrupted, can_leave=can_leave, say=say):
+            match Answer.DELETE if terminated.is_set() else await _asked(interrupted, can_leave=can_leave, say=say):
                 case Answer.GO_ON:
                     say("going on")
                     continue
@@ -80,10 +80,20 @@ async def _asked(interrupted: asyncio.Event, *, can_leave: bool, say: Callable[[
 
 
 @contextmanager
-def _interruptions() -> Iterator[asyncio.Event]:
-    loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
+def _interruptions() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
+    """Set by SIGINT; both set by SIGTERM, after which nobody is there to be asked."""
+    loop, interrupted, terminated = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def terminate() -> None:
+        terminated.set()
+        interrupted.set()
+
+    former = signal.getsignal(signal.SIGTERM)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
+    loop.add_signal_handler(signal.SIGTERM, terminate)
     try:
-        yield interrupted
+        yield interrupted, terminated
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, former)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import subprocess
@@ -139,7 +140,7 @@ async def test_who_manages_a_job_and_its_queue_stay_what_they_were(kube: Kube, s
     await kube.request("PATCH", f"{path}/kept", body={"spec": {"runPolicy": {"suspend": True}}}, content_type=merge)
 
 
-async def test_the_whole_status_is_kept(kube: Kube, served: str):
+async def test_the_whole_status_is_kept_and_shown_in_columns(kube: Kube, served: str, kubeconfig: Path):
     path = collection(KINDS["JAXJob"], served)
     await kube.request("POST", path, params=STRICT, body=placed(job("jax", {"metadata": {"name": "told"}}), served))
     now = "2026-01-31T12:00:00Z"
@@ -161,6 +162,9 @@ async def test_the_whole_status_is_kept(kube: Kube, served: str):
             "worldSize": 2,
             "leaving": [{"member": "told-worker-1", "cause": "plan", "by": now}],
             "restarts": {"user": 1},
+            "lastRescale": {"id": "3-a", "cause": "plan", "at": now, "fromSize": 1, "toSize": 2},
+            "ranks": "1,0",
+            "waitsFor": "1 of 3 workers: told-worker-2 has no node",
         },
     }
     stored = await kube.request(
@@ -169,3 +173,11 @@ async def test_the_whole_status_is_kept(kube: Kube, served: str):
     assert stored["status"] == status
     scale = await kube.request("GET", f"{path}/told/scale")
     assert scale["status"] == {"replicas": 2, "selector": "a=b"}
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl")
+    command = ["kubectl", f"--kubeconfig={kubeconfig}", "get", "jaxjobs", "told", "-n", served]
+    headers, cells = (await asyncio.to_thread(subprocess.check_output, command, text=True)).splitlines()
+    assert headers.split() == ["NAME", "STATE", "AGE", "WORKERS", "WANTED", "WORLD", "RESTARTS", "RESCALED", "WAITS", "FOR"]
+    shown = cells.split()
+    assert (shown[:2], shown[3], shown[5:7]) == (["told", "Created"], "2", ["2", '{"user":1}'])
+    assert cells.endswith("1 of 3 workers: told-worker-2 has no node")

@@ -41,6 +41,7 @@ class Api:
         self.logs: dict[str, str] = {}
         self.asked: list[tuple[str, str, Any]] = []
         self.has_kinds = kinds
+        self.status_of_new: Object = {}
         self.refuses: tuple[int, str] | None = None
 
     def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
@@ -54,6 +55,10 @@ class Api:
         if split.path in ("/version", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"):
             return 200, {"gitVersion": "v1.36.0", "status": {"allowed": True}}
         known = self.objects.get(split.path.removesuffix("/scale").removesuffix("/eviction"))
+        if method == "GET" and "watch=true" in split.query:
+            return 200, ""  # nothing changes
+        if method == "POST" and not split.path.endswith("/eviction"):
+            return self._create(split.path, body)
         if method == "GET":
             return (200, known) if known is not None else self._list(split.path, parse_qs(split.query))
         if known is None:
@@ -65,6 +70,18 @@ class Api:
         else:
             merge(known, body)
         return 200, known
+
+    def _create(self, path: str, body: Any) -> tuple[int, Any]:
+        where = path.split("/namespaces/")
+        if len(where) == 2 and f"/api/v1/namespaces/{where[1].split('/')[0]}" not in self.objects:
+            name = where[1].split("/")[0]
+            code, refusal = status(404, f'namespaces "{name}" not found')
+            return code, refusal | {"details": {"name": name, "kind": "namespaces"}}
+        body["metadata"] |= {"uid": f"uid-{body['metadata']['name']}"} | ({"namespace": where[1].split("/")[0]} if len(where) == 2 else {})
+        body.setdefault("kind", "Namespace")
+        body["status"] = self.status_of_new
+        self.objects[path_of(body)] = body
+        return 201, body
 
     def _list(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
         plural = path.rpartition("/")[2]

@@ -163,6 +163,14 @@ async def test_on_a_terminal_ctrl_c_asks(monkeypatch: pytest.MonkeyPatch) -> Non
     assert await interrupted(monkeypatch, "l\n", can_leave=False) == "went on", "its cluster ends with it"
 
 
+@pytest.mark.usefixtures("terminal")
+async def test_a_termination_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Typed())
+    asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
+    with pytest.raises(asyncio.CancelledError):
+        await asking(asyncio.sleep(20), can_leave=True, say=lambda words: None)
+
+
 async def test_elsewhere_nothing_is_asked() -> None:
     assert not sys.stdin.isatty()
     assert await asking(asyncio.sleep(0, "done"), can_leave=True, say=lambda words: None) == "done"
