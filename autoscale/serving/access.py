@@ -14,22 +14,18 @@ from elastic.kube.resources import SUBJECT_ACCESS_REVIEWS
 Object = dict[str, Any]
 KEPT_S, MOST_KEPT = 10.0, 5000
 MASTERS = "system:masters"
-"""May everything, as at every API server: so discovery does not depend on an answer from there."""
+"""May everything, as at every API server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     caller: Caller
-    path: str
-    asked: Asked | None
-    """None: the path is no resource."""
+    asked: Asked
 
 
 def attributes(question: Question) -> Object:
     """In the form of a SubjectAccessReview. An external metric is a resource of its name, which a GET of all its values lists."""
     asked = question.asked
-    if asked is None:
-        return {"nonResourceAttributes": {"path": question.path, "verb": "get"}}
     common = {"group": asked.group, "version": asked.version, "namespace": asked.namespace}
     if not asked.resource:
         return {"resourceAttributes": common | {"verb": "list", "resource": asked.metric}}

@@ -22,6 +22,8 @@ from elastic.local.apiserver.store import Change, Stale, Store, Unwritable
 from elastic.local.dialled import bounded
 
 AGGREGATOR = User("system:kube-aggregator", ("system:masters",))
+LISTER = User("system:kube-aggregator")
+"""A real API server asks as the former whether a server answers, and as the latter what it serves."""
 LOOK_EVERY_S, FIRST_RETRY_S = 30.0, 0.5
 WAIT = aiohttp.ClientTimeout(total=5)
 MOST_DOCUMENT = 4 << 20
@@ -108,15 +110,25 @@ class Availability:
 
     async def _asked(self, remote: Remote) -> Json:
         url = f"https://{remote.host}:{remote.port}{remote.path}"
-        headers = [("Accept", "application/json"), *about(AGGREGATOR)]
         try:
-            async with self._asking.request(remote, "GET", remote.path, headers=headers, timeout=WAIT) as answer:
+            async with self._request(remote, AGGREGATOR) as answer:
                 if not 200 <= answer.status < 300:
                     raise ValueError(f"bad status from {url}: {answer.status}")
-                remote.resources = _listed(await bounded(answer, most=MOST_DOCUMENT)) if answer.status == 200 else None
         except MISSED as error:
             return _condition("False", "FailedDiscoveryCheck", f"failing or missing response from {url}: {why_missed(error)}")
+        remote.resources = await self._resources(remote)
         return _condition("True", "Passed", "all checks passed")
+
+    async def _resources(self, remote: Remote) -> list[Json] | None:
+        """None where it does not say, which only discovery shows."""
+        with contextlib.suppress(*MISSED):
+            async with self._request(remote, LISTER) as answer:
+                return _listed(await bounded(answer, most=MOST_DOCUMENT)) if answer.status == 200 else None
+        return None
+
+    def _request(self, remote: Remote, user: User) -> aiohttp.client._RequestContextManager:
+        headers = [("Accept", "application/json"), *about(user)]
+        return self._asking.request(remote, "GET", remote.path, headers=headers, timeout=WAIT)
 
     def _write(self, remote: Remote, condition: Json) -> None:
         entry = self._store.get(STORAGE, "", remote.name)
@@ -140,7 +152,7 @@ def _condition(status: str, reason: str, message: str) -> Json:
 
 
 def _listed(body: bytes) -> list[Json] | None:
-    """The resources of an APIResourceList; None where it is none, which only discovery shows."""
+    """The resources of an APIResourceList; None where it is none."""
     try:
         read: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
