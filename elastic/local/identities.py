@@ -45,6 +45,7 @@ SCHEDULER = Role(
     (
         rule("", "nodes", *READ),
         rule("", "pods", *READ, "delete"),
+        rule("policy", "poddisruptionbudgets", *READ),
         rule("", "pods/binding", "create"),
         rule("", "pods/status", "patch"),
         EVENTS,

@@ -38,6 +38,33 @@ def test_the_node_with_the_least_important_victims_is_chosen():
     assert preempt(asking("new", cpu="4", priority=10), nodes).node == "b"
 
 
+def guarded(pod, allowed):
+    pod["metadata"]["labels"] = {"job": "train"}
+    pod["metadata"]["namespace"] = "team"
+    budget = {"metadata": {"namespace": "team"}, "spec": {"selector": {"matchLabels": {"job": "train"}}}}
+    return pod, budget | {"status": {"disruptionsAllowed": allowed}}
+
+
+def test_a_pod_that_a_disruption_budget_guards_leaves_only_where_nothing_else_helps():
+    """Inference displaces training: workers above minReplicas go, and the last ones where that is the only way."""
+    first, budget = guarded(asking("first", cpu="2"), 1)
+    second, _ = guarded(asking("second", cpu="2"), 1)
+    other = asking("other", cpu="2", priority=5)
+    subject = asking("new", cpu="2", priority=10)
+    one = [candidate(node(), [first, other])]
+    assert names(preempt(subject, one, [budget | {"status": {"disruptionsAllowed": 0}}])) == ["other"]
+    assert names(preempt(subject, one, [budget])) == ["first"], "the budget has room, and it is less important"
+    both = [candidate(node(), [first, second])]
+    assert len(names(preempt(subject, both, [budget]))) == 1
+    assert names(preempt(asking("new", cpu="4", priority=10), both, [budget | {"status": {}}])) == ["first", "second"]
+
+
+def test_a_node_where_no_budget_is_hurt_comes_first():
+    worker, budget = guarded(asking("worker", cpu="4"), 0)
+    nodes = [candidate(node("a"), [worker]), candidate(node("b"), [asking("batch", cpu="4", priority=5)])]
+    assert preempt(asking("new", cpu="4", priority=10), nodes, [budget]).node == "b"
+
+
 def test_while_victims_leave_nobody_else_is_asked():
     leaving = asking("low", cpu="4")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"

@@ -98,5 +98,6 @@ def events(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[Jo
         if (entry.signal, entry.node, entry.noticed_at) not in before and entry.noticed_at is not None:
             by = f" by {entry.by:%H:%M:%S} UTC" if entry.by is not None else ""
             where = f" on node {entry.node}" if entry.node else ""
-            words = f"{job.kind.name} {job.metadata.name}: signal {entry.signal}{where} concerns {entry.workers} workers{by}."
+            workers = "1 worker" if entry.workers == 1 else f"{entry.workers} workers"
+            words = f"{job.kind.name} {job.metadata.name}: signal {entry.signal}{where} concerns {workers}{by}."
             yield normal("DisruptionAnnounced", words, about=f"{entry.signal}/{entry.node}/{entry.noticed_at:%H%M%S}")

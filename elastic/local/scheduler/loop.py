@@ -10,7 +10,7 @@ from elastic.kube.cache import Cache
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.placement import Candidate, Placement, candidate, place
-from elastic.kube.resources import NODES, PODS
+from elastic.kube.resources import NODES, POD_DISRUPTION_BUDGETS, PODS
 from elastic.local.agent.environment import Object
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.status import timestamp
@@ -93,7 +93,8 @@ class Scheduler:
 
     async def _displace(self, pod: Object, nodes: list[Candidate]) -> None:
         """The victims have their grace; the pod that displaces them takes the node when they have gone."""
-        chosen = preempt(pod, nodes)
+        budgets = (await self._kube.list(POD_DISRUPTION_BUDGETS)).items
+        chosen = preempt(pod, nodes, budgets)
         if chosen is None:
             return
         await self._patch_status(pod, {"nominatedNodeName": chosen.node})

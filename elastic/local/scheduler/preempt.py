@@ -1,4 +1,6 @@
-"""Chooses whom a more important pod may displace: on which node, and which pods, as few and as unimportant as will do. Pure."""
+"""Chooses whom a more important pod may displace: on which node, and which pods, as few and as unimportant as will do; against a disruption
+budget only where nothing else helps. Pure.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from elastic.kube.placement import Candidate, fits_but_for_room, requests, room
+from elastic.local.selectors import matches
 
 Object = dict[str, Any]
 
@@ -22,17 +25,18 @@ def priority(pod: Object) -> int:
     return int(pod["spec"].get("priority") or 0)
 
 
-def preempt(pod: Object, nodes: Sequence[Candidate]) -> Preemption | None:
+def preempt(pod: Object, nodes: Sequence[Candidate], budgets: Sequence[Object] = ()) -> Preemption | None:
     if pod["spec"].get("preemptionPolicy") == "Never":
         return None
     options = []
     for node in nodes:
-        victims = _victims(pod, node)
+        victims = _victims(pod, node, budgets)
         if victims is not None:
-            options.append((max(map(priority, victims), default=0), len(victims), node.name, victims))
+            against = len(_against(victims, budgets))
+            options.append((against, max(map(priority, victims), default=0), len(victims), node.name, victims))
     if not options:
         return None
-    _, _, name, victims = min(options, key=lambda option: option[:3])
+    *_, name, victims = min(options, key=lambda option: option[:4])
     return Preemption(name, tuple(victims))
 
 
@@ -45,16 +49,41 @@ def waits_for_victims(pod: Object, nodes: Iterable[Candidate]) -> bool:
     )
 
 
-def _victims(pod: Object, node: Candidate) -> list[Object] | None:
-    """All less important pods leave in thought; then as many as possible, the most important first, are let back in."""
+def _against(victims: Iterable[Object], budgets: Sequence[Object]) -> set[str]:
+    """The uids of those that some budget has no room for, the most important first."""
+    left = {id(budget): int((budget.get("status") or {}).get("disruptionsAllowed") or 0) for budget in budgets}
+    found = set()
+    for victim in sorted(victims, key=_last_to_go):
+        mine = [budget for budget in budgets if _guards(budget, victim)]
+        if any(left[id(budget)] <= 0 for budget in mine):
+            found.add(victim["metadata"]["uid"])
+        for budget in mine:
+            left[id(budget)] -= 1
+    return found
+
+
+def _guards(budget: Object, pod: Object) -> bool:
+    metadata = pod["metadata"]
+    same = budget["metadata"].get("namespace") == metadata.get("namespace")
+    return same and matches(budget["spec"].get("selector"), metadata.get("labels") or {})
+
+
+def _last_to_go(pod: Object) -> tuple[int, str]:
+    """Among equals the one that has run longest stays."""
+    return -priority(pod), pod["metadata"].get("creationTimestamp", "")
+
+
+def _victims(pod: Object, node: Candidate, budgets: Sequence[Object]) -> list[Object] | None:
+    """All less important pods leave in thought; then as many as possible are let back in: those that a budget guards, then the most
+    important."""
     if not fits_but_for_room(pod, node):
         return None
     lesser = [other for other in node.pods if priority(other) < priority(pod)]
     gone = {other["metadata"]["uid"] for other in lesser}
     if not lesser or not _fits(pod, node, gone):
         return None
-    # Among equals the one that has run longest stays.
-    for other in sorted(lesser, key=lambda other: (-priority(other), other["metadata"].get("creationTimestamp", ""))):
+    guarded = _against(lesser, budgets)
+    for other in sorted(lesser, key=lambda other: (other["metadata"]["uid"] not in guarded, *_last_to_go(other))):
         uid = other["metadata"]["uid"]
         if _fits(pod, node, gone - {uid}):
             gone.discard(uid)
