@@ -26,6 +26,9 @@ class PodSeen:
     key: tuple[str, str]
     node: str
     shape: Shape
+    uid: str = ""
+    address: str = ""
+    is_running: bool = False
     priority: int = 0
     job: JobKey | None = None
     """The job with a scaling policy of which it is a worker, perhaps."""

@@ -6,7 +6,7 @@ from autoscale.deciding.cluster import Shape
 from autoscale.deciding.signals import Bounds, Decision, Memory
 from autoscale.deciding.training import Training
 from autoscale.figures import JobFigures, JobKey
-from elastic.api.scaling import Record, ScalingPolicy
+from elastic.api.scaling import ProgressSource, Record, ScalingPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,9 @@ class JobSeen:
     """Neither over, nor suspended, nor being deleted."""
     owners: tuple[Owner, ...] = ()
     record: Record | None = None
+    progress: ProgressSource | None = None
+    container: str | None = None
+    """The one that trains."""
     refused: str = ""
     """Why the API server makes no more of its pods."""
 
@@ -42,6 +45,8 @@ class JobState:
 
     seen: JobSeen
     training: Training = field(default_factory=Training)
+    trouble: str = ""
+    """Why no progress is heard of, where a source was named."""
     memory: Memory = field(default_factory=Memory)
 
 

@@ -77,6 +77,7 @@ def signals(state: JobState, curve: Curve, *, room: int | None, monotonic: float
         memory=state.memory,
         working=training.size,
         reports=training.reports(monotonic),
+        trouble=state.trouble,
         rescale_s=training.rescale_s,
         room=room,
         refused=seen.refused,

@@ -84,6 +84,8 @@ class Signals:
     """Workers that train together now."""
     reports: bool = False
     """Training has reported progress of late."""
+    trouble: str = ""
+    """Why none is heard of, where the job names a source of progress."""
     rescale_s: float | None = None
     """What the last changes of the number of workers cost, in seconds without training."""
     room: int | None = None

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec.structs import replace as replace_progress
+
 from autoscale.deciding.curve import with_rate
 from autoscale.deciding.jobs import JobSeen, JobState, Outcome
 from autoscale.deciding.remembering import memory_of, record_of, with_hand
 from autoscale.deciding.signals import Memory
-from autoscale.deciding.training import Training, heard
+from autoscale.deciding.training import SAMPLES, Training, heard
 from autoscale.figures import JobFigures, JobKey
 from elastic.api.scaling import MANAGER, PolicyName, Record
 from elastic.api.words import Through
@@ -62,7 +64,24 @@ class Book:
         if sizes is not entry.memory.sizes:
             entry.memory = replace(entry.memory, sizes=sizes)
 
-    def states(self, jobs: Iterable[JobSeen], *, now: float) -> list[JobState]:
+    def read(self, seen: JobSeen, *, step: int, samples: float | None, working: int, monotonic: float) -> None:
+        """A source of progress outside of the stream said this; where the stream knows the job's world, it is of that world."""
+        known = self._training.get(seen.uid, Training()).progress
+        if known is None or not known.phase:
+            world = replace_progress(known or Progress(job=seen.uid), generation=working, size=working, phase="running")
+        else:
+            world = known
+        values = {} if samples is None else {SAMPLES: samples}
+        highest = max(step, world.highest or 0)
+        new = replace_progress(world, step=step, age_s=0.0, highest=highest, values=values)
+        self.heard(new, seen=seen, monotonic=monotonic)
+
+    def rank_zero(self, seen: JobSeen) -> str:
+        """The pod that has rank 0, where the rendezvous server knows it."""
+        known = self._training.get(seen.uid, Training()).progress
+        return known.rank_zero if known is not None else ""
+
+    def states(self, jobs: Iterable[JobSeen], *, now: float, trouble: Callable[[JobKey], str] = lambda _: "") -> list[JobState]:
         """The jobs as they are now, each with its memory; a job that is not there any more is forgotten."""
         states, there = [], set()
         for seen in jobs:
@@ -76,7 +95,9 @@ class Book:
             entry.was_ours = entry.was_ours or is_ours
             is_other = bool(seen.owners) and not is_ours and (entry.was_ours or any(owner.is_scale for owner in seen.owners))
             entry.memory = with_hand(entry.memory, seen, is_other=is_other, now=now)
-            states.append(JobState(seen=seen, training=self._training.get(seen.uid, Training()), memory=entry.memory))
+            states.append(
+                JobState(seen=seen, training=self._training.get(seen.uid, Training()), memory=entry.memory, trouble=trouble(seen.key))
+            )
         for uid in [uid for uid in self._entries if uid not in there]:
             del self._entries[uid]
         for key in [key for key, uid in self._by_key.items() if uid not in there]:

@@ -45,7 +45,7 @@ class Process:
         setting = Setting(grows=options.cluster_grows or not self._observer.sees_nodes)
         scaler = Scaler(kube, self._election.left_s if self._election is not None else None)
         self._api = _metrics_api(kube, options, self.figures)
-        self._rounds = Rounds(self._observer, scaler, self.figures, self._metrics, setting=setting, leads=self._leads)
+        self._rounds = Rounds(kube, self._observer, scaler, self.figures, self._metrics, setting=setting, leads=self._leads)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until stopped; raises when a part ends by itself, because all parts are needed."""

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Never
 
 import aiohttp
 
 from autoscale.acting.scaler import Changed, Scaler
+from autoscale.deciding.cluster import PodSeen
 from autoscale.deciding.jobs import JobSeen, Outcome
 from autoscale.deciding.remembering import is_news
 from autoscale.deciding.round import Setting, decide_all
@@ -16,7 +18,9 @@ from autoscale.figures import JobKey
 from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics
 from autoscale.watching.observer import Observer
+from autoscale.watching.sources import Report, Sources
 from elastic.api.words import Through
+from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.membership.client import RendezvousClient
 from elastic.runtime.fence import Lapsed
@@ -31,7 +35,15 @@ WRITERS = 8
 
 class Rounds:
     def __init__(
-        self, observer: Observer, scaler: Scaler, book: Book, metrics: Metrics, *, setting: Setting, leads: Callable[[], bool]
+        self,
+        kube: Kube,
+        observer: Observer,
+        scaler: Scaler,
+        book: Book,
+        metrics: Metrics,
+        *,
+        setting: Setting,
+        leads: Callable[[], bool],
     ) -> None:
         self._observer = observer
         self._scaler = scaler
@@ -41,6 +53,9 @@ class Rounds:
         self._leads = leads
         self._queue: WorkQueue[JobKey] = WorkQueue(clock=time.monotonic)
         self._changed = asyncio.Event()
+        self._sources = Sources(kube, self._read)
+        self._working: dict[JobKey, int] = {}
+        """Running workers of the jobs whose progress is read."""
 
     def changed(self) -> None:
         self._changed.set()
@@ -53,6 +68,12 @@ class Rounds:
     async def decide(self) -> None:
         """Rounds until cancelled. Every replica keeps its figures up to date; only the one that leads acts on them."""
         await self._observer.wait_synced()
+        try:
+            await self._decide_again_and_again()
+        finally:
+            await self._sources.close()
+
+    async def _decide_again_and_again(self) -> Never:
         while True:
             self._changed.clear()
             began = time.process_time()
@@ -75,12 +96,13 @@ class Rounds:
         if not self._leads():
             for seen in jobs:
                 self._book.follow(seen)
-        states = self._book.states(jobs, now=now)
+        states = self._book.states(jobs, now=now, trouble=self._sources.trouble)
         if not states:
+            self._sources.look(())
             return
-        outcomes = decide_all(
-            states, self._observer.nodes(), self._observer.pods(), setting=self._setting, now=now, monotonic=time.monotonic()
-        )
+        pods = self._observer.pods()
+        self._sources.look(self._readable(jobs, pods) if self._leads() else ())
+        outcomes = decide_all(states, self._observer.nodes(), pods, setting=self._setting, now=now, monotonic=time.monotonic())
         for state in states:
             outcome = outcomes.get(state.seen.key)
             if outcome is None:
@@ -89,6 +111,24 @@ class Rounds:
             self._book.decided(state.seen, outcome)
             if self._leads() and self._is_work(state.seen, outcome, now):
                 self._queue.add(state.seen.key)
+
+    def _readable(self, jobs: Iterable[JobSeen], pods: Iterable[PodSeen]) -> list[tuple[JobSeen, PodSeen]]:
+        """The jobs that name a source of progress, each with the pod of rank 0: without our rendezvous that is its first worker."""
+        wanted = {seen.key: seen for seen in jobs if seen.progress is not None and seen.is_active}
+        first: dict[JobKey, PodSeen] = {}
+        self._working.clear()
+        for pod in pods:
+            if pod.job is None or pod.job not in wanted or not (pod.is_worker and pod.is_running) or pod.is_leaving:
+                continue
+            self._working[pod.job] = self._working.get(pod.job, 0) + 1
+            known, zero = first.get(pod.job), self._book.rank_zero(wanted[pod.job])
+            if known is None or pod.key[1] == zero or (known.key[1] != zero and pod.index < known.index):
+                first[pod.job] = pod
+        return [(wanted[key], pod) for key, pod in first.items()]
+
+    def _read(self, seen: JobSeen, report: Report) -> None:
+        working = self._working.get(seen.key, 0)
+        self._book.read(seen, step=report.step, samples=report.samples, working=working, monotonic=time.monotonic())
 
     def _is_work(self, seen: JobSeen, outcome: Outcome, now: float) -> bool:
         return self._scales(seen, outcome) or is_news(self._book.record_of(seen, outcome, now), self._book.record(seen))

@@ -17,6 +17,7 @@ from elastic.api.job import Job
 from elastic.api.kinds import KINDS, WORKER
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.scaling import ANNOTATION, PolicyName, from_text
+from elastic.api.template import default_container
 from elastic.api.words import ConditionType
 from elastic.kube.placement import candidate, requests
 from elastic.kube.resources import Object
@@ -67,6 +68,8 @@ def job_seen(raw: Object) -> JobSeen | None:
         is_active=_is_active(job),
         owners=owners_of(raw, (job.kind.replica_key, WORKER, "replicas")),
         record=from_text(metadata.annotations.get(ANNOTATION)),
+        progress=job.elastic.progress,
+        container=default_container(worker.template, job.kind).get("name"),
         refused=refusals[0][:120] if refusals else "",
     )
 
@@ -108,6 +111,9 @@ def pod_seen(raw: Object) -> PodSeen | None:
         is_worker=labels.get(REPLICA_TYPE) == WORKER.lower(),
         unschedulable_since=_unschedulable_since(status.get("conditions") or ()),
         is_leaving="deletionTimestamp" in metadata,
+        uid=str(metadata.get("uid", "")),
+        address=str(status.get("podIP") or ""),
+        is_running=status.get("phase") == "Running",
     )
 
 

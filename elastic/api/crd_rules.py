@@ -45,7 +45,7 @@ def elastic_rules() -> list[Rule]:
 
 
 def _scaling_rules() -> list[Rule]:
-    """What each scaling policy needs."""
+    """What each scaling policy needs, and the source of progress."""
     policy = "self.scalingPolicy.policy"
 
     def unless(name: str, holds: str, message: str) -> Rule:
@@ -61,6 +61,14 @@ def _scaling_rules() -> list[Rule]:
             "schedule",
             "has(self.scalingPolicy.windows) && size(self.scalingPolicy.windows) > 0",
             "policy schedule needs at least one window",
+        ),
+        _rule(
+            "!has(self.progress) || has(self.progress.logPattern) != has(self.progress.prometheus)",
+            "progress needs one of logPattern and prometheus",
+        ),
+        _rule(
+            "!has(self.progress) || !has(self.progress.logPattern) || self.progress.logPattern.contains('{step}')",
+            "logPattern lacks {step}, where the number of the step is",
         ),
     ]
 

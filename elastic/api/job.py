@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from elastic.api.book import PLAIN, CauseWord, Charge, Disruption, Generation, Refusal, Replacements, Restart, Time, Times
 from elastic.api.kinds import WORKER, Kind
-from elastic.api.scaling import Decision, ScalingPolicy
+from elastic.api.scaling import Decision, ProgressSource, ScalingPolicy
 from elastic.api.words import (
     CleanPodPolicy,
     JobMode,
@@ -181,6 +181,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """How elastic_worker gets into the container: Inject (an init container brings it; a copy in the image is preferred), Image
     (the image has it, nothing is added) or None (do without: the backend is c10d). Default: Inject."""
     scaling_policy: ScalingPolicy | None = None
+    progress: ProgressSource | None = None
 
     def is_allowed(self, count: int) -> bool:
         """May exactly so many workers train together?"""
@@ -312,7 +313,6 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     replaced: tuple[Replacements, ...] = ()
     """Pods that were made of late, and how many of them were lost soon after; one entry for each replica type at most."""
     autoscaler: Decision | None = None
-    """The autoscaler's last decision about the number of workers, as its annotation says."""
 
 
 class JobStatus(_Wire, frozen=True, kw_only=True):

@@ -157,6 +157,7 @@ def autoscaler_roles(kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
         ),
         _right(GROUP, " ".join(f"{plural}/scale" for plural in plurals), ("patch",), "The number of workers."),
         _right("", "pods nodes", SEEN, "Which workers find room, and how much of it is free."),
+        _right("", "pods/log", ("get",), "The progress of scripts that report none: elasticPolicy.progress.logPattern."),
         _right("", "events", ("create",), "Why the number of workers changed."),
     )
     return [Role(AUTOSCALER, seen, True, AUTOSCALER), Role(f"{AUTOSCALER}-own", tuple(lease_rights(AUTOSCALER)), False, AUTOSCALER)]

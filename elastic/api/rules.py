@@ -20,7 +20,7 @@ from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Options
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
 from elastic.api.rendezvous_choice import wanted_backend
-from elastic.api.scaling_rules import check_scaling
+from elastic.api.scaling_rules import check_progress, check_scaling
 from elastic.api.words import MpiTransport, RdzvBackend, WorkerLibrary
 
 ELASTIC: Path = ("spec", "elasticPolicy")
@@ -149,6 +149,9 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
         findings.warning((*ELASTIC, "nProcPerNode"), "nProcPerNode is deprecated; use spec.nprocPerNode")
     if elastic.scaling_policy is not None:
         check_scaling(elastic.scaling_policy, has_metrics=elastic.metrics is not None, at=(*ELASTIC, "scalingPolicy"), findings=findings)
+    if elastic.progress is not None:
+        has_policy = elastic.scaling_policy is not None
+        check_progress(elastic.progress, has_policy=has_policy, at=(*ELASTIC, "progress"), findings=findings)
     if elastic.worker_library is WorkerLibrary.NONE and elastic.rdzv_backend is RdzvBackend.ELASTIC:
         message = "workerLibrary is None, but rdzvBackend elastic needs it; use Inject or Image, or rdzvBackend c10d"
         findings.problem((*ELASTIC, "workerLibrary"), message)

@@ -25,6 +25,7 @@ Percent: TypeAlias = Annotated[int, Meta(ge=1, le=100, extra_json_schema={"forma
 Seconds: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_SECONDS, extra_json_schema={"format": "int32"})]
 Workers: TypeAlias = Annotated[int, Meta(ge=1, le=10_000, extra_json_schema={"format": "int32"})]
 Amount: TypeAlias = Annotated[int, Meta(ge=1, le=2**53, extra_json_schema={"format": "int64"})]
+MetricName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"\A[a-zA-Z_:][a-zA-Z0-9_:]*\Z")]
 TimeOfDay: TypeAlias = Annotated[str, Meta(max_length=5, pattern=r"\A([01][0-9]|2[0-3]):[0-5][0-9]\Z")]
 Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=317)]
 
@@ -97,6 +98,28 @@ class ScalingPolicy(_Closed, frozen=True, kw_only=True):
     """With policy cost: the label of nodes that holds the price of an hour, as a decimal number."""
     windows: Annotated[tuple[Window, ...], Meta(max_length=64)] = ()
     """With policy schedule: the first window that holds decides; outside of all of them the job has minReplicas."""
+
+
+class PrometheusProgress(_Closed, frozen=True, kw_only=True):
+    """A page of the first worker with metrics in the Prometheus text format, over HTTP."""
+
+    port: Annotated[int, Meta(ge=1, le=65535, extra_json_schema={"format": "int32"})]
+    """Port of the pod."""
+    path: Annotated[str, Meta(max_length=256, pattern=r"\A/[!-~]*\Z")] = "/metrics"
+    """Path of the page. Default: /metrics."""
+    step: MetricName
+    """Name of the metric that counts steps."""
+    samples: MetricName | None = None
+    """Name of the metric that counts samples of the whole job. Default: none."""
+
+
+class ProgressSource(_Closed, frozen=True, kw_only=True):
+    """Where the autoscaler reads the progress of a script that reports none: in the log of rank 0, or on a page of its pod."""
+
+    log_pattern: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """Text of a line that rank 0 logs, with {step} where the number of the step is, {samples} for the samples so far if they are logged,
+    and * for any text, such as `step {step} * loss`."""
+    prometheus: PrometheusProgress | None = None
 
 
 class Decision(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from elastic.api.errors import Path
+from elastic.api.log_pattern import mistake
 from elastic.api.reader import Findings
-from elastic.api.scaling import PolicyName, ScalingPolicy
+from elastic.api.scaling import PolicyName, ProgressSource, ScalingPolicy
 from elastic.api.words import Through
 
 BOTH_WRITE = "scalingPolicy and metrics would both set Worker.replicas; remove one, or write scalingPolicy.through: hpa"
@@ -33,6 +34,17 @@ def check_scaling(policy: ScalingPolicy, *, has_metrics: bool, at: Path, finding
         if field.name in others and getattr(policy, field.name) != getattr(default, field.name):
             message = f"{field.encode_name} has no effect with policy {name.value}; remove it or choose another policy"
             findings.warning((*at, field.encode_name), message)
+
+
+def check_progress(source: ProgressSource, *, has_policy: bool, at: Path, findings: Findings) -> None:
+    """One source, that names the step."""
+    given = [name for name, found in (("logPattern", source.log_pattern), ("prometheus", source.prometheus)) if found is not None]
+    if len(given) != 1 and not findings.blames(at):
+        findings.problem(at, f"progress needs one of logPattern and prometheus, and {'both are set' if given else 'none is set'}; set one")
+    elif source.log_pattern is not None and (wrong := mistake(source.log_pattern)):
+        findings.problem((*at, "logPattern"), wrong)
+    elif not has_policy:
+        findings.warning(at, "progress has no effect without scalingPolicy; add one or remove progress")
 
 
 def _check_writers(policy: ScalingPolicy, *, has_metrics: bool, at: Path, findings: Findings) -> None:

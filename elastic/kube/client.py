@@ -184,10 +184,19 @@ class Kube:
                 yield WatchEvent(WatchType(event["type"]), event["object"])
 
     async def logs(
-        self, name: str, *, namespace: str, container: str | None = None, follow: bool = False, previous: bool = False
+        self,
+        name: str,
+        *,
+        namespace: str,
+        container: str | None = None,
+        follow: bool = False,
+        previous: bool = False,
+        tail_lines: int | None = None,
     ) -> AsyncIterator[bytes]:
         """Yields a container's output in chunks as they come."""
         params = _without_none(container=container, follow="true" if follow else None, previous="true" if previous else None)
+        if tail_lines is not None:
+            params["tailLines"] = str(tail_lines)
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S)
         async with self._open().get(self._url(path), params=params, headers=await self._headers(), timeout=timeout) as response:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from elastic.membership.hosts import Values
-from elastic.membership.wire import MAX_MEMBERS, CauseWord, Generation, Name, Seconds, Step, Wire, Words
+from elastic.membership.wire import MAX_MEMBERS, CauseWord, Generation, Name, NameOrNone, Seconds, Step, Wire, Words
 
 
 class Report(Wire, frozen=True):
@@ -40,7 +40,8 @@ class Progress(Wire, frozen=True):
     """A job's training as the autoscaler hears of it.
 
     phase: of its world, as in World. size: workers in the world that stands, 0 if none does. step: the highest one reported in that world,
-    `age_s` ago, with the values of that report. highest: the highest step ever reported. forgotten: the server knows the job no more.
+    `age_s` ago, with the values of that report. highest: the highest step ever reported. rank_zero: the member that has this rank in the
+    world. forgotten: the server knows the job no more.
     """
 
     job: Name
@@ -51,4 +52,5 @@ class Progress(Wire, frozen=True):
     age_s: Seconds = 0.0
     highest: Step | None = None
     values: Values = msgspec.field(default_factory=dict)
+    rank_zero: NameOrNone = ""
     forgotten: bool = False

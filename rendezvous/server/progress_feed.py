@@ -6,6 +6,8 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
+import msgspec
+
 from elastic.membership.training import Progress, Report, Signal
 from rendezvous.machine import Job, summary
 
@@ -75,21 +77,13 @@ def progress_of(job: Job, reports: dict[str, tuple[Report, float]], now: float) 
     """The report with the highest step of the world that stands; others are of workers that lag, or of a former world."""
     seen = summary(job)
     size = seen.standing.size if seen.standing is not None else 0
-    known = Progress(job=job.uid, generation=seen.generation, phase=seen.phase, size=size, highest=job.progress.step)
+    zero = job.world.by_rank[0] if size and job.world is not None else None
+    known = Progress(job=job.uid, generation=seen.generation, phase=seen.phase, size=size, highest=job.progress.step, rank_zero=zero or "")
     here = [(report, at) for report, at in reports.values() if size and report.generation == seen.generation and report.step is not None]
     if not here:
         return known
     newest, at = max(here, key=lambda one: (one[0].step or 0, -one[1]))
-    return Progress(
-        job=job.uid,
-        generation=seen.generation,
-        phase=seen.phase,
-        size=size,
-        step=newest.step,
-        age_s=max(0.0, round(now - at, 3)),
-        highest=job.progress.step,
-        values=newest.values,
-    )
+    return msgspec.structs.replace(known, step=newest.step, age_s=max(0.0, round(now - at, 3)), values=newest.values)
 
 
 def signals_of(reports: dict[str, tuple[Report, float]], now: float) -> list[Signal]:

@@ -149,10 +149,11 @@ async def elastic_run(
     *,
     workers: int,
     steps: int,
+    step_s: float = 0.05,
     stop_file: Path | None = None,
     image: str = "",
     pod: Mapping[str, Any] | None = None,
-    **policy: int,
+    **policy: Any,
 ) -> AsyncIterator[ElasticRun]:
     """The example with another name, size and image, and `pod` beside what its pods' spec says; takes the job away at the end, however the
     test went. With a stop file the training goes on beyond `steps` until the file exists."""
@@ -165,7 +166,7 @@ async def elastic_run(
     container["image"] = image or container["image"]
     container["env"] = [
         {"name": "STEPS", "value": str(steps)},
-        {"name": "STEP_SECONDS", "value": "0.05"},
+        {"name": "STEP_SECONDS", "value": str(step_s)},
         {"name": "STOP_FILE", "value": str(stop_file or "")},
     ]
     worker["template"]["spec"] |= pod or {}

@@ -62,7 +62,17 @@ async def test_the_report_with_the_highest_step_of_the_world_that_stands_is_sent
     hub.report("job", Report(member="stranger", generation=1, step=99))
     await turn()
     (progress,) = hub.progress_since(-1)
-    assert progress == Progress(job="job", generation=1, phase="running", size=2, step=7, age_s=2.0, highest=7, values={"samples": 70.0})
+    assert progress == Progress(
+        job="job",
+        generation=1,
+        phase="running",
+        size=2,
+        step=7,
+        age_s=2.0,
+        highest=7,
+        values={"samples": 70.0},
+        rank_zero="w0",
+    )
 
 
 async def test_a_report_of_a_former_world_says_nothing_of_this_one() -> None:

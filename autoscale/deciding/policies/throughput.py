@@ -37,6 +37,8 @@ def wish(signals: Signals, replicas: int) -> Wish:
 def _waiting(signals: Signals, replicas: int) -> str:
     if signals.working != replicas:
         return f"{signals.working} of {replicas} workers train together; the throughput is measured when all do"
+    if not signals.reports and signals.trouble:
+        return f"no progress is known: {signals.trouble}"
     if not signals.reports:
         return "training reports no progress; send steps with elastic_worker.report, or choose a policy that needs none"
     return f"the throughput of {_workers(replicas)} is being measured"

@@ -1,0 +1,183 @@
+"""Progress of scripts that report none, from the log of rank 0 or a page of its pod."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from test_autoscale_round import pod, state
+
+from autoscale.deciding.jobs import JobSeen
+from autoscale.deciding.training import SAMPLES
+from autoscale.running.book import Book
+from autoscale.watching import sources
+from autoscale.watching.sources import Report, Sources, amount
+from elastic.api.scaling import ProgressSource, PrometheusProgress
+from elastic.kube.errors import KubeError
+from elastic.membership.training import Progress
+
+PATIENCE_S = 30.0
+LOGGED = ProgressSource(log_pattern="step {step} * samples {samples}.")
+
+
+class Logs:
+    """What a pod logs, chunk by chunk; then nothing more comes."""
+
+    def __init__(self, *chunks: bytes, error: KubeError | None = None) -> None:
+        self.chunks = chunks
+        self.error = error
+        self.asked: list[dict[str, Any]] = []
+
+    def is_read(self) -> bool:
+        return not self.chunks
+
+    async def logs(self, name: str, **asked: Any) -> AsyncIterator[bytes]:
+        self.asked.append({"name": name, **asked})
+        if self.error is not None:
+            raise self.error
+        for chunk in self.chunks:
+            yield chunk
+        self.chunks = ()
+        await asyncio.Event().wait()
+
+
+def job(source: ProgressSource) -> JobSeen:
+    return replace(state("one", 2).seen, progress=source, container="pytorch")
+
+
+async def heard(logs: Logs, seen: JobSeen, words: str = "", **of_pod: Any) -> tuple[list[Report], str]:
+    """What a source says first, or all that it has said once its trouble has these words."""
+    reports: list[Report] = []
+    is_heard = asyncio.Event()
+
+    def hear(_: JobSeen, report: Report) -> None:
+        reports.append(report)
+        is_heard.set()
+
+    found = Sources(logs, hear)  # type: ignore[arg-type]
+    found.look([(seen, replace(pod("one-0", on="n", job=seen.key, index=0), **of_pod))])
+    async with asyncio.timeout(PATIENCE_S):
+        if not words:
+            await is_heard.wait()
+        while words not in found.trouble(seen.key) or not logs.is_read():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    trouble = found.trouble(seen.key)
+    await found.close()
+    return reports, trouble
+
+
+async def test_the_newest_line_that_matches_is_the_progress() -> None:
+    logs = Logs(b"starting\nstep 3 of 9, samples 96.\nstep 4 of 9, samp", b"les 128.\nother\n")
+    reports, trouble = await heard(logs, job(LOGGED))
+    assert reports == [Report(3, 96.0)]
+    assert trouble == ""
+    (asked,) = logs.asked
+    assert (asked["name"], asked["container"], asked["follow"], asked["tail_lines"]) == ("one-0", "pytorch", True, 1)
+
+
+async def test_a_log_without_a_matching_line_says_so() -> None:
+    reports, trouble = await heard(Logs(b"x" * 100_000, b"\n" * 100_000, b"step many\n"), job(LOGGED), "no line")
+    assert reports == []
+    assert trouble == "no line of the log of one-0 matches logPattern so far"
+
+
+async def test_a_log_that_may_not_be_read_is_tried_again_and_told() -> None:
+    logs = Logs(error=KubeError(code=403, reason="Forbidden", message="no"))
+    reports, trouble = await heard(logs, job(LOGGED), "could not be read")
+    assert (reports, len(logs.asked)) == ([], 1)
+    assert "default/one-0 could not be read" in trouble
+
+
+async def test_a_pod_that_is_no_longer_wanted_is_read_no_more() -> None:
+    logs, seen = Logs(), job(LOGGED)
+    found = Sources(logs, lambda *_: None)  # type: ignore[arg-type]
+    first, second = pod("one-0", job=seen.key, index=0), replace(pod("one-1", job=seen.key, index=1), uid="other")
+    for one in (first, first, second):
+        found.look([(seen, one)])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert [asked["name"] for asked in logs.asked] == ["one-0", "one-1"]
+    await found.close()
+
+
+@contextlib.asynccontextmanager
+async def page(body: bytes, *, status: int = 200) -> AsyncIterator[int]:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, status=status, headers={"Location": "http://127.0.0.1:1/"})
+
+    app = web.Application()
+    app.router.add_get("/metrics", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def paged(port: int) -> ProgressSource:
+    return ProgressSource(prometheus=PrometheusProgress(port=port, step="train_step_total", samples="train_samples"))
+
+
+async def test_a_page_of_metrics_is_read() -> None:
+    text = b'# TYPE train_step_total counter\ntrain_step_total{rank="0"} 42 1700000000\ntrain_samples 1e3\n'
+    async with page(text) as port:
+        reports, _ = await heard(Logs(), job(paged(port)), address="127.0.0.1")
+    assert reports == [Report(42, 1000.0)]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"train_step 4\n", 200, "has no number for train_step_total"),
+        (b"train_step_total NaN\n", 200, "has no number"),
+        (b"", 302, "answered 302"),
+    ],
+)
+async def test_a_page_of_nonsense_is_told(body: bytes, status: int, words: str) -> None:
+    async with page(body, status=status) as port:
+        reports, trouble = await heard(Logs(), job(paged(port)), words, address="127.0.0.1")
+    assert reports == []
+    assert words in trouble
+
+
+async def test_an_endless_page_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "LONGEST_PAGE", 1000)
+    async with page(b"x 1\n" * 1000 + b"train_step_total 5\n") as port:
+        reports, trouble = await heard(Logs(), job(paged(port)), "has no number", address="127.0.0.1")
+    assert reports == []
+    assert "has no number" in trouble
+
+
+@pytest.mark.parametrize("value", ["", "x", "1e99", "nan", "inf"])
+def test_a_value_that_is_no_amount_is_none(value: str) -> None:
+    assert amount(f"m {value}\n", "m") is None
+
+
+def test_what_a_source_says_counts_in_the_world_that_the_stream_knows() -> None:
+    book, seen = Book(is_ready=lambda: True), job(LOGGED)
+    book.states([seen], now=0.0)
+    book.heard(Progress(job=seen.uid, generation=3, phase="running", size=2, rank_zero="one-1"), seen=seen, monotonic=0.0)
+    assert book.rank_zero(seen) == "one-1"
+    for at, samples in ((1.0, 100.0), (20.0, 2000.0), (31.0, 3100.0)):
+        book.read(seen, step=int(at), samples=samples, working=9, monotonic=at)
+    (known,) = book.states([seen], now=0.0)
+    assert (known.training.size, known.training.unit) == (2, SAMPLES)
+    assert [one.size for one in known.memory.sizes] == [2]
+    assert known.memory.sizes[0].rate == 100.0
+
+
+def test_a_job_of_another_rendezvous_has_the_size_of_its_running_workers() -> None:
+    book, seen = Book(is_ready=lambda: True), job(LOGGED)
+    book.states([seen], now=0.0)
+    for at in (0.0, 11.0, 22.0):
+        book.read(seen, step=int(at), samples=None, working=4, monotonic=at)
+    (known,) = book.states([seen], now=0.0)
+    assert known.memory.sizes[0].size == 4
+    assert known.memory.sizes[0].rate == pytest.approx(4.0)
