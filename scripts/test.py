@@ -23,7 +23,7 @@ LIGHT = ("xgboost", "jax", "mpi", "openmpi5", "horovod-driver", "kubeflow-traini
 FULL = ("kubernetes-36", "horovod")  # the last is compiled, which takes minutes
 INSTALL_S, BUILD_S = 600, 2400
 PARTS = {
-    "pure": ("auto", ["tests/unit", "tests/sim"], "not integration and not cluster and not heavy"),
+    "pure": ("auto", ["tests/sim", "tests/unit"], "not integration and not cluster and not heavy"),
     "processes": ("3", ["tests/integration", "tests/cluster"], "(integration or cluster) and not heavy"),
 }
 """Lanes, the folders that are looked through unless others are given, and which tests."""
