@@ -213,13 +213,16 @@ def _of_end(end: wire.Ended, log: RestartLog, records: Records, *, is_silent: bo
 
 
 def expected_of(expectation: wire.Expectation) -> Expected:
-    """The record by which agents know what is expected of them."""
+    """The record by which agents know what is expected of them. Who only may have to go is a member like any other until all replacements
+    run; who must go and alone has the state is not held back here.
+    """
+    kept = [one.member for one in expectation.leaving if one.when_replaced] if expectation.pending else []
     return Expected(
-        members=expectation.members,
+        members=(*expectation.members, *kept),
         min=expectation.min,
         max=expectation.max,
         pending=expectation.pending,
-        leaving=tuple(Leaving(member=leaving.member, cause=leaving.cause) for leaving in expectation.leaving),
+        leaving=tuple(Leaving(member=leaving.member, cause=leaving.cause) for leaving in expectation.leaving if leaving.member not in kept),
         finished=expectation.finished,
         sizes=expectation.sizes,
         grace_s=expectation.grace_s,
