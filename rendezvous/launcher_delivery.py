@@ -1,12 +1,14 @@
 """How elastic_worker gets into the launcher of an elastic MPIJob: pure changes to its pod. There it comes before horovodrun on PATH, and
-leaves every other program alone. A launcher that cannot have it works too: its discover_hosts.sh asks for the hosts.
+leaves every other program alone. A launcher that cannot have it works too: its discover_hosts.sh asks for the hosts. The workers
+have it too, for training programs that import it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rendezvous.delivery import INIT_CONTAINER, VOLUME, init_container
 
+COMMITS_VOLUME = "elastic-commits"
 WRAPPER = """\
 PATH="$ELASTIC_LIBRARY/bin:$PATH"
 export PATH
@@ -17,19 +19,45 @@ exec "$@"
 """
 
 
+def library_folder(job_uid: str) -> str:
+    """The same in launcher and workers: horovodrun gives its own variables to the workers' processes."""
+    return f"/tmp/elastic-{job_uid}-horovod"
+
+
+def commits_folder(job_uid: str) -> str:
+    return f"/tmp/elastic-{job_uid}-commits"
+
+
+def runs_horovod(spec: Mapping[str, Any]) -> bool:
+    """Does the launcher's command name horovodrun? A script in the image may start it too, which nobody can see here."""
+    first = spec["containers"][0]
+    return any("horovodrun" in str(word) for word in [*(first.get("command") or ()), *(first.get("args") or ())])
+
+
 def deliver(spec: dict[str, Any], *, job_uid: str, image: str, hosts_url: str) -> None:
     """Changes the launcher's pod spec, unless only the image knows the command."""
     first = spec["containers"][0]
     command: Sequence[str] = first.get("command") or ()
     if not command:
         return
-    folder = f"/tmp/elastic-{job_uid}-launcher"
-    mount = {"name": VOLUME, "mountPath": folder}
+    folder = library_folder(job_uid)
+    _add_library(spec, folder, image)
+    first["command"] = ["/bin/sh", "-c", WRAPPER, "elastic", *command]
+    values = {"ELASTIC_LIBRARY": folder, "ELASTIC_HOSTS_URL": hosts_url, "ELASTIC_COMMITS": commits_folder(job_uid)}
+    ours = [{"name": name, "value": value} for name, value in values.items()]
+    first["env"] = [*(entry for entry in first.get("env") or () if entry.get("name") not in values), *ours]
+
+
+def deliver_to_worker(spec: dict[str, Any], *, job_uid: str, image: str) -> None:
+    """Changes a worker's pod spec: training programs may import the library there, and keep their commits for the pod's life."""
+    _add_library(spec, library_folder(job_uid), image)
+    spec["volumes"].append({"name": COMMITS_VOLUME, "emptyDir": {}})
+    spec["containers"][0]["volumeMounts"].append({"name": COMMITS_VOLUME, "mountPath": commits_folder(job_uid)})
+
+
+def _add_library(spec: dict[str, Any], folder: str, image: str) -> None:
+    first, mount = spec["containers"][0], {"name": VOLUME, "mountPath": folder}
     init = init_container(INIT_CONTAINER, image=image, command=["python3", "-m", "elastic_worker.startup.deliver", folder], spec=spec)
     spec["volumes"] = [*(spec.get("volumes") or ()), {"name": VOLUME, "emptyDir": {"sizeLimit": "16Mi"}}]
     spec["initContainers"] = [*(spec.get("initContainers") or ()), init | {"volumeMounts": [mount]}]
     first["volumeMounts"] = [*(first.get("volumeMounts") or ()), mount | {"readOnly": True}]
-    first["command"] = ["/bin/sh", "-c", WRAPPER, "elastic", *command]
-    ours = [{"name": "ELASTIC_LIBRARY", "value": folder}, {"name": "ELASTIC_HOSTS_URL", "value": hosts_url}]
-    names = {entry["name"] for entry in ours}
-    first["env"] = [*(entry for entry in first.get("env") or () if entry.get("name") not in names), *ours]

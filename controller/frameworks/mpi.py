@@ -41,6 +41,8 @@ class Mpi(Framework):
             pod = mpi_exec.launcher(job, pod, settings) if replica.type == LAUNCHER else mpi_exec.worker(job, pod)
         if replica.type == LAUNCHER:
             mpi_discovery.with_access(view, pod["spec"])
+        else:
+            mpi_discovery.with_library(view, pod["spec"])
         return pod
 
     def leader_type(self, job: Job) -> str | None:

@@ -16,7 +16,7 @@ from elastic.api.kinds import WORKER
 from elastic.api.words import MpiTransport, WorkerLibrary
 from elastic.membership.hosts import Host
 from rendezvous.delivery import CA_KEY
-from rendezvous.launcher_delivery import deliver
+from rendezvous.launcher_delivery import deliver, deliver_to_worker, runs_horovod
 
 VOLUME, FOLDER = "elastic-hosts", "/etc/elastic-training"
 TOKEN_FILE = "token"
@@ -86,9 +86,19 @@ def with_access(view: JobView, spec: Object) -> None:
         return
     items = [{"key": LAUNCHER_TOKEN_KEY, "path": TOKEN_FILE}, {"key": CA_KEY, "path": CA_KEY}]
     with_volume(spec, {"name": VOLUME, "secret": {"secretName": secret_name(view.job), "items": items}}, at=FOLDER)
-    policy = view.job.elastic
-    if policy is not None and policy.worker_library is not WorkerLibrary.NONE:
+    if _has_library(view.job):
         deliver(spec, job_uid=view.job.metadata.uid, image=view.snapshot.settings.worker_image, hosts_url=hosts_url(view))
+
+
+def with_library(view: JobView, spec: Object) -> None:
+    """Gives a worker's pod our library, for programs that use it, where the launcher runs horovodrun."""
+    job = view.job
+    if is_chosen(view) and _has_library(job) and runs_horovod(job.replicas[LAUNCHER].template["spec"]):
+        deliver_to_worker(spec, job_uid=job.metadata.uid, image=view.snapshot.settings.worker_image)
+
+
+def _has_library(job: Job) -> bool:
+    return job.elastic is not None and job.elastic.worker_library is not WorkerLibrary.NONE
 
 
 def hosts_url(view: JobView) -> str:

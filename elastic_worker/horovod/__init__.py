@@ -1,1 +1,25 @@
-"""Runs horovodrun in the launcher of an elastic MPIJob with the rendezvous server's list of hosts."""
+"""Elastic Horovod. In the launcher it runs horovodrun with the rendezvous server's list of hosts. In a training program two lines use it:
+
+from elastic_worker import horovod as elastic
+
+elastic.init(hvd)                                                              # instead of hvd.init()
+state = elastic.state(hvd, hvd.elastic.TorchState(model=..., optimizer=...))   # the same state, which survives more
+"""
+
+import typing
+
+__all__ = ["init", "state"]
+
+
+def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None:
+    """`hvd.init`, once the whole world is there to do so: the other workers train on while this one starts."""
+    from elastic_worker.horovod.joining import init as join
+
+    join(hvd, *arguments, **options)
+
+
+def state(hvd: typing.Any, given: typing.Any) -> typing.Any:
+    """This very state, which keeps its commits in the pod, reports progress, and can be committed early by `state.step_done(every)`."""
+    from elastic_worker.horovod.training import kept
+
+    return kept(hvd, given)

@@ -1,48 +1,194 @@
 """Puts our list of hosts into horovodrun's elastic driver. The only module that knows Horovod's insides, of 0.28."""
 
+import json
+import threading
+import time
 import types
 import typing
 
+from elastic_worker.horovod import joining, progress
+from elastic_worker.horovod.arrivals import Arrivals, Place, Slot, WorldLost
+
 POLL_S = 0.2
+REMIND_S = 2.0
+MEET_S = 20.0
 
 
-def installed(hosts: typing.Any, script: str) -> None:
-    """Make horovodrun take its hosts from `hosts` wherever it would run this script, and say there what its driver does."""
+def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = None) -> None:
+    """Make horovodrun take its hosts from `hosts` wherever it would run this script, and report there what its driver does. `timeout_s` is
+    gloo's for workers with our library, where the user has set none."""
     from horovod.runner import gloo_run, launch
     from horovod.runner.elastic import discovery, driver
     from horovod.runner.elastic.worker import HostUpdateResult
 
-    class ServedHosts(discovery.HostDiscovery):  # type: ignore[misc]
-        def find_available_hosts_and_slots(self) -> typing.Dict[str, int]:
-            return dict(hosts.find_available_hosts_and_slots())
-
-    def chosen(given: str, slots: typing.Optional[int]) -> typing.Any:
-        return ServedHosts() if given == script else discovery.HostDiscoveryScript(given, slots)
+    make_handler = gloo_run.create_rendezvous_handler
 
     class Driver(driver.ElasticDriver):  # type: ignore[misc]
-        """Says what it does, and has workers synchronise after every change: those that were told of a removal only would not, and a host
-        that joins at the same time would wait for them for ever (Horovod's issue 3494)."""
+        """Reports what it does, lets Arrivals start workers early, and has workers synchronise after every change: those that hear of a
+        removal only would not, and a host that joins at the same time would wait for them for ever (Horovod's issue 3494)."""
+
+        def __init__(self, rendezvous: typing.Any, discovery: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> None:
+            self.early = EarlyWorkers(self)
+            self.arrivals = Arrivals(self.early)
+            self._reminded_at = 0.0
+            if isinstance(discovery, ServedHosts):
+                discovery.driver = self
+            super().__init__(rendezvous, discovery, *args, **kwargs)
+
+        def offered(self, listed: typing.Mapping[str, int]) -> typing.Dict[str, int]:
+            """Called by the discovery, with the driver's lock held. Workers lose a notification that comes while they meet."""
+            if self.host_assignments and time.monotonic() >= self._reminded_at + REMIND_S:
+                self._notify_workers_host_changes(self._host_manager.current_hosts, HostUpdateResult.mixed)
+            return self.arrivals.offered(listed)
 
         def _notify_workers_host_changes(self, current_hosts: typing.Any, update_res: typing.Any) -> None:
+            self._reminded_at = time.monotonic()
             super()._notify_workers_host_changes(current_hosts, HostUpdateResult.mixed)
 
         def _update_host_assignments(self, current_hosts: typing.Any) -> typing.Any:
             pending = super()._update_host_assignments(current_hosts)
             hosts.assigned(self.host_assignments, self.world_size())
+            self.arrivals.assigned()
             return pending
 
         def _start_worker_process(self, slot_info: typing.Any) -> None:
             hosts.started(slot_info.hostname)
-            super()._start_worker_process(slot_info)
+            if not self.arrivals.given_rank((slot_info.hostname, slot_info.local_rank)):
+                super()._start_worker_process(slot_info)
+                return
+            worker = self.early.taken((slot_info.hostname, slot_info.local_rank))
+            thread = threading.Thread(target=lambda: self._handle_worker_exit(slot_info, *worker.end()), daemon=True)
+            thread.start()
+            self._results.expect(thread)
 
         def _handle_worker_exit(self, slot_info: typing.Any, exit_code: int, timestamp: float) -> None:
+            self.arrivals.ended((slot_info.hostname, slot_info.local_rank), is_failure=exit_code != 0)
             hosts.ended(slot_info.hostname)
             super()._handle_worker_exit(slot_info, exit_code, timestamp)
+
+    class ServedHosts(discovery.HostDiscovery):  # type: ignore[misc]
+        driver: typing.Optional[Driver] = None
+
+        def find_available_hosts_and_slots(self) -> typing.Dict[str, int]:
+            listed = hosts.find_available_hosts_and_slots()
+            return self.driver.offered(listed) if self.driver is not None else dict(listed)
+
+    def chosen(given: str, slots: typing.Optional[int]) -> typing.Any:
+        return ServedHosts() if given == script else discovery.HostDiscoveryScript(given, slots)
+
+    def handler(of: typing.Any) -> typing.Any:
+        class Handler(make_handler(of)):  # type: ignore[misc]
+            def _get_value(self, scope: str, key: str) -> typing.Any:
+                if scope == joining.SCOPE:
+                    host, _, number = key.partition(":")
+                    return json.dumps(_answer(of.arrivals, (host, int(number)), timeout_s)).encode()
+                if scope == progress.SCOPE:
+                    return json.dumps({"checkpoint": hosts.is_checkpoint_asked()}).encode()
+                return super()._get_value(scope, key)
+
+            def _put_value(self, scope: str, key: str, value: bytes) -> None:
+                if scope == progress.SCOPE:
+                    hosts.progress(json.loads(value))
+                else:
+                    super()._put_value(scope, key, value)
+
+        return Handler
 
     # In the launcher's view only: the class finds itself by its name in its own module.
     launch.discovery = types.SimpleNamespace(HostDiscoveryScript=chosen, FixedHosts=discovery.FixedHosts)
     driver.DISCOVER_HOSTS_FREQUENCY_SECS = POLL_S
+    driver._epoch_time_s = Stamps()
     gloo_run.ElasticDriver = Driver
+    gloo_run.create_rendezvous_handler = handler
+
+
+def _answer(arrivals: Arrivals, slot: Slot, timeout_s: typing.Optional[int]) -> typing.Dict[str, typing.Any]:
+    """To a worker that asks for its place; empty where it has none yet."""
+    try:
+        place = arrivals.meet(slot, MEET_S)
+    except WorldLost as error:
+        return {"error": str(error)}
+    return {**place._asdict(), "timeout_s": timeout_s} if place is not None else {}
+
+
+class Stamps:
+    """Times in whole seconds, each of them later than the one before: workers ignore a second change with the same time."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def __call__(self) -> int:
+        self._last = max(int(time.time()), self._last + 1)
+        return self._last
+
+
+class EarlyWorkers:
+    """The driver, as Arrivals sees it: starts and ends workers that have no rank yet."""
+
+    def __init__(self, driver: typing.Any) -> None:
+        self._driver = driver
+        self._workers: typing.Dict[Slot, EarlyWorker] = {}
+
+    def is_assigned(self, host: str) -> bool:
+        return host in self._driver.host_assignments
+
+    def place(self, slot: Slot) -> typing.Optional[Place]:
+        if not self._driver.has_rank_assignment(*slot):
+            return None
+        info = self._driver.get_slot_info(*slot)
+        return Place(info.rank, info.size, info.local_rank, info.local_size, info.cross_rank, info.cross_size)
+
+    def start(self, slot: Slot) -> None:
+        """The rank in its variables is only for the prefix of its lines."""
+        from horovod.runner.common.util.hosts import SlotInfo
+
+        host, number = slot
+        rank = self._driver.world_size() + number
+        worker = self._workers[slot] = EarlyWorker()
+        info = SlotInfo(hostname=host, rank=rank, local_rank=number, cross_rank=0, size=rank + 1, local_size=number + 1, cross_size=1)
+
+        def work() -> None:
+            code, ended_at = self._driver._create_worker_fn(info, [self._driver._shutdown, worker.stop])
+            if not worker.has_ended(code, ended_at):
+                self._driver.arrivals.ended(slot, is_failure=True)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def stop(self, slot: Slot) -> None:
+        self._workers[slot].stop.set()
+
+    def assign_anew(self, slot: Slot) -> None:
+        """As a worker that was there before: the driver assigns ranks when all of its world are ready or lost."""
+        threading.Thread(target=self._driver.record_ready, args=slot, daemon=True).start()
+
+    def taken(self, slot: Slot) -> "EarlyWorker":
+        """From now on it is one of the driver's workers."""
+        worker = self._workers.pop(slot)
+        worker.is_taken = True
+        return worker
+
+
+class EarlyWorker:
+    """A worker's process. Once it is taken, its end is heard through `end`."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self._changed = threading.Condition()
+        self._end: typing.Optional[typing.Tuple[int, float]] = None
+        self.is_taken = False
+
+    def has_ended(self, exit_code: int, at: float) -> bool:
+        with self._changed:
+            self._end = exit_code, at
+            self._changed.notify_all()
+            return self.is_taken
+
+    def end(self) -> typing.Tuple[int, float]:
+        """Waits for it: exit code and time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._end is not None)
+            assert self._end is not None
+            return self._end
 
 
 def run() -> None:
@@ -71,3 +217,10 @@ def remote_true() -> typing.Callable[[str], str]:
         return str(get_remote_command("true", host, given.ssh_port, given.ssh_identity_file))
 
     return command
+
+
+def is_by_remote_shell() -> bool:
+    """Does horovodrun start workers by /etc/mpi/kubexec.sh? Else by ssh."""
+    from horovod.runner.common.util import env
+
+    return bool(env.is_kubeflow_mpi())

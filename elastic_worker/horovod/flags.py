@@ -6,6 +6,8 @@ COOLDOWN_S = ("1", "60")
 """Without a range, Horovod never uses a host again whose worker failed, also after a failure of another's making."""
 GLOO_TIMEOUT_S = "60"
 """A new worker that needs longer to start ends all others, and a lost worker may cost the others as long."""
+WITH_LIBRARY_S = 10
+"""For workers that initialise Horovod only once all of their world are there to do so. It bounds what a worker costs that stands still."""
 DISCOVERY = "--host-discovery-script"
 
 
@@ -23,9 +25,14 @@ def completed(words: typing.Sequence[str], environ: typing.Mapping[str, str], in
         added += ["--network-interface", interface]
     if not _has(words, "--blacklist-cooldown-range"):
         added += ["--blacklist-cooldown-range", *COOLDOWN_S]
-    if not _has(words, "--gloo-timeout-seconds") and "HOROVOD_GLOO_TIMEOUT_SECONDS" not in environ:
+    if not has_own_timeout(words, environ):
         added += ["--gloo-timeout-seconds", GLOO_TIMEOUT_S]
     return [*added, *words] if is_elastic(words) else list(words)
+
+
+def has_own_timeout(words: typing.Sequence[str], environ: typing.Mapping[str, str]) -> bool:
+    """Has the user chosen gloo's timeout? A file of options may hold one."""
+    return _has(words, "--gloo-timeout-seconds", "--config-file") or "HOROVOD_GLOO_TIMEOUT_SECONDS" in environ
 
 
 def _has(words: typing.Sequence[str], *names: str) -> bool:

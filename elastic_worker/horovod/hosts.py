@@ -2,6 +2,7 @@
 Horovod's own thread only reads the newest list, and never waits for the network but for the first one.
 """
 
+import math
 import threading
 import time
 import typing
@@ -13,10 +14,13 @@ from elastic_worker.horovod.server import Answer, Host, Unavailable
 FIRST_LIST_S = 60.0
 REPORT_EVERY_S = 5.0  # a launcher that is silent for 20 s counts as one that does not report
 AGAIN_S = 0.5
+MOST_STEPS, MOST_VALUES, MOST_LETTERS = 2**53, 32, 64
+RECENT_S = 120.0
+NEWS_S = 5.0
 
 
 class Asked(typing.Protocol):
-    """What is needed of elastic_worker.horovod.server.Server."""
+    """What is needed of elastic_worker.horovod.server.Server. Each thread has its own."""
 
     def read(self, after: str = "") -> Answer: ...
 
@@ -26,26 +30,30 @@ class Asked(typing.Protocol):
 class Hosts:
     def __init__(
         self,
-        server: Asked,
-        command: typing.Callable[[str], str],
+        server: typing.Callable[[], Asked],
+        reach: typing.Callable[[str], bool],
         fall_back: typing.Callable[[], typing.Dict[str, int]],
         log: typing.Callable[[str], None],
         first_list_s: float = FIRST_LIST_S,
     ) -> None:
-        """`command` gives the shell command that runs `true` in a host; `fall_back` the hosts where the server never answers."""
+        """`reach` runs a command in a host; `fall_back` gives the hosts where the server never answers."""
         self._server = server
         self._fall_back = fall_back
         self._log = log
         self._first_list_s = first_list_s
         self._launcher = uuid.uuid4().hex
         self._has_news = threading.Event()
-        self._proofs = Proofs(command, self._has_news.set)
+        self._proofs = Proofs(reach, self._has_news.set)
         self._lock = threading.Lock()
         self._listed: typing.Optional[typing.Dict[str, int]] = None
         self._has_list = threading.Event()
         self._assigned: typing.List[str] = []
         self._assignment, self._size = 0, 0
         self._workers: typing.Dict[str, int] = {}
+        self._leaving: typing.Set[str] = set()
+        self._here: typing.Set[str] = set()
+        self._lost: typing.Dict[str, float] = {}
+        self._progress: typing.Dict[str, typing.Any] = {}
         self._trouble = ""
 
     def start(self) -> None:
@@ -83,13 +91,43 @@ class Hosts:
                 del self._workers[host]
         self._has_news.set()
 
+    def lost(self) -> typing.List[str]:
+        """The hosts with ranks whose pods have ended a moment ago. Waits a moment, because horovodrun may hear of it first."""
+        until = time.monotonic() + NEWS_S
+        while time.monotonic() < until:
+            with self._lock:
+                found = sorted(name for name, at in self._lost.items() if time.monotonic() < at + RECENT_S)
+            if found:
+                return found
+            time.sleep(0.2)
+        return []
+
+    # What the training program says and asks.
+
+    def progress(self, report: typing.Any) -> None:
+        """The newest step and values, for the next report; what the server would refuse is left out, for it refuses the whole report."""
+        step, values = (report.get("step"), report.get("values")) if isinstance(report, dict) else (None, None)
+        if not isinstance(step, int) or not 0 <= step < MOST_STEPS:
+            return
+        pairs = values.items() if isinstance(values, dict) else ()
+        numbers = {name: float(value) for name, value in pairs if len(name) <= MOST_LETTERS and _is_finite(value)}
+        self._progress = {"step": step, "values": dict(list(numbers.items())[:MOST_VALUES])}
+
+    def is_checkpoint_asked(self) -> bool:
+        """Does a host leave in which workers train?"""
+        with self._lock:
+            return any(host in self._leaving for host in self._assigned)
+
     # The two threads.
 
     def _follow(self) -> None:
-        version = ""
+        server, version = self._server(), ""
         while True:
             try:
-                answer = self._server.read(version)
+                answer = server.read(version) if version else server.report(self._report())
+                if version and _server_of(answer.version) != _server_of(version):
+                    # A new server decides by what it is told; its first list must not lack the host that has the training state.
+                    answer = server.report(self._report())
             except Unavailable as error:
                 self._say("the rendezvous server gives no list of hosts: {}".format(error))
                 version = ""
@@ -101,6 +139,10 @@ class Hosts:
     def take(self, answer: Answer) -> None:
         """A list that cannot be used changes nothing: Horovod would take an empty one for the loss of all its hosts."""
         self._proofs.keep([host.uid for host in answer.hosts])
+        with self._lock:
+            here = {host.name for host in answer.hosts}
+            self._lost.update({name: time.monotonic() for name in self._here - here if name in self._assigned})
+            self._here, self._leaving = here, {host.name for host in answer.hosts if host.leaving}
         for host in answer.hosts:
             if host.unproven:
                 self._proofs.prove(host.name, host.uid)
@@ -119,11 +161,12 @@ class Hosts:
         self._has_list.set()
 
     def _send(self) -> None:
+        server = self._server()
         while True:
             self._has_news.wait(REPORT_EVERY_S)
             self._has_news.clear()
             try:
-                self._server.report(self._report())
+                server.report(self._report())
             except Unavailable:
                 time.sleep(AGAIN_S)  # the other thread says why
                 self._has_news.set()
@@ -131,9 +174,17 @@ class Hosts:
     def _report(self) -> typing.Dict[str, typing.Any]:
         with self._lock:
             known = {"assigned": list(self._assigned), "working": sorted(self._workers), "assignment": self._assignment, "size": self._size}
-        return {"launcher": self._launcher, "proven": self._proofs.proven, **known}
+        return {"launcher": self._launcher, "proven": self._proofs.proven, **known, **self._progress}
 
     def _say(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
             self._log(trouble)
         self._trouble = trouble
+
+
+def _server_of(version: str) -> str:
+    return version.rpartition("-")[0]
+
+
+def _is_finite(value: typing.Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

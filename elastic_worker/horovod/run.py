@@ -7,31 +7,48 @@ user's. In any other case it runs as it is.
 import importlib.metadata
 import os
 import sys
+import time
 import typing
 
+if typing.TYPE_CHECKING:
+    from elastic_worker.horovod.hosts import Hosts
+
+FOLDER = "/etc/elastic-training"
 SCRIPT = "/etc/mpi/discover_hosts.sh"
 URL = "ELASTIC_HOSTS_URL"
 KNOWN = "0.28."
+STARTED_AGAIN_AT = "ELASTIC_STARTED_AGAIN_AT"
+AGAIN_AFTER_S = 120.0
+"""A second failure sooner than this is the program's own."""
 INTERFACE = "eth0"
 """A container's own interface is called so by every runtime."""
 
 
-def prepared(words: typing.Sequence[str], url: str) -> typing.List[str]:
+def prepared(words: typing.Sequence[str], url: str) -> "typing.Tuple[typing.List[str], typing.Optional[Hosts]]":
     """The arguments for horovodrun, after our list of hosts was put into it where that can be."""
-    from elastic_worker.horovod import driver, flags
+    from elastic_worker.horovod import driver, flags, reach
     from elastic_worker.horovod.hosts import Hosts
-    from elastic_worker.horovod.server import FOLDER, Server
+    from elastic_worker.horovod.server import Server
 
     version = importlib.metadata.version("horovod")
     if not url or not flags.is_elastic(words) or not any(SCRIPT in word for word in words):
-        return list(words)
+        return list(words), None
     if not version.startswith(KNOWN):
         log("horovod {} is not known here; it asks for its hosts by {}".format(version, SCRIPT))
-        return list(words)
-    hosts = Hosts(Server(url, FOLDER), driver.remote_true(), driver.by_script(SCRIPT), log)
-    driver.installed(hosts, SCRIPT)
+        return list(words), None
+    direct = reach.by_exec(os.environ) if driver.is_by_remote_shell() else None
+    hosts = Hosts(lambda: Server(url, FOLDER), reach.either(direct, reach.by_command(driver.remote_true())), driver.by_script(SCRIPT), log)
+    os.environ.update(for_workers(url, os.environ))
+    driver.installed(hosts, SCRIPT, None if flags.has_own_timeout(words, os.environ) else flags.WITH_LIBRARY_S)
     hosts.start()
-    return flags.completed(words, os.environ, INTERFACE if os.path.exists("/sys/class/net/" + INTERFACE) else "")
+    return flags.completed(words, os.environ, INTERFACE if os.path.exists("/sys/class/net/" + INTERFACE) else ""), hosts
+
+
+def for_workers(url: str, environ: typing.Mapping[str, str]) -> typing.Dict[str, str]:
+    """Variables that horovodrun passes on: where workers find our library, and which job they belong to."""
+    library = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    paths = [path for path in environ.get("PYTHONPATH", "").split(":") if path and path != library]
+    return {"PYTHONPATH": ":".join([*paths, library]), "ELASTIC_JOB_UID": url.rstrip("/").split("/")[-2]}
 
 
 def log(text: str) -> None:
@@ -44,9 +61,25 @@ def main() -> None:
     sys.path[0] = library
     from elastic_worker.horovod import driver
 
-    sys.argv[1:] = prepared(sys.argv[1:], os.environ.pop(URL, ""))
+    given, environ = list(sys.argv), dict(os.environ)
+    sys.argv[1:], hosts = prepared(sys.argv[1:], os.environ.pop(URL, ""))
     sys.argv[0] = "horovodrun"
-    driver.run()
+    try:
+        driver.run()
+    except BaseException as end:
+        if hosts is not None and URL in environ and may_start_again(end, hosts.lost(), environ):
+            os.execve(sys.executable, [sys.executable, *given], {**environ, STARTED_AGAIN_AT: str(int(time.time()))})
+        raise
+
+
+def may_start_again(end: BaseException, lost: typing.Sequence[str], environ: typing.Mapping[str, str]) -> bool:
+    """Has horovodrun failed soon after it lost hosts? Horovod cannot go on without some, and its own end would count as the program's."""
+    failed = not isinstance(end, (KeyboardInterrupt, GeneratorExit)) and not (isinstance(end, SystemExit) and not end.code)
+    since_s = time.time() - float(environ.get(STARTED_AGAIN_AT) or 0)
+    if not failed or not lost or since_s < AGAIN_AFTER_S:
+        return False
+    log("horovodrun ended ({!r}) after the loss of {}; Horovod could not go on without, and is started again".format(end, ", ".join(lost)))
+    return True
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""The rendezvous server's list of hosts, as the launcher asks for it and reports to it. Each call is one request with a time limit."""
+"""The rendezvous server's list of hosts, as the launcher asks for it and reports to it. Each call is one request with a time limit, and
+calls share a connection: a handshake each second would cost more than all the rest.
+"""
 
+import http.client
 import json
 import os
 import re
 import ssl
 import typing
-import urllib.error
-import urllib.request
+import urllib.parse
 
-FOLDER = "/etc/elastic-training"
 WAIT_S = 20.0  # the server answers after 10 s at the latest
 SEND_S = 5.0
 MOST_BYTES = 16 * 1024 * 1024
@@ -26,6 +27,7 @@ class Host(typing.NamedTuple):
     listed: bool
     unproven: bool
     """It is ready, and no command was run there yet."""
+    leaving: bool = False
 
 
 class Answer(typing.NamedTuple):
@@ -36,9 +38,12 @@ class Answer(typing.NamedTuple):
 
 
 class Server:
-    def __init__(self, url: str, folder: str = FOLDER) -> None:
+    """For one thread."""
+
+    def __init__(self, url: str, folder: str) -> None:
         self._url = url
         self._folder = folder
+        self._connection: typing.Optional[http.client.HTTPSConnection] = None
 
     def read(self, after: str = "") -> Answer:
         """The newest answer. With a version it waits for another one, for some seconds."""
@@ -47,27 +52,42 @@ class Server:
     def report(self, report: typing.Mapping[str, typing.Any]) -> Answer:
         return self._call("", json.dumps(report).encode(), SEND_S)
 
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def _call(self, query: str, body: typing.Optional[bytes], timeout_s: float) -> Answer:
+        is_new = self._connection is None
         try:
-            with open(os.path.join(self._folder, "token"), encoding="ascii") as file:
-                headers = {"Authorization": "Bearer " + file.read().strip(), "Accept": "application/json"}
+            return _answer(*self._ask(query, body, timeout_s))
+        except (http.client.RemoteDisconnected, ConnectionError) as error:
+            # The server may have closed a silent connection; a request may come twice, because it always says everything.
+            self.close()
+            if is_new:
+                raise self._unavailable(error) from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            self.close()
+            raise self._unavailable(error) from error
+        return self._call(query, body, timeout_s)
+
+    def _ask(self, query: str, body: typing.Optional[bytes], timeout_s: float) -> typing.Tuple[int, bytes]:
+        to = urllib.parse.urlsplit(self._url)
+        with open(os.path.join(self._folder, "token"), encoding="ascii") as file:
+            headers = {"Authorization": "Bearer " + file.read().strip(), "Accept": "application/json"}
+        if self._connection is None:
             context = ssl.create_default_context(cafile=os.path.join(self._folder, "ca.crt"))
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _Plain())
-            request = urllib.request.Request(self._url + query, data=body, headers=headers)
-            with opener.open(request, timeout=timeout_s) as response:
-                status, text = response.status, response.read(MOST_BYTES)
-        except (OSError, ValueError) as error:
-            raise Unavailable("{}: {}".format(self._url, error)) from error
-        return _answer(status, text)
+            self._connection = http.client.HTTPSConnection(to.hostname or "", to.port, timeout=timeout_s, context=context)
+            self._connection.connect()
+        self._connection.timeout = timeout_s
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(timeout_s)
+        self._connection.request("GET" if body is None else "POST", to.path + query, body, headers)
+        response = self._connection.getresponse()
+        return response.status, response.read(MOST_BYTES)
 
-
-class _Plain(urllib.request.HTTPErrorProcessor):
-    """Takes an answer with an error status like any other: it has the hosts too."""
-
-    def http_response(self, request: typing.Any, response: typing.Any) -> typing.Any:
-        return response
-
-    https_response = http_response
+    def _unavailable(self, error: Exception) -> Unavailable:
+        return Unavailable("{}: {}".format(self._url, error))
 
 
 def _answer(status: int, text: bytes) -> Answer:
@@ -76,7 +96,7 @@ def _answer(status: int, text: bytes) -> Answer:
         if "hosts" not in found:
             raise Unavailable("{} ({})".format(found.get("error") or "no hosts in the answer", status))
         hosts = [
-            Host(str(one["name"]), str(one["uid"]), int(one["slots"]), bool(one["listed"]), bool(one["unproven"]))
+            Host(str(one["name"]), str(one["uid"]), int(one["slots"]), bool(one["listed"]), bool(one["unproven"]), bool(one.get("leaving")))
             for one in found["hosts"]
             if NAME.match(one["name"])
         ]

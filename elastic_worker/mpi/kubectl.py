@@ -127,6 +127,9 @@ class WebSocket:
         self.unsent += head + mask + bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
         self.flush()
 
+    def close(self) -> None:
+        self._socket.close()
+
     def close_stdin(self) -> None:
         """Close the command's input. Older servers have no message for this."""
         if self._half_closes:
@@ -253,7 +256,7 @@ def run(server: ApiServer, pod: str, command: typing.Sequence[str], container: s
     words = command if stdin else ["/bin/sh", "-c", WATCHED, "sh", *command]
     query = [("command", word) for word in words] + [(stream, "true") for stream in ("stdin", "stdout", "stderr")]
     query += [("container", container)] if container else []
-    source, read = (0, _given) if stdin else (_signals(), _named)
+    source, read = (0, lambda fd: os.read(fd, 32768)) if stdin else (_signals(), _named)
     return _converse(opened(server, pod, query), pod, source, read)
 
 
@@ -280,10 +283,6 @@ def _converse(link: WebSocket, pod: str, source: int, read: typing.Callable[[int
             link.send(bytes([STDIN]) + b"\n") if read is _named else link.send(b"", PING)
         link.flush()
         link.fill()
-
-
-def _given(source: int) -> bytes:
-    return os.read(source, 32768)
 
 
 def _named(source: int) -> bytes:

@@ -54,6 +54,38 @@ until(lambda: ("ended", "w1") in hosts.told)
 over["w0"].set()
 driver.stop()
 """
+EARLY = """
+found = launch.discovery.HostDiscoveryScript("/etc/mpi/discover_hosts.sh", None)
+hosts.listed = {"w0": 1}
+driver = gloo_run.ElasticDriver(mock.Mock(), found, 1, 4)
+started, places, over = [], {}, threading.Event()
+
+def work(slot, events):
+    started.append(slot.hostname)
+    places[slot.hostname] = driver.arrivals.meet((slot.hostname, slot.local_rank), 20)
+    over.wait(20)
+    return 0, time.time()
+
+driver.start(1, work)
+until(lambda: "w0" in places)
+hosts.listed = {"w0": 1, "w1": 1}
+until(lambda: started == ["w0", "w1"])
+until(lambda: driver._host_manager.current_hosts.available_hosts == {"w0", "w1"})
+assert list(driver.host_assignments) == ["w0"], "the old world goes on until its workers meet"
+assert ("started", "w1") not in hosts.told, "a worker without a rank is not at work"
+threading.Thread(target=driver.record_ready, args=("w0", 0), daemon=True).start()
+until(lambda: "w1" in places)
+assert (places["w1"].rank, places["w1"].size) == (1, 2), places
+assert ("started", "w1") in hosts.told and started == ["w0", "w1"]
+over.set()
+until(lambda: ("ended", "w0") in hosts.told and ("ended", "w1") in hosts.told)
+driver.stop()
+"""
+STAMPS = """
+from horovod.runner.elastic import driver as theirs
+stamps = [theirs._epoch_time_s() for _ in range(5)]
+assert stamps == sorted(set(stamps)) and stamps[0] >= int(time.time()) - 1, stamps
+"""
 LEAVES_ALONE = """
 open("own.sh", "w").write("#!/bin/sh\\necho own:3\\n")
 os.chmod("own.sh", 0o755)
@@ -79,6 +111,14 @@ def in_horovod(tmp_path: Path, program: str) -> None:
 
 def test_the_driver_says_what_it_does_and_has_workers_synchronise_after_a_removal_too(tmp_path: Path) -> None:
     in_horovod(tmp_path, TELLS)
+
+
+def test_a_new_hosts_worker_starts_early_and_gets_its_rank_when_the_others_meet(tmp_path: Path) -> None:
+    in_horovod(tmp_path, EARLY)
+
+
+def test_two_changes_in_one_second_have_two_times(tmp_path: Path) -> None:
+    in_horovod(tmp_path, STAMPS)
 
 
 def test_a_script_of_the_users_own_is_run_as_ever(tmp_path: Path) -> None:

@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from elastic_worker.horovod import flags
+from elastic.membership.hosts import LauncherReport
+from elastic_worker.horovod import flags, run
 from elastic_worker.horovod.hosts import Hosts
+from elastic_worker.horovod.reach import by_command
 from elastic_worker.horovod.server import Answer, Host, Unavailable, _answer
 from elastic_worker.startup.deliver import deliver as copy_library
-from rendezvous.launcher_delivery import WRAPPER, deliver
+from rendezvous.launcher_delivery import WRAPPER, commits_folder, deliver, deliver_to_worker, library_folder, runs_horovod
 
 DISCOVERS = "--host-discovery-script=/etc/mpi/discover_hosts.sh"
 ADDED = ["--network-interface", "eth0", "--blacklist-cooldown-range", "1", "60", "--gloo-timeout-seconds", "60"]
@@ -84,7 +87,7 @@ def until(claim: Callable[[], bool]) -> None:
 
 
 def started(served: Served, *, first_list_s: float = 20.0, command: Callable[[str], str] = lambda name: "true") -> Hosts:
-    hosts = Hosts(served, command, lambda: {"fallen-back": 1}, lambda text: None, first_list_s)
+    hosts = Hosts(lambda: served, by_command(command), lambda: {"fallen-back": 1}, lambda text: None, first_list_s)
     hosts.start()
     return hosts
 
@@ -200,8 +203,8 @@ def test_the_launcher_keeps_what_the_user_wrote_and_one_without_a_command_stays_
     deliver(spec, job_uid="0d9f", image="elastic:1", hosts_url="https://rdzv:8443/v1/jobs/0d9f/hosts")
     first = spec["containers"][0]
     assert (first["command"][-1], first["args"]) == ("horovodrun", ["-np", "1"])
-    assert [entry["name"] for entry in first["env"]] == ["A", "ELASTIC_LIBRARY", "ELASTIC_HOSTS_URL"]
-    folder = "/tmp/elastic-0d9f-launcher"
+    assert [entry["name"] for entry in first["env"]] == ["A", "ELASTIC_LIBRARY", "ELASTIC_HOSTS_URL", "ELASTIC_COMMITS"]
+    folder = "/tmp/elastic-0d9f-horovod"
     assert spec["initContainers"][0]["command"][-1] == folder == first["volumeMounts"][0]["mountPath"]
     plain: dict[str, Any] = {"containers": [{"name": "mpi", "args": ["horovodrun"]}]}
     before = repr(plain)
@@ -211,3 +214,95 @@ def test_the_launcher_keeps_what_the_user_wrote_and_one_without_a_command_stays_
 
 def test_the_programs_right_to_be_run_does_not_depend_on_how_the_package_came(image: Image) -> None:
     assert os.access(image.library / "bin/horovodrun", os.X_OK)
+
+
+def test_workers_get_the_library_where_the_launcher_gives_it_and_keep_their_commits_in_the_pod() -> None:
+    spec: dict[str, Any] = {"containers": [{"name": "mpi", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}
+    deliver_to_worker(spec, job_uid="0d9f", image="elastic:1")
+    mounts = {mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert mounts == {"/data", library_folder("0d9f"), commits_folder("0d9f")}
+    assert spec["initContainers"][0]["command"][-1] == library_folder("0d9f")
+
+
+@pytest.mark.parametrize(
+    ("container", "runs"),
+    [
+        ({"command": ["horovodrun"]}, True),
+        ({"command": ["/bin/sh", "-c"], "args": ["exec horovodrun -np 1 python train.py"]}, True),
+        ({"command": ["mpirun"], "args": ["python"]}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_launcher_that_names_horovodrun_has_workers_with_the_library(container: dict[str, Any], runs: bool) -> None:
+    assert runs_horovod({"containers": [container]}) is runs
+
+
+def test_a_host_with_ranks_whose_pod_has_ended_is_lost() -> None:
+    served = Served()
+    served.give(host("w0"), host("w1"), host("w2"))
+    hosts = started(served)
+    until(lambda: len(hosts.find_available_hosts_and_slots()) == 3)
+    hosts.assigned(["w0", "w1"], 2)
+    served.give(host("w0"))
+    assert hosts.lost() == ["w1"], "w2 had no ranks"
+
+
+def test_horovodrun_is_started_again_once_after_the_loss_of_a_host() -> None:
+    failed = RuntimeError("rc 1")
+    assert run.may_start_again(failed, ["w1"], {})
+    assert run.may_start_again(SystemExit(1), ["w1"], {})
+    assert not run.may_start_again(failed, [], {}), "the program's own failure"
+    assert not run.may_start_again(SystemExit(0), ["w1"], {})
+    assert not run.may_start_again(KeyboardInterrupt(), ["w1"], {})
+    assert not run.may_start_again(failed, ["w1"], {run.STARTED_AGAIN_AT: str(int(time.time()) - 5)}), "soon after the last time"
+    assert run.may_start_again(failed, ["w1"], {run.STARTED_AGAIN_AT: str(int(time.time()) - 500)})
+
+
+def test_a_checkpoint_is_asked_for_while_a_host_with_ranks_leaves() -> None:
+    served = Served()
+    served.give(host("w0"), host("w1"))
+    hosts = started(served)
+    until(lambda: len(hosts.find_available_hosts_and_slots()) == 2)
+    hosts.assigned(["w0"], 1)
+    served.give(host("w0"), host("w1")._replace(leaving=True))
+    until(lambda: "w1" in hosts._leaving)
+    assert not hosts.is_checkpoint_asked()
+    served.give(host("w0")._replace(leaving=True), host("w1"))
+    until(hosts.is_checkpoint_asked)
+
+
+def test_progress_goes_with_the_next_report() -> None:
+    served = Served()
+    served.give(host("w0"))
+    hosts = started(served)
+    hosts.progress({"step": 7, "values": {"loss": 0.5}, "other": 1})
+    hosts.assigned(["w0"], 1)
+    until(lambda: served.reports[-1].get("step") == 7)
+    assert served.reports[-1]["values"] == {"loss": 0.5}
+    assert "other" not in served.reports[-1]
+
+
+@pytest.mark.parametrize("bad", [None, [], {}, {"step": -1}, {"step": "7"}, {"step": 2**60}, {"values": {"loss": 1}}])
+def test_progress_that_the_server_would_refuse_is_left_out(bad: object) -> None:
+    hosts = Hosts(Served, by_command(str), dict, print)
+    hosts.progress({"step": 3})
+    hosts.progress(bad)
+    assert hosts._report()["step"] == 3
+    hosts.progress({"step": 4, "values": {"nan": float("nan"), "text": "x", "n" * 65: 1.0, **{str(n): n for n in range(50)}}})
+    assert sorted(hosts._report()["values"].values()) == [float(n) for n in range(32)]
+    msgspec.convert(hosts._report(), LauncherReport)
+
+
+def test_workers_find_the_library_behind_the_users_own_path() -> None:
+    found = run.for_workers("https://h:1/v1/jobs/0d9f/hosts", {"PYTHONPATH": "/mine"})
+    assert found["ELASTIC_JOB_UID"] == "0d9f"
+    assert found["PYTHONPATH"].split(":")[0] == "/mine"
+    assert (Path(found["PYTHONPATH"].split(":")[1]) / "elastic_worker").is_dir()
+    assert run.for_workers("https://h:1/v1/jobs/0d9f/hosts", found)["PYTHONPATH"] == found["PYTHONPATH"]
+
+
+def test_a_timeout_that_may_be_the_users_own_is_left_alone() -> None:
+    assert not flags.has_own_timeout(["-np", "1"], {})
+    assert flags.has_own_timeout(["--gloo-timeout-seconds=5"], {})
+    assert flags.has_own_timeout(["--config-file", "f"], {})
+    assert flags.has_own_timeout([], {"HOROVOD_GLOO_TIMEOUT_SECONDS": "5"})

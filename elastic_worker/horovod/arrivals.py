@@ -1,0 +1,156 @@
+"""Which of the listed hosts Horovod's driver may give ranks to, where the training program uses our library.
+
+Horovod assigns ranks first and starts a new host's workers then: all others stand still meanwhile, and end where one is too slow. With the
+library a worker asks for its place before it initialises Horovod. So new hosts' workers start at once, while the others train, and a host
+is offered to the driver when all of its workers have asked. A host whose worker has ended is offered again in the same way.
+It knows neither Horovod nor the network; `start` begins a worker early, `stop` ends it.
+"""
+
+import threading
+import time
+import typing
+
+Slot = typing.Tuple[str, int]
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+LIVED_S = 60.0
+"""A worker that lived for so long begins its row of failures anew."""
+
+
+class Place(typing.NamedTuple):
+    """A worker's place in the world, in the words of Horovod's variables."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+class Workers(typing.Protocol):
+    """The driver, as far as it is needed here."""
+
+    def is_assigned(self, host: str) -> bool: ...
+
+    def place(self, slot: Slot) -> typing.Optional[Place]:
+        """None while the driver has none for it."""
+
+    def start(self, slot: Slot) -> None: ...
+
+    def stop(self, slot: Slot) -> None: ...
+
+    def assign_anew(self, slot: Slot) -> None:
+        """This worker waits for its place and is ready for another one. Does not wait."""
+
+
+class WorldLost(Exception):
+    """A worker of this world ended before it had initialised Horovod, and others are doing so already."""
+
+
+class Arrivals:
+    def __init__(self, workers: Workers, clock: typing.Callable[[], float] = time.monotonic) -> None:
+        self._workers = workers
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._early: typing.Dict[Slot, float] = {}
+        """Started, and without a rank so far; when they were started."""
+        self._working: typing.Dict[Slot, float] = {}
+        """With a rank."""
+        self._fresh: typing.Set[Slot] = set()
+        """Of these the ones that have not initialised Horovod yet."""
+        self._arrived: typing.Set[Slot] = set()
+        self._failures: typing.Dict[str, int] = {}
+        self._again_at: typing.Dict[str, float] = {}
+        self._is_broken = False
+        """A fresh worker has ended, so that this world will not meet."""
+        self._ready_again: typing.Set[Slot] = set()
+        self._has_met = False
+        self.is_used = False
+        """Whether a worker has asked for its place, which only our library does."""
+
+    def offered(self, listed: typing.Mapping[str, int]) -> typing.Dict[str, int]:
+        """The hosts for the driver. Starts the workers of the others, and ends those of hosts that are not listed any more."""
+        with self._changed:
+            if not self.is_used:
+                return dict(listed)
+            offered, wanted = {}, []
+            for host, slots in listed.items():
+                all_slots = [(host, number) for number in range(slots)]
+                if self._is_at_work(host) or all(slot in self._early and slot in self._arrived for slot in all_slots):
+                    offered[host] = slots
+                elif self._clock() >= self._again_at.get(host, 0.0):
+                    wanted += [slot for slot in all_slots if slot not in self._early]
+            surplus = [slot for slot in self._early if slot[0] not in listed]
+            for slot in wanted:
+                self._early[slot] = self._clock()
+                self._workers.start(slot)
+            for slot in surplus:
+                self._workers.stop(slot)
+            return offered
+
+    def _is_at_work(self, host: str) -> bool:
+        return self._workers.is_assigned(host) and any(slot[0] == host for slot in self._working)
+
+    def given_rank(self, slot: Slot) -> bool:
+        """The driver starts a worker; true where it was started early and only begins to count."""
+        with self._changed:
+            was_early = self._early.pop(slot, None) is not None
+            self._working[slot] = self._clock()
+            self._fresh.add(slot)
+            self._changed.notify_all()
+            return was_early
+
+    def assigned(self) -> None:
+        """The driver has assigned ranks anew."""
+        with self._changed:
+            self._is_broken = False
+            self._ready_again.clear()
+            self._changed.notify_all()
+
+    def ended(self, slot: Slot, is_failure: bool) -> None:
+        """A worker's process has ended. One that has finished keeps its host: the others are about to finish too."""
+        with self._changed:
+            was_early, is_assigned = slot in self._early, self._workers.is_assigned(slot[0])
+            if was_early or is_failure:
+                began = self._early.pop(slot, None) or self._working.pop(slot, None) or self._clock()
+                if was_early or is_assigned:
+                    self._pause(slot[0], self._clock() - began)
+            self._is_broken |= slot in self._fresh
+            self._fresh.discard(slot)
+            self._arrived.discard(slot)
+            self._changed.notify_all()
+
+    def _pause(self, host: str, lived_s: float) -> None:
+        failures = self._failures[host] = 1 if lived_s >= LIVED_S else self._failures.get(host, 0) + 1
+        self._again_at[host] = self._clock() + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures - 1, 10))
+
+    def meet(self, slot: Slot, within_s: float) -> typing.Optional[Place]:
+        """A worker asks for its place: waits until it has one and nobody in its world is still to come. None after this time."""
+        until = self._clock() + within_s
+        with self._changed:
+            self.is_used = True
+            self._arrived.add(slot)
+            self._changed.notify_all()
+            while True:
+                if self._is_broken and slot in self._fresh:
+                    self._leave_broken(slot)
+                elif slot in self._fresh and self._fresh <= self._arrived and (place := self._workers.place(slot)) is not None:
+                    self._fresh.discard(slot)
+                    self._arrived.discard(slot)
+                    self._has_met = True
+                    self._changed.notify_all()
+                    return place
+                left_s = until - self._clock()
+                if left_s <= 0:
+                    return None
+                self._changed.wait(left_s)
+
+    def _leave_broken(self, slot: Slot) -> None:
+        """In the first world all are here, and the driver can assign ranks without the lost one. Later the others wait for it already; a
+        worker that got a rank without them would begin the training anew."""
+        if self._has_met:
+            raise WorldLost("a worker of this world was lost before it had initialised Horovod")
+        if slot not in self._ready_again:
+            self._ready_again.add(slot)
+            self._workers.assign_anew(slot)

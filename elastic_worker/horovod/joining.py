@@ -1,0 +1,100 @@
+"""How a worker comes into a world: it asks the launcher for its place before it initialises Horovod. Until the world it belongs to meets,
+the others train on; and when it meets, nobody waits for an interpreter that starts.
+"""
+
+import http.client
+import json
+import os
+import sys
+import time
+import typing
+
+SCOPE = "elastic-training"
+PLACES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+ANSWER_S = 60.0  # the launcher answers after 20 s at the latest
+AGAIN_S = 1.0
+TRIES = 5
+"""In a row that fail; then the launcher is gone, or of a kind that knows nothing of places."""
+MOST_BYTES = 64 * 1024
+
+
+class Launcher(typing.NamedTuple):
+    """Where the launcher's driver listens, and who this worker is to it."""
+
+    address: str
+    port: int
+    host: str
+    local_rank: int
+
+    @classmethod
+    def of(cls, environ: typing.Mapping[str, str]) -> "typing.Optional[Launcher]":
+        """None where no elastic horovodrun has started this process."""
+        try:
+            if environ.get("HOROVOD_ELASTIC") != "1":
+                return None
+            address, port = environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+            return cls(address, port, environ["HOROVOD_HOSTNAME"], int(environ["HOROVOD_LOCAL_RANK"]))
+        except (KeyError, ValueError):
+            return None
+
+    def ask(self) -> "typing.Optional[typing.Mapping[str, typing.Any]]":
+        """One answer of the driver's: a place, or nothing yet; None where it knows no places."""
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=ANSWER_S)
+        try:
+            connection.request("GET", "/{}/{}:{}".format(SCOPE, self.host, self.local_rank))
+            response = connection.getresponse()
+            text = response.read(MOST_BYTES)
+        finally:
+            connection.close()
+        if response.status == 404:
+            return None
+        found = json.loads(text)
+        return found if isinstance(found, dict) else {}
+
+
+def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None:
+    launcher = Launcher.of(os.environ)
+    if launcher is not None and not hvd.is_initialized():
+        prepare()
+        os.environ.update(variables(place(launcher)))
+    hvd.init(*arguments, **options)
+
+
+def prepare() -> None:
+    """Import now, while the others train, what a program's first optimizer and first step import: seconds for which all would wait."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        weight = torch.nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight], lr=0.0)
+        weight.sum().backward()
+        optimizer.step()
+
+
+def variables(found: typing.Mapping[str, typing.Any]) -> typing.Dict[str, str]:
+    """Horovod's variables for this place. Its C++ code reads them anew at each initialisation."""
+    if not found:
+        return {}
+    values = {"HOROVOD_" + name: str(int(found[name.lower()])) for name in PLACES}
+    timeout_s = found.get("timeout_s")
+    return {**values, TIMEOUT: str(int(timeout_s))} if timeout_s else values
+
+
+def place(launcher: Launcher) -> typing.Mapping[str, typing.Any]:
+    """Waits for this worker's place; empty where the launcher gives none, so that the variables it set count."""
+    failed = 0
+    while failed < TRIES:
+        try:
+            found = launcher.ask()
+        except (OSError, ValueError, http.client.HTTPException):
+            failed += 1
+            time.sleep(AGAIN_S)
+            continue
+        if found is None:
+            return {}
+        failed = 0
+        if found.get("error"):
+            raise RuntimeError("elastic-training: {}".format(found["error"]))
+        if found:
+            return found
+    return {}

@@ -1,0 +1,170 @@
+"""The ways in which elastic Horovod hangs or ends, on real horovodrun with the list of a real rendezvous server: none of them happens,
+with an unmodified program and with one that uses our library. Hosts are names on this machine, reached by a stand-in for ssh.
+"""
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+from example_jobs import environment
+from horovod_lab import Lab, lab
+from torch_agents import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(600)]
+
+Begin = Callable[[bool], Lab]
+BOTH = pytest.mark.parametrize("library", [False, True], ids=["unmodified", "library"])
+PATIENCE_S = 240.0
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """A job with or without the library in its program."""
+    python = environment("horovod") / "bin" / "python"
+    with ExitStack() as stack:
+
+        def make(library: bool) -> Lab:
+            made: AbstractContextManager[Lab] = lab(tmp_path, python, library=library)
+            return stack.enter_context(made)
+
+        yield make
+
+
+def until(one: Lab, *, size: int, after: float = 0.0) -> float:
+    return one.until_step(size=size, after=after, patience_s=PATIENCE_S).at
+
+
+def in_order(one: Lab) -> bool:
+    """No step was made twice, and none was left out."""
+    numbers = [step.number for step in one.steps()]
+    return numbers == list(range(1, len(numbers) + 1))
+
+
+def test_with_the_library_workers_come_go_and_are_lost(begin: Begin) -> None:
+    """Hosts are added and removed without the loss of a step; a killed worker's host comes back by itself."""
+    one = begin(True)
+    one.expect("w0")
+    one.start()
+    until(one, size=1)
+    one.expect("w0", "w1", "w2")
+    at = until(one, size=3)
+    one.expect("w0", "w1", "w2", leaving=("w2",))
+    at = until(one, size=2, after=at)
+    wait_until(lambda: not one.workers("w2"), what="the removed host's process ends by itself")
+    assert in_order(one), one.story()
+    at = one.kill("w1")
+    at = until(one, size=1, after=at)
+    until(one, size=2, after=at)
+    steps = [step.number for step in one.steps()]
+    assert steps[-1] == max(steps), one.story()
+
+
+@pytest.mark.full
+def test_a_new_worker_that_needs_long_stops_nobody(begin: Begin) -> None:
+    """Without the library a worker that needs longer than gloo's timeout ends all others."""
+    one = begin(True)
+    one.expect("w0")
+    one.start()
+    at = until(one, size=1)
+    (one.folder / "slow-w1").write_text("45")
+    one.expect("w0", "w1")
+    until(one, size=2, after=at)
+    steps = one.steps()
+    gaps = [after.at - before.at for before, after in itertools.pairwise(steps)]
+    assert max(gaps) < 20, f"training stood still for {max(gaps):.0f} s"
+    assert in_order(one), one.story()
+
+
+@pytest.mark.full
+@BOTH
+def test_a_new_host_after_a_removal_joins(begin: Begin, library: bool) -> None:
+    """Horovod's issue 3494: below --min-np and then a new name; the workers that stayed did not synchronise, and the new one waited."""
+    one = begin(library)
+    one.expect("w0", "w1")
+    one.start("--min-np", "2")
+    at = until(one, size=2)
+    one.expect("w0", "w1", leaving=("w1",))
+    time.sleep(3)
+    one.expect("w0", "w2")
+    at = time.time()
+    until(one, size=2, after=at)
+    wait_until(lambda: bool(one.workers("w2")), what="the new host trains")
+
+
+@pytest.mark.full
+@BOTH
+def test_all_hosts_are_exchanged_and_the_state_goes_on(begin: Begin, library: bool) -> None:
+    """Horovod cannot go on if none of the former hosts stays in a change."""
+    one = begin(library)
+    one.expect("w0", "w1")
+    one.start()
+    until(one, size=2)
+    one.expect("w0", "w1", "w2", "w3", leaving=("w0", "w1"))
+    wait_until(lambda: not one.workers("w0") and not one.workers("w1"), what=one.story, patience_s=PATIENCE_S)
+    at = time.time()
+    until(one, size=2, after=at)
+    assert in_order(one), one.story()
+
+
+@pytest.mark.full
+@BOTH
+def test_a_host_whose_worker_failed_is_used_again(begin: Begin, library: bool) -> None:
+    """By default Horovod never uses it again, under this name."""
+    one = begin(library)
+    one.expect("w0", "w1")
+    one.start("--gloo-timeout-seconds", "30")
+    until(one, size=2)
+    at = one.kill("w1")
+    at = until(one, size=1, after=at)
+    until(one, size=2, after=at)
+
+
+@pytest.mark.full
+@BOTH
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_end_of_the_launcher_leaves_no_worker(begin: Begin, library: bool, number: signal.Signals) -> None:
+    one = begin(library)
+    one.expect("w0", "w1")
+    one.start()
+    until(one, size=2)
+    assert one.process is not None
+    os.kill(one.process.pid, number)
+    one.process.wait(60)
+    wait_until(lambda: not one.workers("w0") and not one.workers("w1"), what=one.story, patience_s=60)
+
+
+@pytest.mark.full
+def test_after_the_loss_of_the_launcher_training_goes_on_from_the_last_commit(begin: Begin) -> None:
+    one = begin(True)
+    one.expect("w0", "w1")
+    one.start(every=10)
+    at = until(one, size=2)
+    wait_until(lambda: one.steps()[-1].number > 45, what=one.story, patience_s=PATIENCE_S)
+    assert one.process is not None
+    one.process.kill()
+    one.process.wait(20)
+    wait_until(lambda: not one.workers("w0") and not one.workers("w1"), what=one.story, patience_s=60)
+    last, at = one.steps()[-1].number, time.time()
+    one.start(every=10)
+    step = one.until_step(size=2, after=at, patience_s=PATIENCE_S)
+    assert last - 20 <= step.number <= last + 1, f"step {last} was the last, and training went on with {step.number}"
+
+
+@pytest.mark.full
+@BOTH
+def test_one_host_is_enough_to_begin_and_the_end_of_training_ends_all(begin: Begin, library: bool) -> None:
+    """Without --network-interface horovodrun waits for a second host before it starts."""
+    one = begin(library)
+    one.expect("w0")
+    one.start(steps=150)
+    until(one, size=1)
+    one.expect("w0", "w1")
+    assert one.process is not None
+    assert one.process.wait(PATIENCE_S) == 0, one.story()
+    assert [line for line in one.lines() if " done " in line]
+    assert one.steps()[-1].number == 150
