@@ -128,25 +128,27 @@ def _remote(job: Job) -> str:
 SCRIPT = r"""
 # Prints the hosts that elastic Horovod may use now, a line each. Ends with an error where they are not known: an empty list would say that
 # all hosts are gone. Until the first answer it asks again for $bound seconds, then prints the list at the end of this file.
+# A child in the background waits for each next list, so that a call each second asks the server nothing while nothing changes. It ends
+# once nobody has called for half a minute.
 
 by_python='
 import ssl, sys, urllib.request as request
-folder, url, is_post = sys.argv[1:]
+folder, url, is_post, limit = sys.argv[1:]
 headers = {"Authorization": "Bearer " + open(folder + "/token").read().strip()}
 tls = request.HTTPSHandler(context=ssl.create_default_context(cafile=folder + "/ca.crt"))
 opener = request.build_opener(request.ProxyHandler({}), tls)
-answer = opener.open(request.Request(url, headers=headers, data=b"" if is_post else None), timeout=5)
+answer = opener.open(request.Request(url, headers=headers, data=b"" if is_post else None), timeout=float(limit))
 sys.stdout.write(answer.read(4194304).decode())
 '
 
-ask() { # PATH, and anything to post
+ask() { # PATH, anything to post, the limit in seconds
   if command -v curl >/dev/null; then
     printf 'header = "Authorization: Bearer %s"\n' "$(cat $at/token)" |
-      curl -fsS --max-time 5 --noproxy '*' --cacert $at/ca.crt ${2:+--data ''} -K - "$url$1"
+      curl -fsS --max-time ${3:-5} --noproxy '*' --cacert $at/ca.crt ${2:+--data ''} -K - "$url$1"
   elif python=$(command -v python3 || command -v python); then
-    "$python" -c "$by_python" "$at" "$url$1" "$2"
+    "$python" -c "$by_python" "$at" "$url$1" "$2" ${3:-5}
   elif wget --version 2>/dev/null | grep -q GNU; then
-    wget -q -O - -T 5 -t 1 --no-proxy --ca-certificate=$at/ca.crt --header="Authorization: Bearer $(cat $at/token)" \
+    wget -q -O - -T ${3:-5} -t 1 --no-proxy --ca-certificate=$at/ca.crt --header="Authorization: Bearer $(cat $at/token)" \
       ${2:+--post-data=} "$url$1"
   else
     echo "discover_hosts.sh: none of curl, python3 and GNU wget is here to ask for the hosts" >&2
@@ -166,24 +168,61 @@ set -- $(sed 's/.*) //' /proc/$process/stat)
 state=${TMPDIR:-/tmp}/elastic-hosts-$job-$process-${20}
 mkdir -p -m 700 "$state" || exit 1
 
-prove() { # HOST POD_UID: once at a time, in the background
+prove() { # HOST POD_UID: in the background, and at most every other second
   mkdir "$state/$2" 2>/dev/null || return
-  ( remote "$1" && ask "/proofs/$2" post || sleep 2
+  ( remote "$1" && ask "/proofs/$2" post
+    sleep 2
     rmdir "$state/$2" ) </dev/null >/dev/null 2>&1 &
 }
 
-look() {
-  answer=$(ask '?unproven') || return
+look() { # WHAT TO ASK, the limit in seconds: sets $hosts and $version
+  answer=$(ask "?unproven&version$1" '' $2) || return
+  version=$(printf '%s\n' "$answer" | sed -n 's/^#@ //p')
   printf '%s\n' "$answer" | sed -n 's/^# //p' | while read -r host uid; do prove "$host" "$uid"; done
   hosts=$(printf '%s\n' "$answer" | grep -v '^#') && [ -n "$hosts" ]
+}
+
+put() { # FILE, from the input, as a whole
+  cat >"$state/$1.$$" && mv "$state/$1.$$" "$state/$1"
+}
+
+age() { # FILE with a time in its first line, in seconds
+  then=0
+  [ ! -e "$state/$1" ] || read -r then <"$state/$1"
+  echo $(($(date +%s) - then))
+}
+
+follow() { # The newest list is in $state/list as long as the server says that there is one
+  after=
+  while [ "$(age called)" -le 30 ]; do
+    began=$(date +%s) before=$after
+    if look "$after" 20; then
+      { date +%s; printf '%s\n' "$hosts"; } | put list
+      after=${version:+"&after=$version"}
+      # Hosts to prove, a server that names no version, one where too many wait: ask again soon.
+      ! printf '%s\n' "$answer" | grep -q '^# ' || after=
+      [ $(($(date +%s) - began)) -ge 1 ] || { [ -n "$after" ] && [ "$after" != "$before" ]; } || sleep 1
+    else
+      rm -f "$state/list"
+      after=
+      sleep 1
+    fi
+  done
+  rmdir "$state/follower"
+}
+
+followed() { # The list of the child in the background, unless it is old
+  [ "$(age list)" -le 25 ] && hosts=$(sed 1d "$state/list" 2>/dev/null) && [ -n "$hosts" ]
 }
 
 own_list() {
   hosts=$(sed -n 's/^#= //p' "$0") && [ -n "$hosts" ]
 }
 
+[ "$(age called)" -le 60 ] || rmdir "$state/follower" 2>/dev/null
+date +%s | put called
 if [ -e "$state/answered" ]; then
-  look || exit 1
+  followed || look || exit 1
 else
   [ -e "$state/fell-back" ] && bound=0
   until=$(($(date +%s) + bound))
@@ -191,7 +230,11 @@ else
     look && : >"$state/answered" && break
     [ "$(date +%s)" -ge $until ] && own_list && : >"$state/fell-back" && break
     sleep 1
+    date +%s | put called
   done
+fi
+if mkdir "$state/follower" 2>/dev/null; then
+  ( follow ) </dev/null >/dev/null 2>&1 & # in parentheses, or a copy of the output stays open and the caller waits for its end
 fi
 printf '%s\n' "$hosts"
 exit 0

@@ -21,7 +21,7 @@ from elastic.membership.wire import Expectation
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
-TOOLS = ("sh", "cat", "sed", "grep", "tr", "date", "mkdir", "rmdir", "sleep")
+TOOLS = ("sh", "cat", "sed", "grep", "tr", "date", "mkdir", "rmdir", "sleep", "mv", "rm")
 ASKING = ("curl", "python3", "wget")
 
 
@@ -115,7 +115,7 @@ def test_a_call_that_fails_later_ends_with_an_error_and_prints_nothing(server: S
     expect(server, "w0")
     assert launcher.poll() == (0, "w0:2\n")
     server.kill()
-    assert launcher.poll() == (1, "")
+    wait_until(lambda: launcher.poll() == (1, ""), what="the child in the background has lost the server too")
     server.start()
     assert launcher.poll() == (1, ""), "a new server knows nothing before the controller has spoken"
 
