@@ -29,6 +29,11 @@ log = logging.getLogger("controller")
 @click.option("--etcd-endpoint", default="", metavar="HOST:PORT,...", help="The installation's etcd as pods reach it; its members.")
 @click.option("--etcd-url", default="", metavar="HOST:PORT,...", help="Where this process reaches it. Default: --etcd-endpoint.")
 @click.option(
+    "--etcd-on-demand",
+    is_flag=True,
+    help="It starts with the first connection: connect once a job meets there. Without, its authentication is turned on at once.",
+)
+@click.option(
     "--follow-user-etcd/--no-follow-user-etcd",
     "follows_user_etcd",
     default=True,

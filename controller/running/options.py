@@ -19,6 +19,7 @@ class Options:
     rendezvous_endpoint: str
     etcd_endpoint: str
     etcd_url: str
+    etcd_on_demand: bool
     follows_user_etcd: bool
     worker_image: str
     gang_scheduler: str

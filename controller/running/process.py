@@ -126,7 +126,12 @@ class Process:
         reach = self._options.etcd_url or self._options.etcd_endpoint
         if not reach:
             return None
-        return Own(endpoints=members_of(reach), ca=self._ca, password_for=lambda uid: job_token(self._key, uid, Role.ETCD))
+        return Own(
+            endpoints=members_of(reach),
+            ca=self._ca,
+            password_for=lambda uid: job_token(self._key, uid, Role.ETCD),
+            is_eager=not self._options.etcd_on_demand,
+        )
 
     async def _read_secret(self, namespace: str, name: str) -> dict[str, str]:
         """The login that a job's user has put there for its etcd."""

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from elastic.etcd.membership import EtcdMembership
+from elastic.etcd.messages import NotInstalled
 from elastic.etcd.place import Place
-from elastic.etcd.store import Away
+from elastic.etcd.store import Away, Refused
 from elastic.etcd.visits import Own, ReadSecret, Visitor
 from elastic.membership import wire
 
@@ -59,6 +60,8 @@ class EtcdThread:
         if on_open is not None:
             on_open()
         try:
+            if self._own is not None and self._own.is_eager:
+                self._started()
             while True:
                 yield await self._worlds.get()
         finally:
@@ -83,15 +86,23 @@ class EtcdThread:
     async def _take_census(self) -> None:
         """Report jobs that have a user in the installation's etcd: one that is gone from the API is then forgotten."""
         while True:
-            with contextlib.suppress(Exception):
-                store, accounts = self._visitor.administrator()
-                try:
-                    for job_uid in await accounts.jobs():
-                        if job_uid not in self._places:
-                            self._emit(wire.World(job=job_uid, generation=0, phase="unknown"))
-                finally:
-                    await store.close()
+            try:
+                await self._count()
+            except (Away, Refused, NotInstalled) as error:
+                log.warning("the installation's etcd does not answer", extra={"error": str(error)})
+            except Exception:
+                log.exception("looking for users in the installation's etcd failed")
             await asyncio.sleep(CENSUS_S)
+
+    async def _count(self) -> None:
+        store, accounts = self._visitor.administrator()
+        try:
+            await accounts.begin()
+            for job_uid in await accounts.jobs():
+                if job_uid not in self._places:
+                    self._emit(wire.World(job=job_uid, generation=0, phase="unknown"))
+        finally:
+            await store.close()
 
     def _emit(self, world: wire.World) -> None:
         assert self._home is not None

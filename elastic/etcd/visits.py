@@ -20,11 +20,14 @@ ReadSecret = Callable[[str, str], Awaitable[Mapping[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """The installation's etcd. endpoints: as this process reaches it. password_for: of a job's user; of the administrator for no job."""
+    """The installation's etcd. endpoints: as this process reaches it. password_for: of a job's user; of the administrator for no job.
+    is_eager: connect at once, so that authentication is on before anybody else comes.
+    """
 
     endpoints: tuple[str, ...]
     ca: str
     password_for: Callable[[str], str]
+    is_eager: bool = False
 
 
 class Visitor:

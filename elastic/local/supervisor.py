@@ -192,7 +192,7 @@ class Supervisor:
         port = self._ports["rendezvous"]
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-endpoint", f"{SERVICE}:{port}"]
         if etcd_port := self._offer_etcd(folder):
-            reach += ["--etcd-endpoint", f"{ETCD_SERVICE}:{etcd_port}", "--etcd-url", f"{HOST}:{etcd_port}"]
+            reach += ["--etcd-endpoint", f"{ETCD_SERVICE}:{etcd_port}", "--etcd-url", f"{HOST}:{etcd_port}", "--etcd-on-demand"]
         signals = ["--signals", str(self._layout.signals)] if self._layout.signals.exists() else []
         controller = self._child("controller", "controller.running.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach, *signals])
         # An API server that we joined may be far away.

@@ -469,3 +469,25 @@ def _copy(there: Path, here: Path) -> None:
         shutil.copytree(there, here, ignore=shutil.ignore_patterns("__pycache__"))
     else:
         shutil.copy(there, here)
+
+
+@pytest.mark.parametrize(("overlay", "namespace"), [("standalone", ""), ("namespaced", "team-a")])
+def test_the_etcd_component_has_three_members_that_the_controller_and_the_certificate_name(
+    build: Build, tmp_path: Path, overlay: str, namespace: str
+) -> None:
+    found, home = build(overlay, namespace=namespace, components=("etcd",)), namespace or SYSTEM
+    for kind in ("StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy"):
+        assert only(found, kind, "elastic-etcd")["metadata"]["namespace"] == home
+    stateful = only(found, "StatefulSet", "elastic-etcd")["spec"]
+    args = dict(word.removeprefix("--").partition("=")[::2] for word in stateful["template"]["spec"]["containers"][0]["args"])
+    args = {key: value.replace("$(NAMESPACE)", home) for key, value in args.items()}
+    flags = only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]["args"]
+    (named,) = [flag.partition("=")[2].replace("$(NAMESPACE)", home) for flag in flags if flag.startswith("--etcd-endpoint=")]
+    members = [f"elastic-etcd-{index}.elastic-etcd.{home}.svc" for index in range(stateful["replicas"])]
+    assert named.split(",") == [f"{member}:2379" for member in members]
+    assert args["initial-cluster"].split(",") == [f"elastic-etcd-{index}=https://{name}:2380" for index, name in enumerate(members)]
+    assert stateful["serviceName"] == only(found, "Service", "elastic-etcd")["metadata"]["name"]
+    assert "peer-client-cert-auth" in args
+    made = subprocess.run(["sh", str(DEPLOY / "installation.sh"), str(tmp_path / "made"), home], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    assert certificates.covers((tmp_path / "made" / "tls.crt").read_bytes(), (*members, f"elastic-rendezvous.{home}.svc"))
