@@ -29,8 +29,8 @@ FOLDER = Path(__file__).parent
 LONGEST = """
 rendezvous_torchrun controller_c10d etcd_torchrun faults_workers gloo_standstill operator_suite rolling_update faults_leaders
 laptop_resume demo rendezvous_server warm_start laptop_losses conformance drain_keeps_state rendezvous_completion faults_control_plane
-etcd_members horovod_elastic sdk examples_light laptop_docs apiserver_durability cli_run laptop_up gloo_endings silent_connections
-controller_rights examples_mpi official_client webhook_flood rendezvous_hostile faults_ends
+autoscale_through_hpa laptop_autoscaling metrics_api etcd_members sdk examples_light laptop_docs apiserver_durability cli_run laptop_up
+gloo_endings silent_connections controller_rights examples_mpi official_client webhook_flood rendezvous_hostile faults_ends
 """
 """The modules that take more than 20 s, the longest first. They begin in this order, so that no lane is left alone with one of them."""
 
@@ -40,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == FOLDER and item.get_closest_marker("cluster") is None:
             item.add_marker(pytest.mark.integration)
+    if strange := [name for name in LONGEST.split() if not (FOLDER / f"test_{name}.py").exists()]:
+        raise pytest.UsageError(f"LONGEST names modules that are not there: {', '.join(strange)}")
     places = {f"test_{name}": place for place, name in enumerate(LONGEST.split())}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
