@@ -25,7 +25,7 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry, figures: Figures, *, leads: Callable[[], bool], sent: Mapping[str, int]) -> None:
         self.registry = registry
         self.changes = Counter("elastic_autoscaler_changes", "Changes of a number of workers", ["policy", "direction"], registry=registry)
-        self.failures = Counter("elastic_autoscaler_failed_rounds", "Rounds of decisions that failed", registry=registry)
+        self.failures = Counter("elastic_autoscaler_failed_rounds", "Rounds and decisions that ended with a defect", registry=registry)
         self.rounds = Histogram(
             "elastic_autoscaler_round_cpu_seconds",
             "CPU time of a round of decisions",

@@ -159,6 +159,11 @@ class Rounds:
             except (aiohttp.ClientError, TimeoutError) as error:
                 failed = True
                 log.warning("a decision was not written", extra={**key.fields(), "error": repr(error)})
+            except Exception:
+                # A defect about one job must not end the autoscaling of all others.
+                failed = True
+                log.exception("a decision was not carried out", extra=key.fields())
+                self._metrics.failures.inc()
             finally:
                 self._queue.done(key, failed=failed)
 

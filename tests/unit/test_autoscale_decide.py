@@ -62,7 +62,7 @@ def test_a_job_that_reports_nothing_stays_and_says_what_to_do():
     seen = signals(working=2, reports=False)
     decision = decide(seen, 2, NOON)
     assert decision.count == 2
-    assert "reports no progress" in decision.reason
+    assert "training reports no steps" in decision.reason
 
 
 def test_nothing_is_measured_while_workers_are_missing():

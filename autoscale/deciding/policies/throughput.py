@@ -2,6 +2,7 @@
 
 from autoscale.deciding.signals import Signals, Wish
 
+SILENT = "training reports no steps; send them with elastic_worker.report, or name elasticPolicy.progress"
 GROWS_BY = 4
 """A step is one worker, or one in so many of those that there are."""
 
@@ -35,12 +36,12 @@ def wish(signals: Signals, replicas: int) -> Wish:
 
 
 def _waiting(signals: Signals, replicas: int) -> str:
+    if not signals.working and not signals.reports:
+        return f"no progress is known: {signals.trouble or SILENT}"
     if signals.working != replicas:
         return f"{signals.working} of {replicas} workers train together; the throughput is measured when all do"
-    if not signals.reports and signals.trouble:
-        return f"no progress is known: {signals.trouble}"
     if not signals.reports:
-        return "training reports no progress; send steps with elastic_worker.report, or choose a policy that needs none"
+        return f"no progress is known: {signals.trouble or SILENT}"
     return f"the throughput of {_workers(replicas)} is being measured"
 
 

@@ -1,0 +1,181 @@
+"""The autoscaler's loop around its decisions: what is written, in which order, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from autoscale_jobs import measured
+from prometheus_client import CollectorRegistry
+from test_autoscale_round import LINEAR, node, running, state
+
+from autoscale.acting.scaler import Scaler
+from autoscale.deciding.cluster import NodeSeen, PodSeen
+from autoscale.deciding.jobs import JobSeen
+from autoscale.deciding.round import Setting
+from autoscale.deciding.signals import Memory
+from autoscale.figures import JobKey
+from autoscale.running.book import Book
+from autoscale.running.metrics import Metrics
+from autoscale.running.rounds import Rounds
+from elastic.api.scaling import ANNOTATION, MANAGER, Decision, Record, from_text
+from elastic.api.words import Through
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import Resource
+from elastic.membership.training import Progress
+
+
+@dataclass
+class Api:
+    """Takes writes as an API server does; `refusals` answers the next ones of a subresource."""
+
+    writes: list[tuple[str, Any]] = field(default_factory=list)
+    refusals: dict[str, list[KubeError]] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+
+    async def patch(self, resource: Resource, name: str, body: Any, *, subresource: str | None = None, **more: Any) -> Any:
+        where = subresource or "job"
+        if self.refusals.get(where):
+            raise self.refusals[where].pop()
+        assert more["field_manager"] == MANAGER
+        self.writes.append((where, body))
+        return {"metadata": {"resourceVersion": "7"}}
+
+    async def create(self, resource: Resource, body: Any, **more: Any) -> Any:
+        self.writes.append((resource.plural, body))
+        return body
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.writes]
+
+
+@dataclass
+class Cluster:
+    """What the caches show."""
+
+    seen: JobSeen
+    free: int = 8
+
+    def jobs(self) -> list[JobSeen]:
+        return [self.seen]
+
+    def job(self, key: JobKey) -> JobSeen | None:
+        return self.seen if key == self.seen.key else None
+
+    def nodes(self) -> list[NodeSeen]:
+        return [node("n", self.seen.replicas + self.free)]
+
+    def pods(self) -> list[PodSeen]:
+        return running(state("one", self.seen.replicas))
+
+
+class Loop:
+    """A job with one worker that scales linearly: everything speaks for a second one."""
+
+    def __init__(self, *, leads: bool = True, **changes: Any) -> None:
+        self.api = Api()
+        self.cluster = Cluster(replace(state("one", 1).seen, **changes))
+        self.book = Book(is_ready=lambda: True)
+        metrics = Metrics(CollectorRegistry(), self.book, leads=lambda: leads, sent=self.api.sent)
+        api: Any = self.api
+        observer: Any = self.cluster
+        self.rounds = Rounds(api, observer, Scaler(api, None), self.book, metrics, setting=Setting(), leads=lambda: leads)
+        seen = self.cluster.seen
+        self.book.states([seen], now=0.0)
+        self.book.heard(Progress(job=seen.uid, generation=1, phase="running", size=1, step=4, highest=4), seen=seen, monotonic=1e9)
+        self.book.written(seen, seen.record or Record(decision=Decision()), Memory())
+        self.book._entries[seen.uid].memory = Memory(sizes=measured({1: LINEAR[1]}))
+
+    async def once(self) -> None:
+        """A round, and what follows from it."""
+        self.rounds._round(1_800_000_000.0)
+        work = asyncio.create_task(self.rounds.work())
+        while len(self.rounds._queue) or self.rounds._queue._working:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+async def test_the_reason_is_written_before_the_number_and_an_event_follows() -> None:
+    loop = Loop()
+    await loop.once()
+    assert loop.api.kinds == ["job", "scale", "events"]
+    annotated, scaled, event = (body for _, body in loop.api.writes)
+    record = from_text(annotated["metadata"]["annotations"][ANNOTATION])
+    assert record is not None
+    assert record.decision.workers == 2
+    assert scaled == {"metadata": {"resourceVersion": "7"}, "spec": {"replicas": 2}}
+    assert event["message"].startswith("Scaled from 1 to 2 workers: each worker up to 2 is expected to bring")
+
+
+async def test_who_does_not_lead_writes_nothing_and_answers_what_the_leader_wrote() -> None:
+    loop = Loop(leads=False, record=Record(decision=Decision(workers=5, reason="the leader says so")))
+    await loop.once()
+    assert loop.api.writes == []
+    figures = loop.book.of(loop.cluster.seen.key)
+    assert figures is not None
+    assert (figures.wanted, figures.reason) == (5, "the leader says so")
+
+
+async def test_through_an_hpa_the_number_is_left_to_it() -> None:
+    policy = replace_policy(through=Through.HPA)
+    loop = Loop(policy=policy)
+    await loop.once()
+    assert loop.api.kinds == ["job"]
+    figures = loop.book.of(loop.cluster.seen.key)
+    assert figures is not None
+    assert figures.wanted == 2
+
+
+def replace_policy(**fields: Any) -> Any:
+    return state("one", 1, **fields).seen.policy
+
+
+async def test_a_job_that_changed_meanwhile_is_decided_about_anew() -> None:
+    loop = Loop()
+    loop.api.refusals["scale"] = [KubeError(code=409, reason="Conflict", message="changed")]
+    await loop.once()
+    assert loop.api.kinds == ["job"]
+    assert loop.rounds._changed.is_set()
+
+
+async def test_a_job_that_is_gone_is_no_failure() -> None:
+    loop = Loop()
+    loop.api.refusals["job"] = [KubeError(code=404, reason="NotFound", message="gone")]
+    await loop.once()
+    assert loop.api.writes == []
+
+
+async def test_a_second_round_with_the_same_signals_writes_nothing() -> None:
+    loop = Loop(bounds=state("one", 1, most=1).seen.bounds)
+    await loop.once()
+    assert loop.api.kinds == ["job"]
+    await loop.once()
+    assert loop.api.kinds == ["job"]
+
+
+async def test_a_defect_about_one_job_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    loop.api.patch = broken  # type: ignore[method-assign]
+    loop.rounds._round(1_800_000_000.0)
+    work = asyncio.create_task(loop.rounds.work())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not work.done()
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert "a decision was not carried out" in caplog.text
+
+
+def test_noise_costs_no_writes() -> None:
+    from benchmarks.autoscale_round import writes_at_rest
+
+    assert writes_at_rest() <= 2
