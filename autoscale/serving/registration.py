@@ -6,13 +6,13 @@ import base64
 import logging
 
 from autoscale.serving.answers import VERSIONS
+from elastic.api.rights import AUTOSCALER, MANAGED_BY
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import API_SERVICES, Object, Resource
 from elastic.runtime.cert_rotation import Place
 
 log = logging.getLogger(__name__)
-MANAGED_BY = {"app.kubernetes.io/managed-by": "elastic-autoscaler"}
 GROUP_PRIORITY, VERSION_PRIORITY = 100, 100
 CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False, kind="ClusterRole")
 
@@ -71,7 +71,7 @@ class Registration:
             "service": self._service,
             "caBundle": bundle,
         }
-        metadata: Object = {"name": name, "labels": dict(MANAGED_BY)}
+        metadata: Object = {"name": name, "labels": {MANAGED_BY: AUTOSCALER}}
         owner = await self._role()
         if owner is not None:
             metadata["ownerReferences"] = [owner]

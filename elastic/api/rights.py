@@ -17,6 +17,8 @@ RBAC = "rbac.authorization.k8s.io"
 CONTROLLER, AUTOSCALER = "elastic-controller", "elastic-autoscaler"
 METRICS_API = f"{AUTOSCALER}-metrics"
 """The autoscaler's service, Secret and role for HorizontalPodAutoscalers."""
+MANAGED_BY = "app.kubernetes.io/managed-by"
+"""The label of the API services that the autoscaler registers; its value is AUTOSCALER."""
 METRICS_API_SERVICES = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1beta1.external.metrics.k8s.io")
 SYSTEM = "elastic-system"
 MPI = "MPIJob"

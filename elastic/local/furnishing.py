@@ -7,9 +7,10 @@ import asyncio
 from elastic.api import webhook
 from elastic.api.crd import crd
 from elastic.api.kinds import KINDS
-from elastic.api.rights import METRICS_API, SYSTEM
+from elastic.api.rights import AUTOSCALER, MANAGED_BY, METRICS_API, SYSTEM
 from elastic.kube.client import Kube, Patch
 from elastic.kube.resources import (
+    API_SERVICES,
     CUSTOM_RESOURCE_DEFINITIONS,
     ENDPOINT_SLICES,
     NODES,
@@ -55,6 +56,12 @@ async def offer_metrics(kube: Kube, host: str, port: int) -> None:
         "endpoints": [{"addresses": [host]}],
     }
     await kube.patch(ENDPOINT_SLICES, METRICS_API, piece, namespace=SYSTEM, kind=Patch.APPLY, field_manager=MANAGER, force=True)
+
+
+async def withdraw_metrics(kube: Kube) -> None:
+    """Without an autoscaler behind them, these groups would hold up the deletion of every namespace."""
+    for found in (await kube.list(API_SERVICES, labels=f"{MANAGED_BY}={AUTOSCALER}")).items:
+        await kube.delete(API_SERVICES, found["metadata"]["name"])
 
 
 async def wait_nodes(kube: Kube, wanted: set[str]) -> None:

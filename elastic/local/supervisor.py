@@ -105,12 +105,14 @@ class Supervisor:
         server, _ = await asyncio.gather(self._start_server(), self._start_agents())
         self._state = msgspec.structs.replace(self._state, server=server)
         # Brings the HTTP client, whose loading would have held up the others.
-        from elastic.local.furnishing import apply_definitions, wait_nodes
+        from elastic.local.furnishing import apply_definitions, wait_nodes, withdraw_metrics
 
         async with connect(self._kubeconfig) as kube:
             if not options.cluster_only:
                 await apply_definitions(kube)
                 await self._start_control_plane(kube)
+            elif not options.join:
+                await withdraw_metrics(kube)
             await wait_nodes(kube, {node_name(index) for index in range(options.nodes)})
         layout.write_state(self._state)
 
