@@ -63,7 +63,7 @@ class Process:
         self._queue: WorkQueue[Key] = WorkQueue(clock=time.monotonic)
         resources = resources_of(options.kinds, gang_scheduler=options.gang_scheduler)
         self._observer = Observer(
-            kube, kinds=options.kinds, resources=resources, namespace=options.namespace, signals=_signals(options.signals)
+            kube, kinds=options.kinds, resources=resources, namespace=options.namespace, signals=signals_of(options.signals)
         )
         self._is_ready = asyncio.Event()
         self._door = _door(kube, options)
@@ -214,7 +214,7 @@ class Process:
         await asyncio.Event().wait()
 
 
-def _signals(file: Path | None) -> tuple[Signal, ...]:
+def signals_of(file: Path | None) -> tuple[Signal, ...]:
     """The table of signals with the installation's rows. A file that cannot be used takes nothing from the built-in ones."""
     try:
         text = file.read_text(errors="replace") if file is not None else ""

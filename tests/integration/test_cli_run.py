@@ -161,7 +161,7 @@ async def test_nodes_are_drained_reclaimed_and_brought_back_from_the_command_lin
 
         taken = elastic("node", "reclaim", "node-0", "--as", "gcp", "--seconds", "1", *at(cluster))
         assert taken.returncode == 0, taken.stdout + taken.stderr
-        assert "notice given by taint cloud.google.com/impending-node-termination:NoSchedule; lost in 1 s" in taken.stdout
+        assert "gke-termination given by taint cloud.google.com/impending-node-termination:NoSchedule; lost in 1 s" in taken.stdout
         assert await get(kube, "node-0", resource=NODES, namespace=None) is None
         await until(lambda: run_only_on("node-2"), "both workers run on the node that was added")
 

@@ -3,6 +3,7 @@ installation is named, and the other rows count.
 """
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -248,3 +249,17 @@ def test_the_command_lists_the_table_and_checks_a_file(tmp_path: Any) -> None:
     assert (plain.exit_code, right.exit_code, wrong.exit_code) == (0, 0, 1)
     assert "our-reclaim" in right.stdout
     assert "row 1 (a), seenIn: it is missing" in wrong.stderr
+
+
+def test_a_controller_whose_file_is_missing_or_wrong_works_with_the_built_in_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from controller.running.process import signals_of
+
+    (tmp_path / "wrong.yaml").write_text("signals:\n- {name: a}\n")
+    assert signals_of(None) == BUILT_IN
+    assert signals_of(tmp_path / "missing.yaml") == BUILT_IN
+    assert caplog.records == []
+    assert signals_of(tmp_path) == BUILT_IN
+    assert signals_of(tmp_path / "wrong.yaml") == BUILT_IN
+    texts = [str({**record.__dict__}) for record in caplog.records]
+    assert "only the built-in ones count" in texts[0]
+    assert "row 1 (a), seenIn: it is missing" in texts[1]
