@@ -62,6 +62,8 @@ class Kind:
     native_elastic: bool = False
     """Workers may come and go while it trains; the other kinds restart at the new size."""
     has_services: bool = True
+    idle: tuple[str, ...] = ()
+    """Types that only wait for a launcher: where their containers name no command, the controller does."""
 
     @property
     def operator_name(self) -> str:
@@ -128,6 +130,7 @@ _ALL = (
         singular="mpijob",
         replica_key="mpiReplicaSpecs",
         types=("Launcher", WORKER),
+        idle=(WORKER,),
         container="mpi",
         container_required=False,
         port_name="mpi-port",

@@ -36,7 +36,10 @@ def without_command(job: Object, kind: Kind) -> list[str]:
     return [
         type
         for type, container in _typed_containers(job, kind)
-        if container.get("name") == kind.container and not container.get("command") and not container.get("args")
+        if kind.replica_type(type) not in kind.idle
+        and container.get("name") == kind.container
+        and not container.get("command")
+        and not container.get("args")
     ]
 
 

@@ -112,7 +112,7 @@ def run(
     try:
         with _cluster(printer, kubeconfig=kubeconfig, data_dir=data_dir, gpus=node_gpus, images=images, is_asked=not has_script) as cluster:
             jobs = _placed(report, printer) if cluster.is_laptop else _elsewhere(report, cluster, has_script=has_script)
-            wish = _Wish(jobs, namespace, replace=replace, replace_over=has_script, create_namespace=create_namespace)
+            wish = _Wish(jobs=jobs, namespace=namespace, replace=replace, replace_over=has_script, create_namespace=create_namespace)
             code = asyncio.run(_run(cluster, report, wish, printer=printer))
     except (ClusterError, AccessError, Refused) as error:
         raise CannotRun(str(error)) from error
@@ -133,18 +133,14 @@ class _Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Flags:
-    replace: bool
-    replace_over: bool
-    create_namespace: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Wish(_Flags):
+class _Wish:
     """What is to be created, and how."""
 
     jobs: list[Object]
     namespace: str | None
+    replace: bool
+    replace_over: bool
+    create_namespace: bool
 
 
 def _script_report(sources: tuple[str, ...], *, workers: Workers, gpus: int, name: str | None) -> Report:

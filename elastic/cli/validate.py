@@ -179,7 +179,7 @@ def _judge(file: str, document: Document) -> Verdict:
 def _without_command(job: Job) -> Iterator[Warning]:
     for type, spec in job.replicas.items():
         container = default_container(spec.template, job.kind)
-        if not container.get("command") and not container.get("args"):
+        if type not in job.kind.idle and not container.get("command") and not container.get("args"):
             index = default_container_index(spec.template, job.kind)
             at = ("spec", job.kind.replica_key, type, "template", "spec", "containers", index)
             yield Warning(at, "has no command, so the image's own runs; the laptop cluster runs no images and needs one")

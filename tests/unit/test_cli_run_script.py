@@ -105,6 +105,14 @@ def test_on_the_laptop_programs_start_where_the_caller_is_and_files_beside_the_j
     assert without_command(job, PYTORCH) == ["Worker"]
 
 
+def test_every_example_has_its_commands(tmp_path: Path) -> None:
+    """MPI workers only wait for their launcher, and the controller gives them a command."""
+    files = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))
+    jobs = [document for file in files for document in yaml.safe_load_all(file.read_text()) if document and document["kind"] in KINDS]
+    assert {job["kind"] for job in jobs} >= {"PyTorchJob", "MPIJob"}
+    assert [job["metadata"]["name"] for job in jobs if without_command(job, KINDS[job["kind"]])] == []
+
+
 def test_what_torchrun_says_of_itself_is_folded_and_the_users_traceback_is_kept() -> None:
     folding = Folding()
     shown = [line for text in ["step 1", *USERS, *AGENTS, "step 2"] for line in folding.lines("w0", text)]
