@@ -5,9 +5,13 @@ connections (rendezvous.server, or a test) feeds it.
 """
 
 from rendezvous.machine.choose import leave_notice
-from rendezvous.machine.event_handlers import is_retired, is_stale
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
-from rendezvous.machine.state import Cause, Job, Limits, Member, Phase
+from rendezvous.machine.handlers.arrivals import is_retired
+from rendezvous.machine.handlers.expectations import is_stale
+from rendezvous.machine.state.cause import Cause
+from rendezvous.machine.state.job import Job
+from rendezvous.machine.state.membership import Member, Phase
+from rendezvous.machine.state.timings import Limits
 from rendezvous.machine.step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step, step_all
 from rendezvous.machine.views import summary, view
 

@@ -1,4 +1,4 @@
-"""Who belongs into the next world, and at which rank. Pure choices over a job's state; it changes nothing.
+"""Who belongs into the next world, and at which rank. Pure choices, mostly over a job's membership; it changes nothing.
 
 A member that must leave is taken only where the job would otherwise fall below its least size, or lose the state of training, and never as
 rank 0 while a survivor stays. One that may have to leave keeps its place until another member takes it.
@@ -6,39 +6,41 @@ rank 0 while a survivor stays. One that may have to leave keeps its place until 
 
 from operator import attrgetter
 
-from rendezvous.machine.state import Cause, CurrentWorld, Job, LeaveNotice, Member, Phase
+from rendezvous.machine.state.cause import Cause
+from rendezvous.machine.state.job import Job
+from rendezvous.machine.state.membership import LeaveNotice, Member, Membership, Phase
 
 
-def leave_notice(job: Job, name: str) -> LeaveNotice | None:
+def leave_notice(group: Membership, name: str, *, now: float) -> LeaveNotice | None:
     """By when a member must have left, and why; None for one that may stay."""
-    member = job.members.get(name)
+    member = group.members.get(name)
     if member is not None and member.notice is not None:
         return member.notice
-    if name in job.notices:
-        return job.notices[name]
-    if job.expectation is not None and name not in job.expected:
-        return LeaveNotice(job.now, Cause.PLAN.value)
+    if name in group.notices:
+        return group.notices[name]
+    if group.expectation is not None and name not in group.expected:
+        return LeaveNotice(now, Cause.PLAN.value)
     return None
 
 
-def candidates(job: Job) -> list[Member]:
+def candidates(group: Membership) -> list[Member]:
     """Everybody who could be in the next world, the most deserving first: survivors by rank, then newcomers by arrival."""
-    members = job.members
-    ranks = job.world.ranks if job.world is not None else {}
-    by_rank = job.world.by_rank if job.world is not None else ()
+    members = group.members
+    ranks = group.world.ranks if group.world is not None else {}
+    by_rank = group.world.by_rank if group.world is not None else ()
     survivors = [members[name] for name in by_rank if name is not None and name in members]
     able = [m for m in survivors if m.phase is Phase.READY or m.phase is Phase.RUNNING]
     newcomers = [m for m in members.values() if m.phase is Phase.READY and m.name not in ranks]
     return able + sorted(newcomers, key=attrgetter("arrived"))
 
 
-def allowed_size(job: Job, count: int) -> int:
+def allowed_size(group: Membership, count: int) -> int:
     """The largest size that `count` members may form; 0 where they are too few."""
-    count = min(count, job.max)
-    sizes = job.expectation.sizes if job.expectation is not None else ()
+    count = min(count, group.max)
+    sizes = group.expectation.sizes if group.expectation is not None else ()
     if sizes:
         count = max((size for size in sizes if size <= count), default=0)
-    return count if count >= job.min else 0
+    return count if count >= group.min else 0
 
 
 def target(job: Job) -> tuple[str, ...]:
@@ -46,42 +48,43 @@ def target(job: Job) -> tuple[str, ...]:
 
     Without the controller's expectation nobody is chosen: only the controller knows the floor below which no world may be numbered.
     """
-    if job.expectation is None:
+    group = job.membership
+    if group.expectation is None:
         return ()
-    able = candidates(job)
-    staying = [m.name for m in able if m.notice is None and m.name in job.expected and m.name not in job.notices]
-    held_back = _held_back(job, able)
-    kept = [name for name in held_back if name in job.notices and job.notices[name].when_replaced]
-    filled = [*staying, *kept[: max(0, len(job.expected) - len(staying))]]
-    size = allowed_size(job, len(filled))
+    able = candidates(group)
+    staying = [m.name for m in able if m.notice is None and m.name in group.expected and m.name not in group.notices]
+    held_back = _held_back(group, able)
+    kept = [name for name in held_back if name in group.notices and group.notices[name].when_replaced]
+    filled = [*staying, *kept[: max(0, len(group.expected) - len(staying))]]
+    size = allowed_size(group, len(filled))
     if size:
         return _with_state(job, tuple(filled[:size]), held_back)
-    needed = _least_size(job) - len(staying)
+    needed = _least_size(group) - len(staying)
     if needed <= 0 or needed > len(held_back):
         return ()
     return _with_state(job, (*staying, *held_back[:needed]), held_back)
 
 
-def _held_back(job: Job, able: list[Member]) -> list[str]:
+def _held_back(group: Membership, able: list[Member]) -> list[str]:
     """Who must leave, or may have to, and could still take part; those who only may come first."""
-    found = [m.name for m in able if m.name in job.notices or (m.notice is not None and m.name in job.expected)]
-    return sorted(found, key=lambda name: not (name in job.notices and job.notices[name].when_replaced))
+    found = [m.name for m in able if m.name in group.notices or (m.notice is not None and m.name in group.expected)]
+    return sorted(found, key=lambda name: not (name in group.notices and group.notices[name].when_replaced))
 
 
 def state_holders(job: Job) -> frozenset[str]:
     """Who has the state of training: the members of the current world once it made a step, or has stood for long enough where training
     never reports steps; before, those who came with the state. All of them, where that is not known.
     """
-    world = job.world
+    world, expectation = job.membership.world, job.membership.expectation
     if world is None:
         return frozenset()
-    state_s = job.expectation.state_s if job.expectation is not None else 0.0
+    state_s = expectation.state_s if expectation is not None else 0.0
     has_aged = job.progress.step is None and job.now >= world.since + state_s
     if has_aged or job.progress.step_in_world is not None:
         return frozenset(world.ranks)
     if world.heirs is not None:
         return world.heirs
-    newcomers = job.expectation.newcomers if job.expectation is not None else ()
+    newcomers = expectation.newcomers if expectation is not None else ()
     return frozenset(world.ranks).difference(newcomers) or frozenset(world.ranks)
 
 
@@ -91,39 +94,39 @@ def _with_state(job: Job, chosen: tuple[str, ...], held_back: list[str]) -> tupl
     holder = next((name for name in held_back if name in holders), None)
     if holder is None or any(name in holders for name in chosen):
         return chosen
-    if allowed_size(job, len(chosen) + 1) > len(chosen):
+    if allowed_size(job.membership, len(chosen) + 1) > len(chosen):
         return (*chosen, holder)
     return (*chosen[:-1], holder)
 
 
-def _least_size(job: Job) -> int:
+def _least_size(group: Membership) -> int:
     """The smallest size that the job may run at."""
-    sizes = job.expectation.sizes if job.expectation is not None else ()
-    return min((size for size in sizes if size >= job.min), default=job.min) if sizes else job.min
+    sizes = group.expectation.sizes if group.expectation is not None else ()
+    return min((size for size in sizes if size >= group.min), default=group.min) if sizes else group.min
 
 
-def absent(job: Job) -> list[str]:
+def absent(group: Membership) -> list[str]:
     """Expected members that could be here and are not. Pending ones cannot, so nobody waits for them."""
-    if job.expectation is None:
+    if group.expectation is None:
         return []
-    missing = job.expected.keys() - job.members.keys() - job.notices.keys()
-    missing.difference_update(job.expectation.pending)
+    missing = group.expected.keys() - group.members.keys() - group.notices.keys()
+    missing.difference_update(group.expectation.pending)
     return sorted(missing)
 
 
-def absent_survivors(job: Job) -> list[str]:
+def absent_survivors(group: Membership) -> list[str]:
     """Of the absent those that may have been in the current world."""
-    newcomers = job.expectation.newcomers if job.expectation is not None else ()
-    return sorted(set(absent(job)).difference(newcomers))
+    newcomers = group.expectation.newcomers if group.expectation is not None else ()
+    return sorted(set(absent(group)).difference(newcomers))
 
 
-def ranked(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
+def ranked(group: Membership, names: tuple[str, ...]) -> tuple[str, ...]:
     """Names by rank: survivors keep theirs where the new size has it, holes are filled, and rank 0 stays, if it can.
 
     Rank 0 holds the store and, for members that re-form in place, the state that the others copy: it is a survivor if there is
     one, and a member that leaves only where no other has been in the world.
     """
-    ranks = job.world.ranks if job.world is not None else {}
+    ranks = group.world.ranks if group.world is not None else {}
     placed: list[str | None] = [None] * len(names)
     homeless = []
     for name in names:
@@ -134,19 +137,14 @@ def ranked(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
             homeless.append(name)
     rest = iter(homeless)
     result = [name if name is not None else next(rest) for name in placed]
-    first = _first_for_zero(job, result)
+    first = _first_for_zero(group, result)
     result[0], result[first] = result[first], result[0]
     return tuple(result)
 
 
-def _first_for_zero(job: Job, by_rank: list[str]) -> int:
-    ranks = job.world.ranks if job.world is not None else {}
-    staying = [rank for rank, name in enumerate(by_rank) if leave_notice(job, name) is None]
+def _first_for_zero(group: Membership, by_rank: list[str]) -> int:
+    ranks = group.world.ranks if group.world is not None else {}
+    staying = [rank for rank, name in enumerate(by_rank) if leave_notice(group, name, now=0.0) is None]
     survivors = [rank for rank in staying if by_rank[rank] in ranks]
     leaving = [rank for rank, name in enumerate(by_rank) if name in ranks]
     return next(iter(survivors or leaving or staying), 0)
-
-
-def unknown_ranks(world: CurrentWorld | None) -> int:
-    """How many members of a rebuilt world have not presented themselves yet."""
-    return sum(1 for name in world.by_rank if name is None) if world is not None else 0

@@ -4,9 +4,10 @@ Finds such departures, so that they and not the failures count as the cause.
 
 from dataclasses import replace
 
-from rendezvous.machine.event_handlers import pod_of
-from rendezvous.machine.restart_budget import with_loss
-from rendezvous.machine.state import Cause, Job, Loss
+from rendezvous.machine.handlers.leaving_world import with_loss
+from rendezvous.machine.state.accounting import Loss
+from rendezvous.machine.state.cause import Cause
+from rendezvous.machine.state.job import Job
 
 
 def taken_away(job: Job) -> Job:
@@ -14,15 +15,17 @@ def taken_away(job: Job) -> Job:
     is gone. A failure that this member reported is part of its end. Bound: a crash that an eviction follows before the next world is formed
     is not charged.
     """
-    world = job.world
-    if not job.failures or world is None or job.expectation is None:
+    group = job.membership
+    world = group.world
+    if not job.accounting.failures or world is None or group.expectation is None:
         return job
-    must_leave = {name: notice.cause for name, notice in job.notices.items() if notice.cause != Cause.PLAN and name in world.ranks}
-    without_pod = [name for name in world.ranks if name not in job.expected and name not in job.notices]
-    for name, cause in (must_leave | dict.fromkeys(without_pod, Cause.DISRUPTION.value)).items():
-        member = job.members.get(name)
-        pod = pod_of(member) if member is not None else next((failure.pod for failure in job.failures if failure.member == name), "")
-        if pod and not any(loss.member == name for loss in job.losses):
-            job = replace(job, failures=tuple(failure for failure in job.failures if failure.member != name))
+    leaving = {name: notice.cause for name, notice in group.notices.items() if notice.cause != Cause.PLAN and name in world.ranks}
+    without_pod = [name for name in world.ranks if name not in group.expected and name not in group.notices]
+    for name, cause in (leaving | dict.fromkeys(without_pod, Cause.DISRUPTION.value)).items():
+        known, member = job.accounting, group.members.get(name)
+        pod = member.pod if member is not None else next((failure.pod for failure in known.failures if failure.member == name), "")
+        if pod and not any(loss.member == name for loss in known.losses):
+            others = tuple(failure for failure in known.failures if failure.member != name)
+            job = replace(job, accounting=replace(known, failures=others))
             job = with_loss(job, Loss(name, pod, cause, f"{name} had to leave ({cause})"))
     return job

@@ -11,7 +11,8 @@ at most, however often the controller comes and goes. Only while all members are
 from dataclasses import replace
 
 from rendezvous.machine.standstill import resumed
-from rendezvous.machine.state import Job, Member, Phase
+from rendezvous.machine.state.job import Job
+from rendezvous.machine.state.membership import Member, Phase
 
 SIGN_S = 5.0
 """A controller that is reached gives a sign every two seconds."""
@@ -23,14 +24,15 @@ LOOK_AGAIN_S = 1.0
 def with_doubt(job: Job) -> Job:
     """The job, in doubt or not. After a doubt, members have as long to come back as after a start of the server."""
     silent = _silent(job)
-    if job.first_doubt_at is not None and not silent:
-        job = replace(job, first_doubt_at=None)
-    if not _needs_sign(job, silent) or job.reached_at >= job.now - SIGN_S:
+    if job.timings.first_doubt_at is not None and not silent:
+        job = replace(job, timings=replace(job.timings, first_doubt_at=None))
+    timings = job.timings
+    if not _needs_sign(job, silent) or timings.reached_at >= job.now - SIGN_S:
         return _without_doubt(job)
-    if job.doubt_since is not None:
+    if timings.doubt_since is not None:
         return job
-    first = job.first_doubt_at if job.first_doubt_at is not None else job.now
-    return replace(job, doubt_since=job.now, first_doubt_at=first)
+    first = timings.first_doubt_at if timings.first_doubt_at is not None else job.now
+    return replace(job, timings=replace(timings, doubt_since=job.now, first_doubt_at=first))
 
 
 def perhaps_cut_off(job: Job) -> frozenset[str]:
@@ -43,10 +45,10 @@ def perhaps_cut_off(job: Job) -> frozenset[str]:
     if not _needs_sign(job, silent):
         return frozenset()
     last_heard = max(member.heard_at for member in silent)
-    at = min(job.now, job.reached_at)
+    at = min(job.now, job.timings.reached_at)
     silence_s = job.limits.silence_s
     return frozenset(
-        member.name for member in silent if at < max(job.patient_until, min(last_heard, member.heard_at + silence_s) + silence_s)
+        member.name for member in silent if at < max(job.timings.patient_until, min(last_heard, member.heard_at + silence_s) + silence_s)
     )
 
 
@@ -60,9 +62,9 @@ def look_again_at(job: Job) -> float:
 def _needs_sign(job: Job, silent: list[Member]) -> bool:
     """Whether so many are silent that it may be the server that is cut off, and that has not been asked for too long."""
     at_work = len(_at_work(job))
-    if not silent or 2 * len(silent) < at_work or job.expectation is None:
+    if not silent or 2 * len(silent) < at_work or job.membership.expectation is None:
         return False
-    is_overdue = job.first_doubt_at is not None and job.now >= job.first_doubt_at + DOUBT_S
+    is_overdue = job.timings.first_doubt_at is not None and job.now >= job.timings.first_doubt_at + DOUBT_S
     return len(silent) == at_work or not is_overdue
 
 
@@ -75,11 +77,12 @@ def _silent(job: Job) -> list[Member]:
 
 
 def _at_work(job: Job) -> list[Member]:
-    return [member for member in job.members.values() if member.phase is not Phase.FINISHED]
+    return [member for member in job.membership.members.values() if member.phase is not Phase.FINISHED]
 
 
 def _without_doubt(job: Job) -> Job:
-    if job.doubt_since is None:
+    since = job.timings.doubt_since
+    if since is None:
         return job
-    known = resumed(replace(job, doubt_since=None), job.now - job.doubt_since)
-    return replace(known, patient_until=job.now + job.limits.settle_s)
+    job = resumed(job, job.now - since)
+    return replace(job, timings=replace(job.timings, doubt_since=None, patient_until=job.now + job.limits.settle_s))

@@ -4,7 +4,7 @@ waited for something to come has not waited during that time; deadlines that the
 
 from dataclasses import replace
 
-from rendezvous.machine.state import Job
+from rendezvous.machine.state.job import Job
 
 
 def resumed(job: Job, pause_s: float) -> Job:
@@ -13,18 +13,20 @@ def resumed(job: Job, pause_s: float) -> Job:
     def later(at: float) -> float:
         return min(job.now, at + pause_s)
 
+    group, timings, limits = job.membership, job.timings, job.limits
     members = {
         name: replace(member, heard_at=later(member.heard_at), broken_at=None if member.broken_at is None else later(member.broken_at))
-        for name, member in job.members.items()
+        for name, member in group.members.items()
     }
-    waiting = job.round
-    limits = job.limits
+    waiting = group.round
     return replace(
         job,
-        members=members,
-        round=replace(waiting, until=waiting.until + pause_s) if waiting is not None else None,
-        min_reached_at=None if job.min_reached_at is None else later(job.min_reached_at),
+        membership=replace(group, members=members, round=replace(waiting, until=waiting.until + pause_s) if waiting is not None else None),
         progress=replace(job.progress, moved_at=later(job.progress.moved_at)),
-        up_since=later(job.up_since),
-        patient_until=job.now + min(limits.settle_s, max(limits.return_s, pause_s)),
+        timings=replace(
+            timings,
+            up_since=later(timings.up_since),
+            min_reached_at=None if timings.min_reached_at is None else later(timings.min_reached_at),
+            patient_until=job.now + min(limits.settle_s, max(limits.return_s, pause_s)),
+        ),
     )

@@ -4,9 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from elastic.membership.wire import Beat, Join, Ready, View
-from rendezvous.machine import event_handlers, progress, reach, rounds, standstill
+from rendezvous.machine import reach, rounds, standstill
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
-from rendezvous.machine.state import Job, Limits, Phase
+from rendezvous.machine.handlers import messages
+from rendezvous.machine.handlers.arrivals import is_retired
+from rendezvous.machine.handlers.expectations import expect
+from rendezvous.machine.state.job import Job
+from rendezvous.machine.state.membership import Phase
+from rendezvous.machine.state.timings import Limits, Timings
 from rendezvous.machine.views import in_all_views, summary, view
 
 CALM_S = 5.0
@@ -53,7 +58,7 @@ Effect = SendView | Refuse | Cut | Publish | Wake
 
 def begin(uid: str, *, instance: str, up_since: float, now: float, limits: Limits | None = None) -> Job:
     """A job nobody has said anything about yet."""
-    return Job(uid=uid, instance=instance, up_since=up_since, now=now, limits=limits or Limits())
+    return Job(uid=uid, instance=instance, now=now, timings=Timings(up_since=up_since), limits=limits or Limits())
 
 
 def step(job: Job, event: Event, now: float) -> tuple[Job, tuple[Effect, ...]]:
@@ -72,29 +77,29 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
     for event in events:
         match event:
             case Said(member=name, incarnation=incarnation, message=message):
-                if event_handlers.is_retired(job, name, incarnation):
+                if is_retired(job, name, incarnation):
                     effects.append(Refuse(name, incarnation))
                     continue
                 is_quiet = is_quiet and isinstance(message, Beat)
                 spoke.add(name)
                 if isinstance(message, Join | Ready):
                     answered.add(name)
-                job = event_handlers.apply_message(job, name=name, incarnation=incarnation, message=message)
+                job = messages.apply_message(job, name=name, incarnation=incarnation, message=message)
             case Lost(member=name, incarnation=incarnation):
                 is_quiet, has_lost = False, True
-                job = event_handlers.lose(job, name=name, incarnation=incarnation)
+                job = messages.lose(job, name=name, incarnation=incarnation)
             case Expected(expectation=expectation):
                 is_quiet = False
-                job = event_handlers.expect(job, expectation)
+                job = expect(job, expectation)
             case Stepped(generation=generation, step=step):
-                job, is_news = progress.stepped(job, generation, step)
+                job, is_news = messages.stepped(job, generation, step)
                 is_quiet = is_quiet and not is_news
             case Resumed(pause_s=pause_s):
                 is_quiet = False
                 job = standstill.resumed(job, pause_s)
             case Tick(reached_at=reached_at):
                 is_quiet, is_tick = False, True
-                job = replace(job, reached_at=reached_at)
+                job = replace(job, timings=replace(job.timings, reached_at=reached_at))
     if is_quiet:
         return job, tuple(effects)
     after = rounds.settle(job, let_go=is_tick)
@@ -108,35 +113,38 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
 
 def _cuts(before: Job, after: Job) -> list[Effect]:
     """Connections of members that the machine let go of."""
-    return [Cut(name, before.members[name].incarnation) for name in before.members.keys() - after.members.keys()]
+    return [
+        Cut(name, before.membership.members[name].incarnation)
+        for name in before.membership.members.keys() - after.membership.members.keys()
+    ]
 
 
 def _views_to_send(before: Job, after: Job, *, spoke: set[str], answered: set[str]) -> list[Effect]:
     """A view for each member that sees something new, and for each that came to the barrier."""
-    names: Iterable[str] = after.members
+    names: Iterable[str] = after.membership.members
     if in_all_views(before) == in_all_views(after):
-        names = (spoke | {before.last_at_work, after.last_at_work}) & after.members.keys()
+        names = (spoke | {before.membership.last_at_work, after.membership.last_at_work}) & after.membership.members.keys()
     effects: list[Effect] = []
     for name in names:
         sees = view(after, name)
-        if name in answered or name not in before.members or view(before, name) != sees:
+        if name in answered or name not in before.membership.members or view(before, name) != sees:
             effects.append(SendView(name, sees))
     return effects
 
 
 def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool) -> float:
     """When time alone may change something. A later moment than one already asked for does not put that off."""
-    limits = job.limits
-    moments = [job.now + CALM_S, job.up_since + limits.settle_s, job.patient_until]
-    if job.round is not None:
-        moments.append(job.round.until)
-        if job.min_reached_at is not None:
-            moments.append(job.min_reached_at + limits.straggler_s)
+    limits, group, timings = job.limits, job.membership, job.timings
+    moments = [job.now + CALM_S, timings.up_since + limits.settle_s, timings.patient_until]
+    if group.round is not None:
+        moments.append(group.round.until)
+        if timings.min_reached_at is not None:
+            moments.append(timings.min_reached_at + limits.straggler_s)
     if has_lost:
         moments.append(job.now + limits.return_s)
     if is_tick:
-        moments.extend(m.broken_at + limits.return_s for m in job.members.values() if m.broken_at is not None)
-        heard = (m.heard_at for m in job.members.values() if m.phase is not Phase.FINISHED)
+        moments.extend(m.broken_at + limits.return_s for m in group.members.values() if m.broken_at is not None)
+        heard = (m.heard_at for m in group.members.values() if m.phase is not Phase.FINISHED)
         moments.append(min(heard, default=job.now) + limits.silence_s)
         moments.append(reach.look_again_at(job))
     return min((moment for moment in moments if moment > job.now), default=job.now + CALM_S)

@@ -126,7 +126,7 @@ class Hub:
         """Take the controller's expectation; False if a newer one is known."""
         self._reached_at = max(self._reached_at, self._clock())
         active = self._active_job(uid)
-        if is_stale(active.job.expectation, expectation):
+        if is_stale(active.job.membership.expectation, expectation):
             return False
         self._apply(active, Expected(expectation))
         if expectation.hosts is not None:
@@ -159,7 +159,7 @@ class Hub:
             link.end(REPLACED)
             return
         previous = active.links.get(name)
-        if previous is None and name not in active.job.members and self._is_crowded(active, name):
+        if previous is None and name not in active.job.membership.members and self._is_crowded(active, name):
             raise Full(f"{len(active.links)} members are here, and {name} is not one that the controller expects")
         active.links[name] = (message.incarnation, link)
         if previous is not None and previous[0] == message.incarnation:
@@ -221,12 +221,12 @@ class Hub:
     def report(self, uid: str, report: Report) -> Answer:
         """Keep a worker's newest report, and answer what the rendezvous asks of it. Reports of non-members are not kept."""
         active = self._jobs.get(uid)
-        if active is None or report.member not in active.job.members:
+        if active is None or report.member not in active.job.membership.members:
             return Answer()
         reports = active.reports
         reports.pop(report.member, None)
         reports[report.member] = (report, self._clock())
-        for name in [name for name in itertools.islice(reports, OLD_REPORTS_SEEN) if name not in active.job.members]:
+        for name in [name for name in itertools.islice(reports, OLD_REPORTS_SEEN) if name not in active.job.membership.members]:
             del reports[name]
         if report.generation and report.step is not None:
             self._step_reported(active, report.generation, report.step)
@@ -249,7 +249,7 @@ class Hub:
 
     def _step_reported(self, active: ActiveJob, generation: int, step: int) -> None:
         """Pass on only what the machine does not know: of a thousand workers that report the same step, one."""
-        known, phases = active.job.progress.step_in_world, active.job.phases
+        known, phases = active.job.progress.step_in_world, active.job.timings.phases
         if known is None or step > known or (phases is not None and phases.stepped is None):
             self._apply(active, Stepped(generation, step))
 
@@ -257,10 +257,10 @@ class Hub:
 
     def _is_crowded(self, active: ActiveJob, name: str) -> bool:
         job = active.job
-        present = max(len(active.links), len(job.members))
-        if job.expectation is None:
+        present = max(len(active.links), len(job.membership.members))
+        if job.membership.expectation is None:
             return present >= MAX_MEMBERS
-        return name not in job.expected and present >= len(job.expected) + len(job.notices) + UNEXPECTED
+        return name not in job.membership.expected and present >= len(job.membership.expected) + len(job.membership.notices) + UNEXPECTED
 
     def _active_job(self, uid: str) -> ActiveJob:
         active = self._jobs.get(uid)
@@ -343,7 +343,7 @@ class Hub:
 
     def _set_timer(self, active: ActiveJob, at: float) -> None:
         """Wake up at this moment, unless an earlier one is asked for already."""
-        if not active.job.members and active.job.expectation is None:
+        if not active.job.membership.members and active.job.membership.expectation is None:
             at = active.touched + EMPTY_JOB_KEPT_S
         if active.timer is not None and active.wake_at <= at:
             return
@@ -355,7 +355,7 @@ class Hub:
     def _tick(self, active: ActiveJob) -> None:
         active.timer = None
         job = active.job
-        if not job.members and job.expectation is None and self._clock() >= active.touched + EMPTY_JOB_KEPT_S:
+        if not job.membership.members and job.membership.expectation is None and self._clock() >= active.touched + EMPTY_JOB_KEPT_S:
             self.forget(job.uid)
             return
         self._apply(active, Tick(self._last_reached_at()))
@@ -371,11 +371,11 @@ class Hub:
 
 
 def _answer(job: Job, name: str, now: float) -> Answer:
-    member = job.members.get(name)
+    member = job.membership.members.get(name)
     if member is None:
         return Answer()
     seen = view(job, name)
-    notice = leave_notice(job, name)
+    notice = leave_notice(job.membership, name, now=now)
     is_due = notice is not None and not (notice.when_replaced and notice.by <= now)
     left_s = max(0.0, round(notice.by - now, 3)) if notice is not None and is_due else None
     return Answer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)
@@ -383,17 +383,19 @@ def _answer(job: Job, name: str, now: float) -> Answer:
 
 def _log_changes(before: Job, after: Job) -> None:
     """One line per change of a job, never per message."""
-    if after.world is not None and not after.world.adopted and (before.world is None or after.world.id != before.world.id):
-        world = after.world
+    was, group = before.membership, after.membership
+    world, forming = group.world, group.round
+    if world is not None and not world.adopted and (was.world is None or world.id != was.world.id):
         log.info(
             "world sealed",
             extra={"uid": after.uid, "generation": world.generation, "id": world.id, "size": world.size, "reason": world.reason},
         )
-    elif after.round is not None and after.round.draining and (before.round is None or not before.round.draining):
-        log.info("round began", extra={"uid": after.uid, "reason": after.round.reason, "cause": after.round.cause})
-    if after.doubt_since is not None and before.doubt_since is None:
+    elif forming is not None and group.is_draining and not was.is_draining:
+        log.info("round began", extra={"uid": after.uid, "reason": forming.reason, "cause": forming.cause})
+    doubted_since, doubts_since = before.timings.doubt_since, after.timings.doubt_since
+    if doubts_since is not None and doubted_since is None:
         log.warning("members and the controller are silent: this server may be cut off, and decides nothing", extra={"uid": after.uid})
-    elif before.doubt_since is not None and after.doubt_since is None:
-        log.info("this server is reached again", extra={"uid": after.uid, "doubted_s": round(after.now - before.doubt_since, 1)})
-    if after.closed and not before.closed:
-        log.warning("world closed", extra={"uid": after.uid, "reason": after.closed})
+    elif doubted_since is not None and doubts_since is None:
+        log.info("this server is reached again", extra={"uid": after.uid, "doubted_s": round(after.now - doubted_since, 1)})
+    if after.accounting.closed and not before.accounting.closed:
+        log.warning("world closed", extra={"uid": after.uid, "reason": after.accounting.closed})

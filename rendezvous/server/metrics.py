@@ -20,11 +20,11 @@ class Membership(Collector):
     def collect(self) -> Iterator[Metric]:
         jobs = list(self._jobs())
         yield _gauge("elastic_rendezvous_jobs", "Jobs by the phase of their world", "phase", Counter(summary(job).phase for job in jobs))
-        phases = Counter(member.phase.value for job in jobs for member in job.members.values())
+        phases = Counter(member.phase.value for job in jobs for member in job.membership.members.values())
         yield _gauge("elastic_rendezvous_members", "Members by phase", "phase", phases)
         restarts: Counter[str] = Counter()
         for job in jobs:
-            restarts.update(job.restarts)
+            restarts.update(job.accounting.restarts)
         family = CounterMetricFamily("elastic_rendezvous_restarts", "Ends of workers by cause, over the jobs held now", labels=["cause"])
         for cause, count in sorted(restarts.items()):
             family.add_metric([cause], count)

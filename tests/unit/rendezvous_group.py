@@ -90,18 +90,20 @@ class Group:
     def apply(self, event: Event) -> None:
         before = self.job
         self.job, effects = step(self.job, event, self.now)
-        assert self.job.generation >= before.generation or before.expectation is None, "only a claim that could not be judged is dropped"
-        standing = self.job.world
-        if standing is not None and standing is not before.world and not standing.adopted:
+        assert self.job.membership.generation >= before.membership.generation or before.membership.expectation is None, (
+            "only a claim that could not be judged is dropped"
+        )
+        standing = self.job.membership.world
+        if standing is not None and standing is not before.membership.world and not standing.adopted:
             assert standing.id not in self.sealed
             self.sealed[standing.id] = standing.by_rank
-            self.new_worlds.append((standing.by_rank, self.job.expectation))
+            self.new_worlds.append((standing.by_rank, self.job.membership.expectation))
             assert self.numbers.setdefault(standing.generation, standing.id) == standing.id, "two worlds of one generation"
         for effect in effects:
             match effect:
                 case SendView(member=name, view=view):
                     agent = self.agents.get(name)
-                    if agent is not None and agent.is_linked and self.job.members[name].incarnation == agent.incarnation:
+                    if agent is not None and agent.is_linked and self.job.membership.members[name].incarnation == agent.incarnation:
                         agent.hear(view)
                 case Refuse(member=name, incarnation=incarnation):
                     if name in self.agents and self.agents[name].incarnation == incarnation:
@@ -212,7 +214,7 @@ class Group:
 
     def world(self) -> dict[str, int]:
         """Name to rank of the agents that work in the current world."""
-        standing = self.job.world
+        standing = self.job.membership.world
         if standing is None:
             return {}
         working = [a for a in self.agents.values() if a.is_working and a.held is not None and a.held.id == standing.id]

@@ -50,7 +50,7 @@ class Life:
     def it_steps(self) -> None:
         self.step += 1
         self.fruitless = 0
-        self.group.apply(Stepped(self.group.job.generation, self.step))
+        self.group.apply(Stepped(self.group.job.membership.generation, self.step))
 
     def time_passes(self) -> None:
         self.group.advance(60)

@@ -13,8 +13,8 @@ def test_a_member_that_comes_for_a_round_nobody_needs_any_more_is_not_charged() 
     group.leave("w2")  # and w2 goes again before anybody came
     group.come_all()
     group.advance(1.0)
-    assert group.job.restarts.get("user", 0) == 0
-    assert group.job.closed == ""
+    assert group.job.accounting.restarts.get("user", 0) == 0
+    assert group.job.accounting.closed == ""
     assert sorted(group.world()) == ["w0", "w1"]
 
 
@@ -24,5 +24,5 @@ def test_a_leaver_that_is_spared_while_all_come_to_the_barrier_stays_a_member() 
     group.expect("w0", "w1", "w2", min=1, max=3, budget=Budget(max_restarts=0))
     group.come_all()
     group.advance(1.0)
-    assert group.job.restarts.get("user", 0) == 0
+    assert group.job.accounting.restarts.get("user", 0) == 0
     assert sorted(group.world()) == ["w0", "w1", "w2"]

@@ -9,7 +9,7 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Budget, Leaving
-from rendezvous.machine.state import CHARGED
+from rendezvous.machine.state.cause import CHARGED
 
 BUDGET = Budget(max_restarts=0)
 LEAVING = (Leaving(member="w0", cause="disruption", by_s=10.0),)
@@ -103,8 +103,8 @@ def test_an_eviction_charges_nothing_in_whatever_order_it_becomes_known(
         group = play(order, gap_s=gap_s)
         story = ", ".join(event.__name__ for event in order)
         assert group.world().keys() == {"w1", "w2"}, story
-        assert not CHARGED & group.job.restarts.keys(), f"{story}: {group.job.restarts}"
-        assert not group.job.closed, story
+        assert not CHARGED & group.job.accounting.restarts.keys(), f"{story}: {group.job.accounting.restarts}"
+        assert not group.job.accounting.closed, story
 
 
 def test_a_crash_of_a_worker_is_charged_though_a_peer_was_asked_to_leave_by_plan() -> None:
@@ -115,7 +115,7 @@ def test_a_crash_of_a_worker_is_charged_though_a_peer_was_asked_to_leave_by_plan
     group.come_all()
     group.advance(1)
     assert group.world().keys() == {"w1", "w2"}
-    assert group.job.restarts == {"user": 1}
+    assert group.job.accounting.restarts == {"user": 1}
 
 
 def test_a_world_that_an_eviction_ended_names_it_as_the_reason() -> None:
@@ -124,6 +124,6 @@ def test_a_world_that_an_eviction_ended_names_it_as_the_reason() -> None:
     must_leave(group)
     group.advance(1.2)
     assert group.world().keys() == {"w1", "w2"}
-    assert group.job.world is not None
-    assert group.job.world.reason == "w0 had to leave (disruption); 2 members"
-    assert group.job.world.cause == "disruption"
+    assert group.job.membership.world is not None
+    assert group.job.membership.world.reason == "w0 had to leave (disruption); 2 members"
+    assert group.job.membership.world.cause == "disruption"

@@ -19,7 +19,7 @@ def prepared(*names: str) -> tuple[Leaving, ...]:
 
 
 def steps(group: Group, step: int) -> None:
-    group.apply(Stepped(group.job.generation, step))
+    group.apply(Stepped(group.job.membership.generation, step))
 
 
 def trained(count: int, **more: object) -> Group:

@@ -295,7 +295,7 @@ def test_after_a_standstill_of_the_server_its_members_have_the_time_that_they_ha
     group.link("w2")
     group.advance(30)
     assert [agent.generation for agent in group.agents.values()] == [1, 1, 1]
-    assert group.job.restarts == {}
+    assert group.job.accounting.restarts == {}
 
 
 def test_who_stays_away_after_a_standstill_of_the_server_is_missed_in_the_end() -> None:

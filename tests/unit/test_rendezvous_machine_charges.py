@@ -298,7 +298,7 @@ def test_what_only_the_server_knew_is_in_its_members_when_it_dies() -> None:
 def test_a_hang_is_in_the_members_too_while_they_still_stop() -> None:
     group = group_of(2, budget=Budget(max_restarts=0, hang_s=60))
     group.started("w0", "w1")
-    group.apply(Stepped(group.job.generation, 1))
+    group.apply(Stepped(group.job.membership.generation, 1))
     group.advance(66)
     group.start_server()
     for name in group.agents:
@@ -330,7 +330,7 @@ def test_a_word_that_arrives_late_is_not_heard_and_another_process_of_the_same_t
     group = group_of(2)
     for speaker, number, members in (("a", 2, 1), ("a", 1, 2), ("b", 1, 2)):
         group.expect(*[f"w{index}" for index in range(members)], speaker=speaker, number=number)
-        assert len(group.job.expected) == (1 if speaker == "a" else 2)
+        assert len(group.job.membership.expected) == (1 if speaker == "a" else 2)
 
 
 def test_a_member_that_an_earlier_server_called_is_not_charged_for_coming_to_the_next() -> None:

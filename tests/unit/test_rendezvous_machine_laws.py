@@ -76,7 +76,7 @@ class Membership(RuleBasedStateMachine):
     @rule(step=st.integers(0, 9), is_now=st.booleans())
     def training_reports_a_step(self, step: int, is_now: bool) -> None:
         self.group.started(*(name for name, agent in self.group.agents.items() if agent.is_working))
-        self.group.apply(Stepped(self.group.job.generation if is_now else 1, step))
+        self.group.apply(Stepped(self.group.job.membership.generation if is_now else 1, step))
 
     @rule()
     def the_server_restarts(self) -> None:
@@ -112,14 +112,14 @@ class Membership(RuleBasedStateMachine):
             group.come_all()
             group.advance(20)
         assert group.expectation is not None
-        staying = [n for n in group.agents if leave_notice(group.job, n) is None and not self._is_finished(n)]
+        staying = [n for n in group.agents if leave_notice(group.job.membership, n, now=group.now) is None and not self._is_finished(n)]
         allowed = [size for size in group.expectation.sizes or range(1, 5) if group.expectation.min <= size <= min(4, len(staying))]
-        finished = any(m.phase is Phase.FINISHED for m in group.job.members.values())
+        finished = any(m.phase is Phase.FINISHED for m in group.job.membership.members.values())
         if allowed and not finished:
             assert len(group.world()) == max(allowed), (group.job, group.agents)
 
     def _is_finished(self, name: str) -> bool:
-        member = self.group.job.members.get(name)
+        member = self.group.job.membership.members.get(name)
         return member is not None and member.phase is Phase.FINISHED
 
     @invariant()

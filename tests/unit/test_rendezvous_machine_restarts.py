@@ -20,7 +20,7 @@ def test_a_restarted_server_finds_the_world_as_its_members_present_it() -> None:
     assert len(group.sealed) == 1
     group.leave("w1")
     group.come_all()
-    assert group.job.generation == 2
+    assert group.job.membership.generation == 2
 
 
 def test_a_restarted_server_waits_for_members_before_it_calls_them_lost() -> None:
@@ -96,7 +96,7 @@ def test_a_clock_that_jumps_back_neither_loses_nor_forms_anything() -> None:
     group = group_of(2)
     job, _ = step(group.job, Tick(), group.now - 500)
     assert job.now == group.job.now
-    assert job.members == group.job.members
+    assert job.membership.members == group.job.membership.members
 
 
 def test_phases_of_a_rescale_add_up() -> None:
@@ -117,7 +117,7 @@ def test_phases_of_a_rescale_add_up() -> None:
     rescale = summary(group.job).rescale
     assert rescale is not None
     assert rescale.phases["firstStep"] == 200
-    assert rescale.id == group.job.world.id  # type: ignore[union-attr]
+    assert rescale.id == group.job.membership.world.id  # type: ignore[union-attr]
 
 
 def test_the_time_until_a_lost_connection_was_certain_is_told_apart() -> None:
@@ -141,9 +141,13 @@ def test_of_workers_that_failed_while_the_server_was_away_the_first_is_named_and
         join = structs.replace(agent.join(), failed=True, status=1, failed_ago_s=ago_s)
         group.apply(Said(name, agent.incarnation, join))
     group.advance(20)
-    assert group.job.world is not None
-    assert group.job.world.reason == "a worker of w0 ended with status 1; 3 members"
-    assert {entry.pod: entry.cause for entry in group.job.known_restarts.values()} == {"w0": "user", "w1": "collateral", "w2": "collateral"}
+    assert group.job.membership.world is not None
+    assert group.job.membership.world.reason == "a worker of w0 ended with status 1; 3 members"
+    assert {entry.pod: entry.cause for entry in group.job.accounting.known_restarts.values()} == {
+        "w0": "user",
+        "w1": "collateral",
+        "w2": "collateral",
+    }
 
 
 @pytest.mark.parametrize("fails_first", [False, True])
@@ -160,10 +164,10 @@ def test_a_new_server_neither_waits_for_the_worker_of_a_lost_node_nor_charges_th
         group.come(name)
     group.advance(2)
     assert group.world().keys() == {"w1", "w2"}
-    assert group.job.restarts == {"disruption": 1, "collateral": 2} if fails_first else {"disruption": 1}
+    assert group.job.accounting.restarts == {"disruption": 1, "collateral": 2} if fails_first else {"disruption": 1}
     group.expect("w1", "w2", "w3", ended=(Ended(member="w0", pod_uid="w0", run=0, cause="disruption", is_last=True),))
     group.advance(30)
-    assert group.job.restarts["disruption"] == 1, "the end of the pod is no second loss"
+    assert group.job.accounting.restarts["disruption"] == 1, "the end of the pod is no second loss"
 
 
 def test_a_new_server_does_not_wait_for_the_newcomer_in_place_of_a_lost_worker() -> None:
@@ -178,7 +182,7 @@ def test_a_new_server_does_not_wait_for_the_newcomer_in_place_of_a_lost_worker()
         group.come(name)
     group.advance(2)
     assert group.world().keys() == {"w1", "w2"}
-    assert group.job.restarts == {"disruption": 1, "collateral": 2}
+    assert group.job.accounting.restarts == {"disruption": 1, "collateral": 2}
 
 
 def test_a_new_server_waits_for_members_that_may_come_though_one_has_left() -> None:
@@ -203,4 +207,4 @@ def test_failures_after_the_loss_of_a_member_while_no_server_ran_are_not_charged
         group.come(name)
     group.advance(16)
     assert group.world().keys() == {"w1", "w2"}
-    assert group.job.restarts == {"collateral": 2}
+    assert group.job.accounting.restarts == {"collateral": 2}

@@ -10,7 +10,7 @@ from elastic.membership.restart_log import RestartLog, merged
 from elastic.membership.wire import MAX_HELD, Held, Join, Leave, Restart
 from rendezvous.machine import Said, summary
 from rendezvous.machine.presented import GENERATIONS_AHEAD, KEEPERS, share_of
-from rendezvous.machine.state import ranks_of
+from rendezvous.machine.state.membership import ranks_of
 
 
 def restarts(count: int, *, generation: int = 1, cause: str = "plan", first: int = 0) -> tuple[Restart, ...]:
@@ -52,12 +52,12 @@ def test_a_claim_made_before_the_controller_spoke_is_judged_when_it_speaks() -> 
     world = summary(group.job)
     assert (world.generation, world.unacknowledged_restarts) == (0, ()), "nothing of it is told before it can be judged"
     group.expect("w0", floor=7)
-    assert (group.job.generation, group.job.members, group.job.restarts) == (7, {}, {})
+    assert (group.job.membership.generation, group.job.membership.members, group.job.accounting.restarts) == (7, {}, {})
     assert group.cuts, "it is cut off, so that it presents itself anew"
     group.link("w0")
     group.come_all()
-    assert group.job.world is not None
-    assert group.job.world.generation == 8
+    assert group.job.membership.world is not None
+    assert group.job.membership.world.generation == 8
 
 
 @pytest.mark.parametrize("end", ["leaves", "failed"])
@@ -73,8 +73,8 @@ def test_a_claim_that_was_judged_leaves_nothing_behind_of_its_members_ends(end: 
     group.start("w1")
     group.link("w1")
     group.advance(60)
-    assert group.job.world is not None
-    assert (group.job.world.generation, group.job.restarts) == (8, {})
+    assert group.job.membership.world is not None
+    assert (group.job.membership.world.generation, group.job.accounting.restarts) == (8, {})
 
 
 def test_one_member_cannot_grow_the_state_of_its_job() -> None:
@@ -84,26 +84,30 @@ def test_one_member_cannot_grow_the_state_of_its_job() -> None:
         present(group, held(1, *restarts(MAX_HELD, first=turn * MAX_HELD)), name="w1")
         told = summary(group.job).unacknowledged_restarts
         assert len(told) <= MAX_HELD
-        assert len(group.job.known_restarts) <= MAX_HELD
+        assert len(group.job.accounting.known_restarts) <= MAX_HELD
         if turn % 5 == 4:  # the controller writes it down, and it does it again
             book = merged(book, told)
             group.expect("w0", "w1", unsettled=book.unsettled, restarts=book.counts, settled_to=book.generation)
-    assert sum(group.job.restarts.values()) <= MAX_HELD
+    assert sum(group.job.accounting.restarts.values()) <= MAX_HELD
 
 
 def test_restarts_of_unknown_causes_or_of_worlds_to_come_are_not_taken_over() -> None:
     group = group_of(1)
     present(group, held(1, *restarts(2, cause="whim"), *restarts(2, generation=2, first=2), *restarts(2, first=4)))
-    assert group.job.restarts == {"plan": 2}
+    assert group.job.accounting.restarts == {"plan": 2}
 
 
 def test_half_of_eight_thousand_losses_lie_with_a_few_members_and_are_complete() -> None:
     group, size = group_of(1), 4000
-    assert group.job.world is not None
+    assert group.job.membership.world is not None
     names = tuple(f"w{number}" for number in range(size))
-    world = replace(group.job.world, by_rank=names, ranks=ranks_of(names))
+    world = replace(group.job.membership.world, by_rank=names, ranks=ranks_of(names))
     lost = restarts(4000, cause="disruption")
-    job = replace(group.job, world=world, unacknowledged_restarts=lost)
+    job = replace(
+        group.job,
+        membership=replace(group.job.membership, world=world),
+        accounting=replace(group.job.accounting, unacknowledged_restarts=lost),
+    )
     shares = {name: share for name in names if (share := share_of(job, name))}
     assert len(shares) == KEEPERS * -(-len(lost) // MAX_HELD)
     assert all(len(share) <= MAX_HELD for share in shares.values())

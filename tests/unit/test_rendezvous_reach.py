@@ -67,8 +67,8 @@ def test_a_server_that_was_cut_off_ends_no_world_that_trains(size: int, cut_s: f
     group.advance(60)
     assert len(group.sealed) == 1
     assert not any(agent.view.reform for agent in group.agents.values())
-    assert not group.job.restarts
-    assert not group.job.losses
+    assert not group.job.accounting.restarts
+    assert not group.job.accounting.losses
 
 
 @pytest.mark.parametrize("cut_s", [25.0, 50.0])
@@ -88,7 +88,7 @@ def test_members_of_a_lost_node_are_missed_in_time_where_the_controller_is_there
     for name in lost:
         group.agents[name].is_linked = False
     group.advance(21)
-    assert group.job.members.keys() == {"w0", "w1", "w2"} - set(lost)
+    assert group.job.membership.members.keys() == {"w0", "w1", "w2"} - set(lost)
     if len(lost) < 3:
         for name in group.agents.keys() - set(lost):
             group.come(name)
@@ -148,7 +148,7 @@ def test_members_that_miss_beats_in_turn_keep_no_lost_member_in_the_world_for_ev
         group.say(f"w{1 + turn % 3}", Beat())
         group.agents[f"w{1 + turn % 3}"].is_linked = False
         group.advance(6)
-        if "w0" not in group.job.members:
+        if "w0" not in group.job.membership.members:
             break
     assert 6 * turn <= (45 if is_controller_there else DEAD_AT_MOST_S + 19)
 
@@ -159,7 +159,7 @@ def test_after_a_doubt_that_was_wrong_the_next_one_lasts_as_long() -> None:
     group.advance(100)
     group.heal()
     group.advance(30)
-    assert group.job.first_doubt_at is None
+    assert group.job.timings.first_doubt_at is None
     group.cut_off(but=("w0",))
     group.advance(100)
     group.heal()
@@ -178,7 +178,7 @@ def test_members_of_a_server_that_no_controller_listens_to_are_missed_in_time(lo
     for name in ("w1", "w0")[:lost]:
         group.agents[name].is_linked = False
     group.advance(21)
-    assert len(group.job.members) == 2 - lost
+    assert len(group.job.membership.members) == 2 - lost
 
 
 def test_who_does_not_come_back_after_the_server_was_cut_off_is_missed() -> None:

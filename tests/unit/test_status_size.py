@@ -22,7 +22,8 @@ from elastic.api.job import ElasticStatus, Job, Object, to_object
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE, pod_name
 from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import MAX_MEMBERS, Restart
-from rendezvous.machine import restart_budget, state
+from rendezvous.machine import begin, restart_budget
+from rendezvous.machine.state.accounting import unacknowledged_restarts
 
 LARGEST = 1024 * 1024
 LONGEST_NAME = "j" * (63 - len("-worker-8191"))
@@ -69,7 +70,7 @@ class Server:
     """The rendezvous server's half of the restart log."""
 
     def __init__(self) -> None:
-        self.job = state.Job(uid="job", instance="abcdef", up_since=0.0, now=0.0)
+        self.job = begin("job", instance="abcdef", up_since=0.0, now=0.0)
 
     def hears(self, word: SetExpectation) -> None:
         self.job = restart_budget.with_recorded(self.job, RestartLog(dict(word.restarts), word.unsettled, word.settled_to))
@@ -79,7 +80,7 @@ class Server:
 
     def world(self, generation: int, *, members: Iterable[str] = (), explained: Iterable[str] = ()) -> World:
         phase = "running" if members else "forming"
-        unacknowledged = restart_budget.unacknowledged_restarts(self.job)
+        unacknowledged = unacknowledged_restarts(self.job.accounting)
         return World(generation, frozenset(members), phase=phase, unacknowledged_restarts=unacknowledged, explained=tuple(explained))
 
 
@@ -123,7 +124,7 @@ def test_every_worker_of_the_largest_job_is_lost_several_times() -> None:
         cluster.round()
         server.hears(cluster.expectation())
         server.books(lost(pods, generation=generation))
-        assert restart_budget.unacknowledged_restarts(server.job) == (), "the next server learns from members what the status says already"
+        assert unacknowledged_restarts(server.job.accounting) == (), "the next server learns from members what the status says already"
 
         for name in members:
             cluster.set(name, Phase.FAILED, code=1)
@@ -141,7 +142,7 @@ def test_every_worker_of_the_largest_job_is_lost_several_times() -> None:
                 break
         assert {pod.uid for pod in cluster.pods.values()}.isdisjoint(pod.uid for pod in pods), "all are replaced"
         assert cluster.elastic.restarts == {"user": generation * MAX_MEMBERS}
-        assert dict(server.job.restarts) == cluster.elastic.restarts
+        assert dict(server.job.accounting.restarts) == cluster.elastic.restarts
 
 
 def test_many_workers_leave_a_thousand_at_a_time() -> None:

@@ -1,0 +1,49 @@
+"""Members of which nothing is heard any more: when they count as gone."""
+
+from dataclasses import replace
+
+from rendezvous.machine import reach
+from rendezvous.machine.choose import absent_survivors, leave_notice
+from rendezvous.machine.handlers.leaving_world import gone, with_loss
+from rendezvous.machine.state.accounting import Loss
+from rendezvous.machine.state.job import Job
+from rendezvous.machine.state.membership import Member, Phase
+
+
+def without_absent(job: Job) -> Job:
+    """The job without members whose connection stayed broken, or who are silent on an open one."""
+    spared = reach.perhaps_cut_off(job)
+    members = job.membership.members.values()
+    for member in [m for m in members if m.phase is not Phase.FINISHED and m.name not in spared and _is_overdue(job, m)]:
+        words, sign_at = f"the connection to {member.name} broke", member.broken_at
+        if sign_at is None:
+            words, sign_at = f"{member.name} was silent for {job.limits.silence_s:g} s", member.heard_at
+        notice = leave_notice(job.membership, member.name, now=job.now)
+        first = job.timings.first_sign_at
+        job = replace(job, timings=replace(job.timings, first_sign_at=min(sign_at, first) if first is not None else sign_at))
+        job = gone(job, member.name, cause=notice.cause if notice is not None else "", words=words)
+    return job
+
+
+def without_left(job: Job) -> Job:
+    """After a restart of the server: if all others that may have been in the world are here, the unknown ranks belong to members whose time
+    to leave is over, as on a lost node. They are not waited for.
+    """
+    group = job.membership
+    expectation = group.expectation
+    if group.world is None or not group.world.adopted or expectation is None or absent_survivors(group):
+        return job
+    for entry in expectation.leaving:
+        is_over = entry.pod_uid and entry.member not in group.members and group.notices[entry.member].by <= job.now
+        if is_over and group.unknown_ranks > len(job.accounting.losses):
+            words = f"{entry.member} had to leave and is gone"
+            job = with_loss(job, Loss(entry.member, entry.pod_uid, entry.cause, words, is_gone=True))
+    return job
+
+
+def _is_overdue(job: Job, member: Member) -> bool:
+    if job.now < job.timings.patient_until:
+        return False
+    if member.broken_at is not None:
+        return job.is_settled and job.now >= member.broken_at + job.limits.return_s
+    return job.now >= member.heard_at + job.limits.silence_s

@@ -1,0 +1,1 @@
+"""What each event does to what the machine knows: they record and place. What follows is decided in rounds."""

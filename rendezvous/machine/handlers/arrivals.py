@@ -1,0 +1,122 @@
+"""A member presents itself, alone or with the world that it holds: where it belongs, and what a server that has just started
+learns from it.
+"""
+
+from dataclasses import replace
+
+from elastic.membership.wire import Held, Join, Ready
+from rendezvous.machine import presented
+from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready
+from rendezvous.machine.restart_budget import with_presented
+from rendezvous.machine.state import accounting, progress
+from rendezvous.machine.state.cause import Cause
+from rendezvous.machine.state.job import Job
+from rendezvous.machine.state.membership import CurrentWorld, Member, Phase, pod_of, ranks_of
+
+RETIRED_KEPT = 1024
+
+
+def is_retired(job: Job, name: str, incarnation: str) -> bool:
+    """Whether a newer incarnation took this one's place."""
+    return (name, incarnation) in job.membership.retired
+
+
+def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
+    """The job with this member."""
+    known = job.membership.members.get(name)
+    if known is not None and known.incarnation != incarnation:
+        job = _retire(job, known, by=incarnation)
+        known = None
+    held = message.held
+    if held is not None:
+        held = presented.placed_near(job, held)
+        job = _adopt(job, held) if held.id else job
+    if known is None:
+        if held is None:
+            job = replace(job, accounting=accounting.with_return(job.accounting, name))
+        phase = Phase.READY if message.ready else Phase.BOOTING
+        group = job.membership
+        known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, arrived=group.arrivals)
+        job = replace(job, membership=replace(group, arrivals=group.arrivals + 1))
+    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store)
+    job = replace(job, membership=job.membership.with_member(member))
+    after = held.generation if held is not None else 0
+    barrier = Ready(after=after, store=member.store, trouble=message.trouble) if message.ready else None
+    if held is not None and message.failed:
+        job = _failed_before(job, member, held=held, message=message)
+    return _place(job, member, held=held, barrier=barrier)
+
+
+def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Job:
+    """A member at the barrier repeats why it came there: the server that heard it first may be gone."""
+    world = job.membership.world
+    if world is None or held.generation != world.generation or not _may_hold(world, held, member.name):
+        return job
+    if is_leaving_world(job) and not world.adopted:
+        return job
+    return failed(job, member, status=message.status, ago_s=message.failed_ago_s)
+
+
+def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None) -> Job:
+    """Put a member that presented itself where it belongs: into the current world, to the barrier, or astray."""
+    group = job.membership
+    world = group.world
+    generation = held.generation if held is not None else 0
+    if world is not None and member.phase is not Phase.BOOTING and member.world_id == world.id and generation < world.generation:
+        return job  # the world was sealed with it while it was away: its view tells it so
+    if world is not None and held is not None and _may_hold(world, held, member.name):
+        if world.by_rank[held.rank] is None:
+            job = replace(job, membership=replace(group, world=world.with_member_at(held.rank, member.name)))
+        if member.phase is Phase.FINISHED:
+            return job
+        working = job.change(member.name, phase=Phase.RUNNING, world_id=world.id, generation=generation)
+        if barrier is None:
+            return working
+        if not world.adopted:
+            return ready(working, working.membership.members[member.name], barrier)
+    phase = Phase.READY if barrier is not None else Phase.BOOTING
+    return job.change(member.name, phase=phase, world_id="", generation=generation)
+
+
+def _may_hold(world: CurrentWorld, held: Held, name: str) -> bool:
+    """Whether what a member holds is a rank of this very world, and free or its own."""
+    return held.id == world.id and held.rank < world.size and world.by_rank[held.rank] in (None, name)
+
+
+def _adopt(job: Job, held: Held) -> Job:
+    """Learn from what a member holds: never number a world below it, and after a restart take its world as the current one."""
+    believed = presented.credible(job, held)
+    group = job.membership
+    job = replace(job, membership=replace(group, generation=max(group.generation, held.generation)))
+    job = with_presented(job, believed)
+    world = job.membership.world
+    if held.rank >= held.size or (world is not None and (not world.adopted or held.generation <= world.generation)):
+        return job
+    by_rank: tuple[str | None, ...] = (None,) * held.size
+    world = CurrentWorld(
+        id=held.id,
+        generation=held.generation,
+        by_rank=by_rank,
+        store=held.store,
+        reason="found running after a restart of the rendezvous server",
+        cause=Cause.START.value,
+        since=job.now,
+        adopted=True,
+        ranks=ranks_of(by_rank),
+    )
+    return replace(
+        job,
+        membership=job.membership.in_world(world),
+        accounting=replace(job.accounting.in_new_world(), unacknowledged_restarts=believed),
+        progress=progress.in_new_world(job.progress, now=job.now),
+    )
+
+
+def _retire(job: Job, member: Member, *, by: str) -> Job:
+    """A newer incarnation of a member has come: the old one is gone and may not come back."""
+    retired = (*job.membership.retired, (member.name, member.incarnation))[-RETIRED_KEPT:]
+    if member.has_left and member.pod == pod_of(by):
+        # Its container ended with 0 and was started again all the same (restartPolicy Always): so will the others be, and the work.
+        job = replace(job, membership=replace(job.membership, finished=frozenset()))
+    job = gone(job, member.name, words=f"{member.name} started anew")
+    return replace(job, membership=replace(job.membership, retired=retired).without(member.name))

@@ -1,0 +1,69 @@
+"""What the controller reports of containers that ended, taken into account as soon as it is clear which loss each report explains."""
+
+from dataclasses import replace
+
+from elastic.membership.wire import MAX_MEMBERS, Ended
+from rendezvous.machine.handlers.leaving_world import gone, with_loss
+from rendezvous.machine.restart_budget import with_known_cause, with_lone_restart
+from rendezvous.machine.state.accounting import Loss, is_lost
+from rendezvous.machine.state.cause import Cause
+from rendezvous.machine.state.job import Job
+from rendezvous.machine.state.membership import Member
+
+EXPLAINED_KEPT = 2 * MAX_MEMBERS
+
+
+def apply_exit_reports(job: Job) -> Job:
+    """Takes into account the ends that the controller reported, as soon as it is clear what they mean."""
+    expectation = job.membership.expectation
+    known = job.accounting.explained
+    explained = dict(known)
+    for end in expectation.ended if expectation is not None else ():
+        if end_id(end) not in explained and _is_clear(job, end):
+            job = _explain(job, end)
+            explained[end_id(end)] = None
+    if len(explained) == len(known):
+        return job
+    return replace(job, accounting=replace(job.accounting, explained=dict.fromkeys(list(explained)[-EXPLAINED_KEPT:])))
+
+
+def end_id(end: Ended) -> str:
+    return f"{end.pod_uid}/{end.run}"
+
+
+def _is_clear(job: Job, end: Ended) -> bool:
+    """Not while the connection of a pod that is over stands: it will break. Nor while members of a world that an earlier server sealed may
+    still be missing for this reason.
+    """
+    if end.is_last and (member := _here(job, end)) is not None and member.broken_at is None:
+        return False
+    return job.is_settled or (job.membership.world is not None and not job.membership.unknown_ranks)
+
+
+def _explain(job: Job, end: Ended) -> Job:
+    """The controller says why a container ended. Where its connection stands, or nothing is known of it, that was an earlier run than any
+    that may be lost from here: it is over and done with. Where the whole pod is over, it is charged though nobody here ever knew it.
+    """
+    words = f"the container of {end.member} ended ({end.cause})"
+    member = _here(job, end)
+    group = job.membership
+    had_rank = group.world is not None and end.member in group.world.ranks
+    if member is not None and member.broken_at is not None:
+        job = gone(job, end.member, cause=end.cause, words=words)
+        return with_known_cause(job, end, words=words) if had_rank else _by_itself(job, end, words=words)
+    if not had_rank and group.unknown_ranks > len(job.accounting.losses):
+        return with_loss(job, Loss(end.member, end.pod_uid, end.cause, words))
+    if is_lost(job.accounting, end.pod_uid):
+        return with_known_cause(job, end, words=words)
+    return _by_itself(job, end, words=words) if member is None else job
+
+
+def _here(job: Job, end: Ended) -> Member | None:
+    """The member whose container is, or was, of the very pod that ended."""
+    member = job.membership.members.get(end.member)
+    return member if member is not None and member.pod == end.pod_uid else None
+
+
+def _by_itself(job: Job, end: Ended, *, words: str) -> Job:
+    is_charged = end.is_last and end.member not in job.membership.notices and end.cause != Cause.DISRUPTION
+    return with_lone_restart(job, end, words=words) if is_charged else job

@@ -1,0 +1,52 @@
+"""The controller's expectation of a job: which one is the newest, and what the job is with it."""
+
+from dataclasses import replace
+
+from elastic.membership.restart_log import RestartLog
+from elastic.membership.wire import Expectation, Restart
+from rendezvous.machine import presented
+from rendezvous.machine.restart_budget import with_presented, with_recorded
+from rendezvous.machine.state import accounting, progress
+from rendezvous.machine.state.job import Job
+from rendezvous.machine.state.membership import LeaveNotice
+
+
+def expect(job: Job, expectation: Expectation) -> Job:
+    """The job with the controller's new expectation. An older leader's is ignored, and so is an older one of the same leader."""
+    if is_stale(job.membership.expectation, expectation):
+        return job
+    presented_before: tuple[Restart, ...] = ()
+    if presented.is_far_from(job, expectation):
+        job = _without_claims(job)
+    if job.membership.expectation is None:
+        presented_before = tuple(job.accounting.known_restarts.values())
+        job = replace(
+            job,
+            progress=progress.from_status(job.progress, expectation),
+            accounting=accounting.from_status(expectation, job.accounting, now=job.now),
+        )
+    group = replace(
+        job.membership,
+        expectation=expectation,
+        expected=dict.fromkeys(expectation.members),
+        notices={entry.member: LeaveNotice(job.now + entry.by_s, entry.cause, entry.when_replaced) for entry in expectation.leaving},
+        generation=max(job.membership.generation, expectation.floor),
+    )
+    recorded = RestartLog(expectation.restarts, expectation.unsettled, expectation.settled_to)
+    job = with_recorded(replace(job, membership=group), recorded)
+    if expectation.closed and not job.accounting.closed:
+        return replace(job, accounting=replace(job.accounting, closed=expectation.closed)).with_round(None)
+    return with_presented(job, presented_before) if presented_before else job
+
+
+def _without_claims(job: Job) -> Job:
+    """The job without what its members presented, which cannot be true. They are cut off, so that they present themselves anew."""
+    group = replace(job.membership.in_world(None), members={}, generation=0, round=None)
+    return replace(job, membership=group, accounting=accounting.without_claims(job.accounting))
+
+
+def is_stale(known: Expectation | None, new: Expectation) -> bool:
+    """Whether a newer expectation is known. Of two processes that lead the same term the one that spoke last is believed."""
+    if known is None or new.term != known.term:
+        return known is not None and new.term < known.term
+    return new.speaker == known.speaker and new.number < known.number

@@ -1,0 +1,57 @@
+"""A member stops working in the current world: it comes to the barrier, its worker ends, or it is gone. Says what is recorded of that; what
+it counts for is decided when the world is given up.
+"""
+
+from dataclasses import replace
+
+from elastic.membership.wire import Ready
+from rendezvous.machine.state import accounting
+from rendezvous.machine.state.accounting import Failure, Loss
+from rendezvous.machine.state.cause import Cause
+from rendezvous.machine.state.job import Job
+from rendezvous.machine.state.membership import Member, Phase
+
+
+def with_loss(job: Job, loss: Loss) -> Job:
+    """The current world lost a member for a reason other than its own worker's failure."""
+    return replace(job, accounting=accounting.with_loss(job.accounting, loss))
+
+
+def ready(job: Job, member: Member, message: Ready) -> Job:
+    """The member is at the barrier. If it worked and was not called, its worker has ended."""
+    group = job.membership
+    world = group.world
+    if member.phase is Phase.RUNNING and message.after < member.generation:
+        return job  # it left an older world than the one it was sealed into since
+    was_working = member.phase is Phase.RUNNING and world is not None and member.world_id == world.id
+    if was_working and message.trouble:
+        words = f"{member.name}: {message.trouble}"
+        job = with_loss(job, Loss(member.name, member.pod, Cause.DISRUPTION.value, words))
+    elif was_working and not group.is_draining and not (world is not None and world.adopted):
+        job = failed(job, member, status=None)  # of a world that an earlier server sealed: it may have been that one which called it
+    return job.change(member.name, phase=Phase.READY, world_id="", generation=message.after, store=message.store or member.store)
+
+
+def failed(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0, rank: int | None = None, error: str = "") -> Job:
+    """A worker of the member ended by itself in the current world."""
+    failure = Failure(member.name, member.pod, status, at=job.now - ago_s, rank=rank, error=error)
+    return replace(job, accounting=accounting.with_failure(job.accounting, failure))
+
+
+def is_leaving_world(job: Job) -> bool:
+    """Whether the world is being left for another reason than a failure: what ends now says nothing."""
+    return job.membership.is_draining and not job.accounting.failures
+
+
+def gone(job: Job, name: str, *, cause: str = "", words: str) -> Job:
+    """A member is no longer here. One that had finished stays known, for its end was no loss. Without a cause it is taken for a disruption
+    until the controller says how its container ended.
+    """
+    group = job.membership
+    member = group.members[name]
+    if member.phase is Phase.FINISHED:
+        return job
+    if group.world is not None and name in group.world.ranks:
+        loss = Loss(name, member.pod, cause or Cause.DISRUPTION.value, words, is_gone=True, unsure=not cause, may_work=not cause)
+        job = with_loss(job, loss)
+    return replace(job, membership=job.membership.without(name))

@@ -1,0 +1,108 @@
+"""What members and training say, put into the job. Whether a round follows is decided in rounds.
+
+A message speaks for the incarnation of its connection. One that arrives late, twice, or for a world that is gone changes nothing.
+"""
+
+from dataclasses import replace
+
+from elastic.membership.wire import Beat, Failed, Finished, FromMember, Join, Leave, Notice, Ready, Started
+from rendezvous.machine.handlers.arrivals import join
+from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready
+from rendezvous.machine.state import progress
+from rendezvous.machine.state.cause import Cause
+from rendezvous.machine.state.job import Job
+from rendezvous.machine.state.membership import LeaveNotice, Member, Phase
+
+ANNOUNCED = frozenset({Cause.PLAN.value, Cause.DISRUPTION.value})
+"""The causes that a member may give for its leaving; it could make up as many words as it likes."""
+
+
+def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember) -> Job:
+    """The job after a member said something."""
+    if isinstance(message, Join):
+        return join(job, name=name, incarnation=incarnation, message=message)
+    member = job.membership.members.get(name)
+    if member is None or member.incarnation != incarnation:
+        return job
+    job = job.change(name, heard_at=job.now)
+    match message:
+        case Ready():
+            return ready(job, job.membership.members[name], message)
+        case Leave():
+            return _leave(job, member, message)
+        case Notice():
+            cause = message.cause if message.cause in ANNOUNCED else Cause.DISRUPTION.value
+            return job.change(name, notice=LeaveNotice(job.now + message.by_s, cause))
+        case Failed():
+            return _failed(job, member, message)
+        case Started():
+            return _started(job, member, message.generation)
+        case Finished():
+            return _finished(job, member, message.generation)
+        case Beat():
+            return job
+
+
+def lose(job: Job, *, name: str, incarnation: str) -> Job:
+    """The connection of a member broke; it has a moment to come back."""
+    member = job.membership.members.get(name)
+    if member is None or member.incarnation != incarnation or member.broken_at is not None:
+        return job
+    return job.change(name, broken_at=job.now)
+
+
+def stepped(job: Job, generation: int, step: int) -> tuple[Job, bool]:
+    """The job after training reported a step, and whether the controller must hear of it: of the first step of a world, which ends its
+    rescale, and of the first one after restarts without progress.
+    """
+    world, phases, before = job.membership.world, job.timings.phases, job.progress
+    if world is None or generation != world.generation:
+        return job, False
+    ends_rescale = phases is not None and phases.stepped is None
+    if phases is not None and ends_rescale:
+        phases = replace(phases, started=phases.started or job.now, stepped=job.now)
+        job = replace(job, timings=replace(job.timings, phases=phases))
+    after = progress.stepped(before, step, now=job.now)
+    is_news = after != before and (before.step_in_world is None or after.fruitless != before.fruitless)
+    return replace(job, progress=after), ends_rescale or is_news
+
+
+def _leave(job: Job, member: Member, message: Leave) -> Job:
+    notice = member.notice or job.membership.notices.get(member.name)
+    cause = notice.cause if notice is not None else ""
+    if message.by_signal:
+        cause = cause or Cause.DISRUPTION.value
+    words = f"{member.name} left: {message.reason}" if message.reason else f"{member.name} left"
+    if member.phase is Phase.FINISHED:
+        return job.change(member.name, has_left=True)
+    return gone(job, member.name, cause=cause, words=words)
+
+
+def _failed(job: Job, member: Member, message: Failed) -> Job:
+    world = job.membership.world
+    if world is None or member.world_id != world.id or message.generation != world.generation:
+        return job
+    if is_leaving_world(job):
+        return job
+    return failed(job, member, status=message.status, ago_s=message.ago_s, rank=message.rank, error=message.error)
+
+
+def _finished(job: Job, member: Member, generation: int) -> Job:
+    if member.generation != generation:
+        return job
+    job = job.change(member.name, phase=Phase.FINISHED)
+    group = job.membership
+    if group.world is None or generation != group.world.generation or member.name not in group.world.ranks:
+        return job
+    return replace(job, membership=replace(group, finished=group.finished | {member.name}))
+
+
+def _started(job: Job, member: Member, generation: int) -> Job:
+    group, phases = job.membership, job.timings.phases
+    if group.world is None or member.world_id != group.world.id or generation != group.world.generation:
+        return job
+    started = group.started | {member.name}
+    job = replace(job, membership=replace(group, started=started))
+    if phases is not None and phases.started is None and started >= group.world.ranks.keys():
+        job = replace(job, timings=replace(job.timings, phases=replace(phases, started=job.now)))
+    return job

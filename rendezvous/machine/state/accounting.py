@@ -1,0 +1,192 @@
+"""What happened to a job's workers, and the restarts that follow from it: what broke the current world, which restarts are known here, and
+which the controller has recorded. Functions of these values alone; what a restart means for the job is decided in restart_budget.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+
+from msgspec import structs
+
+from elastic.membership import window
+from elastic.membership.restart_log import RestartLog, merged, unknown_to
+from elastic.membership.wire import MAX_UNSETTLED, Ended, Expectation, Restart
+from rendezvous.machine.state.cause import Cause
+
+KNOWN_KEPT = 256
+"""So many restarts are kept although the controller knows them: the next expectation may be of another leader with an older view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A worker's own end, not judged yet. is_gone: its agent went as well; rank, error: of the worker and its exception, where known."""
+
+    member: str
+    pod: str
+    status: int | None
+    at: float
+    is_gone: bool = False
+    rank: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A member that the current world lost to something other than its worker's failure, not judged yet. is_gone: it left, and perhaps
+    its container ended; unsure: the controller may know a better cause; may_work: nothing but a connection tells that it is gone.
+    """
+
+    member: str
+    pod: str
+    cause: str
+    words: str
+    is_gone: bool = False
+    unsure: bool = False
+    may_work: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """What broke the current world, and the restarts of the job."""
+
+    failures: tuple[Failure, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    hang_reason: str = ""
+    """in words, where training stands still in the current world"""
+    trouble: tuple[str, str] | None = None
+    """the first thing that broke the current world: words and cause"""
+    explained: Mapping[str, None] = field(default_factory=dict)
+    """ends (pod uid/run) that the controller reported and that are taken into account"""
+    recorded: RestartLog = field(default_factory=RestartLog)
+    """the restarts that the controller has recorded in the job's status"""
+    known_restarts: Mapping[str, Restart] = field(default_factory=dict)
+    """by id, the restarts that this server knows of itself, or from members that hold a world"""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """what both come to, by cause"""
+    restart_dates: window.Dates = ()
+    """the restarts within the budget's window, where it has one"""
+    unacknowledged_restarts: tuple[Restart, ...] = ()
+    """restarts that the controller may not have recorded: members of the current world hold them for the next server"""
+    closed: str = ""
+    """why the job's group ends"""
+
+    @property
+    def is_world_broken(self) -> bool:
+        """Whether a worker of the current world failed or was lost, or training hangs there."""
+        return bool(self.failures or self.losses or self.hang_reason)
+
+    def in_new_world(self) -> "Accounting":
+        """The same restarts, with nothing that broke the current world."""
+        return replace(self, failures=(), losses=(), hang_reason="", trouble=None)
+
+
+def from_status(expectation: Expectation, known: Accounting, *, now: float) -> Accounting:
+    """The restarts of a server that has just started, as the job's status has them."""
+    dates = (window.Dated(charge.cause, now - charge.age_s, charge.count) for charge in expectation.charged)
+    by_date = tuple(sorted(dates, key=attrgetter("at")))
+    return replace(known, known_restarts={}, restarts=expectation.restarts, restart_dates=by_date)
+
+
+def without_claims(known: Accounting) -> Accounting:
+    """The same without all that members presented."""
+    return replace(known.in_new_world(), known_restarts={}, restarts={}, unacknowledged_restarts=())
+
+
+def with_failure(known: Accounting, failure: Failure) -> Accounting:
+    """A worker of the current world ended by itself; recorded once per member. The first end is the cause of the others, even if it is
+    reported later.
+    """
+    if any(other.member == failure.member for other in known.failures):
+        return known
+    failures = tuple(sorted((*known.failures, failure), key=attrgetter("at")))
+    trouble = known.trouble
+    if trouble is None or (failures[0] == failure and trouble[1] == Cause.USER.value):
+        words = f"a worker of {failure.member} ended"
+        trouble = (words if failure.status is None else f"{words} with status {failure.status}", Cause.USER.value)
+    return replace(known, failures=failures, trouble=trouble)
+
+
+def with_loss(known: Accounting, loss: Loss) -> Accounting:
+    """The current world lost a member for a reason other than its own worker's failure. Where that came first, the loss is part of it."""
+    failures = tuple(replace(f, is_gone=f.is_gone or loss.is_gone) if f.member == loss.member else f for f in known.failures)
+    if any(failure.member == loss.member for failure in failures):
+        return replace(known, failures=failures)
+    if any(other.member == loss.member for other in known.losses):
+        marked = tuple(replace(k, is_gone=k.is_gone or loss.is_gone) if k.member == loss.member else k for k in known.losses)
+        return replace(known, losses=marked)
+    return replace(known, losses=(*known.losses, loss), trouble=known.trouble or (loss.words, loss.cause))
+
+
+def with_return(known: Accounting, name: str) -> Accounting:
+    """A lost member has come back without its world: what ran under its name works no more."""
+    if not any(loss.may_work and loss.member == name for loss in known.losses):
+        return known
+    return replace(known, losses=tuple(replace(loss, may_work=loss.may_work and loss.member != name) for loss in known.losses))
+
+
+def with_restarts(known: Accounting, restarts: Iterable[Restart], *, window_s: float | None, now: float) -> Accounting:
+    """The same with these restarts, dated where the budget has a window."""
+    before = RestartLog(unsettled=tuple(known.known_restarts.values()))
+    known_restarts = {entry.id: entry for entry in merged(before, restarts).unsettled[-MAX_UNSETTLED:]}
+    counts, dates = merged(known.recorded, known_restarts.values()).counts, known.restart_dates
+    if window_s is not None:
+        for cause in sorted(counts.keys() | known.restarts.keys()):
+            more = counts.get(cause, 0) - known.restarts.get(cause, 0)
+            dates = window.recounted(dates, cause, more=more, now=now, window_s=window_s)
+    return replace(known, known_restarts=known_restarts, restarts=counts, restart_dates=dates)
+
+
+def with_recorded(known: Accounting, recorded: RestartLog) -> Accounting:
+    """The same with the controller's newest restart log. Restarts that it has had for long are dropped here."""
+    unknown = {entry.id for entry in unknown_to(recorded, known.known_restarts.values())}
+    old = frozenset([id for id in known.known_restarts if id not in unknown][:-KNOWN_KEPT])
+    return replace(
+        known,
+        recorded=recorded,
+        known_restarts={id: entry for id, entry in known.known_restarts.items() if id not in old},
+        unacknowledged_restarts=unknown_to(recorded, known.unacknowledged_restarts),  # members need not keep what is written down
+    )
+
+
+def unacknowledged_restarts(known: Accounting) -> tuple[Restart, ...]:
+    """The restarts that the controller does not know of, as far as it has said."""
+    return unknown_to(known.recorded, known.known_restarts.values())[-MAX_UNSETTLED:]
+
+
+def held(known: Accounting) -> Accounting:
+    """The same, with members that hold what the controller does not know of yet, for the next server."""
+    return replace(known, unacknowledged_restarts=unacknowledged_restarts(known))
+
+
+def is_lost(known: Accounting, pod: str) -> bool:
+    """Whether a loss of this pod waits for the report of how its container ended."""
+    return is_lost_now(known, pod) or lost(known, pod) is not None
+
+
+def is_lost_now(known: Accounting, pod: str) -> bool:
+    """Whether it is the current world that lost this pod."""
+    return any(loss.pod == pod and loss.is_gone for loss in known.losses) or any(f.pod == pod and f.is_gone for f in known.failures)
+
+
+def lost(known: Accounting, pod: str) -> Restart | None:
+    """The restart of a former world that waits for the report of how this pod's container ended."""
+    return merged(known.recorded, known.known_restarts.values()).lost(pod)
+
+
+def with_explained_loss(known: Accounting, end: Ended, *, words: str) -> Accounting:
+    """The container of a member that the current world lost has ended so: that caused the loss, unless a better cause is known."""
+    failures = tuple(replace(item, is_gone=False) if item.pod == end.pod_uid else item for item in known.failures)
+    losses = tuple(_explained(loss, end.cause, words) if loss.pod == end.pod_uid else loss for loss in known.losses)
+    return replace(known, failures=failures, losses=losses)
+
+
+def explained(entry: Restart, end: Ended) -> Restart:
+    """The restart of a lost member whose container has ended so."""
+    return structs.replace(entry, cause=end.cause if entry.unsure else entry.cause, lost=False, unsure=False)
+
+
+def _explained(loss: Loss, cause: str, words: str) -> Loss:
+    if not loss.unsure:
+        return replace(loss, is_gone=False, may_work=False)
+    words = words if cause != loss.cause else loss.words
+    return replace(loss, cause=cause, words=words, is_gone=False, unsure=False, may_work=False)

@@ -1,0 +1,62 @@
+"""Everything the machine knows about one job, in four parts that each say one thing: its members, what their ends count for, how far
+training has come, and when what happened.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from elastic.membership.wire import Budget
+from rendezvous.machine.state.accounting import Accounting
+from rendezvous.machine.state.membership import Membership, Round
+from rendezvous.machine.state.progress import Progress
+from rendezvous.machine.state.timings import Limits, Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    uid: str
+    instance: str
+    """the server's own random name, part of every world's id"""
+    now: float
+    timings: Timings
+    limits: Limits = field(default_factory=Limits)
+    membership: Membership = field(default_factory=Membership)
+    accounting: Accounting = field(default_factory=Accounting)
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def budget(self) -> Budget:
+        expectation = self.membership.expectation
+        return expectation.budget if expectation is not None else Budget()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no further world follows because the work is done."""
+        return self.progress.done_at is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether silence may count as absence.
+
+        It may not while members of a world that an earlier server sealed may still be on their way back to this one.
+        """
+        group = self.membership
+        if group.world is not None and not group.world.adopted:
+            return True
+        if group.world is None and group.expectation is not None and group.generation == 0:
+            return True  # the job never had a world
+        return self.now >= self.timings.up_since + self.limits.settle_s
+
+    @property
+    def may_tell_end(self) -> bool:
+        """Whether members may hear that the group has ended: not before that is written down, for they hold what a new server must know."""
+        expectation = self.membership.expectation
+        return bool(self.accounting.closed) and expectation is not None and bool(expectation.closed)
+
+    def change(self, name: str, **changes: Any) -> "Job":
+        """The same job with one member changed."""
+        return replace(self, membership=self.membership.change(name, **changes))
+
+    def with_round(self, round: Round | None) -> "Job":
+        """The same job with this round, or with none."""
+        return replace(self, membership=replace(self.membership, round=round))

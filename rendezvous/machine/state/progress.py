@@ -1,0 +1,65 @@
+"""How far training has come, as its reports say, and whether a restart brought it forward. Values of progress alone; what follows from
+them is decided by those who charge restarts and form worlds.
+"""
+
+from dataclasses import dataclass, replace
+
+from elastic.membership.wire import Expectation
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far training has come."""
+
+    step: int | None = None
+    """the highest step ever reported; None where training reports none"""
+    step_at_restart: int | None = None
+    """what `step` was when the world broke last: a step beyond it is one forward"""
+    fruitless: int = 0
+    """restarts in a row without a step forward"""
+    step_in_world: int | None = None
+    """the highest step reported in the current world"""
+    moved_at: float = 0.0
+    """when `step_in_world` rose last, or the world began"""
+    done_at: float | None = None
+    """since when the work is done"""
+    is_complete: bool = False
+    """the work is done, and nobody is waited for any more"""
+
+
+def stepped(known: Progress, step: int, *, now: float) -> Progress:
+    """The progress after training reported a step in the current world; the same where that is no further than before."""
+    if known.step_in_world is not None and step <= known.step_in_world:
+        return known
+    is_forward = step > (known.step_at_restart if known.step_at_restart is not None else -1)
+    return replace(
+        known,
+        step=max(step, known.step if known.step is not None else 0),
+        step_in_world=step,
+        moved_at=now,
+        fruitless=0 if is_forward else known.fruitless,
+    )
+
+
+def in_new_world(known: Progress, *, now: float) -> Progress:
+    """The progress at the beginning of a new world."""
+    return replace(known, step_in_world=None, moved_at=now)
+
+
+def from_status(known: Progress, expectation: Expectation) -> Progress:
+    """The progress of a server that has just started: what the job's status says, or what has been reported since, if that is more."""
+    recorded = -1 if expectation.step is None else expectation.step
+    if known.step is not None and known.step > recorded:
+        return replace(known, step_at_restart=expectation.step)
+    return replace(known, step=expectation.step, step_at_restart=expectation.step, fruitless=expectation.fruitless)
+
+
+def after_restart(known: Progress, *, is_limited: bool, world_lasted: bool) -> Progress:
+    """One more restart, which is in vain unless training gets beyond where it was; counted where the job limits such restarts.
+
+    A job that never reports cannot say how far it came: there, a world that lasted for a while has got somewhere.
+    """
+    if not is_limited:
+        return replace(known, step_at_restart=known.step, fruitless=0)
+    has_moved = known.step is None and world_lasted
+    return replace(known, step_at_restart=known.step, fruitless=1 if has_moved else known.fruitless + 1)
