@@ -14,7 +14,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
-from controller.deciding.moments import after
+from controller.deciding.pauses import next_pause_s, pause_end
 from controller.deciding.settings import Settings
 from controller.deciding.status_room import listed
 from controller.frameworks import FRAMEWORKS
@@ -28,8 +28,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 10, 300
 RAN_WELL = timedelta(seconds=600)
 """As the kubelet does with a container that keeps failing: the first restart is at once, each further one waits twice as long, and a
 group that has worked for so long has its past forgiven."""
-SKEW = timedelta(seconds=5)
-"""By so much the clocks of two controllers may differ."""
 
 
 def restarts_as_a_whole(job: Job, settings: Settings) -> bool:
@@ -111,7 +109,7 @@ def _pause_s(last: Rescale | None, now: datetime) -> int:
     before_s = min(last.phases.get(PAUSE, 0) // 1000, LONGEST_PAUSE_S)
     if now - last.at > RAN_WELL + timedelta(seconds=before_s):
         return 0
-    return min(2 * before_s or FIRST_PAUSE_S, LONGEST_PAUSE_S)
+    return next_pause_s(before_s, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
 
 def gang_restart_events(job: Job, new: ElasticStatus) -> Iterator[JobEvent]:
@@ -128,10 +126,7 @@ def pause_until(view: JobView) -> datetime | None:
     last = known.last_rescale if view.restarts_as_a_whole and known is not None else None
     if last is None or last.at is None or not last.phases.get(PAUSE):
         return None
-    pause_s = min(last.phases[PAUSE] / 1000, LONGEST_PAUSE_S)
-    end = after(last.at, pause_s)
-    # Further away than it is long: the clock has stepped back, and no job should wait until it is there again.
-    return end if now < end <= after(now, pause_s) + SKEW else None
+    return pause_end(last.at, min(last.phases[PAUSE] / 1000, LONGEST_PAUSE_S), now=now)
 
 
 def pause_in_words(view: JobView) -> str:

@@ -6,7 +6,7 @@ What has been refused stands in the status, so that another controller waits as 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from msgspec import structs
 
@@ -15,6 +15,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import with_words_at_end
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
+from controller.deciding.pauses import next_pause_s, pause_end
 from controller.deciding.replicas import loss_backoff
 from controller.deciding.replicas.loss_backoff import STORE
 from controller.deciding.status_room import with_counted
@@ -29,8 +30,6 @@ LONGEST_NODE_PAUSE_S = 300
 LONGEST_API_PAUSE_S = 60
 """A refused request costs little, and no watch reports when a quota has room again."""
 LONGEST_MESSAGE = 300
-SKEW = timedelta(seconds=5)
-"""By so much the clocks of two controllers may differ."""
 WAITS = " It waits "
 
 
@@ -82,7 +81,7 @@ def _counted(before: Refusal | None, *, type: str, node: str, words: str, now: d
     count = min(before.count + 1, MOST_TIMES)
     if _is_waiting(before, now):
         return structs.replace(before, node=node, message=message, count=count)
-    pause_s = min(2 * _pause_s(before), _longest_s(before))
+    pause_s = next_pause_s(_pause_s(before), first_s=FIRST_PAUSE_S, longest_s=_longest_s(before))
     return structs.replace(before, node=node, message=message, count=count, at=now, pause_seconds=pause_s)
 
 
@@ -155,8 +154,7 @@ def _waiting(status: JobStatus, now: datetime) -> Iterator[Refusal]:
 
 
 def _is_waiting(entry: Refusal, now: datetime) -> bool:
-    # Further away than it is long: the clock has stepped back, and no job should wait until it is there again.
-    return now < _end(entry) <= after(now, _pause_s(entry)) + SKEW
+    return pause_end(entry.at, _pause_s(entry), now=now) is not None
 
 
 def _end(entry: Refusal) -> datetime:

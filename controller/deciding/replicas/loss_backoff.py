@@ -12,6 +12,7 @@ from msgspec import structs
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
+from controller.deciding.pauses import SKEW, next_pause_s, pause_end
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import LAUNCHER_INDEX, Phase, Pod, Snapshot, pod_from
 from elastic.api import names
@@ -26,8 +27,6 @@ FREE_TRIES = 3
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2, 300
 RAN_WELL = timedelta(seconds=300)
 """A pod that was made up for and has lived for so long is not part of a loop, and ends it."""
-SKEW = timedelta(seconds=5)
-"""By so much the clocks of two controllers may differ."""
 LONGEST_MESSAGE = 300
 STORE = "store"
 """Stands for the type of the store pod, which has none."""
@@ -107,8 +106,7 @@ def _counted(entry: Replacements, lost: Sequence[int], *, most: int, message: st
     if is_same_try or _is_waiting(entry, now):
         return structs.replace(entry, lost=together)
     tries = min(entry.tries + 1, MOST_TIMES)
-    doubled = min(max(0, tries - FREE_TRIES - 1), 16)
-    pause_s = 0 if tries <= FREE_TRIES else min(FIRST_PAUSE_S * 2**doubled, LONGEST_PAUSE_S)
+    pause_s = 0 if tries <= FREE_TRIES else next_pause_s(_pause_s(entry), first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
     return structs.replace(entry, tries=tries, at=now, pause_seconds=pause_s, lost=tuple(sorted(lost)[:MOST_KNOWN]))
 
 
@@ -194,8 +192,7 @@ def _waiting(status: JobStatus, now: datetime) -> Iterator[Replacements]:
 
 
 def _is_waiting(entry: Replacements, now: datetime) -> bool:
-    # Further away than it is long: the clock has stepped back, and no job should wait until it is there again.
-    return entry.at is not None and now < _end(entry) <= now + timedelta(seconds=_pause_s(entry)) + SKEW
+    return entry.at is not None and pause_end(entry.at, _pause_s(entry), now=now) is not None
 
 
 def _end(entry: Replacements) -> datetime:
