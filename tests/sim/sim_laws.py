@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from sim_api import Api, Write
 from sim_client import TIMEOUT_S
-from sim_cluster import Cluster, is_deleting
+from sim_cluster import Cluster
 from sim_jobs import replicas
+from sim_pods import is_deleting
 from sim_rendezvous import SimServer
 
 from controller.watching.keys import JOBS

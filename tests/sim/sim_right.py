@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sim_api import Api
-from sim_cluster import is_deleting, is_ready
+from sim_pods import is_deleting, is_ready
 from sim_rendezvous import SimServer
 
 from controller.deciding.compat import ANNOTATION

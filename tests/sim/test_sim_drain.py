@@ -9,9 +9,10 @@ from functools import partial
 import pytest
 import sim_time
 from sim_client import Weather
-from sim_cluster import is_ready
 from sim_jobs import job_of
-from sim_storm import Options, Storm
+from sim_pods import is_ready
+from sim_scene import Options
+from sim_storm import Storm
 
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER
@@ -50,7 +51,7 @@ class Drained(Storm):
 
     def __init__(self, manifest: Object, *, seed: int, is_quick: bool, is_together: bool) -> None:
         super().__init__(seed, QUIET, manifest)
-        self.cluster.is_quick = is_quick
+        self.cluster.kubelets.is_quick = is_quick
         self.is_together = is_together
 
     async def _storm(self) -> None:

@@ -8,7 +8,8 @@ import sim_time
 from sim_client import Weather
 from sim_jobs import job_of
 from sim_right import silences
-from sim_storm import Options, Storm
+from sim_scene import Options
+from sim_storm import Storm
 
 from elastic.api.kinds import KINDS
 
@@ -34,7 +35,7 @@ class LostAtTheEnd(Storm):
         self.api.create(self.resource, self.manifest, actor="user")
         await asyncio.sleep(40.0)
         unlucky = self.cluster.running()[1]["metadata"]["uid"]
-        self.laws.has_finished = self.cluster.is_finishing = True
+        self.laws.has_finished = self.cluster.kubelets.is_finishing = True
         await asyncio.sleep(1.5)
         for pod in [pod for pod in self.cluster.running() if pod["metadata"]["uid"] == unlucky]:
             self.cluster.lost.add(pod["metadata"]["uid"])

@@ -12,7 +12,8 @@ import sim_time
 from sim_api import Write
 from sim_client import Weather
 from sim_jobs import job_of, replicas
-from sim_storm import Options, Storm
+from sim_scene import Options
+from sim_storm import Storm
 
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS

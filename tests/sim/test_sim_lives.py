@@ -5,7 +5,8 @@
 import os
 
 import pytest
-from sim_storm import Options, play
+from sim_scene import Options
+from sim_storm import play
 
 SEED = os.environ.get("SEED")
 FIRST = int(os.environ.get("FROM", "0"))

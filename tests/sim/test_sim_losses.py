@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from sim_cluster import is_deleting, is_running
+from sim_pods import is_deleting, is_running
 from test_sim_refusals import HOUR_S, HOW, Refused, played
 
 from controller.watching.keys import JOBS

@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 import sim_time
-from sim_cluster import LEAVES, is_ready
+from sim_cluster import LEAVES
 from sim_jobs import job_of
+from sim_pods import is_ready
 from test_sim_drain import ENDS_WITHIN_S, JUST_2, KEEP, RUNS_BY_S, Drained
 
 from elastic.api.job import Object

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import sim_time
 from sim_api import Write
-from sim_cluster import is_running
 from sim_jobs import NAME, job_of, replicas
+from sim_pods import is_running
 from test_sim_rest import Scene
 
 from controller.watching.keys import JOBS
@@ -101,7 +101,7 @@ def test_pods_that_every_node_refuses_are_made_again_ever_more_slowly(how: str) 
         assert "refused the last" in scene.message
         assert "OutOfcpu: Pod was rejected" in scene.message
         assert scene.elastic.get("restarts", {}) == {}
-        scene.cluster.refusing.clear()
+        scene.cluster.kubelets.refusing.clear()
         await scene.until(lambda: scene.running >= 3, within_s=310)
         await scene.until_quiet()
         assert "refused" not in scene.elastic
@@ -136,7 +136,7 @@ def test_while_one_waits_all_else_goes_on() -> None:
         assert scene.conditions(NAME)[-1] == "PyTorchJobRunning"
         assert "is running. It waits" in scene.message
         made = scene.made
-        scene.cluster.refusing.clear()
+        scene.cluster.kubelets.refusing.clear()
         lost = next(pod for pod in scene.workers() if is_running(pod))
         scene.cluster.vanish(lost)
         await scene.until(lambda: scene.running == 3, within_s=15)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from sim_api import Write
-from sim_cluster import is_deleting
+from sim_pods import is_deleting
 from test_sim_refusals import Refused, played
 
 from elastic.api.job import Object

@@ -1,0 +1,143 @@
+"""What users do in a simulated life, and what befalls its pods, nodes and servers: each deed with its chance."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+from sim_jobs import NAME, replicas
+from sim_scene import Scene
+
+from elastic.api.job import Object
+from elastic.api.kinds import WORKER
+from elastic.kube.resources import PODS
+
+
+class Deeds(Scene):
+    def _something(self) -> None:
+        deeds = [*self._users(), *self._mishaps(), *self._outages()]
+        chances = [chance for chance, _, _ in deeds]
+        _, name, deed = self.draw.choices(deeds, chances)[0]
+        if name:
+            self.note(name)
+        deed()
+
+    def _users(self) -> list[tuple[float, str, Callable[[], object]]]:
+        return [
+            (10, "", lambda: None),
+            (6, "scale", self._scale),
+            (2, "suspend or resume", self._suspend),
+            (1, "another template", self._edit),
+            (0.7, "delete", self._user_deletes),
+            (3, "", self._create_again),
+        ]
+
+    def _mishaps(self) -> list[tuple[float, str, Callable[[], object]]]:
+        cluster, draw = self.cluster, self.draw
+        return [
+            (3, "a worker fails", lambda: self._befalls(cluster.fail_worker)),
+            (2, "a container crashes", lambda: self._befalls(lambda pod: cluster.crash(pod, code=draw.choice([1, 137])))),
+            (1, "out of memory", lambda: self._befalls(lambda pod: cluster.crash(pod, code=137, reason="OOMKilled"))),
+            (2, "a pod is evicted", lambda: self._befalls(cluster.evict)),
+            (2, "a pod is preempted", lambda: self._befalls(cluster.preempt)),
+            (1, "a pod vanishes", lambda: self._befalls(cluster.vanish)),
+            (0.7, "a node is lost", lambda: cluster.lose_node(draw.choice(cluster.nodes()))),
+            (1, "a node is reclaimed", lambda: cluster.reclaim_node(draw.choice(cluster.nodes()))),
+            (1, "a node may be reclaimed", lambda: cluster.warn_node(draw.choice(cluster.nodes()))),
+            (0.7, "signals are taken back", lambda: cluster.take_back(draw.choice(cluster.nodes()))),
+            (1, "a node is cordoned", lambda: cluster.cordon(draw.choice(cluster.nodes()))),
+            (1, "a node is drained", lambda: cluster.cordon(draw.choice(cluster.nodes()), drain=True)),
+            (1, "a node is uncordoned", lambda: cluster.cordon(draw.choice(cluster.nodes()), is_cordoned=False)),
+            (0.7, "a node refuses pods", lambda: cluster.refuse(draw.choice(cluster.nodes()), for_s=draw.uniform(2, 40))),
+            (0.3, "machines are repaired", cluster.heal),
+        ]
+
+    def _outages(self) -> list[tuple[float, str, Callable[[], object]]]:
+        return [
+            (1, "the API server restarts", self._restart_api),
+            (1, "the history is compacted", self.api.compact),
+            (1, "the rendezvous server restarts", self.server.restart),
+            (1, "the rendezvous server is cut off", self.server.go_down),
+            (2, "the rendezvous server is back", self.server.come_up),
+            (1, "the rendezvous server is stopped and goes on", lambda: self.server.stand_still(self.draw.choice([3.0, 15.0, 40.0]))),
+            (1, "the rendezvous server's node is cut off", lambda: self.server.isolate(self.draw.choice([8.0, 15.0, 18.0, 50.0]))),
+            (1, "a member falls silent", self._silence),
+            (1, "a clock steps", self._step_clock),
+            (1 if self.options.kills else 0, "a controller is killed", lambda: self.draw.choice(self.controllers).kill()),
+            (0.5 if self.options.kills else 0, "a controller is stopped in good order", lambda: self.draw.choice(self.controllers).stop()),
+            (1, "a controller stands still", lambda: self.draw.choice(self.controllers).stand_still(self.draw.choice([3, 15, 40]))),
+        ]
+
+    def _silence(self) -> None:
+        if self.server.links:
+            self.server.silence(self.draw.choice(self.server.links), self.draw.choice([5.0, 15.0, 40.0]))
+
+    def _befalls(self, mishap: Callable[[Object], object]) -> None:
+        running = self.cluster.running()
+        if running:
+            pod = self.draw.choice(running)
+            self.note(f"  {pod['metadata']['name']}")
+            mishap(pod)
+
+    def _change(self, change: Callable[[Object], object]) -> None:
+        self.api.change(self.resource, NAME, change, actor="user")
+
+    def _scale(self) -> None:
+        def change(job: Object) -> None:
+            policy = job["spec"].get("elasticPolicy")
+            if WORKER in replicas(job):
+                bounds = (policy["minReplicas"], policy["maxReplicas"]) if policy else (1, 4)
+                replicas(job)[WORKER]["replicas"] = self.draw.randint(*bounds)
+                self.note(f"  to {replicas(job)[WORKER]['replicas']}")
+
+        self._change(change)
+
+    def _suspend(self) -> None:
+        self._change(lambda job: job["spec"]["runPolicy"].update({"suspend": not job["spec"]["runPolicy"].get("suspend", False)}))
+
+    def _edit(self) -> None:
+        def change(job: Object) -> None:
+            for spec in replicas(job).values():
+                spec["template"]["spec"]["containers"][0]["image"] = f"example/train:{self.draw.randint(1, 9)}"
+
+        self._change(change)
+
+    def _user_deletes(self) -> None:
+        if self.job is not None:
+            self.api.remove(self.resource, NAME, actor="user")
+
+    def _create_again(self) -> None:
+        if self.job is None:
+            self.note("create again")
+            self.api.create(self.resource, self.manifest, actor="user")
+
+    def _restart_api(self) -> None:
+        self.sky.down_until = asyncio.get_running_loop().time() + self.draw.choice([1.0, 5.0, 20.0])
+        self.api.compact()
+
+    def _step_clock(self) -> None:
+        self.draw.choice(self.controllers).skew = timedelta(seconds=self.draw.randint(-90, 90))
+
+    async def _lose_some_at_the_end(self) -> None:
+        """Workers are lost while others of their world have finished already, and come back when there is nothing left to do."""
+        cluster, draw = self.cluster, self._after
+        deeds: list[tuple[str, Callable[[], object]]] = [
+            ("a container is killed", lambda: self._befalls(lambda pod: cluster.crash(pod, code=137))),
+            ("a container crashes", lambda: self._befalls(lambda pod: cluster.crash(pod, code=1))),
+            ("a worker fails", lambda: self._befalls(cluster.fail_worker)),
+            ("a pod is evicted", lambda: self._befalls(cluster.evict)),
+            ("a pod vanishes", lambda: self._befalls(cluster.vanish)),
+            ("the rendezvous server restarts", self.server.restart),
+            ("scale", self._scale),
+            ("a pod that has ended is removed", self._remove_ended),
+        ]
+        for _ in range(draw.choice([1, 2, 4])):
+            await asyncio.sleep(draw.choice([0.1, 0.6, 1.2, 3.0]))
+            name, deed = draw.choice(deeds)
+            self.note(f"at the end: {name}")
+            deed()
+            self.keep_controllers()
+
+    def _remove_ended(self) -> None:
+        ended = [pod for pod in self.cluster.pods() if pod["status"]["phase"] == "Succeeded"]
+        if ended:
+            self.api.remove(PODS, self._after.choice(ended)["metadata"]["name"], actor="user")

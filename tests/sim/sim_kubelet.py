@@ -1,0 +1,177 @@
+"""The kubelets of the simulation: containers begin, end, start again, linger and go, with an agent in each that asks for one."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from datetime import datetime
+
+from sim_agent import Agent
+from sim_api import Api
+from sim_pods import are_gates_met, ends, is_deleting, is_ready
+from sim_rendezvous import SimServer
+from sim_time import now, stamp
+
+from controller.watching.snapshot import GROUP
+from elastic.kube.resources import PODS, Object
+
+QUICK_END_S = 2.0
+
+
+@dataclass(slots=True)
+class Run:
+    """What the kubelet knows of one pod: the agent in its container, and when it will be gone once it is told to go."""
+
+    agent: Agent | None = None
+    runs: int = 0
+    gone_at: float | None = None
+    is_stuck: bool = False
+    is_gone: bool = False
+
+
+class Kubelets:
+    def __init__(self, api: Api, server: SimServer, draw: random.Random) -> None:
+        self.may_stick = False
+        self.is_finishing = False
+        self.is_quick = False
+        """Pods begin at the next tick, and have gone soon after they are told to."""
+        self.refusing: dict[str, float] = {}
+        """Nodes whose kubelet takes no pod in, and until when."""
+        self._api, self._server, self._draw = api, server, draw
+        self._runs: dict[str, Run] = {}
+
+    def release(self) -> None:
+        """Every kubelet takes pods in, and lets stuck ones go."""
+        self.refusing.clear()
+        self.may_stick = False
+        for run in self._runs.values():
+            run.is_stuck = False
+
+    def agent(self, pod: Object) -> Agent | None:
+        return self._run(pod).agent
+
+    def step(self, pod: Object) -> None:
+        run, status, node = self._run(pod), pod["status"], pod["spec"].get("nodeName")
+        if is_deleting(pod):
+            self._let_go(pod, run)
+        elif status["phase"] == "Pending" and asyncio.get_running_loop().time() < self.refusing.get(node, 0.0):
+            refused = {"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: Node didn't have enough resource: cpu"}
+            self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update(refused))
+        elif status["phase"] == "Pending":
+            if self.is_quick or self._draw.random() < 0.4:
+                self._begin(pod, run)
+        elif status["phase"] == "Running" and pod["spec"].get("activeDeadlineSeconds"):
+            self._exceed_deadline(pod)
+        elif status["phase"] == "Running" and self._is_shut_out(pod):
+            self.end(pod, code=1, reason="Error")
+        elif status["phase"] == "Running" and is_ready(pod) != are_gates_met(pod):
+            self._show_readiness(pod)
+        elif status["phase"] == "Running" and self.is_finishing and ends(pod) and self._draw.random() < 0.3:
+            if run.agent is not None:
+                run.agent.finish()
+            else:
+                self.end(pod, code=0, reason="Completed")
+
+    def _is_shut_out(self, pod: Object) -> bool:
+        """At c10d's store: torch's rendezvous is closed for good once an agent of the group has ended with 0."""
+        group = pod["metadata"]["labels"].get(GROUP, "")
+        if not group.startswith("c10d-") or self._draw.random() < 0.6:
+            return False
+        peers = [p for p in self._api.all(PODS) if p["metadata"]["labels"].get(GROUP) == group and p["status"]["phase"] == "Succeeded"]
+        ends = [p["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] for p in peers]
+        began = pod["status"]["containerStatuses"][0]["state"]["running"].get("startedAt", "")
+        return bool(ends) and began > min(ends)
+
+    def _exceed_deadline(self, pod: Object) -> None:
+        """The kubelet ends a pod that has been active for too long, whatever its restart policy."""
+        self.stop(pod, says_so=True)
+        over = {"phase": "Failed", "reason": "DeadlineExceeded", "conditions": [{"type": "Ready", "status": "False"}]}
+        self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update(over))
+
+    def _begin(self, pod: Object, run: Run) -> None:
+        started = {"running": {"startedAt": stamp(now())}}
+        containers = [{"name": c["name"], "restartCount": run.runs, "state": started} for c in pod["spec"]["containers"]]
+        ready = [{"type": "Ready", "status": "True" if are_gates_met(pod) else "False"}]
+        running = {"phase": "Running", "conditions": ready, "containerStatuses": containers}
+        self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update(running))
+        self._start_agent(pod, run)
+
+    def _show_readiness(self, pod: Object) -> None:
+        def change(item: Object) -> None:
+            others = [c for c in item["status"].get("conditions") or () if c["type"] != "Ready"]
+            item["status"]["conditions"] = [*others, {"type": "Ready", "status": "True" if are_gates_met(item) else "False"}]
+
+        self._api.change(PODS, pod["metadata"]["name"], change)
+
+    def _start_agent(self, pod: Object, run: Run) -> None:
+        job_uid = next((e.get("value") for c in pod["spec"]["containers"] for e in c.get("env") or () if e["name"] == "PET_RDZV_ID"), None)
+        if job_uid is None or not any(e["name"] == "ELASTIC_TOKEN" for c in pod["spec"]["containers"] for e in c.get("env") or ()):
+            return
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        run.runs += 1
+
+        def ended(code: int) -> None:
+            there = self._api.find(PODS, name)
+            if there is not None and there["metadata"]["uid"] == uid and not is_deleting(there):
+                self.end(there, code=code, reason="Completed" if code == 0 else "Error")
+
+        run.agent = Agent(name, f"{uid}/{run.runs}", job_uid, self._server, self._draw, ended)
+        run.agent.start()
+
+    def end(self, pod: Object, *, code: int, reason: str) -> None:
+        """The container ends; the kubelet starts it again where the policy says so."""
+        self.stop(pod, says_so=False)
+        run, policy, name = self._run(pod), pod["spec"]["restartPolicy"], pod["metadata"]["name"]
+        ended: Object = {"terminated": {"exitCode": code, "reason": reason}}
+        if code == 0:
+            ended["terminated"]["finishedAt"] = stamp(now())
+        main = pod["spec"]["containers"][0]["name"]
+        if policy == "Always" or (policy == "OnFailure" and code != 0):
+            count = 1 + max((c["restartCount"] for c in pod["status"].get("containerStatuses") or ()), default=0)
+            again = {"name": main, "restartCount": count, "state": {"running": {"startedAt": stamp(now())}}, "lastState": ended}
+            self._api.change(PODS, name, lambda item: item["status"].update({"containerStatuses": [again]}))
+            there = self._api.find(PODS, name)
+            assert there is not None
+            self._start_agent(there, run)
+            return
+        count = max((c["restartCount"] for c in pod["status"].get("containerStatuses") or ()), default=0)
+        over = {"phase": "Succeeded" if code == 0 else "Failed", "conditions": [{"type": "Ready", "status": "False"}]}
+        over["containerStatuses"] = [{"name": main, "restartCount": count, "state": ended}]
+        self._api.change(PODS, name, lambda item: item["status"].update(over))
+
+    def _let_go(self, pod: Object, run: Run) -> None:
+        """Told to stop: the container ends in its own time, at the latest at the end of its grace, and then the pod goes."""
+        if run.gone_at is None:
+            self.stop(pod, says_so=True)
+            left_s = (datetime.fromisoformat(pod["metadata"]["deletionTimestamp"]) - now()).total_seconds()
+            longest_s = min(max(0.0, left_s), QUICK_END_S) if self.is_quick else max(0.0, left_s)
+            run.gone_at = asyncio.get_running_loop().time() + self._draw.uniform(0, longest_s)
+            run.is_stuck = self.may_stick and self._draw.random() < 0.1
+        elif run.is_stuck or asyncio.get_running_loop().time() < run.gone_at:
+            return
+        elif run.is_gone or self._draw.random() < 0.5:
+            self._api.remove(PODS, pod["metadata"]["name"])
+        else:
+            run.is_gone = True
+            if pod["status"]["phase"] == "Running":
+                self._show_end(pod, code=self._draw.choice([0, 1, 143]))
+
+    def _show_end(self, pod: Object, *, code: int) -> None:
+        """For a moment a pod that goes shows how its container ended."""
+        phase = "Succeeded" if code == 0 else "Failed"
+        ended = [
+            {
+                "name": pod["spec"]["containers"][0]["name"],
+                "restartCount": 0,
+                "state": {"terminated": {"exitCode": code, "finishedAt": stamp(now())}},
+            }
+        ]
+        self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update({"phase": phase, "containerStatuses": ended}))
+
+    def stop(self, pod: Object, *, says_so: bool) -> None:
+        run = self._run(pod)
+        if run.agent is not None:
+            run.agent.stop(says_so=says_so)
+            run.agent = None
+
+    def _run(self, pod: Object) -> Run:
+        return self._runs.setdefault(pod["metadata"]["uid"], Run())
