@@ -326,6 +326,9 @@ class Job:
         found = self.etcd.open(WORLD)
         return found if isinstance(found, World) else None
 
+    def in_world(self) -> set[str]:
+        return {agent.name for agent in self.agents.values() if agent.is_working and not agent.view.reform}
+
     def names(self) -> tuple[str, ...]:
         world = self.world()
         return tuple(seat.name for seat in world.seats) if world is not None else ()

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from dockerfile_rules import complaints, steps
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 from rights_used import granted
 
-from autoscale.running.book import Book
 from autoscale.running.main import main as autoscaler_main
-from autoscale.running.metrics import Metrics as AutoscalerMetrics
 from controller.running.main import main as controller_main
-from controller.running.metrics import Metrics
 from controller.watching.keys import JOBS
 from controller.watching.observe import resources_of
 from elastic import certificates
@@ -36,7 +28,6 @@ from elastic.membership.tokens import load_keys
 from elastic.runtime.cert_rotation import Place
 from rendezvous.main import main as rendezvous_main
 from rendezvous.server.access import AUDIENCE
-from rendezvous.server.metrics import metrics_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -292,40 +283,6 @@ def test_whatever_kinds_a_controller_looks_after_it_may_watch_what_it_watches(ki
         assert {(verb, each.group, each.plural) for each in watched for verb in ("list", "watch")} <= held
 
 
-def autoscalers() -> AutoscalerMetrics:
-    return AutoscalerMetrics(CollectorRegistry(), Book(is_ready=lambda: True), leads=lambda: True, sent={"GET": 1})
-
-
-def exported() -> set[str]:
-    """Every name that Prometheus finds at the processes of the control plane."""
-    metrics = Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1})
-    text = (generate_latest(metrics.registry) + generate_latest(autoscalers().registry) + metrics_of(lambda: ())()[0]).decode()
-    names = {family.name for family in text_string_to_metric_families(text)}
-    kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
-    return (
-        names
-        | set(kinds)
-        | {f"{name}{end}" for name, kind in kinds.items() if kind == "histogram" for end in ("_bucket", "_sum", "_count")}
-    )
-
-
-def test_the_dashboard_asks_for_metrics_that_are_exported() -> None:
-    dashboard = json.loads((DEPLOY / "components" / "monitoring" / "dashboard.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    asked += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
-    named = {name for text in asked for name in re.findall(r"\b(?:training_operator|elastic)_\w+", text)}
-    assert len(named) >= 10
-    assert named <= exported()
-
-
-def test_every_metric_stands_on_the_page_about_them_and_no_other() -> None:
-    named = set(re.findall(r"`((?:training_operator|elastic)_\w+)`", (DEPLOY.parent / "docs" / "metrics.md").read_text()))
-    text = generate_latest(Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1}).registry) + metrics_of(lambda: ())()[0]
-    text += generate_latest(autoscalers().registry)
-    made = set(re.findall(r"# TYPE (\S+)", text.decode()))
-    assert named == {name for name in made if not name.endswith("_created") and not name.startswith("process_")}
-
-
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_monitors_find_services_and_ports(build: Build, overlay: str) -> None:
     found = build(overlay, components=("monitoring",))
@@ -413,62 +370,6 @@ def test_the_script_makes_an_installation_that_server_and_controller_can_use(tmp
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 1
     assert "nothing was changed" in again.stderr
-
-
-def test_the_dockerfile_keeps_the_rules_that_matter() -> None:
-    assert list(complaints((DEPLOY / "Dockerfile").read_text())) == []
-
-
-BAD = "FROM python:latest\nADD https://x/y /y\nCOPY . .\nENV API_TOKEN=1\nRUN pip install a\nRUN wget x && pip install b\nCMD run me\n"
-
-
-def test_each_rule_for_a_dockerfile_is_one_that_can_be_broken() -> None:
-    found = "\n".join(complaints(BAD))
-    for word in (
-        "ADD",
-        "COPY .",
-        "latest",
-        "USER",
-        "layers",
-        "--no-cache-dir",
-        "--constraint",
-        "secret",
-        "SIGTERM",
-        "fetched",
-        "digest",
-        "only copies",
-    ):
-        assert word in found, word
-
-
-def test_the_steps_of_the_image_make_programs_that_run(tmp_path: Path) -> None:
-    """What is copied and run for the image, with its folders moved below a temporary one and the packages that are installed here."""
-    source, installed = tmp_path / "source", tmp_path / "installed"
-    source.mkdir()
-    for step in steps((DEPLOY / "Dockerfile").read_text()):
-        if step.stage == 1 and step.word == "COPY":
-            *names, target = step.rest.split()
-            for name in names:
-                _copy(ROOT / name, source / (name if target == "./" else target))
-        elif step.stage == 1 and step.word == "RUN":
-            # Whatever is installed here stays as it is: without --ignore-installed pip would take the tests' own package away.
-            pip = f"{sys.executable} -m pip install --ignore-installed --no-deps --no-index --no-build-isolation --quiet"
-            command = step.rest.replace("/installed", str(installed)).replace("pip install", pip).replace('"', "")
-            subprocess.run(command.split(), cwd=source, check=True, timeout=110)
-    (packages,) = installed.glob("lib/python*/site-packages")
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages)}
-    for program in ("elastic-controller", "elastic-rendezvous"):
-        command = [installed / "bin" / program, "--help"]
-        ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-        assert ended.returncode == 0, ended.stderr
-    assert (packages / "elastic_worker" / "__init__.py").exists()
-
-
-def _copy(there: Path, here: Path) -> None:
-    if there.is_dir():
-        shutil.copytree(there, here, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        shutil.copy(there, here)
 
 
 @pytest.mark.parametrize(("overlay", "namespace"), [("standalone", ""), ("namespaced", "team-a")])

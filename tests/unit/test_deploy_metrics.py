@@ -1,0 +1,49 @@
+"""The metrics of the control plane's processes: the dashboard asks for them, and a page names each."""
+
+import json
+import re
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from autoscale.running.book import Book
+from autoscale.running.metrics import Metrics as AutoscalerMetrics
+from controller.running.metrics import Metrics
+from rendezvous.server.metrics import metrics_of
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+
+def autoscalers() -> AutoscalerMetrics:
+    return AutoscalerMetrics(CollectorRegistry(), Book(is_ready=lambda: True), leads=lambda: True, sent={"GET": 1})
+
+
+def exported() -> set[str]:
+    """Every name that Prometheus finds at the processes of the control plane."""
+    metrics = Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1})
+    text = (generate_latest(metrics.registry) + generate_latest(autoscalers().registry) + metrics_of(lambda: ())()[0]).decode()
+    names = {family.name for family in text_string_to_metric_families(text)}
+    kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
+    return (
+        names
+        | set(kinds)
+        | {f"{name}{end}" for name, kind in kinds.items() if kind == "histogram" for end in ("_bucket", "_sum", "_count")}
+    )
+
+
+def test_the_dashboard_asks_for_metrics_that_are_exported() -> None:
+    dashboard = json.loads((DEPLOY / "components" / "monitoring" / "dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    named = {name for text in asked for name in re.findall(r"\b(?:training_operator|elastic)_\w+", text)}
+    assert len(named) >= 10
+    assert named <= exported()
+
+
+def test_every_metric_stands_on_the_page_about_them_and_no_other() -> None:
+    named = set(re.findall(r"`((?:training_operator|elastic)_\w+)`", (DEPLOY.parent / "docs" / "metrics.md").read_text()))
+    text = generate_latest(Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1}).registry) + metrics_of(lambda: ())()[0]
+    text += generate_latest(autoscalers().registry)
+    made = set(re.findall(r"# TYPE (\S+)", text.decode()))
+    assert named == {name for name in made if not name.endswith("_created") and not name.startswith("process_")}

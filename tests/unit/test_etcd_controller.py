@@ -1,0 +1,76 @@
+"""Agents that meet in etcd where a controller says who is expected there. In memory and virtual time."""
+
+from collections.abc import Iterator
+
+import pytest
+from etcd_store import Job
+
+from elastic_worker.etcd.records import EXPECTED, Leaving
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    made = Job()
+    yield made
+    made.close()
+
+
+def test_with_a_controller_nobody_waits_for_a_last_call() -> None:
+    job = Job(last_call_s=1000)
+    job.expect("w0", "w1")
+    job.start("w0", "w1")
+    job.turn(6)
+    assert set(job.names()) == {"w0", "w1"}
+    job.close()
+
+
+def test_expected_members_that_are_not_here_are_waited_for_a_while(job: Job) -> None:
+    job.expect("w0", "w1", "w2", pending=("w2",))
+    job.start("w0")
+    job.turn()
+    assert job.agents["w0"].view.waiting == "waiting for w1"
+    job.live(6)
+    assert job.names() == ("w0",)
+
+
+def test_without_a_word_of_the_controller_none_is_formed_where_there_is_one() -> None:
+    job = Job(needs_controller=True)
+    job.start("w0", "w1", "w2")
+    job.live(10)
+    assert job.world() is None
+    job.expect("w0", "w1", floor=7)
+    job.live(1)
+    assert job.world().generation == 8
+    assert set(job.names()) == {"w0", "w1"}
+    assert "w2 is leaving (plan)" in job.agents["w2"].view.waiting
+    job.close()
+
+
+def test_a_member_that_must_leave_is_let_go_and_never_rank_0(job: Job) -> None:
+    job.expect("w0", "w1", "w2")
+    job.start("w0", "w1", "w2")
+    job.turn(6)
+    job.expect("w0", "w1", "w2", leaving=(Leaving("w0", "disruption"),))
+    job.live(3)
+    assert set(job.names()) == {"w1", "w2"}
+    assert job.world().reason.startswith("w0 must go (disruption)")
+    assert job.world().restarts == {}
+
+
+def test_a_controller_closes_the_job_for_everybody(job: Job) -> None:
+    job.expect("w0")
+    job.start("w0")
+    job.live(2)
+    job.expect("w0", closed="the deadline is over")
+    job.turn()
+    assert job.agents["w0"].view.closed == "the deadline is over"
+
+
+def test_a_controller_that_goes_leaves_the_job_to_its_agents(job: Job) -> None:
+    job.expect("w0", "w1")
+    job.start("w0", "w1")
+    job.turn(6)
+    job.etcd.remove(EXPECTED)
+    job.end("w1", politely=True)
+    job.live(3)
+    assert job.names() == ("w0",)

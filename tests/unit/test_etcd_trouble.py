@@ -1,0 +1,136 @@
+"""An etcd that is away, silent, emptied, or holds what is not ours: what agents that meet there do. In memory and virtual time."""
+
+from collections.abc import Iterator
+
+import pytest
+from etcd_store import Job
+
+from elastic_worker.etcd.records import WORLD, Seal, World
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    made = Job()
+    yield made
+    made.close()
+
+
+def test_training_goes_on_while_etcd_is_away(job: Job) -> None:
+    job.start("w0", "w1")
+    job.live(5)
+    for agent in job.agents.values():
+        agent.link.is_cut = True
+    for _ in range(20):
+        job.turn(1)
+        job.etcd.now += 3.0  # leases do not end while there is no etcd
+    assert job.in_world() == {"w0", "w1"}
+    assert job.agents["w0"].presence.away_s > 50
+    for lease in job.etcd.leases.values():
+        lease.until = job.etcd.now + lease.ttl
+    for agent in job.agents.values():
+        agent.link.is_cut = False
+    job.live(10)
+    assert job.world().generation == 1
+    assert job.in_world() == {"w0", "w1"}
+
+
+def test_an_agent_at_the_barrier_says_that_etcd_does_not_answer(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    job.start("w0")
+    job.agents["w0"].link.is_cut = True
+    job.turn()
+    assert "does not answer: connection refused" in job.agents["w0"].view.waiting
+    assert len([record for record in caplog.records if "does not answer" in record.message]) == 1, "once, and by the first attempt already"
+
+
+def test_compaction_is_answered_with_a_new_list(job: Job) -> None:
+    job.start("w0", "w1")
+    job.live(5)
+    for agent in job.agents.values():
+        agent.link.is_deaf = True
+    job.start("w2")
+    job.turn()
+    job.etcd.compacted = job.etcd.revision
+    for agent in job.agents.values():
+        agent.link.is_deaf = False
+    job.live(5)
+    assert len(job.names()) == 3
+
+
+def test_a_silent_watch_is_found_by_a_range(job: Job) -> None:
+    job.start("w0", "w1")
+    job.live(5)
+    for agent in job.agents.values():
+        agent.link.is_deaf = True
+    job.end("w1", politely=True)
+    job.live(12)
+    assert job.names() == ("w0",), "though no watch brought a word of it"
+
+
+def test_an_etcd_that_lost_everything_ends_no_job(job: Job) -> None:
+    job.start("w0", "w1")
+    job.live(5)
+    job.etcd.keys.clear()
+    job.etcd.leases.clear()
+    for agent in job.agents.values():
+        agent.link.watches[0].is_broken = True
+    job.live(10)
+    assert set(job.names()) == {"w0", "w1"}
+    assert job.world().generation == 2, "a generation is never used twice"
+
+
+def test_a_write_whose_answer_was_lost_is_not_repeated(job: Job) -> None:
+    job.start("w0")
+    job.turn()
+    job.agents["w0"].link.loses_answers = True
+    job.live(5)
+    assert [world.generation for world, _ in job.etcd.worlds] == [1]
+
+
+def test_what_is_not_ours_is_ignored_and_overwritten(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    job.etcd.write(WORLD, b"garbage")
+    job.etcd.write("members/w7", b'{"v":1}')
+    job.etcd.write("elsewhere/x", b"\x80\x04.")
+    job.start("w0")
+    job.live(5)
+    assert job.names() == ("w0",)
+    assert "the value of /elastic-training/job/world in etcd is ignored: it is not JSON" in caplog.text
+
+
+def test_a_world_of_another_token_is_written_over_only_by_those_who_have_trained_here(job: Job) -> None:
+    world = World(9, (), "", "", "")
+    job.etcd.write(WORLD, Seal("another token", "job").close(WORLD, world))
+    job.start("w0")
+    job.live(10)
+    assert "is ELASTIC_TOKEN the same for all agents?" in job.agents["w0"].view.waiting
+    assert job.world() is None
+    job.etcd.remove(WORLD)
+    job.live(5)
+    job.etcd.write(WORLD, Seal("another token", "job").close(WORLD, world))
+    job.live(5)
+    assert job.names() == ("w0",)
+
+
+def test_a_lost_world_key_repeats_no_generation(job: Job) -> None:
+    """Members that still worked in generation 1 looked as if they were at the barrier, and a newcomer sealed another generation 1."""
+    job.start("w0", "w1")
+    job.live(5)
+    job.start("w2")
+    job.etcd.remove(WORLD)
+    job.turn(6)
+    assert job.world() is None
+    job.live(5)
+    assert (job.world().generation, len(job.names())) == (2, 3)
+
+
+def test_a_second_agent_of_the_same_name_replaces_the_first(job: Job) -> None:
+    job.start("w0")
+    job.live(5)
+    first = job.agents.pop("w0")
+    job.start("w0")
+    job.turn()
+    first.turn()
+    assert first.presence.refused == "another agent has come as w0"
+    job.live(8)
+    assert job.names() == ("w0",)
+    assert job.agents["w0"].is_working
+    first.presence.close()
