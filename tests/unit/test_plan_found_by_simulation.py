@@ -65,6 +65,27 @@ def test_that_a_worker_leaves_by_plan_is_written_down_before_its_pod_goes_also_w
     assert deleted(cluster.round()) == ["train-worker-1"]
 
 
+def test_that_a_pending_worker_leaves_is_written_down_before_its_pod_goes() -> None:
+    """The view may lag: the pod runs, and is killed. A controller that died before it stored why left it for the next one to count."""
+    cluster = running(elastic_job(2))
+    cluster.set("train-worker-1", Phase.PENDING)
+    cluster.world = World(generation=1, members=frozenset({"train-worker-0"}), phase="running")
+    cluster.job = elastic_job(1, status=cluster.job.status)
+    assert deleted(cluster.round()) == []
+    assert [entry.member for entry in cluster.job.status.elastic.leaving] == ["train-worker-1"]  # type: ignore[union-attr]
+    assert deleted(cluster.round()) == ["train-worker-1"]
+
+
+def test_a_worker_that_looks_pending_and_is_in_the_world_has_its_time_to_leave() -> None:
+    cluster = running(elastic_job(2))
+    cluster.set("train-worker-1", Phase.PENDING)
+    cluster.world = World(generation=1, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
+    cluster.job = elastic_job(1, status=cluster.job.status)
+    assert [deleted(cluster.round()), deleted(cluster.round())] == [[], []]
+    cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running")
+    assert deleted(cluster.round()) == ["train-worker-1"]
+
+
 def test_a_worker_stuck_in_its_end_asks_for_no_rounds_once_its_time_is_up() -> None:
     cluster = running(elastic_job(2))
     gone_by = NOW + timedelta(seconds=30)

@@ -128,13 +128,13 @@ def rescale_s(job: Job) -> float:
 
 
 def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_known: bool) -> bool:
-    if pod.phase is not Phase.RUNNING:
-        return True
+    world = snapshot.world
     if not is_known:
         return False  # not before its leaving stands in the status: the next controller would take its end for a disruption
     if by is not None and by <= snapshot.now:
         return True
-    world = snapshot.world
+    if pod.phase is not Phase.RUNNING and (world is None or pod.name not in world.members):
+        return True  # a pod that looks pending and is in the world has begun meanwhile
     if world is not None and world.hosts is not None:
         hosts = world.hosts
         return pod.uid in hosts.leaving and pod.uid not in hosts.listed and pod.uid not in hosts.working
