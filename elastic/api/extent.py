@@ -4,7 +4,7 @@ without a bound of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elastic.api.errors import Path, Problem, shown
@@ -14,6 +14,15 @@ MOST_VALUES = 100_000
 """Entries of all objects and lists together."""
 MOST_CHARACTERS = 3 * 512 * 1024
 """Of all strings and keys together: etcd takes no object of more than 1.5 MiB."""
+MOST_STATUS_BYTES = 1024 * 1024
+"""The status of the largest job takes no more (`controller/deciding/status_room.py`)."""
+MOST_BYTES = 480 * 1024
+"""Of a job without its status, so that both together are an object that etcd takes. 32 KiB are left for what others add: labels,
+finalizers, and who manages which fields.
+"""
+_LONG_SCALAR = 24
+_AS_JSON = str.maketrans(dict.fromkeys((*map(chr, range(32)), *"<>&\u2028\u2029"), "\\u0000") | {'"': '\\"', "\\": "\\\\"})
+"""Characters that the API server escapes when it writes JSON."""
 
 
 def excess(obj: object) -> Problem | None:
@@ -37,6 +46,40 @@ def excess(obj: object) -> Problem | None:
         if characters > MOST_CHARACTERS:
             return Problem((), f"there are more than {MOST_CHARACTERS} characters; no API server stores so large a job")
     return None
+
+
+def crowds_out_its_status(obj: Mapping[str, Any]) -> Problem | None:
+    """Why the API server could not store the status of this job; None if it could."""
+    if stored_bytes({key: value for key, value in obj.items() if key != "status"}) <= MOST_BYTES:
+        return None
+    message = (
+        f"without its status the job is larger than {MOST_BYTES // 1024} KiB, so that the API server could not store its status beside it;"
+        " shorten it, for example by moving long texts from the pod templates to a ConfigMap"
+    )
+    return Problem((), message)
+
+
+def stored_bytes(obj: object) -> int:
+    """How many bytes this takes as JSON in etcd, or a little more."""
+    total, waiting = 0, [obj]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            total += _text_bytes(item)
+        elif isinstance(item, dict):
+            total += 2 + 2 * len(item)
+            waiting.extend(item)
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple):
+            total += 2 + len(item)
+            waiting.extend(item)
+        else:
+            total += _LONG_SCALAR if isinstance(item, int | float) and not isinstance(item, bool) else len("false")
+    return total
+
+
+def _text_bytes(text: str) -> int:
+    return 2 + len(text.translate(_AS_JSON).encode(errors="replace"))
 
 
 def _entries(holder: Any) -> Iterable[tuple[Any, Any]]:

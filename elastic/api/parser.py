@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from elastic.api.errors import Path, Problem, SpecError, Warning, shown
-from elastic.api.extent import excess
+from elastic.api.extent import crowds_out_its_status, excess
 from elastic.api.job import ElasticPolicy, Job, JobStatus, Metadata, Options, ReplicaSpec, RunPolicy
 from elastic.api.kinds import API_VERSION, KINDS, Kind
 from elastic.api.pod_reader import check_schema
@@ -39,6 +39,8 @@ def parse(obj: object, *, stored: bool = False) -> tuple[Job, list[Warning]]:
     try:
         draft = _read_job(obj, findings)
         job = check(draft, stored=stored, findings=findings) if draft is not None else None
+        if not stored and isinstance(obj, dict) and (problem := crowds_out_its_status(obj)) is not None:
+            findings.problem(problem.at, problem.message)
     except TooMany:
         more = Problem((), f"there are more than {MOST_PROBLEMS} problems, and the rest was not looked at; mend these first")
         raise SpecError([*findings.problems, more], findings.all_warnings(), is_whole=False) from None

@@ -16,6 +16,7 @@ from written_jobs import Mistake, job, job_names, mistakes
 
 from elastic.api import API_VERSION, KINDS, Kind, SpecError, parse
 from elastic.api.crd import crd
+from elastic.api.extent import MOST_BYTES, MOST_STATUS_BYTES, stored_bytes
 from elastic.cli import main
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -122,6 +123,22 @@ async def test_the_rules_guard_scale_and_a_maximum_that_falls_below(kube: Kube, 
     assert scaled["spec"]["replicas"] == 8
     with pytest.raises(KubeError, match=r"Worker\.replicas is 8 but maxReplicas is 5"):
         await kube.request("PATCH", f"{path}/scaled", body={"spec": {"elasticPolicy": {"maxReplicas": 5}}}, content_type=merge)
+
+
+async def test_the_largest_job_that_parse_takes_has_room_for_the_largest_status(kube: Kube, served: str):
+    path = collection(KINDS["PyTorchJob"], served)
+    body = placed(job("pytorch-elastic", {"metadata": {"name": "large"}}), served)
+    container = body["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": "TEXT", "value": "x" * (MOST_BYTES - stored_bytes(body) - 200)}]
+    parse(body)
+    await kube.request("POST", path, params=STRICT, body=body)
+    entry = "x" * 136
+    counted = [entry] * (MOST_STATUS_BYTES // (len(entry) + 3))
+    merge = "application/merge-patch+json"
+    await kube.request("PATCH", f"{path}/large/status", body={"status": {"elastic": {"counted": counted}}}, content_type=merge)
+    container["env"][0]["value"] += "x" * 400
+    with pytest.raises(SpecError, match="could not store its status"):
+        parse(body)
 
 
 async def test_who_manages_a_job_and_its_queue_stay_what_they_were(kube: Kube, served: str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from written_jobs import job, job_names
 
 from elastic.api import KINDS, SpecError, parse
-from elastic.api.extent import MOST_CHARACTERS, MOST_DEPTH, MOST_VALUES, excess
+from elastic.api.extent import MOST_CHARACTERS, MOST_DEPTH, MOST_VALUES, excess, stored_bytes
 from elastic.api.job import Job, to_object
 from elastic.api.reader import MOST_PROBLEMS, MOST_WARNINGS
 
@@ -116,6 +117,43 @@ def test_what_is_too_large_is_refused_before_it_is_read(value, says):
     with pytest.raises(SpecError) as caught:
         parse(with_value(value))
     assert str(caught.value) == says
+
+
+def padded(kib: int, *, padding: str = "x") -> Any:
+    obj = job("pytorch-elastic")
+    obj["metadata"]["annotations"] = {"example.com/notes": padding * (kib * 1024 // len(padding))}
+    return obj
+
+
+def test_a_job_that_leaves_no_room_for_its_status_is_refused_unless_it_is_stored_already():
+    with pytest.raises(SpecError) as caught:
+        parse(padded(480))
+    assert str(caught.value) == (
+        "without its status the job is larger than 480 KiB, so that the API server could not store its status beside it;"
+        " shorten it, for example by moving long texts from the pod templates to a ConfigMap"
+    )
+    assert parsed(padded(480), stored=True) is not None
+    assert parsed(padded(476)) is not None
+    assert parsed(padded(476) | {"status": {"elastic": {"counted": ["x" * 36] * 10_000}}}) is not None, "its status has its own room"
+
+
+def test_a_job_is_measured_as_the_api_server_writes_it():
+    with pytest.raises(SpecError, match="larger than 480 KiB"):
+        parse(padded(100, padding="<"))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_no_object_takes_more_bytes_than_are_reckoned(obj):
+    """Go writes <, > and & as six bytes each, and other characters as Python does without escapes for what is not ASCII."""
+    as_go = json.dumps(obj, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        as_go = as_go.replace(character, f"\\u{ord(character):04x}")
+    assert len(as_go.encode(errors="replace")) <= stored_bytes(obj)
 
 
 def test_a_job_may_be_nested_as_deep_as_is_said_and_no_deeper():

@@ -18,6 +18,7 @@ from controller.deciding.replicas import pod_revision
 from controller.deciding.status_room import COUNTED_BYTES, LEAVING_BYTES, OPEN_BYTES
 from controller.watching.snapshot import GROUP, Container, Phase, Pod, World
 from elastic.api import parse
+from elastic.api.extent import MOST_STATUS_BYTES
 from elastic.api.job import ElasticStatus, Job, Object, to_object
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE, pod_name
 from elastic.membership.restart_log import RestartLog, unknown_to
@@ -25,7 +26,6 @@ from elastic.membership.wire import MAX_MEMBERS, Restart
 from rendezvous.machine import begin, restart_budget
 from rendezvous.machine.state.accounting import unacknowledged_restarts
 
-LARGEST = 1024 * 1024
 LONGEST_NAME = "j" * (63 - len("-worker-8191"))
 
 
@@ -117,7 +117,7 @@ def test_every_worker_of_the_largest_job_is_lost_several_times() -> None:
         server.books(lost(pods, generation=generation))
         cluster.world = server.world(generation)
         cluster.round()
-        assert cluster.size() < LARGEST
+        assert cluster.size() < MOST_STATUS_BYTES
         assert cluster.elastic.restarts.get("disruption") == MAX_MEMBERS, "a guess, until the kubelets report how containers ended"
         cluster.controller_restarts()
         server = Server()
@@ -135,7 +135,7 @@ def test_every_worker_of_the_largest_job_is_lost_several_times() -> None:
         cluster.world = server.world(generation, explained=explained)
         for _ in range(20):
             cluster.round()
-            assert cluster.size() < LARGEST
+            assert cluster.size() < MOST_STATUS_BYTES
             server.hears(cluster.expectation())
             cluster.world = server.world(generation, explained=explained)
             if not any(pod.phase is Phase.FAILED for pod in cluster.pods.values()) and len(cluster.pods) == MAX_MEMBERS:
@@ -230,7 +230,7 @@ def test_many_reboots_of_many_nodes_are_counted_once_each_and_take_bounded_room(
             cluster.pods[name] = replace(seen, containers=(ended,))
         cluster.round()
         cluster.controller_restarts()
-        assert cluster.size() < LARGEST
+        assert cluster.size() < MOST_STATUS_BYTES
         assert sum(len(entry) + 3 for entry in cluster.elastic.counted) <= COUNTED_BYTES + 9000 * 2
         cluster.round()
         assert cluster.state() == "Running", "no reboot counts against backoffLimit"
@@ -246,7 +246,7 @@ def test_pods_without_room_in_the_status_wait_until_others_are_replaced() -> Non
         cluster.set(name, Phase.FAILED, code=1)
         ends += 1
     cluster.settle()
-    assert cluster.size() < LARGEST
+    assert cluster.size() < MOST_STATUS_BYTES
     assert cluster.elastic.restarts == {"user": ends}, "each end is counted once"
     assert not any(pod.phase is Phase.FAILED for pod in cluster.pods.values())
 
