@@ -39,6 +39,7 @@ from rendezvous.machine import (
     view,
 )
 from rendezvous.server.host_lists import HostLists
+from rendezvous.server.job_log import log_changes
 from rendezvous.server.progress_feed import ProgressFeed, newer, progress_of, signals_of
 
 log = logging.getLogger(__name__)
@@ -320,7 +321,7 @@ class Hub:
                     self._publish(active.job.uid)
                 case Wake(at=at):
                     self._set_timer(active, at)
-        _log_changes(before, active.job)
+        log_changes(before, active.job)
 
     def _publish(self, uid: str) -> None:
         self._version += 1
@@ -379,23 +380,3 @@ def _answer(job: Job, name: str, now: float) -> Answer:
     is_due = notice is not None and not (notice.when_replaced and notice.by <= now)
     left_s = max(0.0, round(notice.by - now, 3)) if notice is not None and is_due else None
     return Answer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)
-
-
-def _log_changes(before: Job, after: Job) -> None:
-    """One line per change of a job, never per message."""
-    was, group = before.membership, after.membership
-    world, forming = group.world, group.round
-    if world is not None and not world.adopted and (was.world is None or world.id != was.world.id):
-        log.info(
-            "world sealed",
-            extra={"uid": after.uid, "generation": world.generation, "id": world.id, "size": world.size, "reason": world.reason},
-        )
-    elif forming is not None and group.is_draining and not was.is_draining:
-        log.info("round began", extra={"uid": after.uid, "reason": forming.reason, "cause": forming.cause})
-    doubted_since, doubts_since = before.timings.doubt_since, after.timings.doubt_since
-    if doubts_since is not None and doubted_since is None:
-        log.warning("members and the controller are silent: this server may be cut off, and decides nothing", extra={"uid": after.uid})
-    elif doubted_since is not None and doubts_since is None:
-        log.info("this server is reached again", extra={"uid": after.uid, "doubted_s": round(after.now - doubted_since, 1)})
-    if after.accounting.closed and not before.accounting.closed:
-        log.warning("world closed", extra={"uid": after.uid, "reason": after.accounting.closed})

@@ -77,7 +77,7 @@ def progress_of(job: Job, reports: dict[str, tuple[Report, float]], now: float) 
     """The report with the highest step of the world that stands; others are of workers that lag, or of a former world."""
     seen = summary(job)
     size = seen.standing.size if seen.standing is not None else 0
-    zero = job.world.by_rank[0] if size and job.world is not None else None
+    zero = job.membership.world.by_rank[0] if size and job.membership.world is not None else None
     known = Progress(job=job.uid, generation=seen.generation, phase=seen.phase, size=size, highest=job.progress.step, rank_zero=zero or "")
     here = [(report, at) for report, at in reports.values() if size and report.generation == seen.generation and report.step is not None]
     if not here:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from elastic.local.apiserver.calls import Call, User
 from elastic.local.apiserver.errors import StatusError
 
 Json = dict[str, Any]
+HOME = str(Path(managed.__file__).parent)
 POD = next(t for t in kinds.built_in() if t.kind == "Pod")
 SHAPE = fieldsets.built_in(POD.schema_name)
 
@@ -132,3 +137,65 @@ def test_fields_keep_one_owner_after_a_forced_apply_of_other_values(first: Json,
 def test_a_set_of_fields_survives_its_encoding(wanted: Json) -> None:
     fields = fieldsets.of(SHAPE, wanted)
     assert fieldsets.decode(fieldsets.encode(fields)) == fields
+
+
+def work(made: Callable[[], Json]) -> tuple[int, Json]:
+    """Lines of the API server that are run meanwhile, and what was made."""
+    count = 0
+
+    def each(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        count += 1
+        return each if frame.f_code.co_filename.startswith(HOME) else None
+
+    traced = sys.gettrace()
+    sys.settrace(each)
+    try:
+        result = made()
+    finally:
+        sys.settrace(traced)
+    return count, result
+
+
+def variables(names: Iterable[str]) -> Json:
+    return config(None, containers=[{"name": "main", "image": "i", "env": [{"name": name, "value": "v"} for name in names]}])
+
+
+def applied_in_turn(managers: int, *, fields: int) -> list[int]:
+    """The work of each apply, where all apply the same."""
+    live, taken = None, []
+    names = [f"e{index}" for index in range(fields)]
+    for index in range(managers):
+        count, live = work(lambda live=live, index=index: managed.apply(call(f"m{index}"), live, variables(names)))  # type: ignore[misc]
+        taken.append(count)
+    return taken
+
+
+def test_to_apply_takes_no_more_work_where_many_managers_own_the_same_fields() -> None:
+    taken = applied_in_turn(20, fields=100)
+    assert taken[-1] - taken[1] < 20 * 60, "a few lines for each other manager, and none for each of its fields"
+
+
+def test_to_apply_twice_the_fields_takes_at_most_twice_the_work() -> None:
+    once, twice = (applied_in_turn(3, fields=fields)[-1] for fields in (200, 400))
+    assert twice <= 2 * once + 200
+
+
+def test_to_apply_a_list_in_another_order_takes_work_in_proportion_to_its_length() -> None:
+    """For each item that had moved forward, all that were still to come were looked through."""
+    taken = []
+    for size in (200, 400):
+        there, more = [f"e{index}" for index in range(size)], [f"f{index}" for index in range(size)]
+        live = managed.apply(call("one"), None, variables(there))
+        wanted = [*reversed(there), *more]
+        count, live = work(lambda live=live, wanted=wanted: managed.apply(call("two"), live, variables(wanted)))  # type: ignore[misc]
+        assert [variable["name"] for variable in live["spec"]["containers"][0]["env"]] == wanted
+        taken.append(count)
+    assert taken[1] <= 2 * taken[0] + 200
+
+
+def test_what_another_takes_away_is_gone_from_those_who_owned_it_and_nothing_else() -> None:
+    live = managed.apply(call("one"), None, config({"app": "a", "tier": "x"}))
+    live = managed.apply(call("two"), live, config({"app": "a"}))
+    live = managed.apply(call("three", force=True), live, config({"app": "b"}))
+    assert owners(live) == {"one": [".metadata.labels.tier"], "three": [".metadata.labels.app"]}

@@ -6,6 +6,7 @@ Pure: who owns which set, and what follows from it, is decided in managed.py.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -161,14 +162,16 @@ def merge(shape: Shape, live: Any, config: Any) -> Any:
 
 def _merge_lists(shape: Shape, live: list[Any], config: list[Any]) -> list[Any]:
     wanted = [(shape.step(c), c) for c in config]
-    named = {s for s, _ in wanted}
+    ahead = Counter(s for s, _ in wanted)
+    named = set(ahead)
     present = {shape.step(i): i for i in live}
     out: list[Any] = []
-    queue = list(wanted)
+    queue = deque(wanted)
 
     def emit_until(step: str | None) -> None:
         while queue:
-            s, c = queue.pop(0)
+            s, c = queue.popleft()
+            ahead[s] -= 1
             out.append(merge(shape.item, present[s], c) if s in present else c)
             if s == step:
                 return
@@ -177,7 +180,7 @@ def _merge_lists(shape: Shape, live: list[Any], config: list[Any]) -> list[Any]:
         step = shape.step(item)
         if step not in named:
             out.append(item)
-        elif any(s == step for s, _ in queue):
+        elif ahead[step]:
             emit_until(step)
     emit_until(None)
     return out
@@ -267,6 +270,30 @@ def decode(tree: Json, path: Path = ()) -> set[Path]:
         here = (*path, step)
         out |= decode(child, here) if child else {here}
     return out
+
+
+def in_both(tree: Json, other: Json, path: Path = ()) -> Iterator[Path]:
+    """The fields that both sets have, each set in the fieldsV1 form. It takes no more steps than there are parts in both."""
+    for step in tree.keys() & other.keys() - {"."}:
+        one, two, here = tree[step], other[step], (*path, step)
+        if _is_field(one) and _is_field(two):
+            yield here
+        if one and two:
+            yield from in_both(one, two, here)
+
+
+def _is_field(node: Json) -> bool:
+    return not node or "." in node
+
+
+def leads_to(tree: Json, path: Path) -> bool:
+    """Whether a set in the fieldsV1 form has this field or one below it."""
+    node = tree
+    for step in path:
+        if step not in node:
+            return False
+        node = node[step]
+    return True
 
 
 def shown_step(step: str) -> str:

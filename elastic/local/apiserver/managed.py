@@ -59,9 +59,20 @@ class Manager:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
+    """What a manager owns, as fieldsV1 says it. It is made a set only where it changes, as many may own many fields of one object."""
+
     manager: Manager
     time: str
-    fields: frozenset[Path]
+    tree: Json
+
+    @property
+    def fields(self) -> set[Path]:
+        return fieldsets.decode(self.tree)
+
+    def without(self, gone: Json) -> Owned:
+        """What is left without the fields of this tree."""
+        lost = set(fieldsets.in_both(self.tree, gone))
+        return replace(self, tree=fieldsets.encode(self.fields - lost)) if lost else self
 
 
 def shape_of(kind: ResourceType) -> Shape:
@@ -76,14 +87,21 @@ def read(obj: Json | None) -> list[Owned]:
         if not e.get("manager") and not e.get("fieldsV1"):
             continue
         manager = Manager(e.get("manager", ""), e.get("operation", UPDATE), e.get("apiVersion", ""), e.get("subresource", ""))
-        out.append(Owned(manager, e.get("time", ""), frozenset(fieldsets.decode(e.get("fieldsV1") or {}))))
+        out.append(Owned(manager, e.get("time", ""), e.get("fieldsV1") or {}))
     return out
+
+
+def _as_sent(new: Json, old: Json) -> list[Owned]:
+    """The owners that a client sent along, in the form in which we write them."""
+    if new["metadata"]["managedFields"] == old["metadata"].get("managedFields"):
+        return read(old)
+    return [replace(o, tree=fieldsets.encode(o.fields)) for o in read(new)]
 
 
 def write(obj: Json, owners: list[Owned]) -> None:
     # Not by time, as a real server does before it looks at names: the order would depend on where a second ends.
     owners = sorted(owners, key=lambda o: (o.manager.operation, o.manager.name, o.manager.version, o.manager.subresource))
-    entries = [_entry(o) for o in owners if o.fields]
+    entries = [_entry(o) for o in owners if o.tree]
     if entries:
         obj["metadata"]["managedFields"] = entries
     else:
@@ -94,7 +112,7 @@ def _entry(o: Owned) -> Json:
     entry: Json = {"manager": o.manager.name, "operation": o.manager.operation, "apiVersion": o.manager.version}
     if o.time:
         entry["time"] = o.time
-    entry |= {"fieldsType": "FieldsV1", "fieldsV1": fieldsets.encode(o.fields)}
+    entry |= {"fieldsType": "FieldsV1", "fieldsV1": o.tree}
     if o.manager.subresource:
         entry["subresource"] = o.manager.subresource
     return entry
@@ -117,30 +135,30 @@ def on_write(call: Call, new: Json, old: Json | None) -> None:
     if call.applying:
         return
     kind = call.kind
-    owners = read(new) if old is not None and new["metadata"].get("managedFields") else read(old)
+    owners = _as_sent(new, old) if old is not None and new["metadata"].get("managedFields") else read(old)
     shape = shape_of(kind)
     before = _unmanaged(old) if old is not None else shape.empty() if not kind.custom else {}
     change = fieldsets.compare(shape, before, _unmanaged(new))
     status = call.subresource == "status"
     mine = _plain(change.added | change.modified, kind, status=status)
     manager = Manager(call.manager, UPDATE, kind.api_version, call.subresource if call.subresource in ("status", "scale") else "")
-    touched = change.added | change.modified | change.removed
-    left = [replace(o, fields=o.fields - touched) if o.manager.identity != manager.identity else o for o in owners]
+    touched = fieldsets.encode(change.added | change.modified | change.removed)
+    left = [o.without(touched) if o.manager.identity != manager.identity else o for o in owners]
     if mine or change.removed:
-        own = next((o for o in left if o.manager.identity == manager.identity), Owned(manager, "", frozenset()))
+        own = next((o for o in left if o.manager.identity == manager.identity), Owned(manager, "", {}))
         left = [o for o in left if o is not own]
         fields = (own.fields - change.removed) | mine
-        left.append(Owned(manager, _now() if mine or not own.time else own.time, frozenset(fields)))
+        left.append(Owned(manager, _now() if mine or not own.time else own.time, fieldsets.encode(fields)))
     write(new, _capped(left))
 
 
 def _capped(owners: list[Owned]) -> list[Owned]:
     """Many plain writers are kept as one, so that the list stays short."""
-    updaters = sorted((o for o in owners if o.manager.operation == UPDATE and o.fields), key=lambda o: o.time)
+    updaters = sorted((o for o in owners if o.manager.operation == UPDATE and o.tree), key=lambda o: o.time)
     if len(updaters) <= _MAX_UPDATERS:
         return owners
     old = updaters[: len(updaters) - _MAX_UPDATERS + 1]
-    fields = frozenset().union(*(o.fields for o in old))
+    fields = fieldsets.encode(set[Path]().union(*(o.fields for o in old)))
     ancient = Owned(Manager("ancient-changes", UPDATE, old[-1].manager.version), old[-1].time, fields)
     return [o for o in owners if o not in old] + [ancient]
 
@@ -175,23 +193,25 @@ def apply(call: Call, live: Json | None, config: Json) -> Json:
     owners = read(live)
     manager = Manager(call.manager, APPLY, kind.api_version, call.subresource)
     last = next((o for o in owners if o.manager.identity == manager.identity), None)
-    mine = frozenset(_plain(fieldsets.of(shape, _settable(config)), kind, status=status))
+    mine = _plain(fieldsets.of(shape, _settable(config)), kind, status=status)
+    tree = fieldsets.encode(mine)
     base: Json = _unmanaged(live) if live is not None else {"metadata": {}}
     new: Json = fieldsets.merge(shape, base, _settable(config))
     others = [o for o in owners if o.manager.identity != manager.identity]
     if last is not None:
-        new = fieldsets.remove(shape, new, _abandoned(last.fields - mine, mine, others))
+        new = fieldsets.remove(shape, new, _abandoned(last.fields - mine, tree, others))
     change = fieldsets.compare(shape, base, new)
-    changed = change.added | change.modified
-    conflicts = [(o.manager, sorted(o.fields & changed)) for o in others if o.fields & changed]
+    changed = fieldsets.encode(change.added | change.modified)
+    conflicts = [(o.manager, paths) for o in others if (paths := sorted(fieldsets.in_both(o.tree, changed)))]
     if conflicts and not call.force:
         raise _conflict(conflicts)
-    left = [replace(o, fields=o.fields - changed - change.removed) for o in others]
-    same_as_before = last is not None and last.fields == mine and not changed and not change.removed
+    touched = fieldsets.encode(change.added | change.modified | change.removed)
+    left = [o.without(touched) for o in others]
+    same_as_before = last is not None and last.tree == tree and not touched
     time = last.time if same_as_before and last is not None else _now()
     new = {**new, "metadata": dict(new["metadata"])}
     _note_last_applied(call, new, config)
-    write(new, [*left, Owned(manager, time, mine)])
+    write(new, [*left, Owned(manager, time, tree)])
     return new
 
 
@@ -213,11 +233,10 @@ def _settable(config: Json) -> Json:
     return {**config, "metadata": meta}
 
 
-def _abandoned(dropped: frozenset[Path], mine: frozenset[Path], others: list[Owned]) -> list[Path]:
+def _abandoned(dropped: set[Path], mine: Json, others: list[Owned]) -> list[Path]:
     """Fields this manager applied before and no longer does, and that no other manager owns."""
-    kept = set(mine).union(*(o.fields for o in others))
-    inner = {p[:n] for p in kept for n in range(1, len(p) + 1)}
-    return [p for p in dropped if p not in inner]
+    trees = [mine, *(o.tree for o in others)]
+    return [p for p in dropped if not any(fieldsets.leads_to(tree, p) for tree in trees)]
 
 
 def _conflict(conflicts: list[tuple[Manager, list[Path]]]) -> StatusError:
