@@ -95,6 +95,16 @@ class Room:
         found = self._nodes.get(node)
         return found.candidate.labels.get(name) if found is not None else None
 
+    def by_group(self) -> dict[tuple[str, str, str], float]:
+        """What is free by group of nodes, spot or on demand, and resource."""
+        found: dict[tuple[str, str, str], float] = {}
+        for name, free in self._free.items():
+            node = self._nodes[name]
+            for resource, amount in free.items():
+                key = (node.group, "spot" if node.is_spot else "on-demand", resource)
+                found[key] = found.get(key, 0.0) + max(0.0, amount)
+        return found
+
     def total(self, resource: str) -> float:
         return sum(node.offers.get(resource, 0.0) for node in self._nodes.values())
 

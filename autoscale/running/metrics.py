@@ -1,11 +1,12 @@
 """What the autoscaler counts, and each job's figures. Job names are private: serve this port to Prometheus only."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
 from autoscale.figures import Figures, JobFigures
 
 LABELS = ["namespace", "kind", "job"]
@@ -22,7 +23,15 @@ GAUGES: dict[str, tuple[str, Callable[[JobFigures], float | None]]] = {
 
 
 class Metrics:
-    def __init__(self, registry: CollectorRegistry, figures: Figures, *, leads: Callable[[], bool], sent: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        figures: Figures,
+        *,
+        leads: Callable[[], bool],
+        sent: Mapping[str, int],
+        cluster: Callable[[], tuple[Sequence[NodeSeen], Sequence[PodSeen]]] = lambda: ((), ()),
+    ) -> None:
         self.registry = registry
         self.changes = Counter("elastic_autoscaler_changes", "Changes of a number of workers", ["policy", "direction"], registry=registry)
         self.failures = Counter("elastic_autoscaler_failed_rounds", "Rounds and decisions that ended with a defect", registry=registry)
@@ -35,6 +44,7 @@ class Metrics:
         leader = Gauge("elastic_autoscaler_leader", "1 while this process acts on its decisions", registry=registry)
         leader.set_function(lambda: 1.0 if leads() else 0.0)
         registry.register(_Jobs(figures, sent))
+        registry.register(_Cluster(cluster))
 
 
 class _Jobs(Collector):
@@ -66,3 +76,22 @@ class _Jobs(Collector):
             for phase, seconds in sorted(job.seconds.items()):
                 spent.add_metric([job.key.namespace, job.key.kind, job.key.name, phase], seconds)
         yield spent
+
+
+class _Cluster(Collector):
+    """The room of the cluster, by group of nodes."""
+
+    def __init__(self, cluster: Callable[[], tuple[Sequence[NodeSeen], Sequence[PodSeen]]]) -> None:
+        self._cluster = cluster
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        nodes, pods = self._cluster()
+        free = GaugeMetricFamily("elastic_cluster_free", "Amounts that no pod has asked for", labels=["group", "capacity", "resource"])
+        for key, amount in sorted(Room(nodes, pods).by_group().items()):
+            free.add_metric(list(key), amount)
+        yield free
+        waiting = sum(1 for pod in pods if pod.unschedulable_since is not None and not pod.node)
+        yield GaugeMetricFamily("elastic_cluster_pods_without_room", "Pods that the scheduler finds no room for", value=waiting)

@@ -70,5 +70,8 @@ class Observer:
     def pods(self) -> list[PodSeen]:
         return [pod for pod in self._pods.list() if pod is not None]
 
+    def cluster(self) -> tuple[list[NodeSeen], list[PodSeen]]:
+        return self.nodes(), self.pods()
+
     def nodes(self) -> list[NodeSeen]:
         return list(self._nodes.list()) if self._nodes is not None else []

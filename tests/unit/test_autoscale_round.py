@@ -10,7 +10,7 @@ import pytest
 from autoscale_jobs import NOON, measured
 from written_jobs import job as job_file
 
-from autoscale.deciding.cluster import NodeSeen, PodSeen
+from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
 from autoscale.deciding.curve import Curve
 from autoscale.deciding.jobs import JobSeen, JobState, Owner
 from autoscale.deciding.remembering import is_news, memory_of, record_of
@@ -131,6 +131,14 @@ def test_prices_are_those_of_the_nodes() -> None:
     assert counts([cheap], nodes, running(cheap)) == {"one": 3}
     assert counts([cheap], [node("n", 2, price="1.0"), node("m", 2, price="5")], running(cheap)) == {"one": 2}
     assert counts([cheap], [node("n", 2, price="nan"), node("m", 2)], running(cheap)) == {"one": 2}
+
+
+def test_free_room_is_known_by_group_and_by_whether_it_may_be_taken_back() -> None:
+    spot = {"karpenter.sh/nodepool": "gpus", "karpenter.sh/capacity-type": "spot"}
+    one = state("one", 3)
+    free = Room([node("n", 4), node("m", 8, **spot)], running(one, on="m")).by_group()
+    assert free[("", "on-demand", "cpu")] == 4
+    assert free[("gpus", "spot", "cpu")] == 5
 
 
 # --- what is written down
