@@ -14,10 +14,10 @@ from laptop import NAMESPACE, container, get, pod, until
 
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
+from elastic.kube.quantity import parse
 from elastic.kube.resources import PODS, Object, Resource
 from elastic.local import LocalCluster
 from elastic.local.agent.usage import READ_EVERY_S
-from elastic.local.quantity import parse
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

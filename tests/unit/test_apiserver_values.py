@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.local import quantity
+from elastic.kube import quantity
 from elastic.local.apiserver import kinds, negotiation, paths, protobuf, quantities, schemas, selectors, tables
 from elastic.local.apiserver.errors import StatusError
 from elastic.local.apiserver.negotiation import Form

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pod_builder import asking, container, node, pod
 
+from elastic.kube import quantity
 from elastic.kube.placement import candidate, place, requests, room
-from elastic.local import quantity
 
 
 def put(subject, *nodes, on=None):

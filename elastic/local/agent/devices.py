@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from elastic.local import quantity
+from elastic.kube import quantity
 from elastic.local.agent.environment import ConfigError, Object
 
 GPU = "nvidia.com/gpu"

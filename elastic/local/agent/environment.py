@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elastic.local import quantity
+from elastic.kube import quantity
 
 Object = dict[str, Any]
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from elastic.local import quantity
+from elastic.kube import quantity
 from elastic.local.agent.environment import Object
 
 log = logging.getLogger(__name__)

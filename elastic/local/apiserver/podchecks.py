@@ -6,7 +6,7 @@ import copy
 import re
 from typing import Any
 
-from elastic.local import quantity
+from elastic.kube import quantity
 from elastic.local.apiserver import names, volumechecks
 from elastic.local.apiserver.errors import Cause, Json, bad, duplicate, forbidden_field, required, unsupported
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastic.local import quantity
+from elastic.kube import quantity
 from elastic.local.apiserver.errors import Json
 
 _VOLUME_MODES = ("configMap", "secret", "projected", "downwardAPI")

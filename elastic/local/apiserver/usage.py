@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from elastic.local import quantity
+from elastic.kube import quantity
 from elastic.local.apiserver import lists, tables
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Json, StatusError, not_found

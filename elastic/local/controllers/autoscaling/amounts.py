@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from elastic.local import quantity
+from elastic.kube import quantity
 
 _DECIMAL = {-3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")

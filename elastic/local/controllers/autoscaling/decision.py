@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from elastic.local import quantity
+from elastic.kube import quantity
 from elastic.local.agent.status import timestamp
 from elastic.local.controllers.autoscaling import limits
 from elastic.local.controllers.autoscaling.conditions import ABLE, ACTIVE, LIMITED, with_condition
