@@ -47,7 +47,7 @@ def has_disruption_budgets(settings: Settings) -> bool:
 
 
 def quotes_errors(settings: Settings) -> bool:
-    """Do failed containers without our library say what they printed last, and does a failed elastic job's message quote it?"""
+    """Does the message of a failed elastic job quote the first worker's error?"""
     return not settings.strict
 
 

@@ -70,7 +70,7 @@ def test_jobs_run_side_by_side_and_the_exit_code_tells_whether_all_succeeded(clu
     assert "ill-worker-0 | oh no" in done.stdout
     assert "well-worker-0 | bye" in done.stdout
     assert done.stdout.splitlines()[-2].endswith("PyTorchJob well: succeeded")
-    assert "PyTorchJob ill: failed: PyTorchJob default/ill failed because" in done.stdout.splitlines()[-1]
+    assert "PyTorchJob ill: failed: PyTorchJob ill is failed because" in done.stdout.splitlines()[-1]
 
 
 def test_a_job_that_is_there_is_replaced_only_when_asked(cluster: LocalCluster) -> None:

@@ -77,11 +77,12 @@ def test_a_container_without_the_library_says_what_it_printed_last_unless_the_us
     type = replica(2)
     if chosen is not None:
         type["template"]["spec"]["containers"][0]["terminationMessagePolicy"] = chosen
-    made = pod_for(job(Worker=type), "Worker", 0, snapshot())
+    one = job(Worker=type, elasticPolicy={"minReplicas": 1, "maxReplicas": 2, "rdzvBackend": "c10d"})
+    made = pod_for(one, "Worker", 0, snapshot(settings=OURS))
     assert made["spec"]["containers"][0]["terminationMessagePolicy"] == found
 
 
-def test_with_the_library_or_in_strict_mode_the_policy_stays_open() -> None:
-    for settings in (OURS, Settings(strict=True)):
+def test_with_the_library_and_where_upstreams_pods_are_made_the_policy_stays_open() -> None:
+    for settings in (OURS, PLAIN, Settings(strict=True)):
         made = pod_for(elastic_job(2), "Worker", 0, snapshot(settings=settings))
         assert "terminationMessagePolicy" not in made["spec"]["containers"][0]

@@ -4,11 +4,11 @@ Same job, same settings, same bytes.
 
 from msgspec import json
 
-from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.objects.elsewhere import elsewhere
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.objects.pod_group import with_group
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import spare_workers
 from controller.deciding.replicas.pod_revision import group_of, marked
 from controller.frameworks import FRAMEWORKS
@@ -39,8 +39,8 @@ def pod_for(view: JobView, type: str, index: int) -> Object:
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
     pod["spec"]["restartPolicy"] = _restart_policy(view, spec)
     pod = FRAMEWORKS[job.kind.name].configure_pod(view, pod, Replica(type, index))
-    if compat.quotes_errors(view.snapshot.settings) and not view.backend.needs_library:
-        # With the library, the agent says how its worker failed.
+    if view.backend is RendezvousBackend.STORE:
+        # Where the library is, its agent says how a worker failed; a pod of a user's own rendezvous stays as upstream makes it.
         default_container(pod, job.kind).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     pod = spare_workers.marked(view, elsewhere(view, pod), index) if type == WORKER else elsewhere(view, pod)
     return marked(with_group(job, pod, type, view.snapshot.settings), group_of(view))
