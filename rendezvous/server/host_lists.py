@@ -7,23 +7,34 @@ import logging
 from collections.abc import Callable
 
 from elastic.membership.hosts import HostFacts, HostList, HostState, LauncherReport
-from elastic.membership.training import Signal
+from elastic.membership.training import Progress, Signal
 from rendezvous.hosts.listing import HostJob, answer, decided, state, unproven, with_facts, with_proof, with_report
 
 log = logging.getLogger(__name__)
 
 RANK_0 = "rank-0"
 """The member for whom a launcher reports: in its program the rank 0 speaks, whichever host has it."""
+RUNNING = "running"
+"""The phase of a world that trains."""
 MOST_WAITING = 8
 """So many callers of one job may wait for a new list; others are answered at once."""
 
 
 class HostLists:
-    def __init__(self, *, instance: str, clock: Callable[[], float], changed: Callable[[str], None] = lambda uid: None) -> None:
-        """`changed` hears the uid of each job whose hosts are another."""
+    def __init__(
+        self,
+        *,
+        instance: str,
+        clock: Callable[[], float],
+        changed: Callable[[str], None] = lambda uid: None,
+        stepped: Callable[[str], None] = lambda uid: None,
+    ) -> None:
+        """`changed` hears the uid of each job whose hosts are another, `stepped` of each whose launcher reports a step."""
         self._instance = instance
         self._clock = clock
         self._changed = changed
+        self._stepped = stepped
+        self._highest: dict[str, int] = {}
         self._jobs: dict[str, HostJob] = {}
         self._versions: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -38,6 +49,9 @@ class HostLists:
         """A launcher says what it knows. Of a job of which the controller has said nothing, nothing is kept."""
         if (job := self._jobs.get(uid)) is not None:
             self._take(uid, with_report(job, report, self._clock()))
+            if report.step is not None:
+                self._highest[uid] = max(report.step, self._highest.get(uid, 0))
+                self._stepped(uid)
 
     def prove(self, uid: str, pod_uid: str) -> None:
         if (job := self._jobs.get(uid)) is not None:
@@ -46,6 +60,7 @@ class HostLists:
     def forget(self, uid: str) -> None:
         self._jobs.pop(uid, None)
         self._versions.pop(uid, None)
+        self._highest.pop(uid, None)
         if (timer := self._timers.pop(uid, None)) is not None:
             timer.cancel()
         self._wake(uid)
@@ -62,12 +77,27 @@ class HostLists:
 
     def signal(self, uid: str) -> Signal | None:
         """What the training program reports through its launcher."""
+        told = self.progress(uid)
+        if told is None:
+            return None
+        return Signal(member=RANK_0, age_s=told.age_s, generation=told.generation, step=told.step, values=told.values)
+
+    def progress(self, uid: str) -> Progress | None:
+        """The same, as the autoscaler hears of it; None where the launcher reports no steps."""
         job = self._jobs.get(uid)
         report = job.report if job is not None else None
         if job is None or report is None or report.step is None:
             return None
-        age_s = round(self._clock() - job.reported_at, 3)
-        return Signal(member=RANK_0, age_s=age_s, generation=report.assignment, step=report.step, values=report.values)
+        return Progress(
+            job=uid,
+            generation=report.assignment,
+            phase=RUNNING,
+            size=report.size,
+            step=report.step,
+            age_s=max(0.0, round(self._clock() - job.reported_at, 3)),
+            highest=self._highest.get(uid),
+            values=report.values,
+        )
 
     def unproven(self, uid: str) -> list[tuple[str, str]]:
         """Name and pod uid of the ready hosts in which the launcher has yet to run a command."""

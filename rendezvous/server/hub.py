@@ -109,7 +109,7 @@ class Hub:
         """When a controller last gave a sign: it spoke, or what it was sent arrived. Infinite as long as none has ever listened."""
         self._listeners: set[Callable[[], float]] = set()
         self.progress = ProgressFeed(clock=clock, most_forgotten=MAX_JOBS)
-        self.hosts = HostLists(instance=instance, clock=clock, changed=self._publish)
+        self.hosts = HostLists(instance=instance, clock=clock, changed=self._publish, stepped=self.progress.stepped)
 
     # --- events in ---
 
@@ -246,7 +246,8 @@ class Hub:
         changed, gone = self.progress.since(version)
         there = [active for uid in changed if (active := self._jobs.get(uid)) is not None]
         now = self._clock()
-        return [*(progress_of(one.job, one.reports, now) for one in there), *(Progress(job=uid, forgotten=True) for uid in gone)]
+        told = [self.hosts.progress(one.job.uid) or progress_of(one.job, one.reports, now) for one in there]
+        return [*told, *(Progress(job=uid, forgotten=True) for uid in gone)]
 
     def _step_reported(self, active: ActiveJob, generation: int, step: int) -> None:
         """Pass on only what the machine does not know: of a thousand workers that report the same step, one."""

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from elastic.membership.hosts import Host, HostFacts
+from elastic.membership.hosts import Host, HostFacts, LauncherReport
 from elastic.membership.tokens import Role, control_token, job_token
 from elastic.membership.wire import Expectation
 from rendezvous.server.access import Gate
@@ -108,6 +108,16 @@ async def test_progress_that_a_launcher_reports_is_the_jobs_signal(site: Site) -
     assert (await site.post(body=json.dumps(report).encode())).status == 503, "no host is listed, and the report is taken"
     (signal,) = site.hub.signals("j1")
     assert (signal.member, signal.generation, signal.step, signal.values) == ("rank-0", 3, 70, {"loss": 0.5})
+
+
+async def test_the_autoscaler_hears_of_progress_that_a_launcher_reports(site: Site) -> None:
+    site.expect(ready("w0"))
+    site.hub.hosts.report("j1", LauncherReport(launcher="l1", assigned=("w0",), assignment=3, size=1, step=70))
+    (told,) = site.hub.progress_since(-1)
+    assert (told.job, told.generation, told.phase, told.size, told.step, told.highest) == ("j1", 3, "running", 1, 70, 70)
+    site.hub.hosts.report("j1", LauncherReport(launcher="l2", assigned=("w0",), assignment=1, size=1, step=50))
+    (told,) = site.hub.progress_since(-1)
+    assert (told.step, told.highest) == (50, 70), "a new launcher went on from an earlier commit"
 
 
 async def test_a_caller_that_sees_no_headers_may_ask_for_the_version_in_the_lines(site: Site) -> None:
