@@ -29,7 +29,9 @@ class JobSeen:
     shape: Shape
     version: str = ""
     is_active: bool = True
-    """Neither over, nor suspended, nor being deleted."""
+    """Ours, and neither over, nor suspended, nor being deleted."""
+    fixed: str = ""
+    """Why its number of workers is not to be changed."""
     owners: tuple[Owner, ...] = ()
     record: Record | None = None
     progress: ProgressSource | None = None

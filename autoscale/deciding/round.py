@@ -55,7 +55,7 @@ def decide_all(
         known = signals(state, curves[key], room=most, monotonic=monotonic)
         known = replace(known, stuck=workers[key].stuck, give_back=count, give_back_to=to)
         known = _priced(known, state.seen, workers[key], room)
-        wants[key] = known, decide(known, state.seen.replicas, now)
+        wants[key] = known, _decide(state, known, now)
     limited = [state for state in active if not setting.grows or state.seen.policy.policy is PolicyName.CAPACITY]
     grants = _grants(room, limited, workers, curves, wants)
     for state in active:
@@ -63,9 +63,16 @@ def decide_all(
         known, decision = wants[key]
         if key in grants:
             known = replace(known, room=grants[key])
-            decision = decide(known, state.seen.replicas, now)
+            decision = _decide(state, known, now)
         found[key] = Outcome(decision, figures(state, known, decision, monotonic=monotonic))
     return found
+
+
+def _decide(state: JobState, known: Signals, now: float) -> Decision:
+    seen = state.seen
+    if seen.fixed:
+        return Decision(count=seen.replicas, wanted=seen.replicas, reason=seen.fixed, memory=state.memory)
+    return decide(known, seen.replicas, now)
 
 
 def signals(state: JobState, curve: Curve, *, room: int | None, monotonic: float) -> Signals:

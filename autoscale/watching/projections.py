@@ -18,7 +18,7 @@ from elastic.api.kinds import KINDS, WORKER
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.scaling import ANNOTATION, PolicyName, from_text
 from elastic.api.template import default_container
-from elastic.api.words import ConditionType
+from elastic.api.words import ConditionType, ManagedBy
 from elastic.kube.placement import candidate, requests
 from elastic.kube.resources import Object
 
@@ -39,6 +39,8 @@ GROUPS = (
     "node.kubernetes.io/instance-type",
 )
 """Node labels that name a group of nodes, the first of them that a node has."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUED = f"the job keeps its number while the label {QUEUE} is set: Kueue suspends an admitted job whose number of workers changes"
 CHOOSING = ("nodeSelector", "affinity", "tolerations")
 
 
@@ -69,6 +71,7 @@ def job_seen(raw: Object) -> JobSeen | None:
         owners=owners_of(raw, (job.kind.replica_key, WORKER, "replicas")),
         record=from_text(metadata.annotations.get(ANNOTATION)),
         progress=job.elastic.progress,
+        fixed=QUEUED if metadata.labels.get(QUEUE) else "",
         container=default_container(worker.template, job.kind).get("name"),
         refused=refusals[0][:120] if refusals else "",
     )
@@ -76,7 +79,8 @@ def job_seen(raw: Object) -> JobSeen | None:
 
 def _is_active(job: Job) -> bool:
     is_over = any((found := job.status.condition(type.value)) is not None and found.status == "True" for type in OVER)
-    return not (is_over or job.run_policy.suspend or job.metadata.deletion_timestamp is not None)
+    is_ours = job.run_policy.managed_by in (None, ManagedBy.TRAINING_OPERATOR)
+    return is_ours and not (is_over or job.run_policy.suspend or job.metadata.deletion_timestamp is not None)
 
 
 OVER = (ConditionType.SUCCEEDED, ConditionType.FAILED)

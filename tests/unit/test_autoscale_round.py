@@ -206,6 +206,25 @@ def test_only_jobs_with_a_policy_of_ours_are_seen() -> None:
     assert not seen.is_active
 
 
+def test_a_job_in_a_queue_of_kueues_keeps_its_number_and_says_why() -> None:
+    raw = raw_job(policy="capacity")
+    raw["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    queued = job_seen(raw)
+    assert queued is not None
+    one = replace(state("one", 2, policy=PolicyName.CAPACITY), seen=queued)
+    (outcome,) = decide_all([one], [node("n", 9)], [], setting=Setting(), now=NOON, monotonic=1.0).values()
+    assert outcome.decision.count == queued.replicas
+    assert "Kueue suspends an admitted job" in outcome.decision.reason
+
+
+def test_a_job_of_another_manager_is_left_alone() -> None:
+    raw = raw_job()
+    raw["spec"]["runPolicy"] = {"managedBy": "kueue.x-k8s.io/multikueue"}
+    seen = job_seen(raw)
+    assert seen is not None
+    assert not seen.is_active
+
+
 def fields(replicas: bool = True) -> dict[str, Any]:
     return {"f:spec": {"f:pytorchReplicaSpecs": {"f:Worker": {"f:replicas": {}} if replicas else {}}}}
 
