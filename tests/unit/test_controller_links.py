@@ -1,0 +1,72 @@
+"""Words about a job that meets in an etcd go there, all others to the rendezvous server; what is out of reach holds nothing up."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from test_controller_link import Server, tell
+
+from controller.acting.link import RendezvousLink
+from controller.acting.links import Links
+from elastic.etcd.place import Place
+from elastic.membership import wire
+
+PLACE = Place(endpoints=("etcd:2379",), prefix="/elastic-training/job/")
+
+
+class Both:
+    """A rendezvous server, the etcds, and the links to them."""
+
+    def __init__(self) -> None:
+        self.server, self.etcds = Server(), Server()
+        self.places: dict[str, Place] = {}
+        links = [RendezvousLink(each, errors=(RuntimeError,)) for each in (self.server, self.etcds)]
+        self.links = Links(links[0], links[1], self)
+
+    def meet_at(self, job_uid: str, place: Place) -> None:
+        self.places[job_uid] = place
+
+
+@pytest.fixture
+async def both() -> AsyncIterator[Both]:
+    made = Both()
+    running = asyncio.create_task(made.links.run(lambda uid: None))
+    await made.server.is_listened_to.wait()
+    await made.etcds.is_listened_to.wait()
+    yield made
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def a_few_turns() -> None:
+    """What is queued is taken at once; nothing here waits for time or the outside."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_job_with_a_place_is_written_into_its_etcd(both: Both) -> None:
+    both.links.tell("in-etcd", tell(place=PLACE), is_awaited=True)
+    both.links.tell("at-server", tell(), is_awaited=True)
+    assert (await both.etcds.said.get()).members == ("a",)
+    assert (await both.server.said.get()).members == ("a",)
+    assert (len(both.etcds.heard), len(both.server.heard)) == (1, 1)
+    assert both.places == {"in-etcd": PLACE}
+
+
+async def test_worlds_of_both_are_known_and_a_job_is_forgotten_where_it_was_known(both: Both) -> None:
+    both.server.worlds_to_tell.put_nowait(wire.World(job="at-server", generation=1, phase="running"))
+    both.etcds.worlds_to_tell.put_nowait(wire.World(job="in-etcd", generation=2, phase="running"))
+    await a_few_turns()
+    assert {uid: world.generation for uid, world in both.links.worlds.items()} == {"at-server": 1, "in-etcd": 2}
+    both.links.forget("in-etcd")
+    await a_few_turns()
+    assert (both.etcds.forgotten, both.server.forgotten) == (["in-etcd"], [])
+
+
+async def test_an_etcd_that_is_out_of_reach_is_not_waited_for(both: Both) -> None:
+    both.etcds.is_away = True
+    assert not both.links.tell("in-etcd", tell(place=PLACE), is_awaited=True)
+    both.etcds.worlds_to_tell.put_nowait(wire.World(job="in-etcd", generation=0, phase=wire.UNREACHED, reason="it does not answer"))
+    await a_few_turns()
+    assert both.links.worlds["in-etcd"].trouble == "it does not answer"
+    assert both.links.tell("in-etcd", tell(place=PLACE), is_awaited=True)
