@@ -14,14 +14,11 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.wire import Failed, FromMember, Join, Refused, View
 from rendezvous.server.hub import Full, Hub
+from rendezvous.server.metered import Rate, meter
 
 log = logging.getLogger(__name__)
 
 FIRST_MESSAGE_S = 10.0
-MESSAGES_PER_S = 20.0
-BURST = 200.0
-BYTES_PER_MESSAGE = 4096
-"""A longer message counts as several."""
 GOOD_BYE_S = 2.0
 
 _decoder = msgspec.json.Decoder(FromMember)
@@ -78,22 +75,6 @@ class Connection:
                 self._transport.abort()
 
 
-class Rate:
-    """A token bucket, so that one member cannot keep the server busy."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._at = clock()
-        self._left = BURST
-
-    def allows(self, length: int) -> bool:
-        now = self._clock()
-        self._left = min(BURST, self._left + (now - self._at) * MESSAGES_PER_S)
-        self._at = now
-        self._left -= 1 + length // BYTES_PER_MESSAGE
-        return self._left >= 0
-
-
 async def serve_member(
     request: web.Request, hub: Hub, *, uid: str, name: str, clock: Callable[[], float], open_sockets: set[web.WebSocketResponse]
 ) -> web.WebSocketResponse:
@@ -101,6 +82,8 @@ async def serve_member(
     # Pings come here, to be counted: aiohttp answers any number of them in one turn of the loop.
     socket = web.WebSocketResponse(max_msg_size=MEMBER_MESSAGE, compress=False, timeout=GOOD_BYE_S, autoping=False)
     await socket.prepare(request)
+    rate = Rate(clock, first_bytes=MEMBER_MESSAGE)
+    meter(request.transport, rate)
     try:
         join = await _first(socket)
     except (ValueError, TimeoutError, RecursionError) as error:
@@ -114,7 +97,7 @@ async def serve_member(
         return socket
     open_sockets.add(socket)
     try:
-        await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=Rate(clock))
+        await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=rate)
     finally:
         open_sockets.discard(socket)
         hub.detach(uid, name=name, incarnation=join.incarnation, link=connection)
@@ -134,7 +117,7 @@ async def _first(socket: web.WebSocketResponse) -> Join:
 
 async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: str, incarnation: str, rate: Rate) -> None:
     async for frame in socket:
-        if not rate.allows(len(frame.data) if isinstance(frame.data, str | bytes) else 0):
+        if not rate.allows_message():
             await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many messages")
             return
         if frame.type is WSMsgType.PING:

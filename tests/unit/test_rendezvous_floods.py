@@ -1,5 +1,6 @@
 """Members that say too much, or what nobody can read: their connections end, in words, and nobody else waits for them."""
 
+import asyncio
 import contextlib
 import ssl
 import sys
@@ -10,8 +11,9 @@ import aiohttp
 import pytest
 from test_rendezvous_limits import Served, served
 
+from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.tokens import control_token, job_token
-from rendezvous.server.members import BURST
+from rendezvous.server.metered import BURST, BYTES_PER_MESSAGE
 
 __all__ = ["served"]
 
@@ -43,6 +45,45 @@ async def test_every_kind_of_frame_counts_towards_how_much_a_member_may_say(serv
         end = await last_word(socket)
     wanted = aiohttp.WSCloseCode.UNSUPPORTED_DATA if frame == "text" else aiohttp.WSCloseCode.POLICY_VIOLATION
     assert end.data == wanted or end.type is not aiohttp.WSMsgType.CLOSE, "closed, or cut off before its code was read"
+
+
+TEXT_BEGINS, GOES_ON = b"\x01\x80" + bytes(4), b"\x00\x80" + bytes(4)
+"""Empty masked frames without the bit that ends a message."""
+
+
+@pytest.mark.parametrize("is_joined", [True, False], ids=["joined", "before it joins"])
+async def test_frames_that_end_no_message_count_too(served: Served, is_joined: bool) -> None:
+    """An empty continuation frame costs its sender six bytes, and is no message that the server could count."""
+    tls = ssl.create_default_context(cadata=served.ca)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port, ssl=tls)
+    request = [
+        "GET /v1/jobs/job/members/w0 HTTP/1.1",
+        "Host: 127.0.0.1",
+        f"Authorization: Bearer {job_token(served.key, 'job')}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    ]
+    writer.write("\r\n".join([*request, "", ""]).encode())
+    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    if is_joined:
+        join = b'{"t":"join","incarnation":"u/1"}'
+        writer.write(bytes([0x81, 0x80 | len(join)]) + bytes(4) + join)
+        await reader.read(2)
+    writer.write(TEXT_BEGINS)
+    most = int(2 * BURST) * BYTES_PER_MESSAGE + MEMBER_MESSAGE
+    sent = 0
+    with contextlib.suppress(ConnectionError):
+        while sent < 2 * most and not reader.at_eof():
+            writer.write(GOES_ON * 10_000)
+            sent += len(GOES_ON) * 10_000
+            await writer.drain()
+            await asyncio.sleep(0)
+    assert sent <= most + 2**20, "what the kernels hold on the way is sent as well"
+    writer.close()
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        await writer.wait_closed()
 
 
 async def test_a_member_that_pings_now_and_then_is_answered(served: Served) -> None:
