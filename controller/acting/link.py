@@ -163,11 +163,11 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
     standing = heard.standing
     return World(
         generation=heard.generation,
-        members=frozenset(seat.name for seat in heard.members),
+        members=frozenset(member.name for member in heard.members),
         phase=heard.phase,
-        ranked=tuple(seat.name for seat in sorted(heard.members, key=lambda seat: seat.rank)),
+        ranked=tuple(member.name for member in sorted(heard.members, key=lambda member: member.rank)),
         size=standing.size if standing is not None else None,
-        incarnations={seat.name: seat.incarnation for seat in heard.members},
+        incarnations={member.name: member.incarnation for member in heard.members},
         waiting=frozenset(heard.waiting) if heard.members else frozenset(),
         since=_since(heard, known, now=now),
         has_stepped=standing is not None and standing.has_stepped,

@@ -49,7 +49,7 @@ class Controller:
         world = World(
             generation=told.generation, members=frozenset(), unacknowledged_restarts=told.unacknowledged_restarts, explained=told.explained
         )
-        status = restart_accounting.booked(known, world)
+        status = restart_accounting.with_reported_restarts(known, world)
         for cause, count in status.restarts.items():
             self._charged += [(cause, self._group.now)] * (count - known.restarts.get(cause, 0))
         if told.phase == "running":

@@ -186,7 +186,7 @@ def test_restarts_without_room_stay_with_the_server_until_a_world_stands() -> No
 
 
 def recorded(known: ElasticStatus, world: World, *, generation: int | None = None) -> ElasticStatus:
-    new = restart_accounting.booked(known, world)
+    new = restart_accounting.with_reported_restarts(known, world)
     new = msgspec.structs.replace(new, generation=generation or known.generation)
     return restart_accounting.settled(new, (), before=known)
 
@@ -195,7 +195,7 @@ def test_settled_restarts_of_former_worlds_give_room_first() -> None:
     pods = [pod(index=n, uid=str(uuid.uuid4())) for n in range(8192)]
     former = [pod(index=n, uid=str(uuid.uuid4())) for n in range(4000)]
     known = recorded(ElasticStatus(), World(1, frozenset(), unacknowledged_restarts=tuple(lost(former, generation=1))))
-    new = restart_accounting.booked(known, World(2, frozenset(), unacknowledged_restarts=tuple(lost(pods, generation=2))))
+    new = restart_accounting.with_reported_restarts(known, World(2, frozenset(), unacknowledged_restarts=tuple(lost(pods, generation=2))))
     status = restart_accounting.settled(msgspec.structs.replace(new, generation=2), [*pods, *former], before=known)
     assert status.restarts == {"disruption": 12_192}
     assert len(msgspec.json.encode(status.open)) <= OPEN_BYTES

@@ -52,7 +52,7 @@ def uid_of(entry: str) -> str:
     return entry.partition("/")[0]
 
 
-def booked(status: ElasticStatus, world: World) -> ElasticStatus:
+def with_reported_restarts(status: ElasticStatus, world: World) -> ElasticStatus:
     """The status with the restarts that the rendezvous server reports, each once, and with the ends that it has counted."""
     known = restart_log.merged(log_of(status), world.unacknowledged_restarts)
     again = {uid_of(id) for id in world.explained}

@@ -40,7 +40,7 @@ def _with_world(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Lea
     new = replace(status, leaving=tuple(leaving))
     if snapshot.world is None:
         return new
-    new = _of_world(restart_accounting.booked(new, snapshot.world), snapshot, snapshot.world)
+    new = _of_world(restart_accounting.with_reported_restarts(new, snapshot.world), snapshot, snapshot.world)
     return restart_accounting.settled(new, snapshot.pods, before=status)
 
 
