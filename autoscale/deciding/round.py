@@ -151,7 +151,8 @@ def _reserve(room: Room, active: Iterable[JobState], workers: Mapping[JobKey, _P
         found = workers[state.seen.key]
         lost = sum(1 for pod in found.workers if pod.unschedulable_since is not None)
         for _ in range(max(0, state.seen.replicas - len(found.placed) - lost)):
-            room.take(state.seen.shape)
+            if room.take(state.seen.shape) is None:
+                break
 
 
 def _waiting(

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
 from autoscale.deciding.guard import LONGEST_PAUSE_S
+from autoscale.deciding.policies import deadline
 from autoscale.deciding.policies.schedule import current
-from autoscale.deciding.signals import Hand, Memory, Signals, Work
+from autoscale.deciding.signals import Bounds, Hand, Memory, Signals, Work
 from elastic.api.scaling import Day, PolicyName, ScalingPolicy, Window
 
 LINEAR = {n: 100.0 * n for n in range(1, 9)}
@@ -166,6 +167,14 @@ def test_more_work_left_never_means_fewer_workers(one: float, other: float, repl
         return decide(signals(LINEAR, policy=finishing(3600), work=Work(left=left)), replicas, NOON).wanted
 
     assert wanted(less) <= wanted(more)
+
+
+def test_a_deadline_looks_at_few_of_many_numbers_and_always_at_the_most() -> None:
+    sizes = deadline._sizes(Bounds(1, 10_000))
+    assert sizes[:33] == list(range(1, 34))
+    assert len(sizes) < 300
+    assert sizes[-1] == 10_000
+    assert deadline._sizes(Bounds(2, 9, allowed=(2, 4, 8))) == [2, 4, 8]
 
 
 # --- cost, schedule, hpa

@@ -2,6 +2,8 @@
 
 from autoscale.deciding.signals import Bounds, Signals, Wish
 
+FINE = 32
+"""Up to so many workers each number is looked at; beyond, steps of one part in so many."""
 SPARE = 1.1
 """So much faster than needed: rescales, checkpoints and losses take their part."""
 
@@ -32,7 +34,8 @@ def _fewest(signals: Signals, needed: float) -> int | None:
 
 
 def _sizes(bounds: Bounds) -> list[int]:
+    """The numbers of workers to choose from: all small ones, and of large ones some."""
     sizes = [bounds.least]
-    while (larger := bounds.above(sizes[-1] + 1)) is not None:
+    while (larger := bounds.above(sizes[-1] + max(1, sizes[-1] // FINE))) is not None:
         sizes.append(larger)
-    return sizes
+    return sizes if sizes[-1] == bounds.largest(bounds.most) else [*sizes, bounds.largest(bounds.most)]
