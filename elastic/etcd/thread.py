@@ -3,6 +3,7 @@ This is the seam between the two loops: it looks like the rendezvous server's cl
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -38,6 +39,7 @@ class EtcdThread:
         self._worlds: asyncio.Queue[wire.World] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._membership: EtcdMembership | None = None
+        self._census: concurrent.futures.Future[None] | None = None
 
     def meet_at(self, job_uid: str, place: Place) -> None:
         """Where this job's records lie."""
@@ -118,7 +120,7 @@ class EtcdThread:
         self._visitor = Visitor(read_secret=self._read_at_home, own=self._own, follows_others=self._follows_others)
         self._membership = EtcdMembership(visit=self._visitor.open, token_for=self._token_for, emit=self._emit)
         if self._own is not None:
-            asyncio.run_coroutine_threadsafe(self._take_census(), self._loop)
+            self._census = asyncio.run_coroutine_threadsafe(self._take_census(), self._loop)
         threading.Thread(target=self._run, args=(self._loop,), name="elastic-etcd", daemon=True).start()
         return self._membership
 
@@ -141,6 +143,8 @@ class EtcdThread:
         membership, loop, self._membership = self._membership, self._loop, None
         if membership is None or loop is None:
             return
+        if self._census is not None:
+            self._census.cancel()
         with contextlib.suppress(Exception):
             await self._there(membership.close())
         loop.call_soon_threadsafe(loop.stop)
