@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/laptop.md"
+ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(console|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILES = ("web.yaml", "job.yaml", "guest.yaml")
+PAGES = {"laptop": ("web.yaml", "job.yaml", "guest.yaml")}
+"""The names of the files that a page shows."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ def steps(page: str) -> list[Step]:
     return found
 
 
-def files(page: str) -> dict[str, str]:
-    return dict(zip(FILES, (text for kind, text in BLOCK.findall(page) if kind == "yaml"), strict=True))
+def files(page: str, names: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(names, (text for kind, text in BLOCK.findall(page) if kind == "yaml"), strict=True))
 
 
 def agrees(answer: str, said: str) -> bool:
@@ -53,20 +54,22 @@ def test_three_dots_stand_for_what_differs() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_the_page_about_the_laptop_cluster_tells_what_happens(tmp_path: Path) -> None:
-    page = PAGE.read_text()
-    for name, text in files(page).items():
-        (tmp_path / name).write_text(text)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_about_the_laptop_cluster_tells_what_happens(name: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    for file, text in files(page, PAGES[name]).items():
+        (tmp_path / file).write_text(text)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     programs = str(Path(sys.executable).parent)
     env = {**os.environ, "PATH": os.pathsep.join([programs, os.environ["PATH"]])}
     env.pop("KUBECONFIG", None)
     try:
         for step in steps(page):
             if step.command.startswith("export "):
-                name, _, value = step.command.removeprefix("export ").partition("=")
-                env[name] = value.replace("$PWD", str(tmp_path))
+                variable, _, value = step.command.removeprefix("export ").partition("=")
+                env[variable] = value.replace("$PWD", str(tmp_path))
                 continue
             done = subprocess.run(["bash", "-c", step.command], cwd=tmp_path, env=env, text=True, stdout=-1, stderr=-2, timeout=120)
             assert agrees(step.answer, done.stdout), f"$ {step.command}\n{done.stdout}\nbut the page says:\n{step.answer}"
