@@ -28,13 +28,24 @@ def answered(wanted: int, current: int, *, least: int, most: int, is_exact: bool
     """`is_exact`: the autoscaler was read back with a tolerance of 0 for both directions."""
     if is_exact or current <= 0 or wanted == current or passes(current, wanted):
         return Answer(wanted)
-    step = 1 if wanted > current else -1
-    size = wanted
-    while least <= size <= most and not passes(current, size):
-        size += step
     lost = f"the autoscaler tolerates a tenth, so it would not go from {current} to {wanted}"
+    size = _next(wanted, current)
     if not least <= size <= most:
         return Answer(current, f"{lost}; the next size that it would act on is outside of {least} to {most}, so it waits")
-    if passes(size, wanted):
-        return Answer(current, f"{lost}; it would go to {size} and come back, so it waits")
+    if not _is_better(size, current, wanted) or answered(wanted, size, least=least, most=most, is_exact=False).workers != size:
+        return Answer(current, f"{lost}; it would go to {size} and not stay there, so it waits")
     return Answer(size, f"{lost}; it goes to {size}, the next size that it acts on")
+
+
+def _next(wanted: int, current: int) -> int:
+    """The first size beyond the wanted one that the autoscaler acts on."""
+    step = 1 if wanted > current else -1
+    size = wanted
+    while size > 0 and not passes(current, size):
+        size += step
+    return size
+
+
+def _is_better(size: int, other: int, wanted: int) -> bool:
+    """Nearer to what is wanted; of two that are as near, the larger. Each step is one to a better size, so no two lead to each other."""
+    return (abs(size - wanted), -size) < (abs(other - wanted), -other)

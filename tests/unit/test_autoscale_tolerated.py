@@ -30,8 +30,13 @@ def test_growth_waits_where_the_next_size_is_above_the_most() -> None:
 def test_a_step_back_that_would_come_back_waits() -> None:
     found = answered(19, 20, least=1, most=40, is_exact=False)
     assert found.workers == 20
-    assert found.words.endswith("it would go to 17 and come back, so it waits")
-    assert answered(18, 20, least=1, most=40, is_exact=False).workers == 17
+    assert found.words.endswith("it would go to 17 and not stay there, so it waits")
+
+
+def test_two_sizes_never_lead_to_each_other() -> None:
+    """From 10 to 11 goes to 12; from 12 it must not go to 10, which an answer that looked one step ahead only let happen."""
+    assert answered(11, 10, least=1, most=12, is_exact=False).workers == 12
+    assert answered(11, 12, least=1, most=12, is_exact=False).workers == 12
 
 
 def test_steps_outside_the_tolerance_are_told_as_they_are() -> None:
