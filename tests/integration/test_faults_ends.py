@@ -98,7 +98,11 @@ async def test_a_worker_that_is_lost_shortly_before_the_end_does_not_keep_the_jo
         run.kill("late-worker-1")
         (tmp_path / "finish").touch()
         await run.ends("Succeeded")
-        assert await run.phases() == dict.fromkeys(("late-worker-0", "late-worker-1", "late-worker-2"), "Succeeded")
+
+        async def is_over() -> bool:
+            return set((await run.phases()).values()) == {"Succeeded"}
+
+        await until(is_over, "the worker that came late ended with 0, or was removed with the finished job", within_s=WITHIN_S)
         elastic = (await run.status())["elastic"]
         assert set(elastic.get("restarts", {})) <= {"plan"}
 
