@@ -280,7 +280,7 @@ async def test_without_tolerance_a_swallowed_step_is_rounded_or_waits_in_words(k
     found = await kube.request("GET", path, params={"labelSelector": f"job={two.key.name}"})
     (item,) = found["items"]
     assert item["value"] == "20"
-    assert item["metricLabels"]["reason"].endswith("it would go to 17 and come back, so it waits")
+    assert item["metricLabels"]["reason"].endswith("it would go to 17 and not stay there, so it waits")
     for scaled in (one, two):
         await kube.delete(HORIZONTAL_POD_AUTOSCALERS, scaled.key.name, namespace="default")
 
