@@ -53,6 +53,8 @@ def _of_connection(error: OSError) -> str | None:
         return f"{error.strerror}; {DISK[error.errno]}"
     if isinstance(error, ConnectionError) or _is_http(error):
         return f"the connection to the API server was lost: {error}"
+    if error.errno == errno.ENOENT and error.filename is None:
+        return "the folder in which this command was typed is gone; change to another one"
     return f"{error.filename}: {error.strerror}" if error.filename is not None else None
 
 
