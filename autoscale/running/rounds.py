@@ -19,6 +19,7 @@ from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics
 from autoscale.watching.observer import Observer
 from autoscale.watching.sources import Report, Sources
+from elastic.api.scaling import PolicyName
 from elastic.api.words import Through
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -131,6 +132,9 @@ class Rounds:
         self._book.read(seen, step=report.step, samples=report.samples, working=working, monotonic=time.monotonic())
 
     def _is_work(self, seen: JobSeen, outcome: Outcome, now: float) -> bool:
+        """With policy hpa nothing is: the job is only measured, for the metrics that its HorizontalPodAutoscaler may ask for."""
+        if seen.policy.policy is PolicyName.HPA:
+            return False
         return self._scales(seen, outcome) or is_news(self._book.record_of(seen, outcome, now), self._book.record(seen))
 
     def _scales(self, seen: JobSeen, outcome: Outcome) -> bool:

@@ -16,7 +16,7 @@ from elastic.api import SpecError, parse
 from elastic.api.job import Job
 from elastic.api.kinds import KINDS, WORKER
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
-from elastic.api.scaling import ANNOTATION, PolicyName, from_text
+from elastic.api.scaling import ANNOTATION, from_text
 from elastic.api.template import default_container
 from elastic.api.words import ConditionType, ManagedBy
 from elastic.kube.placement import candidate, requests
@@ -54,7 +54,7 @@ def job_seen(raw: Object) -> JobSeen | None:
         job, _ = parse(raw, stored=True)
     except SpecError:
         return None
-    if job.elastic is None or job.elastic.scaling_policy is None or job.elastic.scaling_policy.policy is PolicyName.HPA:
+    if job.elastic is None or job.elastic.scaling_policy is None:
         return None
     policy, (least, most) = job.elastic.scaling_policy, job.bounds
     metadata, worker = job.metadata, job.replicas[WORKER]

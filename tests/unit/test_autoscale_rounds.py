@@ -20,7 +20,7 @@ from autoscale.figures import JobKey
 from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics
 from autoscale.running.rounds import Rounds
-from elastic.api.scaling import ANNOTATION, MANAGER, Decision, Record, from_text
+from elastic.api.scaling import ANNOTATION, MANAGER, Decision, PolicyName, Record, from_text
 from elastic.api.words import Through
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Resource
@@ -129,6 +129,16 @@ async def test_through_an_hpa_the_number_is_left_to_it() -> None:
     figures = loop.book.of(loop.cluster.seen.key)
     assert figures is not None
     assert figures.wanted == 2
+
+
+async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
+    """Its HorizontalPodAutoscaler asked for throughput_per_worker, and no figure of such a job was known."""
+    loop = Loop(policy=replace_policy(policy=PolicyName.HPA))
+    await loop.once()
+    assert loop.api.writes == []
+    figures = loop.book.of(loop.cluster.seen.key)
+    assert figures is not None
+    assert figures.throughput is not None
 
 
 def replace_policy(**fields: Any) -> Any:
