@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import threading
@@ -77,6 +78,12 @@ async def _asked(interrupted: asyncio.Event, *, can_leave: bool, say: Callable[[
     if not typed.result():  # the end of the input
         return Answer.DELETE
     return Answer.LEAVE if word == Answer.LEAVE and can_leave else Answer.DELETE if word == Answer.DELETE else Answer.GO_ON
+
+
+def end_by_sigterm() -> None:
+    """SIGTERM ends the command as Ctrl-C does, also where SIGINT is ignored, as a shell has it for commands in its background."""
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    signal.signal(signal.SIGTERM, signal.default_int_handler if is_ignored else lambda *_: os.kill(os.getpid(), signal.SIGINT))
 
 
 @contextmanager

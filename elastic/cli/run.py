@@ -7,8 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from elastic.api.kinds import KINDS
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG
 from elastic.cli.failures import said
 from elastic.cli.images import image_option
-from elastic.cli.interrupts import Left, asking
+from elastic.cli.interrupts import Left, asking, end_by_sigterm
 from elastic.cli.jobs.following import followed
 from elastic.cli.local_paths import placed, without_command
 from elastic.cli.run_printer import Printer
@@ -105,7 +103,7 @@ def run(
     if report.exit_code or not report.verdicts:
         click.echo("\n".join(as_lines(report)), err=True)
         sys.exit(NOT_RUN)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    end_by_sigterm()
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     printer = Printer(folds=not all_output)
     node_gpus = gpus * workers.most if has_script else gpus

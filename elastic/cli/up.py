@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from elastic.cli.images import image_option
+from elastic.cli.interrupts import end_by_sigterm
 from elastic.cli.options import DATA_DIR, command
 from elastic.cli.printing import as_data, output_option
 from elastic.local.cluster import ClusterError, LocalCluster, stop_detached
@@ -84,7 +83,7 @@ def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], 
     if detach:
         return
     click.echo("Ctrl-C stops it.")
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    end_by_sigterm()
     try:
         cluster.wait()
     except KeyboardInterrupt:

@@ -105,7 +105,7 @@ async def test_ctrl_c_takes_away_what_the_run_has_made(cluster: LocalCluster, tm
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "passing"}}
     file = tmp_path / "job.json"
     file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [settings, job("endless", "echo going; sleep 1000")]}))
-    code, said = _interrupted(*at(cluster), str(file), once="going")
+    code, said = _ended(*at(cluster), str(file), once="going", by=signal.SIGINT, sigint=signal.SIG_DFL)
     assert code == 130, said
     assert "interrupted: deleting what this run created" in said
     async with connect(cluster.kubeconfig) as kube:
@@ -114,13 +114,25 @@ async def test_ctrl_c_takes_away_what_the_run_has_made(cluster: LocalCluster, tm
         assert await get(kube, "passing", resource=CONFIG_MAPS) is None
 
 
-def _interrupted(*words: str, once: str) -> tuple[int, str]:
-    """Ctrl-C as soon as a line says so."""
-    running = subprocess.Popen([*ELASTIC, "run", *words], stdout=subprocess.PIPE, text=True)
+async def test_sigterm_ends_a_run_in_a_scripts_background(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A shell ignores SIGINT for it, and SIGTERM, which was passed on as SIGINT, did nothing either."""
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(job("behind", "echo going; sleep 1000")))
+    code, said = _ended(*at(cluster), str(file), once="going", by=signal.SIGTERM, sigint=signal.SIG_IGN)
+    assert code == 130, said
+    async with connect(cluster.kubeconfig) as kube:
+        assert await get(kube, "behind", resource=JOBS) is None
+
+
+def _ended(*words: str, once: str, by: signal.Signals, sigint: signal.Handlers) -> tuple[int, str]:
+    """Ended by a signal as soon as a line says so. `sigint`: how the process finds SIGINT."""
+    running = subprocess.Popen(
+        [*ELASTIC, "run", *words], stdout=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, sigint)
+    )
     with running:
         assert running.stdout is not None
         said = next(line for line in running.stdout if once in line)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(by)
         said += running.stdout.read()
         return running.wait(100), said
 
