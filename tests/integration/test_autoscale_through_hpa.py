@@ -77,9 +77,13 @@ async def test_the_example_grows_by_the_throughput_of_its_workers(kube: Kube) ->
     async def has_grown() -> object:
         return (await kube.get(PYTORCH, name, namespace=NAMESPACE))["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] > 1
 
+    async def has_a_metric() -> object:
+        status = (await kube.get(HORIZONTAL_POD_AUTOSCALERS, name, namespace=NAMESPACE))["status"]
+        return {c["type"]: c["reason"] for c in status["conditions"]}.get("ScalingActive") == "ValidMetricFound"
+
     await until(has_grown, "more workers by throughput_per_worker", within_s=180)
-    status = (await kube.get(HORIZONTAL_POD_AUTOSCALERS, name, namespace=NAMESPACE))["status"]
-    assert {c["type"]: c["reason"] for c in status["conditions"]}["ScalingActive"] == "ValidMetricFound"
+    # The metric is unknown from the change of the world to its first steps.
+    await until(has_a_metric, "the metric of the larger world", within_s=120)
     await kube.delete(PYTORCH, name, namespace=NAMESPACE)
 
 

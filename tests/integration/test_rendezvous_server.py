@@ -88,7 +88,9 @@ async def test_a_connection_that_talks_nonsense_or_too_much_is_closed(server: Se
                     await ws.send_str('{"t":"beat"}')
             while (message := await ws.receive(10)).type is aiohttp.WSMsgType.TEXT:
                 pass
-            assert message.data == aiohttp.WSCloseCode.POLICY_VIOLATION
+            # Who has sent too many bytes as well is cut off, so the reason may be lost on its way.
+            is_closed = message.type is aiohttp.WSMsgType.CLOSE and message.data == aiohttp.WSCloseCode.POLICY_VIOLATION
+            assert is_closed or message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
     await asyncio.sleep(0.25)  # aiohttp does not wait for the good-byes of its TLS connections
 
 
