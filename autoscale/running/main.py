@@ -1,5 +1,7 @@
 """The process `elastic-autoscaler`: reads flags and environment, puts the parts together, and ends on a signal."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import os
@@ -7,7 +9,7 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +17,9 @@ from autoscale.running.options import Options, mistakes
 from elastic.api.kinds import KINDS
 from elastic.logs import log_to
 from elastic.runtime.election import LEASE_S
+
+if TYPE_CHECKING:
+    from elastic.kube.client import Kube
 
 log = logging.getLogger("autoscale")
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -65,35 +70,19 @@ def main(*, log_level: str, kinds: str, **flags: Any) -> None:
 
 async def _run(options: Options) -> int:
     from autoscale.running.process import Process
-    from elastic.kube import connect
-    from elastic.kube.access import AccessError
-    from elastic.runtime.election import LeaseLost
-    from elastic.runtime.process import stop_on_signals
-    from elastic.runtime.web import PortTaken
+    from elastic.runtime.cluster_process import run_on_cluster
 
-    try:
-        kube = connect(
-            options.kubeconfig,
-            host=os.environ.get("KUBERNETES_SERVICE_HOST", ""),
-            port=os.environ.get("KUBERNETES_SERVICE_PORT", "443"),
-            agent=f"elastic-autoscaler/{options.identity}",
-        )
-    except AccessError as error:
-        log.error("no access to the API server", extra={"error": str(error)})
-        return 2
-    stop = stop_on_signals()
-    async with kube:
-        options = replace(options, lease_namespace=options.lease_namespace or kube.access.namespace)
-        try:
-            await Process(kube, options).run(stop)
-        except LeaseLost as error:
-            log.error("the autoscaler stops", extra={"error": str(error)})
-            return 1
-        except (PortTaken, OSError, ValueError) as error:
-            log.error("the autoscaler cannot start", extra={"error": str(error)})
-            return 2
-        log.info("stopped by a signal")
-    return 0
+    async def work(kube: Kube, stop: asyncio.Event) -> None:
+        await Process(kube, replace(options, lease_namespace=options.lease_namespace or kube.access.namespace)).run(stop)
+
+    return await run_on_cluster(
+        work,
+        name="autoscaler",
+        log=log,
+        kubeconfig=options.kubeconfig,
+        identity=options.identity,
+        not_started_by=(OSError, ValueError),
+    )
 
 
 if __name__ == "__main__":
