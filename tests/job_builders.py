@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller.deciding.actions import Create, Delete, Plan, Update
+from controller.deciding.actions import Create, Delete, Forget, Plan, SetExpectation, Update
 from controller.deciding.derivation import derive
 from controller.deciding.objects import pods
 from controller.deciding.plan import plan
@@ -106,6 +106,7 @@ class Cluster:
         self.services: dict[str, Service] = {}
         self.owned: dict[tuple[str, str], Owned] = {}
         self.world: World | None = None
+        self.is_forgotten = False
         self.nodes: dict[str, Node] = {}
         self.now = NOW
         self.made = 0
@@ -121,6 +122,7 @@ class Cluster:
             services=tuple(self.services.values()),
             owned=tuple(self.owned.values()),
             world=self.world,
+            is_forgotten=self.is_forgotten,
             nodes=self.nodes,
             token="token",
         )
@@ -193,6 +195,8 @@ class Cluster:
                 del self.services[name]
             case _:
                 self.told.append(action)
+                if isinstance(action, Forget | SetExpectation):
+                    self.is_forgotten = isinstance(action, Forget)
 
     def delete(self, name: str) -> None:
         if self.lingering and self.pods[name].phase is Phase.RUNNING:

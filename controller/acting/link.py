@@ -32,6 +32,9 @@ class RendezvousLink:
         at_once: int = AT_ONCE,
     ) -> None:
         self.worlds: dict[str, World] = {}
+        self.forgotten: set[str] = set()
+        """Suspended jobs of which the server has confirmed that it knows nothing, until it is told of them again."""
+        self._to_confirm: set[str] = set()
         self._server = server
         self._clock = clock
         self._outbox = Outbox(
@@ -48,10 +51,18 @@ class RendezvousLink:
         """True once the server has acknowledged exactly this. Where it has not, and that is awaited, the job is said to have changed
         when it does.
         """
+        self.forgotten.discard(job_uid)
+        self._to_confirm.discard(job_uid)
         return self._outbox.tell(job_uid, told, is_awaited=is_awaited)
 
-    def forget(self, job_uid: str) -> None:
-        if job_uid in self._outbox or job_uid in self.worlds:
+    def forget(self, job_uid: str, *, is_awaited: bool = False) -> None:
+        """Where that is awaited, the job is said to have changed once it is in `forgotten`."""
+        if is_awaited:
+            self._to_confirm.add(job_uid)
+        else:
+            self.forgotten.discard(job_uid)
+            self._to_confirm.discard(job_uid)
+        if is_awaited or job_uid in self._outbox or job_uid in self.worlds:
             self._outbox.forget(job_uid)
 
     async def run(self, changed: Callable[[str], None]) -> None:
@@ -64,6 +75,8 @@ class RendezvousLink:
 
         try:
             async for heard in self._server.worlds(on_open=on_open):
+                if heard.asks:
+                    self._outbox.repeat_for(heard.job)
                 if self._takes(heard):
                     changed(heard.job)
         finally:
@@ -72,6 +85,8 @@ class RendezvousLink:
     def _takes(self, heard: wire.World) -> bool:
         """Whether the world changed: an unchanged one needs no reconcile."""
         before = self.worlds.get(heard.job)
+        if not heard.forgotten:
+            self.forgotten.discard(heard.job)  # an agent of the run before has come back
         if heard.forgotten:
             self.worlds.pop(heard.job, None)
         elif heard.phase == wire.UNREACHED:
@@ -85,8 +100,11 @@ class RendezvousLink:
     def _was_heard(self, job_uid: str, *, is_forgotten: bool) -> None:
         if is_forgotten:
             self.worlds.pop(job_uid, None)
-        else:
-            self._changed(job_uid)
+            if job_uid not in self._to_confirm:
+                return
+            self._to_confirm.discard(job_uid)
+            self.forgotten.add(job_uid)
+        self._changed(job_uid)
 
     def _was_refused(self, job_uid: str, words: str) -> None:
         before = self.worlds.get(job_uid) or World(0, frozenset())

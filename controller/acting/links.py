@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from controller.acting.link import RendezvousLink
@@ -30,6 +30,7 @@ class Links:
         self._places = places
         known = [link.worlds for link in (server, etcd) if link is not None]
         self.worlds: Mapping[str, World] = ChainMap(*known)
+        self.forgotten: Collection[str] = server.forgotten if server is not None else ()
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
         """True once it is acknowledged. An etcd that is out of reach is not waited for: the job's pods are counted."""
@@ -40,9 +41,9 @@ class Links:
         world = self._etcd.worlds.get(job_uid)
         return is_heard or (world is not None and world.phase == UNREACHED)
 
-    def forget(self, job_uid: str) -> None:
+    def forget(self, job_uid: str, *, is_awaited: bool = False) -> None:
         for link in self._all():
-            link.forget(job_uid)
+            link.forget(job_uid, is_awaited=is_awaited and link is self._server)
 
     async def run(self, changed: Callable[[str], None]) -> None:
         """Until cancelled."""

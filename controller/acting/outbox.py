@@ -28,7 +28,7 @@ class Membership(Protocol):
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool: ...
 
-    def forget(self, job_uid: str) -> None: ...
+    def forget(self, job_uid: str, *, is_awaited: bool = False) -> None: ...
 
 
 class Listener(Protocol):
@@ -99,9 +99,15 @@ class Outbox:
         """The server may be a new one, without expectations."""
         self._heard.clear()
         self._starts += 1
-        again, self._again = self._again, asyncio.Event()
-        again.set()
+        self._wake()
         for job_uid in self._newest:
+            self._send_soon(job_uid)
+
+    def repeat_for(self, job_uid: str) -> None:
+        """The server asks for the newest message about this job."""
+        self._heard.pop(job_uid, None)
+        self._wake()
+        if job_uid in self._newest:
             self._send_soon(job_uid)
 
     async def close(self) -> None:
@@ -109,6 +115,11 @@ class Outbox:
         for sender in senders:
             sender.cancel()
         await asyncio.gather(*senders, return_exceptions=True)
+
+    def _wake(self) -> None:
+        """Those that wait after a failure try again now."""
+        again, self._again = self._again, asyncio.Event()
+        again.set()
 
     def _send_soon(self, job_uid: str) -> None:
         if job_uid not in self._senders:

@@ -125,7 +125,9 @@ class SetExpectation:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The rendezvous server need not know this job any more."""
+    """The rendezvous server need not know this job any more. is_awaited: a later plan needs to know that it has forgotten the job."""
+
+    is_awaited: bool = False
 
 
 Action = Create | Update | Delete | SetCondition | DeleteJob | SetExpectation | Forget

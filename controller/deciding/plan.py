@@ -23,7 +23,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.acceptance import leave_alone
 from controller.deciding.lifecycle.cleanup import clean_up
 from controller.deciding.lifecycle.lost_nodes import force_delete_on_lost_nodes
-from controller.deciding.lifecycle.suspension import suspend
+from controller.deciding.lifecycle.suspension import suspend, wait_until_forgotten
 from controller.deciding.lifecycle.termination import deadline_exceeded, fail, finalize_failure, succeed
 from controller.deciding.objects.pod_group import wait_for_gang
 from controller.deciding.rendezvous.c10d_recovery import restart_on_fresh_store
@@ -33,7 +33,7 @@ from elastic.api.job import Job
 
 Step = Callable[[JobView], Plan | None]
 
-NOT_ACTIVE: tuple[Step, ...] = (leave_alone, clean_up, suspend, wait_for_gang)
+NOT_ACTIVE: tuple[Step, ...] = (leave_alone, clean_up, suspend, wait_until_forgotten, wait_for_gang)
 """Why a job does not run, or must not yet."""
 ACTIVE: tuple[Step, ...] = (
     succeed,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -62,6 +62,7 @@ class Reconciler:
         *,
         settings: Settings,
         worlds: Mapping[str, World],
+        forgotten: Collection[str],
         token_for: Callable[[str, Role], str],
         metrics: Metrics,
         new_keys: Callable[[], KeyPair] = new_key_pair,
@@ -78,6 +79,7 @@ class Reconciler:
         self._secrets = secrets
         self._settings = settings
         self._worlds = worlds
+        self._forgotten = forgotten
         self._token_for = token_for
         self._metrics = metrics
         self._uids: dict[Key, str] = {}
@@ -289,6 +291,7 @@ class Reconciler:
             now=now,
             settings=self._settings,
             world=self._worlds.get(uid),
+            is_forgotten=uid in self._forgotten,
             token=self._token_for(uid, Role.AGENT),
             launcher_token=self._token_for(uid, Role.LAUNCHER),
             etcd_password=self._token_for(uid, Role.ETCD),

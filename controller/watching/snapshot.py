@@ -227,6 +227,8 @@ class Snapshot:
     services: tuple[Service, ...] = ()
     owned: tuple[Owned, ...] = ()
     world: World | None = None
+    is_forgotten: bool = False
+    """The rendezvous server has confirmed that it knows nothing of this suspended job."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """Those of the job's pods; where nodes are seen at all, one that is missing here is gone."""
     sees_nodes: bool = True

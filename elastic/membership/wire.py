@@ -233,7 +233,7 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     explained: the reported ends (pod uid/run) that the server has processed. fruitless: restarts in a row without a further step; None
     until the first expectation. step: the highest step reported before the last of them. Until the first expectation, generation is 0 and
     unacknowledged_restarts is empty, because the server cannot verify what members claim. standing: None while no world stands, and from an
-    older server.
+    older server. asks: the server was cut off, and decides nothing before the controller has sent its newest message about the job again.
     """
 
     job: Name
@@ -253,6 +253,7 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     standing: Standing | None = None
     hosts: HostState | None = None
     forgotten: bool = False
+    asks: bool = False
 
 
 UNREADABLE, UNREACHED = "unreadable", "unreached"

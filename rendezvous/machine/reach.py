@@ -4,6 +4,9 @@ While half of a job or more have missed a beat, the server also needs a sign of 
 it reached the API server within the last ten seconds. Without a sign the server doubts that it is reached, and decides nothing about the
 job. The hub knows when the controller last gave a sign; a server that no controller listens to asks for none.
 
+What members said during a doubt is recorded, and waits with everything else for the controller's next message: a worker whose job was
+suspended meanwhile has left by plan. The world of the job says that the server waits for it (`asks`).
+
 A doubt has a bound, because half of a job may really be lost while the controller is away: as long as anybody is silent it lasts `DOUBT_S`
 at most, however often the controller comes and goes. Only while all members are silent it has no end: nobody waits for a decision.
 """
@@ -33,6 +36,16 @@ def with_doubt(job: Job) -> Job:
         return job
     first = timings.first_doubt_at if timings.first_doubt_at is not None else job.now
     return replace(job, timings=replace(timings, doubt_since=job.now, first_doubt_at=first))
+
+
+def awaits_word(job: Job) -> bool:
+    """Whether the controller may not have been able to say something, such as that the job was suspended, and is asked for it now."""
+    return job.now < job.timings.word_until
+
+
+def heard(job: Job) -> Job:
+    """The job after the controller has spoken."""
+    return replace(job, timings=replace(job.timings, word_until=0.0)) if job.timings.word_until else job
 
 
 def perhaps_cut_off(job: Job) -> frozenset[str]:
@@ -85,4 +98,5 @@ def _without_doubt(job: Job) -> Job:
     if since is None:
         return job
     job = resumed(job, job.now - since)
-    return replace(job, timings=replace(job.timings, doubt_since=None, patient_until=job.now + job.limits.settle_s))
+    until = job.now + job.limits.settle_s
+    return replace(job, timings=replace(job.timings, doubt_since=None, patient_until=until, word_until=until))

@@ -28,7 +28,7 @@ def settle(job: Job, *, let_go: bool) -> Job:
         return job
     if let_go:
         job = reach.with_doubt(job)
-    if job.timings.doubt_since is not None:
+    if job.timings.doubt_since is not None or reach.awaits_word(job):
         return job
     if let_go:
         job = with_hang(without_absent(job))

@@ -4,6 +4,7 @@ from elastic.membership.wire import MAX_MEMBERS, RankedMember, Rescale, Standing
 from rendezvous.machine.choose import absent, leave_notice
 from rendezvous.machine.handlers.exit_reports import end_id
 from rendezvous.machine.presented import share_of
+from rendezvous.machine.reach import awaits_word
 from rendezvous.machine.state.accounting import unacknowledged_restarts
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import CurrentWorld, Member, Phase
@@ -89,6 +90,7 @@ def summary(job: Job) -> World:
         closed=known.closed,
         rescale=_rescale(job),
         standing=_standing(job, world) if world is not None else None,
+        asks=awaits_word(job),
     )
 
 

@@ -200,6 +200,59 @@ async def test_a_job_is_forgotten_when_the_server_has_heard_it_and_nothing_is_ke
     assert server.forgotten == ["job"]
 
 
+async def test_a_controller_learns_that_the_server_has_forgotten_a_suspended_job_which_it_never_spoke_of(
+    started: Callable[..., RendezvousLink],
+) -> None:
+    """The controller that suspended the job died before its message arrived; the next one must know before it resumes the job."""
+    server, changed = Server(), asyncio.Queue[str]()
+    server.is_away = True
+    link = started(server, changed.put_nowait)
+    link.forget("job", is_awaited=True)
+    await asyncio.sleep(0.05)
+    assert not link.forgotten
+    server.is_away = False
+    async with asyncio.timeout(10):
+        assert await changed.get() == "job"
+    assert link.forgotten == {"job"}
+    server.worlds_to_tell.put_nowait(wire.World(job="job", generation=1, phase="running"))
+    async with asyncio.timeout(10):
+        assert await changed.get() == "job"
+    assert not link.forgotten, "an agent of the former run has presented itself: the server must forget once more"
+    link.forget("job", is_awaited=True)
+    async with asyncio.timeout(10):
+        assert await changed.get() == "job"
+    link.tell("job", tell(), is_awaited=False)
+    assert not link.forgotten
+    link.forget("job", is_awaited=True)
+    link.forget("job")
+    await asyncio.sleep(0.05)
+    assert not link.forgotten, "nothing is kept of a job that is gone"
+
+
+async def test_a_server_that_asks_hears_the_newest_message_about_that_job_again(
+    started: Callable[..., RendezvousLink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be delivered waits no longer, either."""
+    monkeypatch.setattr("controller.acting.outbox.FIRST_BACK_OFF_S", 3600.0)
+    monkeypatch.setattr("controller.acting.outbox.LONGEST_BACK_OFF_S", 3600.0)
+    server = Server()
+    link = started(server)
+    await is_heard(link, tell())
+    server.is_away = True
+    link.tell("other", tell(members=("x",)), is_awaited=False)
+    async with asyncio.timeout(10):
+        while not link._outbox._failing:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    server.is_away = False
+    server.said = asyncio.Queue()
+    server.worlds_to_tell.put_nowait(wire.World(job="job", generation=1, phase="running", asks=True))
+    async with asyncio.timeout(10):
+        assert {(await server.said.get()).members for _ in range(2)} == {("a",), ("x",)}
+    server.worlds_to_tell.put_nowait(wire.World(job="unknown", generation=1, phase="running", asks=True))
+    await asyncio.sleep(0.05)
+    assert server.said.empty()
+
+
 async def test_a_server_that_was_restarted_hears_every_expectation_again() -> None:
     server = Server()
     link = RendezvousLink(server, errors=(RuntimeError,))

@@ -204,5 +204,31 @@ def test_what_only_the_server_knows_is_written_down_before_a_suspension_makes_it
     assert first.actions == ()
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {"disruption": 1}
-    assert Forget() in cluster.round().actions
+    assert Forget(is_awaited=True) in cluster.round().actions
     assert cluster.job.status.elastic.world_size == 0, "nobody works in it any more"
+
+
+def test_a_job_resumes_only_once_the_server_has_forgotten_the_run_before() -> None:
+    """The server was cut off while the job was suspended and resumed. It then heard the farewells of the former run's workers beside the
+    workers of the next run, and counted three planned ends as disruptions.
+    """
+    cluster = running(3)
+    start = cluster.job.status.start_time
+    policy = cluster.job.run_policy
+    cluster.job = structs.replace(cluster.job, run_policy=structs.replace(policy, suspend=True))
+    cluster.settle()
+    assert cluster.told[-1] == Forget(is_awaited=True)
+    assert cluster.names() == [], "suspension itself waits for nobody"
+    cluster.is_forgotten = False  # the message has not arrived
+    cluster.job = structs.replace(cluster.job, run_policy=policy)
+    cluster.now += timedelta(seconds=20)
+    waiting = cluster.round()
+    assert waiting.actions == (Forget(is_awaited=True),)
+    assert cluster.state() == "Suspended"
+    assert "once the rendezvous server has answered" in cluster.job.status.conditions[-1].message
+    assert cluster.job.status.start_time == start
+    cluster.is_forgotten = True
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+    assert cluster.job.status.start_time == cluster.now
+    assert cluster.state() == "not Suspended"

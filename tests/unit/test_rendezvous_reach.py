@@ -7,9 +7,10 @@ import time
 import pytest
 from rendezvous_group import BEAT_S, Group
 
-from elastic.membership.wire import Beat, Expectation
+from elastic.membership.wire import Beat, Budget, Expectation
 from rendezvous.machine import Tick
 from rendezvous.machine.reach import DOUBT_S
+from rendezvous.machine.views import summary
 from rendezvous.server.hub import Hub
 from rendezvous.server.tcp_info import answered_at
 
@@ -179,6 +180,55 @@ def test_members_of_a_server_that_no_controller_listens_to_are_missed_in_time(lo
         group.agents[name].is_linked = False
     group.advance(21)
     assert len(group.job.membership.members) == 2 - lost
+
+
+def test_what_members_said_while_the_server_was_cut_off_waits_for_the_controllers_next_message() -> None:
+    """The job was suspended meanwhile: one worker had ended when the server was reached again, and two were still ending. The server called
+    them into a world of two and counted a disruption, which a budget of none takes for the end of the job.
+    """
+    group = partition_of(3)
+    group.expect("w0", "w1", "w2", budget=Budget(by_cause={"disruption": 0}))
+    group.cut_off()
+    group.advance(50)
+    group.heal()
+    group.leave("w0")
+    group.advance(2)
+    assert group.job.timings.doubt_since is None
+    assert summary(group.job).asks
+    assert not group.agents["w1"].view.reform
+    group.advance(10)
+    assert not group.job.accounting.restarts
+    assert not group.job.accounting.closed
+
+
+def test_the_controllers_message_after_a_doubt_lets_the_server_decide_at_once() -> None:
+    group = partition_of(3)
+    group.cut_off()
+    group.advance(50)
+    group.heal()
+    group.leave("w0")
+    group.advance(2)
+    group.expect("w0", "w1", "w2", pending=("w0",))
+    assert not summary(group.job).asks
+    assert group.agents["w1"].view.reform == "w0 left: SIGTERM"
+    for name in ("w1", "w2"):
+        group.come(name)
+    group.advance(6)
+    assert group.world().keys() == {"w1", "w2"}
+    assert group.job.accounting.restarts == {"disruption": 1}
+
+
+def test_a_controller_that_does_not_answer_after_a_doubt_is_waited_for_as_long_as_members_are() -> None:
+    """It may be of an older release, which does not know that it is asked."""
+    group = partition_of(3)
+    group.cut_off()
+    group.advance(50)
+    group.heal()
+    group.leave("w0")
+    group.advance(14)
+    assert not group.agents["w1"].view.reform
+    group.advance(3)
+    assert group.agents["w1"].view.reform == "w0 left: SIGTERM"
 
 
 def test_who_does_not_come_back_after_the_server_was_cut_off_is_missed() -> None:

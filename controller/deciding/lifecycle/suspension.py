@@ -10,6 +10,7 @@ from controller.deciding.actions import Forget, JobEvent, Plan, normal
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.cleanup import everything_deleted
 from controller.deciding.lifecycle.conditions import holds, reason_of, with_condition, without_condition
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.world_status import record_restarts
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import tally
@@ -38,8 +39,25 @@ def _suspended(view: JobView) -> Plan:
         status = replace(status, replica_statuses=_still_there(job, snapshot))
     if status.elastic is not None:
         status = replace(status, elastic=replace(status.elastic, world_size=0, replaced=(), waits_for="", ranks=""))
-    forget = (Forget(),) if job.elastic is not None else ()
+    forget = () if job.elastic is None or snapshot.is_forgotten else (Forget(is_awaited=_meets_at_server(view)),)
     return Plan((*forget, *everything_deleted(snapshot)), status, news)
+
+
+def wait_until_forgotten(view: JobView) -> Plan | None:
+    """A job resumes once the rendezvous server has forgotten the run before. A server that was out of reach meanwhile would take the ends
+    of that run's workers for losses.
+    """
+    if view.snapshot.is_forgotten or not holds(view.status, ConditionType.SUSPENDED) or not _meets_at_server(view):
+        return None
+    job, now = view.job, view.snapshot.now
+    message = f"{job.kind.name} {job.metadata.name} resumes once the rendezvous server has answered that it has forgotten the run before."
+    status = with_condition(view.status, ConditionType.SUSPENDED, reason=reason_of(job, "Suspended"), message=message, now=now)
+    return Plan((Forget(is_awaited=True),), status, view.news)
+
+
+def _meets_at_server(view: JobView) -> bool:
+    is_at_server = view.backend in (RendezvousBackend.OURS, RendezvousBackend.HOSTS)
+    return is_at_server and view.snapshot.settings.rendezvous is not None
 
 
 def resumed(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, tuple[JobEvent, ...]]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from elastic.membership.restart_log import RestartLog
 from elastic.membership.wire import Expectation, Restart
-from rendezvous.machine import presented
+from rendezvous.machine import presented, reach
 from rendezvous.machine.restart_budget import with_presented, with_recorded
 from rendezvous.machine.state import accounting, progress
 from rendezvous.machine.state.job import Job
@@ -16,6 +16,7 @@ def expect(job: Job, expectation: Expectation) -> Job:
     if is_stale(job.membership.expectation, expectation):
         return job
     presented_before: tuple[Restart, ...] = ()
+    job = reach.heard(job)
     if presented.is_far_from(job, expectation):
         job = _without_claims(job)
     if job.membership.expectation is None:

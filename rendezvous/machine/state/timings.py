@@ -56,6 +56,8 @@ class Timings:
     """when the controller last gave a sign"""
     doubt_since: float | None = None
     """since when the server must take itself for cut off, and decides nothing"""
+    word_until: float = 0.0
+    """after a doubt: so long, or until the controller has spoken, nothing is decided"""
     first_doubt_at: float | None = None
     """when it first did so, as long as any member is silent"""
     first_sign_at: float | None = None
