@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -24,7 +23,6 @@ STATES = {
     "Waiting": "yellow",
     "Suspended": "bright_black",
 }
-MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
 def output_option(*more: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -62,21 +60,3 @@ def coloured(text: str, colour: str | None) -> str:
 
 def colour_of(name: str, names: Sequence[str]) -> str:
     return COLOURS[names.index(name) % len(COLOURS)] if name in names else COLOURS[0]
-
-
-def age(stamp: object, now: datetime) -> str:
-    """How long ago, as kubectl writes it; - where there is no date."""
-    try:
-        then = datetime.fromisoformat(str(stamp))
-    except ValueError:
-        return "-"
-    return duration((now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds())
-
-
-def duration(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    if whole < 2 * MINUTE:
-        return f"{whole}s"
-    if whole < 2 * HOUR:
-        return f"{whole // MINUTE}m"
-    return f"{whole // HOUR}h" if whole < 2 * DAY else f"{whole // DAY}d"

@@ -23,8 +23,8 @@ from elastic.cli.interrupts import Left, asking, end_by_sigterm
 from elastic.cli.jobs.following import followed
 from elastic.cli.local_paths import placed, without_command
 from elastic.cli.run_printer import Printer
-from elastic.cli.script_job import Workers, is_script, job_of, parse_workers
 from elastic.cli.validate import STDIN, Report, as_lines, examine, examine_object
+from elastic.client.script_job import Workers, is_script, job_of
 from elastic.kube import connect
 from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
@@ -45,6 +45,13 @@ class CannotRun(click.ClickException):
     exit_code = NOT_RUN
 
 
+def _workers(context: click.Context, parameter: click.Parameter, value: str) -> Workers:
+    try:
+        return Workers.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command()
 @click.argument("sources", nargs=-1, required=True, metavar="FILE|DIR|-... | SCRIPT [ARG]...", type=click.Path(allow_dash=True))
 @DATA_DIR
@@ -54,7 +61,7 @@ class CannotRun(click.ClickException):
 @click.option("--replace", is_flag=True, help="Delete a job of the same name first.")
 @click.option(
     "--workers",
-    callback=parse_workers,
+    callback=_workers,
     metavar="N|MIN:MAX",
     default="1",
     show_default=True,

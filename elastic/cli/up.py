@@ -17,7 +17,7 @@ from elastic.local.files import ClusterState, Layout, is_alive
 from elastic.local.sandbox import Mode
 
 if TYPE_CHECKING:
-    from elastic.cli.jobs.summary import Summary
+    from elastic.client.summary import Summary
 
 HOW_TO = """The cluster is ready: {nodes} node(s), sandbox {sandbox}, {control_plane}.
 Images are not pulled: a container's command runs as a process, with the Python environment of this `elastic` first on its PATH,
@@ -165,7 +165,7 @@ def _jobs(state: ClusterState) -> list[Summary]:
     from elastic.cli.cluster_choice import Cluster
     from elastic.cli.failures import said
     from elastic.cli.jobs import found
-    from elastic.cli.jobs.summary import summary
+    from elastic.client.summary import summary
 
     try:
         listed = Cluster(Path(state.kubeconfig)).ask(lambda kube, _: found.jobs(kube, None))

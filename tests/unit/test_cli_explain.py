@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from cli_api import PYTORCH, job, pod, running
 
-from elastic.cli.jobs.explanation import explained, waits_for
-from elastic.cli.jobs.summary import summary
+from elastic.client.explanation import explained, waits_for
+from elastic.client.summary import summary
 
 NOW = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 BOUNDS = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 4, "maxRestarts": 5}}

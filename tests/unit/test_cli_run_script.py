@@ -14,7 +14,7 @@ from elastic.cli import main
 from elastic.cli.folding import Folding
 from elastic.cli.local_paths import placed, without_command
 from elastic.cli.run_printer import Printer
-from elastic.cli.script_job import Workers, job_of, name_of
+from elastic.client.script_job import Workers, job_of, name_of
 from elastic.kube.following import Condition, JobKey, Line, Outcome, Ranks
 
 PYTORCH = KINDS["PyTorchJob"]

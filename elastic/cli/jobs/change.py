@@ -11,7 +11,7 @@ from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found, NotFound
-from elastic.cli.jobs.summary import rank_of, summary
+from elastic.client.summary import rank_of, summary
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import aiohttp
 
 from elastic.cli.jobs import found
-from elastic.cli.jobs.explanation import waits_for
 from elastic.cli.jobs.found import Found
-from elastic.cli.jobs.summary import summary
+from elastic.client.explanation import waits_for
+from elastic.client.summary import summary
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import Happening, JobKey, Outcome, follow

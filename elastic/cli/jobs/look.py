@@ -11,8 +11,9 @@ import click
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
-from elastic.cli.jobs.summary import Summary, conditions_of, pod_restarts, pod_state, rank_of, summary
-from elastic.cli.printing import STATES, age, as_data, coloured, output_option, plain, table
+from elastic.cli.printing import STATES, as_data, coloured, output_option, plain, table
+from elastic.client.ages import age
+from elastic.client.summary import Summary, conditions_of, pod_restarts, pod_state, rank_of, summary
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
 

@@ -11,8 +11,8 @@ from elastic.api.names import JOB_NAME
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
-from elastic.cli.jobs.summary import pod_state, rank_of, summary
 from elastic.cli.printing import as_data, output_option, plain, table
+from elastic.client.summary import pod_state, rank_of, summary
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.quantity import parse

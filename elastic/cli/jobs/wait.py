@@ -11,11 +11,11 @@ import click
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.change import LOOK_EVERY_S, is_there
-from elastic.cli.jobs.explanation import explained
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found
-from elastic.cli.jobs.summary import summary
 from elastic.cli.printing import as_data, output_option, plain
+from elastic.client.explanation import explained
+from elastic.client.summary import summary
 from elastic.kube.client import Kube
 from elastic.kube.following import Condition, Happening, Outcome
 from elastic.kube.resources import Object

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from elastic.api.words import Cause
-from elastic.cli.jobs.summary import Summary, pod_state, unscheduled
-from elastic.cli.printing import age
+from elastic.client.ages import age
+from elastic.client.summary import Summary, pod_state, unscheduled
 from elastic.kube.resources import Object
 
 PHASES = {

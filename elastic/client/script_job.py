@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 SUFFIXES = (".py", ".sh")
 IMAGE = "example.com/train:1"
 MAX_RESTARTS = 3
@@ -24,19 +22,19 @@ class Workers:
     least: int
     most: int
 
+    @classmethod
+    def parse(cls, text: str) -> Workers:
+        """N, or MIN:MAX as torchrun's --nnodes has it."""
+        found = re.fullmatch(r"([0-9]{1,5})(?::([0-9]{1,5}))?", text)
+        if found is None:
+            raise ValueError(f"{text!r} is neither a number of workers nor MIN:MAX, such as 1:4")
+        workers = cls(int(found[1]), int(found[2] or found[1]))
+        if not 1 <= workers.least <= workers.most:
+            raise ValueError(f"{text!r}: the least number must be at least 1 and at most the greatest")
+        return workers
+
     def __str__(self) -> str:
         return f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
-
-
-def parse_workers(context: click.Context, parameter: click.Parameter, value: str) -> Workers:
-    """N, or MIN:MAX as torchrun's --nnodes has it."""
-    found = re.fullmatch(r"([0-9]{1,5})(?::([0-9]{1,5}))?", value)
-    if found is None:
-        raise click.BadParameter(f"{value!r} is neither a number of workers nor MIN:MAX, such as 1:4")
-    least, most = int(found[1]), int(found[2] or found[1])
-    if not 1 <= least <= most:
-        raise click.BadParameter(f"{value!r}: the least number must be at least 1 and at most the greatest")
-    return Workers(least, most)
 
 
 def is_script(sources: Sequence[str]) -> bool:
