@@ -48,29 +48,46 @@ def _scaling_rules() -> list[Rule]:
     """What each scaling policy needs, and the source of progress."""
     policy = "self.scalingPolicy.policy"
 
-    def unless(name: str, holds: str, message: str) -> Rule:
-        return _rule(f"!has(self.scalingPolicy) || !has({policy}) || {policy} != '{name}' || ({holds})", message)
+    def unless(name: str, holds: str, message: str, expression: str | None = None) -> Rule:
+        return _rule(f"!has(self.scalingPolicy) || !has({policy}) || {policy} != '{name}' || ({holds})", message, expression)
 
     steps, samples = "has(self.scalingPolicy.totalSteps)", "has(self.scalingPolicy.totalSamples)"
+    pattern, prometheus = "has(self.progress.logPattern)", "has(self.progress.prometheus)"
+    amount = "policy deadline needs one of totalSamples and totalSteps"
+    source = "progress needs one of logPattern and prometheus"
     return [
-        unless("hpa", "has(self.metrics)", "policy hpa needs elasticPolicy.metrics, by which the HorizontalPodAutoscaler scales"),
-        unless("deadline", "has(self.scalingPolicy.finishBy)", "policy deadline needs finishBy, the time by which the work should be done"),
-        unless("deadline", f"{steps} != {samples}", "policy deadline needs one of totalSamples and totalSteps"),
-        unless("cost", "has(self.scalingPolicy.priceLabel)", "policy cost needs priceLabel, the label of nodes that holds their price"),
+        unless(
+            "hpa",
+            "has(self.metrics)",
+            "policy hpa needs elasticPolicy.metrics, by which the HorizontalPodAutoscaler scales; add metrics or choose another policy",
+        ),
+        unless(
+            "deadline",
+            "has(self.scalingPolicy.finishBy)",
+            "finishBy is missing; policy deadline needs the time by which the work should be done",
+        ),
+        unless("deadline", f"{steps} != {samples}", amount, _one_of_two(amount, steps, "both are missing")),
+        unless(
+            "cost",
+            "has(self.scalingPolicy.priceLabel)",
+            "priceLabel is missing; policy cost needs the label of nodes that holds their price",
+        ),
         unless(
             "schedule",
             "has(self.scalingPolicy.windows) && size(self.scalingPolicy.windows) > 0",
-            "policy schedule needs at least one window",
+            "windows is empty; policy schedule needs at least one window",
         ),
+        _rule(f"!has(self.progress) || {pattern} != {prometheus}", source, _one_of_two(source, pattern, "none is set")),
         _rule(
-            "!has(self.progress) || has(self.progress.logPattern) != has(self.progress.prometheus)",
-            "progress needs one of logPattern and prometheus",
-        ),
-        _rule(
-            "!has(self.progress) || !has(self.progress.logPattern) || self.progress.logPattern.contains('{step}')",
-            "logPattern lacks {step}, where the number of the step is",
+            f"!has(self.progress) || !{pattern} || self.progress.logPattern.contains('{{step}}')",
+            "logPattern has 0 times {step}; write it once, where the number of the step is",
         ),
     ]
+
+
+def _one_of_two(message: str, first_is_set: str, none: str) -> str:
+    """The message where both are set, or none."""
+    return f"{first_is_set} ? '{message}, and both are set; set one' : '{message}, and {none}; set one'"
 
 
 def replica_rules(kind: Kind) -> list[Rule]:

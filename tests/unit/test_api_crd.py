@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from written_jobs import Mistake, job, job_names, mistakes
 from elastic.api import KINDS
 from elastic.api.crd import crd, field_texts
 from elastic.api.job import ElasticPolicy, ElasticStatus, Options, ReplicaSpec, RestartBudget, RunPolicy, ScalingPolicy, SchedulingPolicy
+from elastic.local.apiserver.custom import Custom
 
 FOLDER = Path(__file__).parent.parent.parent / "deploy" / "crds"
 KIND_PARAMS = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
@@ -121,6 +123,17 @@ def test_the_schema_takes_every_good_job(name):
 @pytest.mark.parametrize("mistake", [m for m in mistakes() if m.job["kind"] in KINDS], ids=lambda mistake: mistake.name)
 def test_the_schema_refuses_what_the_table_says_it_refuses(mistake: Mistake):
     assert (refusal(VALIDATORS[mistake.job["kind"]], mistake.job) is not None) == (mistake.server == "schema")
+
+
+@pytest.mark.parametrize("mistake", [m for m in mistakes() if m.server == "rule"], ids=lambda mistake: mistake.name)
+def test_a_rule_says_what_parse_says(mistake: Mistake):
+    causes = served(mistake.job["kind"]).validate(without_nulls(mistake.job))
+    assert [cause.message for cause in causes if mistake.rule in cause.message], causes
+
+
+@functools.cache
+def served(kind: str) -> Custom:
+    return Custom(crd(KINDS[kind])["spec"]["versions"][0])
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
