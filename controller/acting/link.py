@@ -152,6 +152,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         term=told.term,
         hosts=told.hosts,
         newcomers=told.newcomers,
+        state_s=_seconds(told.state_s),
     )
 
 

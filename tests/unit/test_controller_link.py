@@ -58,10 +58,13 @@ class Server:
 
 def test_times_become_durations_and_causes_the_servers_words() -> None:
     leave = Leaving(member="b", by=NOW + timedelta(seconds=12), cause="plan")
-    said = expectation(tell(leaving=(leave,), ended=(End("a", "u", 3, Cause.OUT_OF_MEMORY),), restarts=(("outOfMemory", 2),)), now=NOW)
+    said = expectation(
+        tell(leaving=(leave,), ended=(End("a", "u", 3, Cause.OUT_OF_MEMORY),), restarts=(("outOfMemory", 2),), state_s=7.0), now=NOW
+    )
     assert said.leaving == (wire.Leaving(member="b", by_s=12.0, cause="plan"),)
     assert said.ended == (wire.Ended(member="a", pod_uid="u", run=3, cause="outOfMemory"),)
     assert said.restarts == {"outOfMemory": 2}
+    assert said.state_s == 7.0
 
 
 @pytest.fixture
