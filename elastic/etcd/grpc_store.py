@@ -16,6 +16,7 @@ MOST_KEYS = 20_000
 LONGEST_WORDS = 200
 _TRANSIENT = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "UNAVAILABLE", "INTERNAL"})
 _ABOUT_TOKEN = ("invalid auth token", "revision of auth store is old")
+DENIED = "permission denied"
 NO_AUTHENTICATION = "authentication is not enabled"
 
 
@@ -51,7 +52,7 @@ class GrpcStore:
             while True:
                 answer = await stream.read(None)
                 if answer.canceled:
-                    raise Compacted() if answer.compact_revision else Away(_clipped(answer.cancel_reason) or "etcd ended the watch")
+                    raise Compacted() if answer.compact_revision else _ended(answer.cancel_reason)
                 if answer.events:
                     yield tuple(_changed(event, prefix) for event in answer.events)
 
@@ -207,6 +208,12 @@ def failure(error: Any) -> Away | Refused:
     """What an error of gRPC means."""
     words = _clipped(error.details() or error.code().name)
     return Away(words) if error.code().name in _TRANSIENT else Refused(words)
+
+
+def _ended(why: str) -> Away | Refused:
+    """What it means that etcd ended a watch, which it does in words alone."""
+    words = _clipped(why.rpartition("desc = ")[2])
+    return Refused(words) if DENIED in words else Away(words or "etcd ended the watch")
 
 
 def _under(prefix: str) -> dict[str, bytes]:

@@ -13,7 +13,9 @@ import pytest
 from etcd_server import Etcd, coded, needs_etcd
 from laptop import until
 
-from elastic.etcd.place import Place
+from elastic.etcd.channels import Channels
+from elastic.etcd.grpc_store import GrpcStore
+from elastic.etcd.place import Access, Place
 from elastic.etcd.store import Away, Refused
 from elastic.etcd.thread import EtcdThread
 from elastic.membership import wire
@@ -171,3 +173,20 @@ async def test_records_go_with_the_job(etcd: Etcd) -> None:
         etcd.call("kv/deleterange", {"key": coded("/elastic-training/job/members/w0")})
         await following.thread.forget("job")
         assert etcd.keys("/elastic-training/job/") == []
+
+
+async def test_a_user_may_neither_read_nor_write_nor_watch_under_another_prefix(etcd: Etcd) -> None:
+    etcd.ask_for_passwords(USER, PASSWORD, "/elastic-training/mine/")
+    store = GrpcStore(Channels(), (f"127.0.0.1:{etcd.ports[0]}",), Access(user=USER, password=PASSWORD), is_tls=False)
+    try:
+        assert await store.put("/elastic-training/mine/world", b"{}", lease=0, unchanged=0)
+        with pytest.raises(Refused, match="permission denied"):
+            await store.put("/elastic-training/yours/world", b"{}", lease=0, unchanged=0)
+        with pytest.raises(Refused, match="permission denied"):
+            await store.list("/elastic-training/yours/")
+        with pytest.raises(Refused, match="permission denied"):
+            await store.remove("/elastic-training/yours/")
+        with pytest.raises(Refused, match=r"^etcdserver: permission denied$"):
+            await anext(aiter(store.watch("/elastic-training/yours/", 1)))
+    finally:
+        await store.close()
