@@ -9,6 +9,8 @@ import sys
 import time
 import typing
 
+from elastic_worker.horovod import connections
+
 SCOPE = "elastic-training"
 PLACES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
@@ -58,7 +60,9 @@ def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None
     if launcher is not None and not hvd.is_initialized():
         prepare()
         os.environ.update(variables(place(launcher)))
+    before = connections.connected()
     hvd.init(*arguments, **options)
+    hvd.elastic_connections = connections.since(before)
 
 
 def prepare() -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 import typing
 
+from elastic_worker.horovod import connections
 from elastic_worker.horovod.commits import Commits, folder
 from elastic_worker.horovod.joining import Launcher
 from elastic_worker.horovod.progress import Progress
@@ -60,6 +61,10 @@ class Keeper:
         """Since the last commit by `step_done`."""
         self.due: typing.Any = None
         """The sum of what all workers asked for at the last step, under way."""
+        self.gloos: connections.Connections = dict(getattr(hvd, "elastic_connections", {}))
+        """The connections of the present world."""
+        self.before: typing.Optional[connections.Connections] = None
+        """What was there before the next one; None where that is not known."""
 
 
 class Kept:
@@ -88,6 +93,18 @@ class Kept:
             keeper.number = max(in_memory, on_disk)
         super().sync()  # type: ignore[misc]
 
+    def restore(self) -> None:
+        """After a failure, before the workers that are left meet again: lets those that still wait for this one know."""
+        connections.shut(self._elastic.gloos)
+        self._elastic.gloos, self._elastic.before = {}, connections.connected()
+        super().restore()  # type: ignore[misc]
+
+    def on_reset(self) -> None:
+        """The workers have met."""
+        before, self._elastic.before = self._elastic.before, None
+        self._elastic.gloos = connections.since(before) if before is not None else {}
+        super().on_reset()  # type: ignore[misc]
+
     def check_host_updates(self) -> None:
         """Workers that hear of a removal only would not synchronise, and one that joins meanwhile would wait for them for ever."""
         try:
@@ -95,6 +112,7 @@ class Kept:
         except Exception as interrupt:
             if hasattr(interrupt, "skip_sync"):
                 interrupt.skip_sync = False
+                self._elastic.before = connections.connected()
             raise
 
     def step_done(self, every: int, **values: float) -> bool:
@@ -142,4 +160,4 @@ def _restore(state: typing.Any, content: typing.Mapping[str, typing.Any]) -> Non
     for name, saved in content["handlers"].items():
         vars(state._handlers[name]).update(saved)
     state._saved_state = content["values"]
-    state.restore()
+    super(Kept, state).restore()
