@@ -52,7 +52,8 @@ def state(index: int, replicas: int, draw: random.Random) -> JobState:
         shape=shape_of(worker(1 + index % 2)),
     )
     progress = Progress(job=seen.uid, generation=1, phase="running", size=replicas, step=5, highest=5)
-    return JobState(seen=seen, training=Training(progress=progress, last=Mark(0.0, 5.0, "samples", 5)), memory=Memory(sizes=known[-8:]))
+    last = Mark(0.0, 5.0, "samples", 5, (progress.generation, progress.size))
+    return JobState(seen=seen, training=Training(progress=progress, last=last), memory=Memory(sizes=known[-8:]))
 
 
 def cluster(jobs: int, nodes: int) -> tuple[list[JobState], list[NodeSeen], list[PodSeen]]:

@@ -11,7 +11,9 @@ from typing import Any
 from autoscale.deciding.curve import Curve, Measured, Sizes, with_rate
 from autoscale.deciding.decide import decide
 from autoscale.deciding.signals import Bounds, Decision, Memory, Signals
+from autoscale.deciding.training import Training, heard
 from elastic.api.scaling import ScalingPolicy
+from elastic.membership.training import Progress
 
 NOON = 1_800_000_000.0
 
@@ -92,3 +94,63 @@ class TrainingJob:
         path = [0, *self.sizes]
         moves = [after - before for before, after in itertools.pairwise(path)]
         return sum(1 for one, other in itertools.pairwise(moves) if one * other < 0)
+
+
+@dataclass
+class ReportingJob:
+    """A job that reports its steps each five seconds on a loaded machine: all follows from its messages, also what a change costs. Each
+    worker does two steps a second, now and then only a third of that.
+    """
+
+    seed: int
+    noise: float = 0.3
+    rescale_s: float = 12.0
+    most: int = 4
+    policy: ScalingPolicy = field(default_factory=lambda: ScalingPolicy(cooldown_seconds=5, min_gain_percent=20))
+    now: float = NOON
+    replicas: int = 1
+    generation: int = 1
+    step: float = 0.0
+    memory: Memory = field(default_factory=Memory)
+    training: Training = field(default_factory=Training)
+    changes: list[tuple[float, int]] = field(default_factory=list)
+    """When, in seconds from the start, the job changed to how many workers."""
+
+    def run(self, seconds: float) -> ReportingJob:
+        draw = random.Random(self.seed)
+        while self.now < NOON + seconds:
+            self.now += 5
+            self.step += 5 * 2 * max(0.1, draw.gauss(1, self.noise)) * (0.3 if draw.random() < 0.1 else 1.0)
+            self._says(self.replicas, int(self.step))
+            decision = decide(self._signals(), self.replicas, self.now)
+            self.memory = decision.memory
+            if decision.count != self.replicas:
+                self._rescale(decision.count, self.rescale_s * draw.uniform(0.7, 1.3))
+        return self
+
+    def _signals(self) -> Signals:
+        return Signals(
+            policy=self.policy,
+            bounds=Bounds(1, self.most),
+            curve=Curve(self.memory.sizes, least=1),
+            memory=self.memory,
+            working=self.replicas,
+            reports=True,
+            rescale_s=self.training.rescale_s,
+        )
+
+    def _rescale(self, count: int, cost_s: float) -> None:
+        self.changes.append((self.now - NOON, count))
+        self._says(0, None, phase="re-forming")
+        self.now += 0.3 * cost_s
+        self.replicas, self.generation = count, self.generation + 1
+        self._says(count, None)
+        self.now += 0.7 * cost_s
+        self.step += 1
+        self._says(count, int(self.step))
+
+    def _says(self, size: int, step: int | None, *, phase: str = "running") -> None:
+        progress = Progress(job="job", generation=self.generation, phase=phase, size=size, step=step, highest=int(self.step))
+        self.training, rate = heard(self.training, progress, self.now)
+        if rate is not None:
+            self.memory = replace(self.memory, sizes=with_rate(self.memory.sizes, size=size, rate=rate))

@@ -133,6 +133,11 @@ class Curve:
         one, other, scale = self.rate(before), self.rate(after), (after - before) * self.share
         return Estimate((other.low - one.high) / scale, (other.mid - one.mid) / scale, (other.high - one.low) / scale)
 
+    def growth(self, before: int, after: int) -> float:
+        """The part by which the throughput grows; by the default curve where nothing was measured."""
+        rate = self.rate(before).mid
+        return self.rate(after).mid / rate - 1 if rate > 0 else math.inf
+
     def efficiency(self, size: int) -> float | None:
         """Throughput of a worker as a part of that at the least size; None while nothing is known."""
         return self._mid(size) / size / self.share if self.share > 0 and size > 0 else None

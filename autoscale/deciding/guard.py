@@ -7,7 +7,7 @@ from dataclasses import replace
 from autoscale.deciding.signals import Decision, Memory, Signals, Wish
 
 COST_SHARE = 20
-"""Of the time between two changes, a change may cost one part in so many."""
+"""Of the time between two changes, a change may cost one part in so many; more only while a job grows on and on, which ends."""
 VOTES = 3
 """So often in a row a policy must want fewer workers, or go the way back, before it gets them."""
 VOTE_GAP_S = 10.0
@@ -45,8 +45,8 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
         return _changed(count, wish.reason, memory, replicas, now, may_turn=wish.is_own_doing)
     direction = 1 if count > replicas else -1
     memory = _voted(memory, direction, now)
-    left_s = _pause_s(memory, signals, direction) - (max(0.0, now - memory.changed_at) if memory.changed_at is not None else float("inf"))
-    if left_s > 0:
+    since_s = max(0.0, now - memory.changed_at) if memory.changed_at is not None else float("inf")
+    if since_s < _pause_s(signals, memory, replicas, count):
         reason = f"wants {count}: {wish.reason}; the last change is too recent"
         return Decision(count=replicas, wanted=count, reason=reason, memory=memory)
     if memory.votes < VOTES and (direction < 0 or _turns(memory, direction)):
@@ -89,11 +89,17 @@ def _turns(memory: Memory, direction: int) -> bool:
     return memory.changed_at is not None and memory.grew != (direction > 0)
 
 
-def _pause_s(memory: Memory, signals: Signals, direction: int) -> float:
-    """Since the last change. Each turn doubles the pause before the next one."""
-    pause_s = max(float(signals.policy.cooldown_seconds), COST_SHARE * (signals.rescale_s or 0.0))
-    if _turns(memory, direction):
-        pause_s = max(1.0, pause_s) * 2.0**memory.reversals
+def _pause_s(signals: Signals, memory: Memory, replicas: int, count: int) -> float:
+    """Since the last change. A job that grows on waits until the workers that it wants would have brought as much as a change costs. Each
+    turn doubles the pause before the next one.
+    """
+    cost_s, cooldown_s = signals.rescale_s or 0.0, float(signals.policy.cooldown_seconds)
+    if _turns(memory, 1 if count > replicas else -1):
+        pause_s = max(1.0, cooldown_s, COST_SHARE * cost_s) * 2.0**memory.reversals
+    elif count > replicas:
+        pause_s = max(cooldown_s, cost_s / max(signals.curve.growth(replicas, count), 1 / COST_SHARE))
+    else:
+        pause_s = max(cooldown_s, COST_SHARE * cost_s)
     return min(pause_s, LONGEST_PAUSE_S)
 
 

@@ -34,12 +34,14 @@ class Spent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How much work was done at a time, and in which unit it is counted."""
+    """How much work was done at a time by which world, and in which unit it is counted."""
 
     at: float
     work: float
     unit: str
     step: int
+    world: tuple[int, int]
+    """Generation and number of workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +82,11 @@ def heard(known: Training, progress: Progress, now: float, *, counts_steps: bool
     """What is known after this message, and the throughput where enough time has passed to measure it. counts_steps: a step is the same
     work with any number of workers.
     """
-    before = known.progress
-    is_same_world = before is not None and before.generation == progress.generation and before.size == progress.size
     mark, last = _mark(progress, now, counts_steps=counts_steps), known.last
     known = _booked(known, progress, now)
     if mark is None:
         return replace(known, first=None), None
-    if not is_same_world or last is None or last.unit != mark.unit or mark.work < last.work:
+    if last is None or last.world != mark.world or last.unit != mark.unit or mark.work < last.work:
         # The first step of a world waits for compilers and caches: measuring begins at the next one.
         return replace(known, first=None, last=mark), None
     if mark.step > last.step and mark.at > last.at:
@@ -102,14 +102,14 @@ def heard(known: Training, progress: Progress, now: float, *, counts_steps: bool
 def _mark(progress: Progress, now: float, *, counts_steps: bool) -> Mark | None:
     if progress.step is None or progress.size < 1:
         return None
-    at = now - progress.age_s
+    at, world = now - progress.age_s, (progress.generation, progress.size)
     if not counts_steps:
         for unit in (SAMPLES, TOKENS):
             work = progress.values.get(unit)
             if work is not None and 0 <= work < 1e18:
-                return Mark(at, work, unit, progress.step)
+                return Mark(at, work, unit, progress.step, world)
     work = float(progress.step) * (1 if counts_steps else progress.size)
-    return Mark(at, work, "steps" if counts_steps else "steps times workers", progress.step)
+    return Mark(at, work, "steps" if counts_steps else "steps times workers", progress.step, world)
 
 
 def _booked(known: Training, progress: Progress, now: float) -> Training:

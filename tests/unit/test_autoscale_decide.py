@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from autoscale_jobs import NOON, TrainingJob, measured, signals
+from autoscale_jobs import NOON, ReportingJob, TrainingJob, measured, signals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -229,8 +229,28 @@ def test_a_change_waits_longer_the_more_it_costs():
     grown = Memory(sizes=measured({1: 100.0, 2: 200.0}), changed_at=NOON, grew=True)
     seen = signals({1: 100.0, 2: 200.0}, working=2, memory=grown)
     assert decide(replace(seen, rescale_s=1.0), 2, NOON + 61).count == 3
-    assert decide(replace(seen, rescale_s=30.0), 2, NOON + 61).count == 2
-    assert decide(replace(seen, rescale_s=30.0), 2, NOON + 601).count == 3
+    assert decide(replace(seen, rescale_s=100.0), 2, NOON + 150).count == 2
+    assert decide(replace(seen, rescale_s=100.0), 2, NOON + 240).count == 3, "half of the throughput more pays for a change in 200 s"
+
+
+def test_the_way_back_waits_until_a_change_is_a_twentieth_of_the_time():
+    rates = {1: 100.0, 2: 104.0}
+    grown = Memory(sizes=measured(rates), changed_at=NOON, grew=True, votes=3, vote_for=-1)
+    seen = replace(signals(rates, working=2, memory=grown), rescale_s=100.0)
+    assert decide(seen, 2, NOON + 1990).count == 2
+    assert decide(seen, 2, NOON + 2010).count == 1
+
+
+def test_a_job_on_a_loaded_machine_grows_as_soon_as_a_change_pays_for_itself():
+    """A change costs 12 s, each measurement may be off by a third, and one in ten is a third of the true one: on such a machine the third
+    worker came after four minutes and the fourth after eight.
+    """
+    jobs = [ReportingJob(seed=seed).run(900) for seed in range(30)]
+    assert all([size for _, size in job.changes[:3]] == [2, 3, 4] for job in jobs)
+    reached = sorted(job.changes[2][0] for job in jobs)
+    assert reached[len(reached) // 2] <= 180
+    assert reached[-1] <= 600
+    assert sum(len(job.changes) - 3 for job in jobs) == 0, "and no job goes back"
 
 
 def test_workers_that_find_no_room_are_given_up():

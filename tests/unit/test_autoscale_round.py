@@ -69,7 +69,7 @@ def state(name: str, replicas: int, *, rates: dict[int, float] | None = None, le
         shape=shape_of(WORKER),
     )
     progress = Progress(job=seen.uid, generation=1, phase="running", size=replicas, step=5, highest=5)
-    training = Training(progress=progress, heard_at=0.0, last=Mark(0.0, 5.0, "samples", 5))
+    training = Training(progress=progress, heard_at=0.0, last=Mark(0.0, 5.0, "samples", 5, (progress.generation, progress.size)))
     return JobState(seen=seen, training=training, memory=Memory(sizes=measured(rates or {})))
 
 

@@ -64,6 +64,16 @@ def test_nothing_is_measured_over_a_change_of_the_world() -> None:
     assert len(job.rates) == 1
 
 
+def test_nothing_is_measured_from_the_last_step_of_one_world_to_the_first_of_the_next() -> None:
+    """The new world is heard of before its first step: the time in between counted as training, and a worker's steps as those of two."""
+    job = Told().says(0, 40, size=1).says(WINDOW_S, 60, size=1)
+    assert job.rates == [2.0]
+    job.says(1, None, size=0, phase="re-forming").says(4, None, generation=2).says(8, 61, generation=2)
+    assert job.rates == [2.0]
+    job.says(WINDOW_S, 81, generation=2)
+    assert job.rates == [2.0, 4.0]
+
+
 def test_each_second_goes_to_what_the_job_was_doing() -> None:
     job = Told().says(0, None, size=0, phase="forming").says(7, None).says(0, 1).says(10, 11)
     job.says(0, 11, size=0, phase="re-forming").says(3, None, generation=2).says(4, 5, generation=2).says(2, 11, generation=2)
