@@ -96,7 +96,7 @@ def event_for(job: Object, news: JobEvent, *, now: datetime, component: str) -> 
         "kind": "Event",
         "metadata": {"name": f"{metadata['name'][:200]}.{digest}", "namespace": namespace},
         "involvedObject": {
-            "apiVersion": API_VERSION,
+            "apiVersion": job.get("apiVersion", API_VERSION),
             "kind": job["kind"],
             "name": metadata["name"],
             "namespace": namespace,

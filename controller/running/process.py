@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 import time
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from controller.acting.event_recorder import EventRecorder
 from controller.acting.fenced_link import FencedServer
 from controller.acting.link import RendezvousLink, Server
 from controller.acting.links import ETCD_AT_ONCE, Links
+from controller.acting.table_warnings import warn_of_rows
 from controller.deciding.settings import Rendezvous, Settings
 from controller.running.metrics import Metrics
 from controller.running.options import Options
@@ -35,13 +37,11 @@ from elastic.membership.client import RendezvousClient, RendezvousError
 from elastic.membership.protocol import UnknownVersion
 from elastic.membership.tokens import BadKey, Role, control_token, job_token, load_keys
 from elastic.runtime.election import Election, Terms
-from elastic.runtime.fence import FencedWriter
+from elastic.runtime.fence import FencedWriter, Writer
 from elastic.runtime.process import Parts, write_ready
+from elastic.runtime.signal_file import table_of
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
 from elastic.runtime.workqueue import WorkQueue
-from elastic.signals.rows import Table, read_table
-from elastic.signals.signal import Signal
-from elastic.signals.table import BUILT_IN
 
 if TYPE_CHECKING:
     from controller.webhook.door import Door
@@ -62,9 +62,10 @@ class Process:
         self._options = options
         self._queue: WorkQueue[Key] = WorkQueue(clock=time.monotonic)
         resources = resources_of(options.kinds, gang_scheduler=options.gang_scheduler)
-        self._observer = Observer(
-            kube, kinds=options.kinds, resources=resources, namespace=options.namespace, signals=signals_of(options.signals)
-        )
+        self._signals = table_of(options.signals)
+        for problem in self._signals.problems:
+            log.warning("a row of the table of signals is wrong", extra={"problem": problem})
+        self._observer = Observer(kube, kinds=options.kinds, resources=resources, namespace=options.namespace, signals=self._signals.rows)
         self._is_ready = asyncio.Event()
         self._door = _door(kube, options)
         self._election = _election(kube, options) if options.leader_elect else None
@@ -92,6 +93,8 @@ class Process:
             ]
             if link is not None:
                 parts.append(link.run(reconciler.world_changed))
+            if self._signals.problems:
+                parts.append(self._warn_of_signals())
             if self._door is not None:
                 parts.append(self._door.run(self._metrics.judged))
             try:
@@ -103,10 +106,20 @@ class Process:
                     await client.close()
 
     def _applier(self, link: Links | None) -> Applier:
-        if self._election is None:
-            return Applier(self._kube, EventRecorder(self._kube), link)
-        kube = FencedWriter(self._kube, self._election.left_s)
+        kube = self._writer()
         return Applier(kube, EventRecorder(kube), link)
+
+    def _writer(self) -> Writer:
+        return self._kube if self._election is None else FencedWriter(self._kube, self._election.left_s)
+
+    async def _warn_of_signals(self) -> None:
+        await warn_of_rows(
+            EventRecorder(self._writer()),
+            self._signals.problems,
+            namespace=self._options.lease_namespace,
+            leads=self._leads,
+            now=lambda: datetime.now(UTC),
+        )
 
     def _links(self, client: RendezvousClient) -> Links:
         thread = EtcdThread(
@@ -213,21 +226,6 @@ class Process:
         if self._options.ready_file is not None:
             write_ready(self._options.ready_file)
         await asyncio.Event().wait()
-
-
-def signals_of(file: Path | None) -> tuple[Signal, ...]:
-    """The table of signals with the installation's rows. A file that cannot be used takes nothing from the built-in ones."""
-    try:
-        text = file.read_text(errors="replace") if file is not None else ""
-    except FileNotFoundError:
-        text = ""
-    except OSError as error:
-        log.warning("the file of signals cannot be read; only the built-in ones count", extra={"file": str(file), "error": str(error)})
-        return BUILT_IN
-    table = read_table(text, name=str(file)) if text.strip() else Table(BUILT_IN)
-    for problem in table.problems:
-        log.warning("a row of the table of signals is wrong", extra={"problem": problem})
-    return table.rows
 
 
 def _election(kube: Kube, options: Options) -> Election:

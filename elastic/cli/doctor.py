@@ -24,6 +24,7 @@ from elastic.kube.following import resource_of
 from elastic.kube.resources import LEASES, NODES, Object, Resource
 from elastic.local.cluster import default_data_dir
 from elastic.local.files import LEAST_FREE, Layout, is_alive
+from elastic.runtime.signal_file import table_of
 
 REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False, kind="SelfSubjectAccessReview")
 LEASE = "elastic-controller"
@@ -88,6 +89,8 @@ def _of_folder(layout: Layout) -> Iterator[Finding]:
         yield Finding(BAD, "data folder", f"{free >> 20} MB are free at {root}; make room: {LEAST_FREE >> 20} are needed")
     else:
         yield Finding(OK, "data folder", f"{root}, {free >> 20} MB free")
+    for problem in table_of(layout.signals).problems:
+        yield Finding(BAD, "signals", problem)
     state = layout.read_state()
     if state is None or not layout.is_running():
         yield Finding(OK, "laptop cluster", "does not run; `elastic up --detach` starts it")

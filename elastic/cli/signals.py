@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from elastic.signals.rows import Table, read_table
-from elastic.signals.table import BUILT_IN
+from elastic.runtime.signal_file import table_of
 
 
 @click.command()
@@ -18,7 +17,7 @@ def signals(file: Path | None) -> None:
 
     The exit status is 1 if a row is wrong.
     """
-    table = Table(BUILT_IN) if file is None else read_table(file.read_text(errors="replace"), name=str(file))
+    table = table_of(file)
     width = max(len(row.name) for row in table.rows)
     for row in table.rows:
         click.echo(

@@ -15,6 +15,7 @@ from elastic.cli.printing import as_data, output_option
 from elastic.local.cluster import ClusterError, LocalCluster, stop_detached
 from elastic.local.files import ClusterState, Layout, is_alive
 from elastic.local.sandbox import Mode
+from elastic.runtime.signal_file import table_of
 
 if TYPE_CHECKING:
     from elastic.client.summary import Summary
@@ -79,6 +80,8 @@ def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], 
     if detach:
         click.echo(f"  {command('down', data_dir)}")
     if state.control_plane:
+        for problem in table_of(Layout(cluster.data_dir).signals).problems:
+            click.echo(problem, err=True)
         _tell_of_stopped_jobs(cluster.kubeconfig, data_dir)
     if detach:
         return

@@ -223,6 +223,17 @@ def test_doctor_says_what_is_amiss(tmp_path: Path) -> None:
     assert bad == {"kinds", "nodes", "controller"}
 
 
+def test_doctor_names_the_wrong_rows_of_the_data_folders_signals(tmp_path: Path) -> None:
+    (tmp_path / "signals.yaml").write_text("signals:\n- {name: a}\n")
+    from click.testing import CliRunner
+
+    from elastic.cli import main
+
+    said = CliRunner().invoke(main, ["doctor", "--data-dir", str(tmp_path)])
+    assert said.exit_code == 1
+    assert "row 1 (a), seenIn: it is missing" in said.stdout
+
+
 def test_a_command_that_is_not_there_is_guessed() -> None:
     from click.testing import CliRunner
 

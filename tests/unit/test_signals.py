@@ -2,8 +2,11 @@
 installation is named, and the other rows count.
 """
 
+import asyncio
+import itertools
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as some
 from job_builders import NOW, pod, snapshot, tainted
 
+from controller.acting import table_warnings
+from controller.acting.event_recorder import EventRecorder
 from controller.deciding.lifecycle.disruption import Notice, notices
 from controller.watching.snapshot import Node, Pod, node_from, pod_from
 from elastic.cli.signals import signals
+from elastic.kube.resources import Resource
 from elastic.local.reclaim import PLAYABLE, Played, as_seen
+from elastic.runtime.signal_file import table_of
 from elastic.signals import page
-from elastic.signals.rows import MOST_ROWS, read_table
+from elastic.signals.rows import MOST_ROWS, Table, read_table
 from elastic.signals.seen import on_node, on_pod
 from elastic.signals.signal import Deadline, Meaning, On, Signal
 from elastic.signals.table import BUILT_IN
@@ -251,15 +258,45 @@ def test_the_command_lists_the_table_and_checks_a_file(tmp_path: Any) -> None:
     assert "row 1 (a), seenIn: it is missing" in wrong.stderr
 
 
-def test_a_controller_whose_file_is_missing_or_wrong_works_with_the_built_in_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from controller.running.process import signals_of
-
+def test_a_file_that_is_missing_or_wrong_leaves_the_built_in_rows(tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text("signals:\n- {name: a}\n")
-    assert signals_of(None) == BUILT_IN
-    assert signals_of(tmp_path / "missing.yaml") == BUILT_IN
-    assert caplog.records == []
-    assert signals_of(tmp_path) == BUILT_IN
-    assert signals_of(tmp_path / "wrong.yaml") == BUILT_IN
-    texts = [str({**record.__dict__}) for record in caplog.records]
-    assert "only the built-in ones count" in texts[0]
-    assert "row 1 (a), seenIn: it is missing" in texts[1]
+    assert table_of(None) == table_of(tmp_path / "missing.yaml") == Table(BUILT_IN)
+    folder, wrong = table_of(tmp_path), table_of(tmp_path / "wrong.yaml")
+    assert folder.rows == wrong.rows == BUILT_IN
+    assert "only the built-in rows count" in folder.problems[0]
+    assert "row 1 (a), seenIn: it is missing" in wrong.problems[0]
+
+
+async def test_wrong_rows_are_an_event_about_the_config_map_for_as_long_as_this_process_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Object] = []
+    twice = asyncio.Event()
+
+    async def create(_: Resource, body: Object, *, namespace: str) -> Object:
+        assert namespace == "elastic-system"
+        written.append(body)
+        if len(written) == 2:
+            twice.set()
+        return body
+
+    monkeypatch.setattr(table_warnings, "LOOK_S", 0.001)
+    monkeypatch.setattr(table_warnings, "AGAIN_S", 0.002)
+    leading = [False]
+    problems = ("signals.yaml: row 1, key: it is missing; add it", "signals.yaml: row 2, name: it is missing; add it")
+    recorder = EventRecorder(SimpleNamespace(create=create))  # type: ignore[arg-type]
+    now = iter(NOW + timedelta(seconds=index) for index in itertools.count())
+    warning = asyncio.create_task(
+        table_warnings.warn_of_rows(recorder, problems, namespace="elastic-system", leads=lambda: leading[0], now=lambda: next(now))
+    )
+    await asyncio.sleep(0.05)
+    assert written == [], "another process leads"
+    leading[0] = True
+    async with asyncio.timeout(10):
+        await twice.wait()
+    warning.cancel()
+    event = written[0]
+    about = event["involvedObject"]
+    assert (about["apiVersion"], about["kind"], about["name"]) == ("v1", "ConfigMap", "elastic-signals")
+    assert (event["type"], event["reason"]) == ("Warning", "SignalRowIgnored")
+    assert "row 1, key: it is missing" in event["message"]
+    assert "row 2, name: it is missing" in event["message"]
+    assert event["metadata"]["name"] != written[1]["metadata"]["name"], "the first is gone after an hour"
