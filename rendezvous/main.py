@@ -126,7 +126,7 @@ async def _serve(sockets: list[socket.socket], *, tls: ssl.SSLContext, gate: Gat
     log.info("stopping")
     await listener.close()
     await face.close()
-    await runner.cleanup()
+    await listener.cleanup(runner)
 
 
 def _open(address: str) -> socket.socket:

@@ -63,7 +63,7 @@ class MetricsApi:
             yield
         finally:
             await listener.close()
-            await runner.cleanup()
+            await listener.cleanup(runner)
 
     async def _handle(self, request: web.Request) -> web.Response:
         reply = await self._reply(request)

@@ -80,7 +80,7 @@ async def serving(opened: socket.socket, *, tls: ssl.SSLContext, judge: Callable
     finally:
         await listener.close()
         opened.close()
-        await runner.cleanup()
+        await listener.cleanup(runner)
 
 
 class _Reception:

@@ -19,6 +19,7 @@ import resource
 import socket
 import ssl
 import termios
+import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ MOMENT_S = 2.0
 """What a stranger has to speak also where others wait for its place."""
 LOOK_EVERY_S = 0.25
 GOODBYE_S = 5.0
+LAST_LOOK_S, LAST_LOOKS = 0.01, 50
+"""So long peers may take to answer the good-bye of a server that ends."""
 TELL_EVERY_S = 60.0
 KEPT_FREE = 256
 """file descriptors of a process that are not for those who connect to it"""
@@ -84,6 +87,7 @@ class Listener:
         self._connections = self._strange = 0
         self._freed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._told_at = float("-inf")
 
     def open(self, sockets: Iterable[socket.socket], server: web.Server, *, tls: ssl.SSLContext | None, backlog: int) -> None:
@@ -94,10 +98,21 @@ class Listener:
         self._begin(self._look())
 
     async def close(self) -> None:
-        """Ends accepting and the handshakes under way. The server closes what it serves."""
+        """Ends accepting and the handshakes under way. `cleanup` closes what is served."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def cleanup(self, runner: web.BaseRunner) -> None:
+        """Ends the server. It does not wait until peers answer its TLS good-byes: then their sockets would stay open."""
+        await runner.cleanup()
+        for _ in range(LAST_LOOKS):
+            if all(one.is_lost for one in self._open):
+                break
+            await asyncio.sleep(LAST_LOOK_S)
+        for connection in list(self._open):
+            connection.cut()
+        await asyncio.sleep(0)  # in which the cut ones close their sockets
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -125,7 +140,7 @@ class Listener:
             if not self._bounds.oldest_goes_at_once:
                 await self._room()
             try:
-                accepted, peer = await loop.sock_accept(listening)
+                accepted, peer = await _accepted(listening)
             except ConnectionAbortedError:
                 continue
             except OSError as error:  # no file descriptor or no memory is left
@@ -167,8 +182,10 @@ class Listener:
                 ssl_shutdown_timeout=GOODBYE_S if tls is not None else None,
             )
         except OSError:  # ssl.SSLError, TimeoutError, a broken connection
+            connection.is_lost = True
             self._gone(connection)
         except asyncio.CancelledError:
+            connection.is_lost = True
             self._gone(connection)
             raise
 
@@ -178,6 +195,7 @@ class Listener:
         self._of_address[connection.address] = self._of_address.get(connection.address, 0) + 1
         self._strangers.setdefault(connection.address, {})[connection] = None
         self._by_handler[connection.handler] = connection
+        self._open.add(connection)
 
     def _gone(self, connection: Connection) -> None:
         if self._by_handler.pop(connection.handler, None) is None:
@@ -281,7 +299,7 @@ class Connection(asyncio.Protocol):
         self.address, self.handler, self.since = address, handler, now
         self.request: web.Request | None = None
         self.handshake: asyncio.Task[None] | None = None
-        self.has_begun = False
+        self.has_begun = self.is_lost = False
         self._gone = gone
         self._transport: asyncio.Transport | None = None
         self._socket = accepted
@@ -322,6 +340,7 @@ class Connection(asyncio.Protocol):
         return self.handler.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
         self._gone(self)
         self.handler.connection_lost(exc)
 
@@ -338,6 +357,28 @@ def must_go(there: Iterable[Connection], address: str, bounds: Bounds) -> Connec
     held = Counter(one.address for one in there)
     crowded = address if held[address] >= bounds.of_one_address else held.most_common(1)[0][0] if len(there) >= bounds.most else None
     return min((one for one in there if one.address == crowded), key=lambda one: (one.request is not None, one.since), default=None)
+
+
+async def _accepted(listening: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+    """The next connection. `loop.sock_accept` loses the one that it has accepted when it is cancelled: nothing closes that socket."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            accepted, peer = listening.accept()
+        except BlockingIOError:
+            await _readable(listening, loop)
+        else:
+            accepted.setblocking(False)
+            return accepted, peer
+
+
+async def _readable(listening: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    readable = asyncio.Event()
+    loop.add_reader(listening, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(listening)
 
 
 def _before(then: float, silent: dict[Connection, None]) -> list[Connection]:

@@ -66,4 +66,4 @@ async def _served(opened: socket.socket, routes: list[web.RouteDef]) -> AsyncIte
         yield
     finally:
         await listener.close()
-        await runner.cleanup()
+        await listener.cleanup(runner)

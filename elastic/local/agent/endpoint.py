@@ -80,7 +80,7 @@ class Endpoint:
     async def stop(self) -> None:
         await self._listener.close()
         self._opened.close()
-        await self._runner.cleanup()
+        await self._listener.cleanup(self._runner)
 
     async def _summary(self, request: web.Request) -> web.Response:
         """A kubelet's has one node to tell of; here the parameter `node` says which."""

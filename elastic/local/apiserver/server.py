@@ -165,10 +165,9 @@ class ApiServer:
 
     async def stop(self) -> None:
         self._edge.end_watches()
-        if self._listener is not None:
+        if self._listener is not None and self._runner is not None:
             await self._listener.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+            await self._listener.cleanup(self._runner)
         for task in self._beside:
             task.cancel()
         await asyncio.gather(*self._beside, return_exceptions=True)
