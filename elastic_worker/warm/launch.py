@@ -50,6 +50,11 @@ def obstacle(environment: Environment, executable: str) -> str:
     return ""
 
 
+def runs_no_python(command: typing.Sequence[str], environment: Environment) -> bool:
+    """Whether torchrun will start programs that are no Python scripts, so that nothing would ask the fork server."""
+    return environment.get("PET_NO_PYTHON", "0") not in ("", "0") or any(word.replace("_", "-") == "--no-python" for word in command)
+
+
 def workers_per_agent(command: typing.Sequence[str], environment: Environment) -> int:
     """An estimate of how many workers torchrun will start; a wrong one costs one plain start."""
     asked = environment.get("PET_NPROC_PER_NODE", "1")
@@ -169,6 +174,8 @@ def main(arguments: typing.Sequence[str]) -> int:
     """`launch.py PID COMMAND...`: PID is the process that will become torchrun's agent."""
     agent, command = int(arguments[0]), arguments[1:]
     why = obstacle(os.environ, sys.executable)
+    if not why and runs_no_python(command, os.environ):
+        why = "torchrun runs them without Python (--no-python)"
     if not why:
         try:
             os.close(os.pidfd_open(agent))  # fail here, and not in the server, if the kernel or a sandbox refuses this

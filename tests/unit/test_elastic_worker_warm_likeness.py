@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -123,6 +124,21 @@ def test_what_is_no_source_file_starts_plainly(tmp_path: Path) -> None:
 )
 def test_the_user_and_odd_interpreters_turn_it_off(environment: dict[str, str], executable: str, why: str) -> None:
     assert launch.obstacle(environment, executable) == why
+
+
+@pytest.mark.parametrize(
+    ("command", "environment"),
+    [(["torchrun", "--no-python", "sh"], {}), (["torchrun", "--no_python", "sh"], {}), (["torchrun", "sh"], {"PET_NO_PYTHON": "1"})],
+)
+def test_nothing_is_started_for_workers_that_run_no_python(
+    command: list[str], environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert launch.main([str(os.getpid()), *command]) == 0
+    assert capsys.readouterr() == ("", "elastic_worker: workers start plainly: torchrun runs them without Python (--no-python)\n")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
