@@ -6,7 +6,7 @@ import time
 import types
 import typing
 
-from elastic_worker.horovod import joining, progress
+from elastic_worker.horovod import joining, orphans, progress
 from elastic_worker.horovod.arrivals import Arrivals, Place, Slot, WorldLost
 
 POLL_S = 0.2
@@ -21,7 +21,7 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
     from horovod.runner.elastic import discovery, driver
     from horovod.runner.elastic.worker import HostUpdateResult
 
-    make_handler = gloo_run.create_rendezvous_handler
+    make_handler, remote_command = gloo_run.create_rendezvous_handler, gloo_run.get_remote_command
 
     class Driver(driver.ElasticDriver):  # type: ignore[misc]
         """Reports what it does, lets Arrivals start workers early, and has workers synchronise after every change: those that hear of a
@@ -94,12 +94,17 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
 
         return Handler
 
+    def by_ssh(command: str, **to: typing.Any) -> str:
+        return str(remote_command(orphans.watched(command), **to))
+
     # In the launcher's view only: the class finds itself by its name in its own module.
     launch.discovery = types.SimpleNamespace(HostDiscoveryScript=chosen, FixedHosts=discovery.FixedHosts)
     driver.DISCOVER_HOSTS_FREQUENCY_SECS = POLL_S
     driver._epoch_time_s = Stamps()
     gloo_run.ElasticDriver = Driver
     gloo_run.create_rendezvous_handler = handler
+    if not is_by_remote_shell():
+        gloo_run.get_remote_command = by_ssh
 
 
 def _answer(arrivals: Arrivals, slot: Slot, timeout_s: typing.Optional[int]) -> typing.Dict[str, typing.Any]:

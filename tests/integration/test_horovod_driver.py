@@ -1,10 +1,16 @@
 """What we put into horovodrun, in Horovod's own elastic driver; only its compiled part is missing (HOROVOD_SKIP_COMPILE=1)."""
 
+import os
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 from example_jobs import ROOT, environment
+from laptop import alive
+from torch_agents import wait_until
+
+from elastic_worker.horovod import orphans
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -98,6 +104,13 @@ assert ours.remote_true()("w0").split()[-6:] == ["w0", "-p", "2222", "-i", "key"
 os.environ["OMPI_MCA_plm_rsh_agent"] = "/etc/mpi/kubexec.sh"
 assert ours.remote_true()("w0") == "/etc/mpi/kubexec.sh w0 true"
 """
+SSH = """
+import shlex
+words = gloo_run.get_remote_command(shlex.quote("cd /tmp; env A='b c' train"), host="w0", port=2222, identity_file="key")
+*to, remote = shlex.split(words)
+assert to[-5:] == ["w0", "-p", "2222", "-i", "key"], words
+assert remote.endswith(") </dev/null >/dev/null 2>&1 & cd /tmp; env A='b c' train"), remote
+"""
 
 
 def in_horovod(tmp_path: Path, program: str) -> None:
@@ -125,5 +138,34 @@ def test_a_script_of_the_users_own_is_run_as_ever(tmp_path: Path) -> None:
     in_horovod(tmp_path, LEAVES_ALONE)
 
 
-def test_new_hosts_are_reached_as_horovodrun_reaches_them(tmp_path: Path) -> None:
-    in_horovod(tmp_path, REMOTE)
+def test_new_hosts_are_reached_as_horovodrun_reaches_them_and_over_ssh_a_watcher_runs_beside_each_worker(tmp_path: Path) -> None:
+    in_horovod(tmp_path, SSH + REMOTE)
+
+
+@pytest.mark.parametrize("ends_when_told", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_a_worker_started_by_ssh_ends_when_the_connection_does(tmp_path: Path, ends_when_told: bool) -> None:
+    """The connection is a shell here, which starts the command as sshd does: leader of its own group."""
+    refuses, note = "" if ends_when_told else 'trap "" TERM; ', tmp_path / "pid"
+    command = orphans.watched(shlex.quote(f"sh -c '{refuses}echo $$ >{note}; while :; do sleep 0.1; done'"))
+    connection = subprocess.Popen(["sh", "-c", f"setsid sh -c {command} & wait"])
+    wait_until(lambda: note.exists() and note.read_text().endswith("\n"), what="the worker runs", patience_s=30)
+    worker = int(note.read_text())
+    connection.kill()
+    connection.wait()
+    wait_until(lambda: not alive([worker]), what="the worker has ended", patience_s=60)
+
+
+def test_the_watcher_ends_with_its_worker(tmp_path: Path) -> None:
+    command = orphans.watched(shlex.quote(f"echo $$ >{tmp_path / 'pid'}; exit 3"))
+    done = subprocess.run(["sh", "-c", f"setsid --wait sh -c {command}"], timeout=30)
+    assert done.returncode == 3
+    group = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not is_group(group), what="nothing is left", patience_s=30)
+
+
+def is_group(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
