@@ -20,6 +20,7 @@ from controller.deciding.lifecycle.conditions import (
     with_words_at_end,
     without_former_words,
 )
+from controller.deciding.lifecycle.doomed_pods import DoomedPods, doomed_pods
 from controller.deciding.lifecycle.success import is_running
 from controller.deciding.lifecycle.verdicts import Fate, Verdict
 from controller.deciding.objects import pod_group
@@ -45,13 +46,13 @@ def keep_running(view: JobView) -> Plan:
     known = view.status.elastic or ElasticStatus()
     counted = frozenset(known.counted)
     lost = [verdict for verdict in view.verdicts if verdict.fate is Fate.AGAIN]
-    replicas, stale = plan_replicas(view), pod_revision.stale_pods(view)
+    replicas, stale, doomed = plan_replicas(view), pod_revision.stale_pods(view), doomed_pods(view)
     made = creation_backoff.made_now(view, replicas.missing)
-    elastic = autoscaling.recorded(view.job, _with_group(view, failure.with_ends_counted(view), replicas, lost))
+    elastic = autoscaling.recorded(view.job, _with_group(view, failure.with_ends_counted(view), replicas, doomed, lost))
     elastic = disruption_log.recorded(view, known, elastic)
     objects = list(_object_changes(view))
     store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
-    elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=(*replicas.to_delete, *stale))
+    elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=(*replicas.to_delete, *stale, *doomed.may_go))
     restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in counted)
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
@@ -61,17 +62,17 @@ def keep_running(view: JobView) -> Plan:
         status = replace(status, elastic=elastic)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
     replaced = [verdict.pod for verdict in lost if verdict.pod.uid in counted]
-    going = [*replaced, *replicas.to_delete]
+    going = [*replaced, *replicas.to_delete, *doomed.may_go]
     ready = readiness.of_workers(view, going=[*going, *stale])
     first = _first_pod_events(view) if replicas.missing else ()
     news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
     news = (*news, *disruption_log.events(view.job, known=known, new=elastic))
     marks = spare_workers.marks(view, going=(*going, *stale), leaving=replicas.leaving)
     actions = (*_actions(view, replicas, objects, going=going, stale=stale), *ready.changes, *marks)
-    return Plan(actions, status, news, _next_look(view, replicas, ready))
+    return Plan(actions, status, news, _next_look(view, replicas, ready, doomed))
 
 
-def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lost: Sequence[Verdict]) -> ElasticStatus:
+def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, doomed: DoomedPods, lost: Sequence[Verdict]) -> ElasticStatus:
     """The status with what its rendezvous, or the group that restarts as a whole, has become."""
     match view.backend:
         case RendezvousBackend.OURS | RendezvousBackend.ETCD if view.sees_members:
@@ -79,10 +80,13 @@ def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, lo
         case RendezvousBackend.HOSTS:
             return host_list.recorded(view, elastic, leaving=replicas.leaving)
         case RendezvousBackend.STORE:
-            return c10d_recovery.with_c10d_world(view, elastic, replicas.surplus)
+            return c10d_recovery.with_c10d_world(view, elastic, replicas.surplus, doomed=doomed.leaving)
         case RendezvousBackend.ETCD:
             return replace(elastic, backend=view.backend.value, leaving=tuple(departures.still_leaving(view, elastic.leaving)))
-        case RendezvousBackend.NONE if view.restarts_as_a_whole:
+        case RendezvousBackend.NONE:
+            elastic = replace(elastic, leaving=doomed.leaving)
+            if not view.restarts_as_a_whole:
+                return elastic
             return gang_restart.with_gang_restart(view, elastic, next((v for v in lost if not v.is_refused), None))
     return elastic
 
@@ -155,12 +159,13 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     return status if restarting else with_words_at_end(status, pause, mark=creation_backoff.WAITS, now=now)
 
 
-def _next_look(view: JobView, replicas: ReplicaPlan, ready: readiness.Readiness) -> datetime | None:
+def _next_look(view: JobView, replicas: ReplicaPlan, ready: readiness.Readiness, doomed: DoomedPods) -> datetime | None:
     """When time alone changes the plan."""
     now = view.snapshot.now
     moments = (
         view.deadline,
         ready.look_again_at,
+        doomed.look_again_at,
         departures.next_deadline(view, replicas.leaving) if replicas.leaving else None,
         gang_restart.pause_until(view),
         creation_backoff.next_try(view.status, now),

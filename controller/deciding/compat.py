@@ -61,6 +61,11 @@ def avoids_doomed_nodes(settings: Settings) -> bool:
     return not settings.strict
 
 
+def ends_doomed_pods_early(settings: Settings) -> bool:
+    """Is a pod deleted before its node goes, where it cannot be asked to leave?"""
+    return not settings.strict
+
+
 def records_disruptions(settings: Settings) -> bool:
     """Does status.elastic show which disruptions were announced?"""
     return not settings.strict

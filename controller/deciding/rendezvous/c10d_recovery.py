@@ -32,10 +32,10 @@ LAST_OWN_CODE = 127
 """Codes above mean a signal: a process that ended that way did not give up."""
 
 
-def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod]) -> ElasticStatus:
-    """The status with how many workers work, the newest loss, and who leaves (`surplus`) because fewer are wanted."""
-    snapshot, leaving = view.snapshot, known.leaving
-    status = replace(known, backend=RdzvBackend.C10D.value, leaving=_leaving(snapshot, leaving, surplus))
+def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod], *, doomed: Sequence[Leaving] = ()) -> ElasticStatus:
+    """The status with how many workers work, the newest loss, and who leaves: because fewer are wanted (`surplus`), or with its node."""
+    snapshot, leaving = view.snapshot, [entry for entry in known.leaving if entry.cause == Cause.PLAN.value]
+    status = replace(known, backend=RdzvBackend.C10D.value, leaving=_leaving(snapshot, [*doomed, *leaving], surplus))
     if pod_revision.awaits_rendezvous(view):
         return status
     members = _members(view)
@@ -71,7 +71,7 @@ def _leaving(snapshot: Snapshot, known: Sequence[Leaving], surplus: Sequence[Pod
     told = {entry.uid for entry in known}
     new = (Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=snapshot.now) for pod in surplus if pod.uid not in told)
     going = {pod.uid for pod in (*surplus, *(pod for pod in snapshot.pods if pod.is_deleting))}
-    return with_leaving([entry for entry in known if entry.uid in going], new)
+    return with_leaving([entry for entry in known if entry.uid in going or entry.cause != Cause.PLAN.value], new)
 
 
 def known_to_leave(view: JobView, surplus: Sequence[Pod]) -> tuple[Pod, ...]:

@@ -1,0 +1,87 @@
+"""Decides when pods go whose node goes, where nobody can be asked to leave: at c10d's store, in static jobs, in kinds that restart as a
+whole. Such a pod is deleted so long before the loss that it ends in order: SIGTERM is the only notice that its program gets, and no
+disruption budget holds up a deletion. As everywhere, that it leaves stands in the status first.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from controller.deciding import compat
+from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle.disruption import GRACE_S, Notice
+from controller.deciding.moments import after
+from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.status_room import with_leaving
+from controller.watching.snapshot import Phase, Pod
+from elastic.api.job import Leaving
+from elastic.api.words import Cause
+from elastic.signals.signal import Meaning
+
+
+@dataclass(frozen=True, slots=True)
+class DoomedPods:
+    """`leaving` is for the status, `may_go` are the pods to delete now."""
+
+    leaving: tuple[Leaving, ...] = ()
+    may_go: tuple[Pod, ...] = ()
+    look_again_at: datetime | None = None
+
+
+def doomed_pods(view: JobView) -> DoomedPods:
+    """The pods whose node has said by when it goes. The first such moment counts for as long as the signal stands."""
+    if view.backend not in (RendezvousBackend.NONE, RendezvousBackend.STORE) or not compat.ends_doomed_pods_early(view.snapshot.settings):
+        return DoomedPods()
+    stored = view.job.status.elastic.leaving if view.job.status.elastic is not None else ()
+    known = [entry for entry in stored if entry.cause == Cause.DISRUPTION.value]
+    pods = {pod.uid: pod for pod in view.snapshot.pods if pod.phase is not Phase.SUCCEEDED}
+    still = [_with_notice(entry, view) for entry in known if (pod := pods.get(entry.uid)) is not None and _stands(pod, view)]
+    told = {entry.uid for entry in still}
+    new = [
+        Leaving(member=pod.name, uid=pod.uid, cause=Cause.DISRUPTION.value, by=notice.by, signal=notice.signal)
+        for pod in pods.values()
+        if pod.uid not in told and not pod.is_deleting and (notice := _notice(pod, view)) is not None
+    ]
+    waiting = [(pods[entry.uid], _latest(pods[entry.uid], entry, view)) for entry in still]
+    now = view.snapshot.now
+    going = tuple(pod for pod, at in waiting if not pod.is_deleting and (pod.phase is Phase.FAILED or (at is not None and at <= now)))
+    out = with_leaving(still, new)
+    moments = [at for entry in out if (at := _latest(pods[entry.uid], entry, view)) is not None and at > now]
+    return DoomedPods(out, going, min(moments, default=None))
+
+
+def _notice(pod: Pod, view: JobView) -> Notice | None:
+    """One that leaves us something to do: the node goes, at a given time."""
+    found = view.notices.get(pod.name)
+    return found if found is not None and found.may_delete and found.meaning is Meaning.LEAVE else None
+
+
+def _stands(pod: Pod, view: JobView) -> bool:
+    """Once it is being deleted, or its node is gone, nothing takes the notice back."""
+    is_beyond = pod.is_deleting or pod.phase is Phase.FAILED or pod.node not in view.snapshot.nodes
+    return is_beyond or _notice(pod, view) is not None
+
+
+def _with_notice(entry: Leaving, view: JobView) -> Leaving:
+    """The entry with what its newest notice says: another signal, or an earlier time."""
+    notice = view.notices.get(entry.member)
+    if notice is None or not notice.is_of_node or entry.by is None:
+        return entry
+    if notice.signal == entry.signal:
+        return replace(entry, by=min(entry.by, notice.by))
+    return replace(entry, by=notice.by, signal=notice.signal)
+
+
+def _latest(pod: Pod, entry: Leaving, view: JobView) -> datetime | None:
+    """When it is deleted: its own grace before the loss, and never earlier than half of what the signal leaves."""
+    notice = _notice(pod, view)
+    if entry.by is None or notice is None:
+        return None
+    return after(entry.by, -min(_grace_s(pod, view), notice.lead_s / 2))
+
+
+def _grace_s(pod: Pod, view: JobView) -> float:
+    template = next((spec.template for type, spec in view.job.replicas.items() if type.lower() == pod.type), {})
+    seconds = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return float(seconds) if isinstance(seconds, int) and seconds >= 0 else GRACE_S
