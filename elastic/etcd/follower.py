@@ -142,8 +142,7 @@ class Follower:
                 await self._keep(store, watch)
             finally:
                 watch.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await watch
+                await asyncio.gather(watch, return_exceptions=True)
 
     async def _watch(self, store: Store, since: int) -> None:
         async for entries in store.watch(self.place.prefix, since):
@@ -166,7 +165,8 @@ class Follower:
             worked = self._worked_s()
             self._say()
             if watch.done():
-                watch.result()
+                if not watch.cancelled():  # as an exception, this would end the follower for ever
+                    watch.result()
                 raise Away("etcd ended the watch")
             # Whatever is written there, following it takes a bounded share of this thread.
             await asyncio.sleep(max(PAUSE_S, SHARE * (self._worked_s() - worked)))

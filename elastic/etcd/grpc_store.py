@@ -2,7 +2,9 @@
 It knows what etcd answers, and nothing of what lies in it.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from elastic.etcd.channels import Channels, identity
@@ -149,14 +151,10 @@ class GrpcStore:
         return self._etcd.methods[name]
 
     async def _at_current(self, method: str, request: Any) -> Any:
-        import grpc
-
         known = self.method(method)
         call = self.opened().unary_unary(known.path, known.request.SerializeToString, known.response.FromString)
-        try:
+        with _in_our_words():
             return await call(request, timeout=CALL_S, metadata=self.metadata())
-        except grpc.aio.AioRpcError as error:
-            raise failure(error) from None
 
 
 class _Stream:
@@ -189,19 +187,36 @@ class _Stream:
         return answer
 
     async def _bounded(self, waits: Any, within_s: float | None) -> Any:
-        import asyncio
-
-        import grpc
-
         try:
-            async with asyncio.timeout(within_s):
-                return await waits
+            with _in_our_words():
+                async with asyncio.timeout(within_s):
+                    return await waits
         except TimeoutError:
             raise Away(f"no answer within {within_s:g} s") from None
-        except grpc.aio.AioRpcError as error:
-            raise failure(error) from None
-        except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
-            raise Away(_clipped(str(error)) or "the stream has ended") from None
+
+
+@contextlib.contextmanager
+def _in_our_words() -> Iterator[None]:
+    """What gRPC raises becomes Away or Refused."""
+    import grpc
+
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise failure(error) from None
+    except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+        raise Away(_clipped(str(error)) or "the stream has ended") from None
+    except asyncio.CancelledError:
+        # gRPC says in this way, too, that the channel was closed: by a call that went on to the next endpoint.
+        if _is_cancelled():
+            raise
+        raise Away("its connection was closed") from None
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled this task."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def failure(error: Any) -> Away | Refused:

@@ -40,8 +40,8 @@ class EtcdMembership:
     async def expect(self, job_uid: str, place: Place, expectation: wire.Expectation) -> None:
         """Raises Away where agents cannot read it yet."""
         self._forgetting.pop(job_uid, None)
-        follower = self._followers.get(job_uid)
-        if follower is None or follower.place != place or job_uid not in self._tasks:
+        follower, task = self._followers.get(job_uid), self._tasks.get(job_uid)
+        if follower is None or follower.place != place or task is None or task.done():
             await self._end(job_uid)
             follower = self._followers[job_uid] = self._follower(job_uid, place)
             self._tasks[job_uid] = asyncio.create_task(follower.run())

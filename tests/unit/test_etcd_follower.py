@@ -32,7 +32,7 @@ class InMemory:
 
     def __init__(self, etcd: FakeEtcd) -> None:
         self.etcd = etcd
-        self.is_cut = self.is_deaf = self.is_closed_for_us = False
+        self.is_cut = self.is_deaf = self.is_closed_for_us = self.is_cancelled = False
 
     def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if self.is_cut:
@@ -54,6 +54,9 @@ class InMemory:
             await asyncio.sleep(0.02)
             if self.is_cut:
                 raise Away("the watch ended")
+            if self.is_cancelled:
+                self.is_cancelled = False
+                raise asyncio.CancelledError
             if since <= self.etcd.compacted:
                 raise Compacted
             events = [] if self.is_deaf else self.etcd.changes(since)
@@ -320,6 +323,23 @@ def test_a_silent_watch_and_compacted_history_are_noticed() -> None:
         town.job.end("w1")
         await town.live(12)
         assert {member.name for member in town.world.members} == {"w0"}
+
+    play(story())
+
+
+def test_a_watch_that_ends_as_cancelled_is_opened_again() -> None:
+    """So gRPC ends it where its connection was closed; the follower ended with it, and the status stood still for ever."""
+
+    async def story() -> None:
+        town = Town()
+        town.job.start("w0")
+        await town.expect("w0", "w1")
+        await town.live(2)
+        town.way.is_cancelled = True
+        await town.live(2)
+        town.job.start("w1")
+        await town.live(5)
+        assert {member.name for member in town.world.members} == {"w0", "w1"}
 
     play(story())
 

@@ -1,0 +1,62 @@
+"""What gRPC does to calls becomes what the follower knows: Away or Refused. The server here takes every call and never answers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from elastic.etcd.channels import Channels
+from elastic.etcd.grpc_store import GrpcStore
+from elastic.etcd.place import Access
+from elastic.etcd.store import Away
+
+
+class Silent(grpc.GenericRpcHandler):
+    def __init__(self) -> None:
+        self.calls = asyncio.Semaphore(0)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return grpc.stream_stream_rpc_method_handler(self.take)
+
+    async def take(self, requests: Any, context: Any) -> None:
+        self.calls.release()
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def silent() -> AsyncIterator[tuple[Silent, GrpcStore]]:
+    handler, server = Silent(), grpc.aio.server()
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    store = GrpcStore(Channels(), (f"127.0.0.1:{port}",), Access(), is_tls=False)
+    try:
+        yield handler, store
+    finally:
+        await store.close()
+        await server.stop(None)
+
+
+async def test_calls_end_as_away_where_another_call_went_on_to_the_next_endpoint() -> None:
+    """It closes their connection, and gRPC then says that they were cancelled, as if their task had been."""
+    async with silent() as (handler, store):
+        watching = asyncio.create_task(anext(aiter(store.watch("/elastic-training/job/", 1))))
+        reading = asyncio.create_task(store._at_current("KV/Range", store.message("RangeRequest", key=b"a")))
+        for _ in range(2):
+            await handler.calls.acquire()
+        await store.try_next()
+        for call in (watching, reading):
+            with pytest.raises(Away, match="its connection was closed"):
+                await call
+
+
+async def test_a_call_whose_task_is_cancelled_stays_cancelled() -> None:
+    async with silent() as (handler, store):
+        reading = asyncio.create_task(store.list("/elastic-training/job/"))
+        await handler.calls.acquire()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
