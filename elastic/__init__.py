@@ -1,0 +1,26 @@
+"""Elastic training on Kubernetes and on a laptop. `from elastic import Client` is what programs and notebooks use."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastic.client.client import Client as Client
+    from elastic.client.errors import ElasticError as ElasticError
+    from elastic.client.errors import JobFailed as JobFailed
+    from elastic.client.errors import TimedOut as TimedOut
+
+_HOMES = dict.fromkeys(("ElasticError", "JobFailed", "TimedOut"), "elastic.client.errors") | {"Client": "elastic.client.client"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when asked for, so that importing elastic stays cheap."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'elastic' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "kubernetes":
+            raise
+        raise ImportError("elastic.Client needs the package kubernetes: pip install 'elastic-training[client]'") from error

@@ -1,0 +1,152 @@
+"""`elastic.Client`: jobs from Python and notebooks, through the official kubernetes package; the same calls on laptop and cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elastic.api.kinds import GROUP, KINDS, VERSION, Kind
+from elastic.client import errors
+from elastic.client.cluster import TIMEOUT_S, Cluster, connect, speaking
+from elastic.client.job import Job
+from elastic.client.program import VARIABLE, checked, escaped, program_of
+from elastic.client.script_job import MAX_RESTARTS, Workers, job_of
+
+START = 'd=$(mktemp -d) && printf %s "$ELASTIC_PROGRAM" > "$d/$0" && exec torchrun "$d/$0" "$@"'
+"""As a shell runs it, with the name of the file and its arguments."""
+
+
+class Client:
+    """Talks to one cluster: that of `kubeconfig` or $KUBECONFIG, else the laptop cluster if it runs, this pod's, or kubectl's."""
+
+    def __init__(
+        self,
+        kubeconfig: str | Path | None = None,
+        *,
+        context: str | None = None,
+        namespace: str | None = None,
+        data_dir: str | Path | None = None,
+    ) -> None:
+        self._cluster: Cluster = connect(kubeconfig, context=context, namespace=namespace, data_dir=data_dir)
+
+    def submit(
+        self,
+        program: Callable[..., Any] | str | Path,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        workers: int | tuple[int, int] | str = 1,
+        gpus: int = 0,
+        image: str | None = None,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        max_restarts: int = MAX_RESTARTS,
+        replace: bool = False,
+    ) -> Job:
+        """Runs a function or a script on `workers` workers: a number, (min, max) or "min:max". Returns at once.
+
+        `args` and `kwargs` are the function's, and travel as JSON; a script takes `args` as its words. `image` is needed in a cluster, and
+        ignored by the laptop's sandboxes unless it is one of their image folders. A job of the same name that is over is replaced.
+        """
+        chosen: dict[str, Any] = {"gpus": gpus, "image": image, "name": name, "env": env or {}, "max_restarts": max_restarts}
+        made = self._job_object(program, args, kwargs or {}, workers=_workers(workers), **chosen)
+        return self.create(made, replace=replace)
+
+    def create(self, job: Mapping[str, Any], *, replace: bool = False) -> Job:
+        """Creates a job from what its YAML would say."""
+        kind = _kind(str(job.get("kind")))
+        name, namespace = str((job.get("metadata") or {}).get("name")), (job.get("metadata") or {}).get("namespace")
+        if namespace not in (None, self.namespace):
+            raise errors.Refused(f"metadata.namespace is {namespace}, and this client is of {self.namespace}; make a Client(namespace=...)")
+        handle = Job(self._cluster, kind, name)
+        self._make_room(handle, replace=replace)
+        with speaking(f"creating {kind.name} {name}"):
+            self._cluster.jobs.create_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, kind.plural, dict(job), _request_timeout=TIMEOUT_S
+            )
+        return handle
+
+    def _make_room(self, job: Job, *, replace: bool) -> None:
+        try:
+            told = job.status
+        except errors.NotFound:
+            return
+        if not (told.is_over or replace):
+            raise errors.AlreadyExists(
+                f"{job.kind.name} {job.name} is there and {told.state.lower()}; choose another name, or submit with replace=True"
+            )
+        job.delete()
+
+    def get(self, name: str, kind: str = "PyTorchJob") -> Job:
+        job = Job(self._cluster, _kind(kind), name)
+        _ = job.object
+        return job
+
+    def jobs(self, kind: str = "PyTorchJob") -> list[Job]:
+        """All jobs of this kind in the namespace."""
+        of = _kind(kind)
+        with speaking(f"the {of.plural} of {self.namespace}"):
+            found = self._cluster.jobs.list_namespaced_custom_object(GROUP, VERSION, self.namespace, of.plural, _request_timeout=TIMEOUT_S)
+        return [Job(self._cluster, of, item["metadata"]["name"]) for item in found["items"]]
+
+    @property
+    def namespace(self) -> str:
+        return self._cluster.namespace
+
+    def _job_object(
+        self,
+        program: Callable[..., Any] | str | Path,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        workers: Workers,
+        gpus: int,
+        image: str | None,
+        name: str | None,
+        env: Mapping[str, str],
+        max_restarts: int,
+    ) -> dict[str, Any]:
+        if image is None and not self._cluster.is_laptop:
+            raise errors.BadProgram("image is missing: a cluster runs workers in one; name an image that has Python and torch")
+        script, text, words = _script(program, args, kwargs)
+        made = job_of(script, words, workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name)
+        made["spec"]["elasticPolicy"]["maxRestarts"] = max_restarts
+        made["spec"]["runPolicy"] = {"cleanPodPolicy": "None"}
+        container = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+        container["env"] = [{"name": key, "value": value} for key, value in env.items()]
+        if image is not None:
+            container["image"] = image
+        if not self._cluster.is_laptop:
+            del container["workingDir"]
+            text = text or checked(script.read_text(), script.name)
+        if text:
+            container["command"] = ["sh", "-c", START, script.name, *words]
+            container["env"].append({"name": VARIABLE, "value": escaped(text)})
+        return made
+
+
+def _script(program: Callable[..., Any] | str | Path, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Path, str, list[str]]:
+    """Its file, the text where there is no file, and its words."""
+    if callable(program):
+        return Path(f"{getattr(program, '__name__', 'program')}.py"), program_of(program, args, kwargs), []
+    if kwargs:
+        raise errors.BadProgram("a script takes no kwargs; give its words as args=['--epochs', '3']")
+    script = Path(program)
+    if script.suffix != ".py" or not script.is_file():
+        raise errors.BadProgram(f"{program} is no Python file here; submit a function, or the path of a script that ends in .py")
+    return script.resolve(), "", [str(word) for word in args]
+
+
+def _workers(given: int | tuple[int, int] | str) -> Workers:
+    text = ":".join(map(str, given)) if isinstance(given, tuple) else str(given)
+    try:
+        return Workers.parse(text)
+    except ValueError as error:
+        raise errors.BadProgram(f"workers: {error}") from error
+
+
+def _kind(name: str) -> Kind:
+    if (kind := KINDS.get(name)) is None:
+        raise errors.NotFound(f"there is no kind of job {name!r}; kinds: {', '.join(KINDS)}")
+    return kind

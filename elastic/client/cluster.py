@@ -1,0 +1,97 @@
+"""The cluster that `elastic.Client` talks to, through the official client; what goes wrong becomes an error of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from kubernetes import client
+from kubernetes import config as _config
+
+from elastic.client import errors
+from elastic.local.files import Layout
+
+config: Any = _config  # its functions have no types
+TIMEOUT_S = (5, 30)
+"""To connect, and to answer."""
+LAPTOP = Path(".elastic")
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    api: Any
+    namespace: str
+    is_laptop: bool
+
+    @property
+    def jobs(self) -> Any:
+        return client.CustomObjectsApi(self.api)
+
+    @property
+    def core(self) -> Any:
+        return client.CoreV1Api(self.api)
+
+
+def connect(kubeconfig: str | Path | None, *, context: str | None, namespace: str | None, data_dir: str | Path | None) -> Cluster:
+    """That of the kubeconfig, of the data folder, of $KUBECONFIG, else the laptop cluster if it runs, this pod's, or kubectl's."""
+    if kubeconfig and data_dir:
+        raise errors.NoCluster("kubeconfig and data_dir name two clusters; give one of them")
+    layout = Layout(Path(data_dir) if data_dir else Path.home() / LAPTOP)
+    if kubeconfig is None and (data_dir or not os.environ.get("KUBECONFIG")) and layout.is_running():
+        return _of_kubeconfig(layout.kubeconfig, context, namespace)
+    if data_dir:
+        raise errors.NoCluster(f"no cluster runs in {data_dir}; start it with `elastic up --detach --data-dir {data_dir}`")
+    if kubeconfig is None and not os.environ.get("KUBECONFIG") and OWN_NAMESPACE.is_file():
+        configuration = client.Configuration()
+        config.load_incluster_config(configuration)
+        return Cluster(client.ApiClient(configuration), namespace or OWN_NAMESPACE.read_text().strip(), is_laptop=False)
+    return _of_kubeconfig(kubeconfig or os.environ.get("KUBECONFIG"), context, namespace)
+
+
+def _of_kubeconfig(file: str | Path | None, context: str | None, namespace: str | None) -> Cluster:
+    chosen = str(file) if file else None
+    try:
+        contexts, current = config.list_kube_config_contexts(chosen)
+        api = config.new_client_from_config(chosen, context=context)
+    except config.ConfigException as error:
+        raise errors.NoCluster(f"{error}; start a laptop cluster with `elastic up --detach`, or name a kubeconfig") from error
+    used = next((c for c in contexts if c["name"] == context), current)
+    return Cluster(api, namespace or used["context"].get("namespace") or "default", _is_laptops(file))
+
+
+def _is_laptops(file: str | Path | None) -> bool:
+    layout = Layout(Path(file or "/none").parent)
+    return bool(file) and layout.kubeconfig == Path(file or "") and layout.is_running()
+
+
+@contextmanager
+def speaking(what: str) -> Iterator[None]:
+    """Turns what the official client raises into an error of ours, with the server's own words."""
+    try:
+        yield
+    except client.ApiException as error:
+        raise _refusal(error)(f"{what}: {_words(error)}") from error
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise errors.Unreachable(f"{what}: the API server cannot be reached: {error}") from error
+
+
+def _refusal(error: Any) -> type[errors.ElasticError]:
+    if error.status in (401, 403) and "admission webhook" not in str(error.body):
+        return errors.Forbidden
+    if not error.status or error.status >= 500:
+        return errors.Unreachable
+    return {404: errors.NotFound, 409: errors.AlreadyExists}.get(error.status, errors.Refused)
+
+
+def _words(error: Any) -> str:
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return f"{error.status} {error.reason}"

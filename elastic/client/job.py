@@ -1,0 +1,193 @@
+"""A job as `elastic.Client` gives it: what it is now, until it is over, what its workers print, what its function returned."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from kubernetes import watch as _watch
+
+from elastic.api.kinds import GROUP, VERSION, Kind
+from elastic.api.names import JOB_NAME, REPLICA_INDEX
+from elastic.api.template import default_container
+from elastic.client import errors, page
+from elastic.client.cluster import TIMEOUT_S, Cluster, speaking
+from elastic.client.explanation import explained
+from elastic.client.program import MARK, result_in
+from elastic.client.summary import Summary, pod_state, rank_of, ranks, summary
+
+watches: Any = _watch  # its functions have no types
+LOOK_EVERY_S = 0.3
+WATCH_S = 30
+LAST_LINES = 200
+GONE_S = 60.0
+
+
+class Job:
+    """One job of a cluster. What it says is asked for anew each time."""
+
+    def __init__(self, cluster: Cluster, kind: Kind, name: str) -> None:
+        self._cluster = cluster
+        self._at = {"group": GROUP, "version": VERSION, "namespace": cluster.namespace, "plural": kind.plural}
+        self.kind, self.namespace, self.name = kind, cluster.namespace, name
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.name} {self.namespace}/{self.name}>"
+
+    def _repr_html_(self) -> str:
+        return page.as_html(self.status, self.explain())
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """As the API server has it."""
+        with speaking(f"{self.kind.name} {self.name}"):
+            found: dict[str, Any] = self._cluster.jobs.get_namespaced_custom_object(**self._at, name=self.name, _request_timeout=TIMEOUT_S)
+        return found
+
+    @property
+    def status(self) -> Summary:
+        return summary(self.kind, self.object)
+
+    def explain(self) -> str:
+        """Why it has its size, what it waits for, what the last change cost."""
+        found = self.object
+        return "\n".join(explained(summary(self.kind, found), self.pods(), found.get("spec") or {}, datetime.now(UTC)))
+
+    def pods(self) -> list[dict[str, Any]]:
+        """As the API server has them, in the order of their names."""
+        with speaking(f"the pods of {self.name}"):
+            selector = f"{JOB_NAME}={self.name}"
+            found = self._cluster.core.list_namespaced_pod(self.namespace, label_selector=selector, _request_timeout=TIMEOUT_S)
+        pods: list[dict[str, Any]] = self._cluster.api.sanitize_for_serialization(found)["items"]
+        return sorted(pods, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"]))
+
+    def watch(self, timeout: float | None = None) -> Iterator[Summary]:
+        """What it is now, and again at each change until it is over."""
+        end = None if timeout is None else time.monotonic() + timeout
+        last = None
+        while True:
+            found = self.object
+            for seen in itertools.chain([found], self._changes(found, end)):
+                told = summary(self.kind, seen)
+                if told != last:
+                    yield told
+                last = told
+                if told.is_over:
+                    return
+            if end is not None and time.monotonic() >= end:
+                raise errors.TimedOut(f"{self.name} is {told.state.lower()} after {timeout:g} s: {self.explain()}")
+
+    def _changes(self, found: Mapping[str, Any], end: float | None) -> Iterator[dict[str, Any]]:
+        """One watch, which the server ends after a while."""
+        seconds = WATCH_S if end is None else max(1, min(WATCH_S, int(end - time.monotonic() + 1)))
+        watcher = watches.Watch()
+        events = watcher.stream(
+            self._cluster.jobs.list_namespaced_custom_object,
+            **self._at,
+            field_selector=f"metadata.name={self.name}",
+            resource_version=found["metadata"]["resourceVersion"],
+            timeout_seconds=seconds,
+            _request_timeout=(TIMEOUT_S[0], seconds + TIMEOUT_S[1]),
+        )
+        with contextlib.closing(events), speaking(f"{self.kind.name} {self.name}"):
+            for event in events:
+                if event["type"] == "DELETED":
+                    raise errors.JobFailed(f"{self.name} was deleted", name=self.name)
+                if event["object"]["metadata"].get("uid") != found["metadata"]["uid"]:
+                    raise errors.JobFailed(f"{self.name} was deleted, and another of its name was made", name=self.name)
+                yield event["object"]
+
+    def wait(self, until: str = "over", timeout: float | None = None) -> Summary:
+        """Until it is `running` or `over`. A job that failed raises JobFailed with the first error of its workers."""
+        if until not in ("running", "over"):
+            raise ValueError(f"until is {until!r}; it may be 'running' or 'over'")
+        for told in self.watch(timeout):
+            if told.state == "Failed":
+                raise errors.JobFailed(told.message, name=self.name)
+            if told.is_over or (until == "running" and told.state == "Running"):
+                return told
+        raise AssertionError("watch ends with what is over")
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the submitted function returned on rank 0, once the job has succeeded."""
+        self.wait(timeout=timeout)
+        pods = self.pods()
+        first = ranks(self.object).get(0)
+        pods.sort(key=lambda pod: pod["metadata"]["labels"].get(REPLICA_INDEX) != str(first))
+        for pod in pods:
+            with contextlib.suppress(KeyError):
+                return result_in("\n".join(self._lines(pod, tail=LAST_LINES)))
+        raise errors.NoResult(
+            f"no log of {self.name} has a line {MARK!r}: its pods are gone, or it runs a script, which has to save what it makes"
+        )
+
+    def logs(self, *, worker: int | None = None, rank: int | None = None, tail: int | None = None) -> Iterator[str]:
+        """What the training containers have printed until now; of one worker, or of all, each line with its pod."""
+        found, pods = self.object, self.pods()
+        if worker is not None:
+            pods = [pod for pod in pods if pod["metadata"]["labels"].get(REPLICA_INDEX) == str(worker)]
+        if rank is not None:
+            pods = [pod for pod in pods if rank_of(pod, found) == rank]
+        if (worker is not None or rank is not None) and not pods:
+            raise errors.NotFound(f"{self.name} has no such worker now; its pods: {', '.join(p['metadata']['name'] for p in self.pods())}")
+        for pod in pods:
+            prefix = "" if len(pods) == 1 else f"{pod['metadata']['name']} | "
+            for line in self._lines(pod, tail=tail):
+                yield prefix + line
+
+    def _lines(self, pod: dict[str, Any], *, tail: int | None) -> list[str]:
+        container = default_container(pod, self.kind)["name"]
+        options: dict[str, Any] = {"tail_lines": tail} if tail is not None else {}
+        if pod_state(pod) in ("Pending", "ContainerCreating", "PodInitializing"):
+            return []
+        with speaking(f"the log of {pod['metadata']['name']}"):
+            answer = self._cluster.core.read_namespaced_pod_log(
+                pod["metadata"]["name"], self.namespace, container=container, _preload_content=False, _request_timeout=TIMEOUT_S, **options
+            )
+            text: bytes = answer.data
+        return text.decode(errors="replace").splitlines()
+
+    def scale(self, workers: int) -> None:
+        """Its spec says within which bounds."""
+        body = {"spec": {"replicas": workers}}
+        with speaking(f"scaling {self.name} to {workers} workers"):
+            self._cluster.jobs.patch_namespaced_custom_object_scale(**self._at, name=self.name, body=body, _request_timeout=TIMEOUT_S)
+
+    def suspend(self) -> None:
+        """Stop it and free what it uses."""
+        self._patch({"spec": {"runPolicy": {"suspend": True}}}, "suspending")
+
+    def resume(self) -> None:
+        """Start it again, from its checkpoint."""
+        self._patch({"spec": {"runPolicy": {"suspend": False}}}, "resuming")
+
+    def _patch(self, body: dict[str, Any], doing: str) -> None:
+        with speaking(f"{doing} {self.name}"):
+            self._cluster.jobs.patch_namespaced_custom_object(**self._at, name=self.name, body=body, _request_timeout=TIMEOUT_S)
+
+    def delete(self, timeout: float = GONE_S) -> None:
+        """With its pods; returns when they are gone."""
+        end = time.monotonic() + timeout
+        uid = self.object["metadata"]["uid"]
+        with speaking(f"deleting {self.name}"):
+            self._cluster.jobs.delete_namespaced_custom_object(
+                **self._at, name=self.name, propagation_policy="Foreground", _request_timeout=TIMEOUT_S
+            )
+        while self._is_there(uid):
+            if time.monotonic() > end:
+                raise errors.TimedOut(f"{self.name} is not gone after {timeout:g} s")
+            time.sleep(LOOK_EVERY_S)
+
+    def _is_there(self, uid: str) -> bool:
+        try:
+            return bool(self.object["metadata"]["uid"] == uid)
+        except errors.NotFound:
+            return False
+
+    def show(self, timeout: float | None = None) -> None:
+        """A table that follows the job until it is over: live in a notebook, a line for each change elsewhere."""
+        page.show(self.watch(timeout))

@@ -1,0 +1,107 @@
+"""The program that carries a function to the workers as text, and what it returns back in the log. Pure, but for reading the source.
+
+The text of the function alone travels, never a pickle: a function that needs more than its arguments and its own imports is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+import inspect
+import json
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+from elastic.client.errors import BadProgram
+
+MARK = "elastic-result: "
+LARGEST_PROGRAM = 100_000
+"""Bytes. Linux takes 128 KiB for one variable of the environment."""
+LARGEST_RESULT = 64_000
+VARIABLE = "ELASTIC_PROGRAM"
+FUTURE = "from __future__ import annotations"
+
+_MAIN = """
+if __name__ == "__main__":
+    import json as _json
+    import os as _os
+
+    _arguments = _json.loads({arguments!r})
+    _result = {name}(*_arguments[0], **_arguments[1])
+    if _os.environ.get("RANK", "0") == "0":
+        _text = _json.dumps(_result)
+        if len(_text) > {largest}:
+            raise ValueError(f"{name} returned {{len(_text)}} characters of JSON, more than {largest}; save it to a file instead")
+        print({mark!r} + _text, flush=True)
+"""
+
+
+def program_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """A script that calls the function and prints what rank 0 returns."""
+    source = _source(function)
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+        arguments = json.dumps([list(args), dict(kwargs)])
+    except TypeError as error:
+        raise BadProgram(f"the arguments of {function.__name__} do not do: {error}; they travel as JSON") from error
+    main = _MAIN.format(arguments=arguments, name=function.__name__, mark=MARK, largest=LARGEST_RESULT)
+    return checked(f"{FUTURE}\n\n{source}\n{main}", function.__name__)
+
+
+def checked(program: str, name: str) -> str:
+    if (size := len(program.encode())) > LARGEST_PROGRAM:
+        raise BadProgram(
+            f"{name} has {size} bytes, more than {LARGEST_PROGRAM}; put it into the image, and submit a script that imports it"
+        )
+    return program
+
+
+def _source(function: Callable[..., Any]) -> str:
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        raise BadProgram(f"{function!r} is no function made with def; its text is what travels to the workers")
+    if function.__code__.co_freevars:
+        raise BadProgram(
+            f"{function.__name__} uses {', '.join(function.__code__.co_freevars)} of the function around it; pass them as arguments"
+        )
+    try:
+        text = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError) as error:
+        raise BadProgram(f"the source of {function.__name__} cannot be read: {error}; write it in a file or a notebook cell") from error
+    parsed = ast.parse(text).body[0]
+    if not isinstance(parsed, ast.FunctionDef):
+        raise BadProgram(f"{function.__name__} is no plain function; call asyncio.run inside one")
+    if parsed.decorator_list:
+        raise BadProgram(f"{function.__name__} has decorators, which do not travel with it; decorate inside the function")
+    if missing := sorted(_outer_names(compile(f"{FUTURE}\n{text}", function.__name__, "exec", dont_inherit=True))):
+        raise BadProgram(
+            f"{function.__name__} uses {', '.join(missing)} from outside; import inside the function, or pass it as an argument"
+        )
+    return text
+
+
+def _outer_names(code: CodeType) -> set[str]:
+    """Names that the code, or code inside it, looks up and that neither it nor Python defines."""
+    names: dict[str, set[str]] = {"LOAD": set(), "STORE": set()}
+    for instruction in dis.get_instructions(code):
+        kind, _, scope = instruction.opname.partition("_")
+        if kind in names and scope in ("GLOBAL", "NAME"):
+            names[kind].add(str(instruction.argval))
+    inner = [_outer_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return names["LOAD"].union(*inner) - names["STORE"] - set(dir(builtins)) - {"__name__", "__file__"}
+
+
+def escaped(text: str) -> str:
+    """As the value of a variable of a container, where $(NAME) means another variable."""
+    return text.replace("$", "$$")
+
+
+def result_in(log: str) -> Any:
+    """What rank 0 returned, by the last line that says so; KeyError where none does."""
+    for line in reversed(log.splitlines()):
+        _, mark, text = line.partition(MARK)
+        if mark:
+            return json.loads(text)
+    raise KeyError(MARK)

@@ -1,0 +1,48 @@
+"""The cells of docs/notebook.md, run one after the other as a notebook runs them, on the laptop cluster."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grounds import Ground
+
+from elastic.local import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.torch, pytest.mark.timeout(600)]
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "notebook.md"
+
+
+@pytest.fixture(scope="module")
+def cluster(shared: Callable[[Ground], LocalCluster]) -> LocalCluster:
+    return shared(Ground("auto"))
+
+
+def run(cell: str, number: int, names: dict[str, Any]) -> Any:
+    """As IPython: the source can be looked up, and the value of a last expression is returned."""
+    file = f"<cell {number}>"
+    linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
+    parsed = ast.parse(cell)
+    last = parsed.body.pop() if isinstance(parsed.body[-1], ast.Expr) else None
+    exec(compile(parsed, file, "exec"), names)
+    return eval(compile(ast.Expression(last.value), file, "eval"), names) if isinstance(last, ast.Expr) else None
+
+
+def test_the_cells_of_the_page_do_what_it_says(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    cells = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    values = [run(cell, number, names) for number, cell in enumerate(cells)]
+    assert {"w": 0.5, "world": 2} in values
+    said = capsys.readouterr().out
+    assert "PyTorchJob train  Succeeded" in said
+    assert "ValueError: no such data set" in said
+    assert "train Succeeded" in said
+    assert not names["client"].jobs()

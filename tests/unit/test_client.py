@@ -1,0 +1,217 @@
+"""What `elastic.Client` makes of its arguments, and of what the API server says. The official client stands in the middle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+from kubernetes import client as official
+
+import elastic
+from elastic.api import parse
+from elastic.api.kinds import KINDS
+from elastic.client import client as module
+from elastic.client import errors, page
+from elastic.client import job as job_module
+from elastic.client.client import Client
+from elastic.client.cluster import Cluster, connect, speaking
+from elastic.client.job import Job
+from elastic.client.summary import summary
+
+
+class Api:
+    """Keeps objects, and answers as the API server does."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.deleted: list[str] = []
+
+    def get_namespaced_custom_object(self, *, name: str, **at: Any) -> dict[str, Any]:
+        if name not in self.objects:
+            raise refusal(404, f'pytorchjobs.kubeflow.org "{name}" not found')
+        return self.objects[name]
+
+    def create_namespaced_custom_object(
+        self, group: str, version: str, namespace: str, plural: str, body: dict[str, Any], **_: Any
+    ) -> None:
+        body["metadata"] |= {"uid": f"uid-{len(self.deleted)}", "namespace": namespace}
+        self.objects[body["metadata"]["name"]] = body
+
+    def list_namespaced_custom_object(self, **at: Any) -> None: ...
+
+    def delete_namespaced_custom_object(self, *, name: str, **at: Any) -> None:
+        self.deleted.append(name)
+        del self.objects[name]
+
+
+class Fake(Cluster):
+    @property
+    def jobs(self) -> Any:
+        return self.api
+
+
+def refusal(status: int, message: str, reason: str = "x") -> official.ApiException:
+    error = official.ApiException(status=status, reason=reason)
+    error.body = json.dumps({"message": message})
+    return error
+
+
+def made(monkeypatch: pytest.MonkeyPatch, *, is_laptop: bool = True) -> tuple[Client, Api]:
+    api = Api()
+    monkeypatch.setattr(module, "connect", lambda *_, **__: Fake(api, "default", is_laptop))
+    return Client(), api
+
+
+def train(lr: float) -> float:
+    return lr
+
+
+def test_a_function_becomes_a_job_that_parses(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, api = made(monkeypatch)
+    job = client.submit(train, [0.1], workers=(1, 4), gpus=2, env={"A": "b"}, max_restarts=1)
+    assert repr(job) == "<PyTorchJob default/train>"
+    created = api.objects["train"]
+    assert parse(created)[0].metadata.name == "train"
+    assert created["spec"]["elasticPolicy"] == {"minReplicas": 1, "maxReplicas": 4, "maxRestarts": 1}
+    container = created["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    assert [entry["name"] for entry in container["env"]] == ["A", "ELASTIC_PROGRAM"]
+    assert "def train(lr: float)" in container["env"][1]["value"]
+
+
+def test_on_the_laptop_a_script_runs_from_its_place_and_elsewhere_its_text_travels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "my_train.py"
+    script.write_text("print('$x')")
+
+    def container(created: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = created["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+        return found
+
+    client, api = made(monkeypatch)
+    client.submit(script, ["--epochs", 3])
+    assert container(api.objects["my-train"])["command"] == ["torchrun", str(script), "--epochs", "3"]
+    client, api = made(monkeypatch, is_laptop=False)
+    client.submit(script, ["--epochs", 3], image="mine:1")
+    there = container(api.objects["my-train"])
+    assert there["env"] == [{"name": "ELASTIC_PROGRAM", "value": "print('$$x')"}]
+    assert there["command"][3:] == ["my_train.py", "--epochs", "3"]
+    assert "workingDir" not in there
+    with pytest.raises(errors.BadProgram, match="image is missing"):
+        client.submit(script)
+
+
+def test_a_job_that_is_over_is_replaced_and_one_that_runs_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, api = made(monkeypatch)
+    client.submit(train, [1.0])
+    with pytest.raises(errors.AlreadyExists, match="choose another name, or submit with replace=True"):
+        client.submit(train, [2.0])
+    api.objects["train"]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    client.submit(train, [3.0])
+    client.submit(train, [4.0], replace=True)
+    assert api.deleted == ["train", "train"]
+
+
+def test_each_change_is_seen_when_it_comes_and_what_is_over_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watch:
+        def stream(self, *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
+            for state in ("Running", "Succeeded"):
+                yield {"type": "MODIFIED", "object": with_state(api.objects["train"], state)}
+            raise AssertionError("the job is over")
+
+    def with_state(job: dict[str, Any], state: str) -> dict[str, Any]:
+        return {**job, "status": {"conditions": [{"type": state, "status": "True"}]}}
+
+    client, api = made(monkeypatch)
+    monkeypatch.setattr(job_module.watches, "Watch", Watch)
+    monkeypatch.setattr(Job, "pods", lambda self: [])
+    job = client.submit(train, [1.0])
+    api.objects["train"]["metadata"]["resourceVersion"] = "1"
+    assert [told.state for told in job.watch()] == ["Pending", "Running", "Succeeded"]
+    assert job.wait("running").state == "Running"
+    api.objects["train"] = with_state(api.objects["train"], "Failed")
+    monkeypatch.setattr(job_module.watches, "Watch", None)
+    with pytest.raises(errors.JobFailed):
+        job.wait()
+    api.objects["train"].pop("status")
+    monkeypatch.setattr(Job, "_changes", lambda *_: iter(()))
+    with pytest.raises(errors.TimedOut, match="train is pending after 0 s"):
+        job.wait(timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"workers": "4:1"}, "the least number must be at least 1"),
+        ({"workers": (1, 2, 3)}, "neither a number of workers nor MIN:MAX"),
+        ({"program": "train.sh"}, "no Python file here"),
+        ({"program": __file__, "kwargs": {"a": 1}}, "a script takes no kwargs"),
+    ],
+)
+def test_arguments_that_do_not_do_are_named(monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], words: str) -> None:
+    client, _ = made(monkeypatch)
+    with pytest.raises(errors.BadProgram, match=words):
+        client.submit(**{"program": train, "args": [] if "program" in arguments else [1.0], **arguments})
+
+
+def test_names_that_are_not_there_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = made(monkeypatch)
+    with pytest.raises(errors.NotFound, match="not found"):
+        client.get("nobody")
+    with pytest.raises(errors.NotFound, match="kinds: PyTorchJob"):
+        client.get("nobody", kind="TorchJob")
+    with pytest.raises(errors.Refused, match="make a Client"):
+        client.create({"kind": "PyTorchJob", "metadata": {"name": "a", "namespace": "theirs"}})
+
+
+@pytest.mark.parametrize(
+    ("raised", "becomes"),
+    [
+        (refusal(404, "not found"), errors.NotFound),
+        (refusal(403, "user may not"), errors.Forbidden),
+        (refusal(409, "there is one"), errors.AlreadyExists),
+        (refusal(422, "spec.x is wrong"), errors.Refused),
+        (refusal(503, "try later"), errors.Unreachable),
+        (urllib3.exceptions.ReadTimeoutError(None, "", "silent"), errors.Unreachable),  # type: ignore[arg-type]
+        (ConnectionRefusedError("refused"), errors.Unreachable),
+    ],
+)
+def test_errors_keep_their_words_and_their_cause(raised: Exception, becomes: type[Exception]) -> None:
+    with pytest.raises(becomes, match="scaling train: ") as caught, speaking("scaling train"):
+        raise raised
+    assert type(caught.value) is becomes
+    assert caught.value.__cause__ is raised
+
+
+def test_a_refusal_of_the_webhook_is_no_lack_of_rights() -> None:
+    with pytest.raises(errors.Refused) as caught, speaking("creating"):
+        raise refusal(403, 'admission webhook "x" denied the request: spec.y: unknown field')
+    assert type(caught.value) is errors.Refused
+
+
+def test_a_cluster_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(errors.NoCluster, match="elastic up --detach"):
+        connect(None, context=None, namespace=None, data_dir=None)
+    with pytest.raises(errors.NoCluster, match="no cluster runs in"):
+        connect(None, context=None, namespace=None, data_dir=tmp_path)
+    with pytest.raises(errors.NoCluster, match="two clusters"):
+        connect("a", context=None, namespace=None, data_dir="b")
+
+
+def test_what_a_notebook_shows_is_escaped_and_without_one_it_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"conditions": [{"type": "Failed", "status": "True", "message": "<script>alert(1)</script>"}]}
+    told = summary(KINDS["PyTorchJob"], {"metadata": {"name": "a"}, "status": status})
+    assert "<script>" not in page.as_html(told, "<b>")
+    page.show([told])
+    assert capsys.readouterr().out == "PyTorchJob a  Failed  0 of 0  -  0  <script>alert(1)</script>\n"
+
+
+def test_the_client_is_imported_when_it_is_asked_for() -> None:
+    assert elastic.Client is Client
+    assert issubclass(elastic.JobFailed, elastic.ElasticError)
+    with pytest.raises(AttributeError, match="no attribute 'Clientt'"):
+        _ = elastic.Clientt
+    assert Job.__doc__

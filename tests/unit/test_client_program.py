@@ -1,0 +1,111 @@
+"""A function travels to the workers as text, and what it returns comes back in the log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastic.client.errors import BadProgram
+from elastic.client.program import LARGEST_PROGRAM, LARGEST_RESULT, escaped, program_of, result_in
+
+OUTSIDE = 3
+
+
+def add(a: int, *, b: int = 2) -> dict[str, Any]:
+    """With a class, a closure and a comprehension inside."""
+    import os
+
+    class Sum:
+        start = 0
+        total = start + a
+
+        def plus(self, more: int) -> int:
+            return sum(part for part in (self.total, more))
+
+    print("$HOME is $(HOME)", "{not a field}", file=None)
+    return {"sum": Sum().plus(b), "rank": os.environ.get("RANK")}
+
+
+def returns_much() -> str:
+    return "x" * 70_000
+
+
+def returns_a_set() -> set[int]:
+    return {1}
+
+
+def uses_a_global() -> int:
+    return OUTSIDE
+
+
+def has_a_default(n: int = OUTSIDE) -> int:
+    return n
+
+
+def around() -> Any:
+    kept = 5
+
+    def uses_a_variable_around_it() -> int:
+        return kept
+
+    return uses_a_variable_around_it
+
+
+async def waits() -> None: ...
+
+
+@pytest.mark.timeout(5)
+def is_decorated() -> None: ...
+
+
+def run(program: str, folder: Path, *, rank: str = "0") -> subprocess.CompletedProcess[str]:
+    script = folder / "program.py"
+    script.write_text(program)
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, env={"RANK": rank}, timeout=60)
+
+
+def test_rank_0_prints_what_the_function_returned(tmp_path: Path) -> None:
+    program = program_of(add, [1], {"b": 4})
+    done = run(program, tmp_path)
+    assert result_in(done.stdout) == {"sum": 5, "rank": "0"}, done.stderr
+    with pytest.raises(KeyError):
+        result_in(run(program, tmp_path, rank="1").stdout)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (uses_a_global, "uses_a_global uses OUTSIDE from outside"),
+        (has_a_default, "has_a_default uses OUTSIDE from outside"),
+        (around(), "uses kept of the function around it"),
+        (lambda: 1, "no function made with def"),
+        (print, "no function made with def"),
+        (waits, "waits is no plain function"),
+        (is_decorated, "is_decorated has decorators"),
+    ],
+)
+def test_what_cannot_travel_is_refused_with_what_to_do(function: Any, words: str) -> None:
+    with pytest.raises(BadProgram, match=words):
+        program_of(function, [], {})
+
+
+def test_arguments_have_to_fit_and_to_be_json() -> None:
+    with pytest.raises(BadProgram, match="missing a required argument: 'a'"):
+        program_of(add, [], {})
+    with pytest.raises(BadProgram, match="they travel as JSON"):
+        program_of(add, [object()], {})
+    with pytest.raises(BadProgram, match=f"more than {LARGEST_PROGRAM}"):
+        program_of(add, ["x" * LARGEST_PROGRAM], {})
+
+
+def test_a_result_that_cannot_be_sent_back_is_an_error_of_the_training(tmp_path: Path) -> None:
+    assert f"more than {LARGEST_RESULT}; save it to a file instead" in run(program_of(returns_much, [], {}), tmp_path).stderr
+    assert "set is not JSON serializable" in run(program_of(returns_a_set, [], {}), tmp_path).stderr
+
+
+def test_variables_of_the_text_are_none_of_the_containers() -> None:
+    assert escaped("$(HOME) $$ $x") == "$$(HOME) $$$$ $$x"
