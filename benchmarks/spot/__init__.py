@@ -1,0 +1,1 @@
+"""The parts of benchmarks/spot_replay.py."""
