@@ -18,6 +18,7 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
     """Make horovodrun take its hosts from `hosts` wherever it would run this script, and report there what its driver does. `timeout_s` is
     gloo's for workers with our library, where the user has set none."""
     from horovod.runner import gloo_run, launch
+    from horovod.runner.common.util import env
     from horovod.runner.elastic import discovery, driver
     from horovod.runner.elastic.worker import HostUpdateResult
 
@@ -103,6 +104,8 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
     driver._epoch_time_s = Stamps()
     gloo_run.ElasticDriver = Driver
     gloo_run.create_rendezvous_handler = handler
+    # Each pod has its own folder for temporary files: commits of a worker that are kept in the launcher's would go with the launcher.
+    env.IGNORE_REGEXES.add("TMPDIR$")
     if not is_by_remote_shell():
         gloo_run.get_remote_command = by_ssh
 

@@ -103,6 +103,8 @@ sys.argv[1:] = ["-np", "1", "-p", "2222", "-i", "key", "python", "train.py"]
 assert ours.remote_true()("w0").split()[-6:] == ["w0", "-p", "2222", "-i", "key", "true"], ours.remote_true()("w0")
 os.environ["OMPI_MCA_plm_rsh_agent"] = "/etc/mpi/kubexec.sh"
 assert ours.remote_true()("w0") == "/etc/mpi/kubexec.sh w0 true"
+from horovod.runner.common.util import env
+assert env.is_exportable("TMPDIR_OF_MINE") and not env.is_exportable("TMPDIR"), "a worker would write into its launcher's folder"
 """
 SSH = """
 import shlex
