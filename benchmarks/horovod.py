@@ -3,9 +3,9 @@ ours with an unmodified program and with one that uses our library, on one machi
 all rounds.
 
 `added` and `removed`: from the change of the list to the first step in the new world. `stands still`: the longest pause between two steps
-while a host is added. `killed`: from SIGKILL of one worker to the next step of the others.
+while a host is added. `killed`: from SIGKILL of one worker of three to the next step of the others.
 
-    scripts/frameworks horovod && python -m benchmarks.horovod [--rounds 3]
+    scripts/frameworks horovod && python -m benchmarks.horovod [--rounds 3] [--sides stock ours library]
 """
 
 from __future__ import annotations
@@ -66,47 +66,57 @@ class Ours:
 
 
 def rounds(one: Lab, side: Stock | Ours, count: int) -> dict[str, list[float]]:
+    """Each round adds a host, kills the worker of a former one, waits until that has come back, and removes it. So every host is killed
+    once at most, and every other time it is that of rank 0."""
     figures: dict[str, list[float]] = {figure: [] for figure in FIGURES}
-    side.list("w0", "w1")
+    hosts = ["w0", "w1"]
+    side.list(*hosts)
     side.start()
-    one.until_step(size=2, patience_s=PATIENCE_S)
-    for _ in range(count):
+    one.until_steady(size=2, patience_s=PATIENCE_S)
+    for number in range(count):
+        hosts.append(f"w{number + 2}")
         at = time.time()
-        side.list("w0", "w1", "w2")
+        side.list(*hosts)
         step = one.until_step(size=3, after=at, patience_s=PATIENCE_S)
         figures["added"].append(step.at - at)
         times = [at, *(found.at for found in one.steps() if at < found.at <= step.at)]
         figures["stands still"].append(max(after - before for before, after in itertools.pairwise(times)))
-        time.sleep(2)
+        one.until_steady(size=3, patience_s=PATIENCE_S)
+        victim = hosts.pop(number % 2)
+        at = one.kill(victim)
+        figures["killed"].append(one.until_met(after=at, patience_s=PATIENCE_S).at - at)
+        one.until_steady(size=3, patience_s=PATIENCE_S)
         at = time.time()
-        side.list("w0", "w1")
+        side.list(*hosts)
         figures["removed"].append(one.until_step(size=2, after=at, patience_s=PATIENCE_S).at - at)
-        time.sleep(2)
-        at = one.kill("w1")
-        figures["killed"].append(one.until_step(size=1, after=at, patience_s=PATIENCE_S).at - at)
-        one.until_step(size=2, after=at, patience_s=PATIENCE_S)
-        time.sleep(2)
+        one.until_steady(size=2, patience_s=PATIENCE_S)
     return figures
 
 
 def measured(what: str, library: bool, side: Callable[[Lab], Stock | Ours], count: int) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory() as folder, lab(Path(folder), ENVIRONMENT / "bin" / "python", library=library) as one:
         found = rounds(one, side(one), count)
-    print(f"{what}: " + ", ".join(f"{name} {' '.join(f'{value:.1f}' for value in values)} s" for name, values in found.items()), flush=True)
+    for name, values in found.items():
+        each = " ".join(f"{value:.1f}" for value in values)
+        print(f"{what:8} {name:12} median {statistics.median(values):5.1f} s, most {max(values):5.1f} s, of {each}", flush=True)
     return found
+
+
+SIDES: dict[str, tuple[bool, Callable[[Lab], Stock | Ours]]] = {"stock": (False, Stock), "ours": (False, Ours), "library": (True, Ours)}
+"""Whether the program uses our library, and who runs horovodrun."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     options = parser.parse_args()
     if not (ENVIRONMENT / "made-from.txt").exists():
         raise SystemExit("there is no Horovod here; make it with: scripts/frameworks horovod")
-    stock = measured("stock", False, Stock, options.rounds)
-    for what, library in (("ours", False), ("library", True)):
-        found = measured(what, library, Ours, options.rounds)
-        ratios = {name: statistics.median(stock[name]) / statistics.median(found[name]) for name in FIGURES}
-        print(f"  stock / {what}: " + ", ".join(f"{name} {ratio:.1f}" for name, ratio in ratios.items()), flush=True)
+    found = {what: measured(what, *SIDES[what], options.rounds) for what in options.sides}
+    for what in [side for side in found if side != "stock" and "stock" in found]:
+        ratios = {name: statistics.median(found["stock"][name]) / statistics.median(found[what][name]) for name in FIGURES}
+        print(f"stock / {what}: " + ", ".join(f"{name} {ratio:.1f}" for name, ratio in ratios.items()), flush=True)
     print(f"machine: {os.cpu_count()} cores, load average of the last minute {os.getloadavg()[0]:.1f}")
 
 

@@ -158,6 +158,31 @@ class Lab:
         wait_until(is_there, what=self.story, patience_s=patience_s)
         return chosen[0]
 
+    def until_met(self, *, after: float, patience_s: float = 120.0) -> Step:
+        """The first step of a world whose workers have met after this time, of whatever size."""
+        chosen: list[Step] = []
+
+        def is_there() -> bool:
+            met = [float(line.split()[0]) for line in self.lines() if line.split()[2] == "enters"]
+            first = min((at for at in met if at > after), default=None)
+            chosen.extend([step for step in self.steps() if first is not None and step.at >= first][:1])
+            assert self.process is None or self.process.poll() is None or chosen, self.story()
+            return bool(chosen)
+
+        wait_until(is_there, what=self.story, patience_s=patience_s)
+        return chosen[0]
+
+    def until_steady(self, *, size: int, steps: int = 20, patience_s: float = 120.0) -> None:
+        """Until the newest steps, so many of them, were made in a world of this size."""
+        began = len(self.steps())
+
+        def is_steady() -> bool:
+            newest = self.steps()[began:][-steps:]
+            assert self.process is None or self.process.poll() is None, self.story()
+            return len(newest) == steps and all(step.size == size for step in newest)
+
+        wait_until(is_steady, what=self.story, patience_s=patience_s)
+
     def workers(self, host: str) -> list[int]:
         """The training processes that run on this host now."""
         found = []
