@@ -15,7 +15,14 @@ from example_jobs import environment
 from horovod_lab import Lab, lab
 from torch_agents import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.torch,
+    pytest.mark.heavy,
+    pytest.mark.full,
+    pytest.mark.framework("horovod"),
+    pytest.mark.timeout(600),
+]
 
 Begin = Callable[[bool], Lab]
 BOTH = pytest.mark.parametrize("library", [False, True], ids=["unmodified", "library"])
@@ -64,7 +71,6 @@ def test_with_the_library_workers_come_go_and_are_lost(begin: Begin) -> None:
     assert steps[-1] == max(steps), one.story()
 
 
-@pytest.mark.full
 def test_a_new_worker_that_needs_long_stops_nobody(begin: Begin) -> None:
     """Without the library a worker that needs longer than gloo's timeout ends all others."""
     one = begin(True)
@@ -80,7 +86,6 @@ def test_a_new_worker_that_needs_long_stops_nobody(begin: Begin) -> None:
     assert in_order(one), one.story()
 
 
-@pytest.mark.full
 @BOTH
 def test_a_new_host_after_a_removal_joins(begin: Begin, library: bool) -> None:
     """Horovod's issue 3494: below --min-np and then a new name; the workers that stayed did not synchronise, and the new one waited."""
@@ -96,7 +101,6 @@ def test_a_new_host_after_a_removal_joins(begin: Begin, library: bool) -> None:
     wait_until(lambda: bool(one.workers("w2")), what="the new host trains")
 
 
-@pytest.mark.full
 @BOTH
 def test_all_hosts_are_exchanged_and_the_state_goes_on(begin: Begin, library: bool) -> None:
     """Horovod cannot go on if none of the former hosts stays in a change."""
@@ -111,7 +115,6 @@ def test_all_hosts_are_exchanged_and_the_state_goes_on(begin: Begin, library: bo
     assert in_order(one), one.story()
 
 
-@pytest.mark.full
 @BOTH
 def test_a_host_whose_worker_failed_is_used_again(begin: Begin, library: bool) -> None:
     """By default Horovod never uses it again, under this name."""
@@ -124,7 +127,6 @@ def test_a_host_whose_worker_failed_is_used_again(begin: Begin, library: bool) -
     until(one, size=2, after=at)
 
 
-@pytest.mark.full
 @BOTH
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_end_of_the_launcher_leaves_no_worker(begin: Begin, library: bool, number: signal.Signals) -> None:
@@ -138,7 +140,6 @@ def test_the_end_of_the_launcher_leaves_no_worker(begin: Begin, library: bool, n
     wait_until(lambda: not one.workers("w0") and not one.workers("w1"), what=one.story, patience_s=60)
 
 
-@pytest.mark.full
 def test_after_the_loss_of_the_launcher_training_goes_on_from_the_last_commit(begin: Begin) -> None:
     one = begin(True)
     one.expect("w0", "w1")
@@ -155,7 +156,6 @@ def test_after_the_loss_of_the_launcher_training_goes_on_from_the_last_commit(be
     assert last - 20 <= step.number <= last + 1, f"step {last} was the last, and training went on with {step.number}"
 
 
-@pytest.mark.full
 @BOTH
 def test_one_host_is_enough_to_begin_and_the_end_of_training_ends_all(begin: Begin, library: bool) -> None:
     """Without --network-interface horovodrun waits for a second host before it starts."""
