@@ -32,14 +32,23 @@ def since(before: Connections) -> Connections:
 
 
 def shut(connections: Connections) -> int:
-    """End these in both directions, as far as they are the same still; how many there were."""
-    now, ended = connected(), 0
-    for number, inode in connections.items():
-        if now.get(number) == inode:
-            with socket.socket(fileno=os.dup(number)) as one, contextlib.suppress(OSError):  # the other side was quicker
-                one.shutdown(socket.SHUT_RDWR)
-                ended += 1
-    return ended
+    """End these in both directions, as far as they are the same still; how many there were. Horovod's own thread may close them, and open
+    others, at the same time."""
+    return sum(_is_shut(number, inode) for number, inode in connections.items())
+
+
+def _is_shut(number: int, inode: int) -> bool:
+    try:
+        copy = os.dup(number)
+    except OSError:  # closed meanwhile
+        return False
+    if os.fstat(copy).st_ino != inode:
+        os.close(copy)
+        return False
+    with socket.socket(fileno=copy) as one, contextlib.suppress(OSError):  # the other side was quicker
+        one.shutdown(socket.SHUT_RDWR)
+        return True
+    return False
 
 
 def _is_connection(number: int) -> bool:

@@ -2,6 +2,8 @@
 
 import socket
 
+import pytest
+
 from elastic_worker.horovod import connections
 
 
@@ -40,3 +42,14 @@ def test_a_descriptor_that_was_used_again_is_left_alone() -> None:
     assert again.recv(1) == b"x"
     again.close()
     other.close()
+
+
+def test_one_that_horovods_own_thread_closes_at_this_moment_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that had noticed a loss ended with EBADF, and took those with them that had not."""
+    before = connections.connected()
+    gloo, peer = pair()
+    found = connections.since(before)
+    gloo.close()
+    monkeypatch.setattr(connections, "connected", lambda: found)
+    assert connections.shut(found) == 1, "only the other one was there still"
+    peer.close()
