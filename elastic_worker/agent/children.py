@@ -1,18 +1,22 @@
 """Watches the worker processes of this agent: reports how each ended, and kills those that do not stop.
 
 torch does not report the end of a worker to a rendezvous handler. The kernel does: a process file descriptor becomes readable when the
-child ends, and waitid with WNOWAIT reads the status without reaping the child, which stays torch's.
+child ends, and waitid with WNOWAIT reads the status without reaping the child, which stays torch's. On a busy machine torch may reap it
+first; then torch's own Popen object has the status.
 """
 
+import gc
 import os
 import select
 import signal
+import subprocess
 import threading
 import time
 import typing
 
 POLL_S = 0.02
 FINISH_POLLS = 250
+REAPED_POLLS = 50
 SLOW_POLL_S = 0.25
 NO_DESCRIPTOR = -1
 
@@ -32,14 +36,25 @@ def children_of_this_process() -> typing.Set[int]:
 
 
 def end_of(pid: int) -> typing.Tuple[bool, typing.Optional[int]]:
-    """Whether a child has ended, and its status as a shell reports it; None where it was reaped already."""
+    """Whether a child has ended, and its status as a shell reports it; None where it was reaped already and no Popen object has it."""
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
     except ChildProcessError:
-        return True, None
+        return True, status_of_reaped(pid)
     if result is None:
         return False, None
     return True, result.si_status if result.si_code == os.CLD_EXITED else 128 + result.si_status
+
+
+def status_of_reaped(pid: int) -> typing.Optional[int]:
+    """The status that a Popen object of this process has of a child. It may have reaped the child a moment before it notes the status."""
+    owners = [found for found in gc.get_objects() if issubclass(type(found), subprocess.Popen) and found.pid == pid]
+    for _ in range(REAPED_POLLS if owners else 0):
+        for owner in owners:
+            if owner.returncode is not None:
+                return int(owner.returncode if owner.returncode >= 0 else 128 - owner.returncode)
+        time.sleep(POLL_S)
+    return None
 
 
 class ChildWatch:

@@ -89,10 +89,18 @@ def test_nothing_is_told_once_the_world_of_the_children_is_over() -> None:
     assert seen.ends == {}
 
 
-def test_an_end_that_somebody_else_has_read_is_known_but_not_how() -> None:
-    process = child("pass")
+@pytest.mark.parametrize(("code", "status"), [("pass", 0), ("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)])
+def test_an_end_that_torch_has_read_first_is_known_from_torchs_popen(code: str, status: int) -> None:
+    """On a busy machine torch's poll came before ours, and a worker that had ended with 0 was reported as failed."""
+    process = child(code)
     process.wait()
-    assert children.end_of(process.pid) == (True, None)
+    assert children.end_of(process.pid) == (True, status)
+
+
+def test_an_end_that_somebody_else_has_read_is_known_but_not_how() -> None:
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-IS", "-c", "pass"], os.environ)
+    os.waitpid(pid, 0)
+    assert children.end_of(pid) == (True, None)
 
 
 def test_a_child_that_we_finish_counts_as_ended_with_0_for_us_and_for_whoever_started_it() -> None:
