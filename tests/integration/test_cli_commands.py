@@ -17,7 +17,7 @@ from elastic.kube import connect
 from elastic.kube.following import resource_of
 from elastic.local.files import Layout
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(300)]
 SCRIPT = "echo I am $HOSTNAME; while ! [ -e end ]; do sleep 0.2; done; exit $(cat end)"
 WAIT_S = "90"
 
