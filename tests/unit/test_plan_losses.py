@@ -213,3 +213,23 @@ def test_a_store_pod_that_is_deleted_again_and_again_waits_and_the_condition_say
     message = cluster.job.status.conditions[-1].message
     assert "to create pods again" in message
     assert "(store) in a row were lost soon after they were created, the last one: the store pod vanished." in message
+
+
+def test_a_pod_dated_ahead_by_a_clock_that_stepped_since_is_not_counted_as_lost_once_that_time_has_come() -> None:
+    """Nothing had to be made in its place; minutes later, at rest, the status named it as lost."""
+    cluster = Cluster(elastic_job(3), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    cluster.now += timedelta(minutes=5)
+    del cluster.pods["train-worker-2"]
+    cluster.settle()
+    cluster.run_all()
+    cluster.now -= timedelta(minutes=3)
+    del cluster.pods["train-worker-2"]
+    cluster.job = elastic_job(2, status=cluster.job.status)
+    cluster.settle()
+    known = elastic(cluster).replaced
+    cluster.now += timedelta(minutes=4)
+    cluster.settle()
+    assert elastic(cluster).replaced == known

@@ -41,10 +41,12 @@ def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
 
 def _with_losses(job: Job, snapshot: Snapshot, entry: Replacements) -> Replacements:
     pods = _places(snapshot, entry.type)
-    gone = [made.index for made in entry.made if _is_young(made, snapshot.now) and _is_lost(pods.get(made.index))]
+    all_gone = [made for made in entry.made if _is_lost(pods.get(made.index))]
+    gone = [made.index for made in all_gone if _is_young(made, snapshot.now)]
+    # What a clock that stepped since dates ahead counts for nothing, also once its time has come.
+    left = tuple(made for made in entry.made if made.index not in gone and not (made in all_gone and made.at > snapshot.now + SKEW))
     if not gone:
-        return entry
-    left = tuple(made for made in entry.made if made.index not in gone)
+        return entry if left == entry.made else structs.replace(entry, made=left)
     lost = [index for index in gone if not _was_refused(pods.get(index))]
     entry = structs.replace(_with_survivors(entry, pods, snapshot.now), made=left)
     if not lost:
