@@ -67,6 +67,24 @@ class Deeds(Scene):
             (1, "a controller stands still", lambda: self.draw.choice(self.controllers).stand_still(self.draw.choice([3, 15, 40]))),
         ]
 
+    def _trouble_etcd(self) -> None:
+        """Drawn apart, so that lives without an etcd stay as they were."""
+        etcds, draw = self.server.etcds, self.etcd_draw
+        if not etcds.all() or draw.random() > 0.2:
+            return
+        deeds: list[tuple[str, Callable[[], object]]] = [
+            ("the etcd is away", lambda: etcds.go_away(draw.choice([2.0, 10.0, 40.0, 90.0]))),
+            ("the etcd compacts its history", etcds.compact),
+            ("an agent does not reach the etcd", lambda: self._cut_off_agent(draw.choice([2.0, 8.0, 30.0]))),
+        ]
+        name, deed = draw.choice(deeds)
+        self.note(name)
+        deed()
+
+    def _cut_off_agent(self, seconds: float) -> None:
+        if agents := self.server.etcds.agents():
+            self.etcd_draw.choice(agents).cut_off(seconds)
+
     def _silence(self) -> None:
         if self.server.links:
             self.server.silence(self.draw.choice(self.server.links), self.draw.choice([5.0, 15.0, 40.0]))

@@ -45,6 +45,14 @@ def random_job(draw: random.Random) -> Object:
     return job
 
 
+def meet_in_etcd(job: Object, draw: random.Random) -> None:
+    """Some elastic PyTorchJobs meet in an etcd of their user's; all else about the life stays as its seed has it."""
+    policy = job["spec"].get("elasticPolicy")
+    if job["kind"] == "PyTorchJob" and policy is not None and "rdzvBackend" not in policy and draw.random() < 0.2:
+        policy |= {"rdzvBackend": "etcd", "rdzvHost": "etcd"}
+        parse(job)
+
+
 def job_of(kind: Kind, types: dict[str, int], *, restart: str = "OnFailure", policy: Object | None = None, run_policy: Object) -> Object:
     spec: dict[str, Any] = {kind.replica_key: {type: _replica(kind, count, restart) for type, count in types.items()}}
     spec["runPolicy"] = run_policy

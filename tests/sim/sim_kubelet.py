@@ -7,12 +7,14 @@ from datetime import datetime
 
 from sim_agent import Agent
 from sim_api import Api
+from sim_etcd import EtcdAgent, agent_of
 from sim_pods import are_gates_met, ends, is_deleting, is_ready
 from sim_rendezvous import SimServer
 from sim_time import now, stamp
 
 from controller.watching.snapshot import GROUP
 from elastic.kube.resources import PODS, Object
+from rendezvous.delivery import ETCD_BACKEND
 
 QUICK_END_S = 2.0
 
@@ -21,7 +23,7 @@ QUICK_END_S = 2.0
 class Run:
     """What the kubelet knows of one pod: the agent in its container, and when it will be gone once it is told to go."""
 
-    agent: Agent | None = None
+    agent: Agent | EtcdAgent | None = None
     runs: int = 0
     gone_at: float | None = None
     is_stuck: bool = False
@@ -46,7 +48,7 @@ class Kubelets:
         for run in self._runs.values():
             run.is_stuck = False
 
-    def agent(self, pod: Object) -> Agent | None:
+    def agent(self, pod: Object) -> Agent | EtcdAgent | None:
         return self._run(pod).agent
 
     def step(self, pod: Object) -> None:
@@ -103,8 +105,8 @@ class Kubelets:
         self._api.change(PODS, pod["metadata"]["name"], change)
 
     def _start_agent(self, pod: Object, run: Run) -> None:
-        job_uid = next((e.get("value") for c in pod["spec"]["containers"] for e in c.get("env") or () if e["name"] == "PET_RDZV_ID"), None)
-        if job_uid is None or not any(e["name"] == "ELASTIC_TOKEN" for c in pod["spec"]["containers"] for e in c.get("env") or ()):
+        env = {e["name"]: e.get("value", "") for c in pod["spec"]["containers"] for e in c.get("env") or ()}
+        if "PET_RDZV_ID" not in env or "ELASTIC_TOKEN" not in env:
             return
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         run.runs += 1
@@ -114,7 +116,10 @@ class Kubelets:
             if there is not None and there["metadata"]["uid"] == uid and not is_deleting(there):
                 self.end(there, code=code, reason="Completed" if code == 0 else "Error")
 
-        run.agent = Agent(name, f"{uid}/{run.runs}", job_uid, self._server, self._draw, ended)
+        if env["PET_RDZV_BACKEND"] == ETCD_BACKEND:
+            run.agent = agent_of(pod, env, run=run.runs, etcds=self._server.etcds, draw=self._draw, ended=ended)
+        else:
+            run.agent = Agent(name, f"{uid}/{run.runs}", env["PET_RDZV_ID"], self._server, self._draw, ended)
         run.agent.start()
 
     def end(self, pod: Object, *, code: int, reason: str) -> None:

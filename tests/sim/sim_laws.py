@@ -148,7 +148,7 @@ class Laws:
     @property
     def _losses(self) -> int:
         """Pods that the cluster took; and members that were silent for long, which the rendezvous server takes for lost."""
-        return len(self._cluster.lost) + self._server.cut_off
+        return len(self._cluster.lost) + self._server.cut_off + self._server.etcds.cut_off
 
     def _see_end(self, life: Life, status: Object) -> None:
         ends = [c["type"] for c in status.get("conditions") or () if c["type"] in ("Succeeded", "Failed") and c["status"] == "True"]

@@ -9,7 +9,7 @@ from typing import Any
 from sim_process import Controller
 
 OURS = ("controller.", "elastic.")
-PARTS = ("observer", "queue", "_link", "_reconciler", "_election")
+PARTS = ("observer", "queue", "_link", "_membership", "_reconciler", "_election")
 
 
 def remembered(controller: Controller, words: set[str]) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from sim_api import Api
 from sim_client import SimKube, Sky
+from sim_etcd import EtcdReach
 from sim_kopf import SimKopf
 from sim_rendezvous import SimServer, Unreachable
 from sim_time import now
@@ -21,6 +22,7 @@ from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
 from controller.acting.fenced_link import FencedServer
 from controller.acting.link import RendezvousLink
+from controller.acting.links import Links
 from controller.deciding.settings import Rendezvous, Settings
 from controller.running.metrics import Metrics
 from controller.running.reconcile import Reconciler
@@ -28,6 +30,7 @@ from controller.watching.keys import Key
 from controller.watching.observe import Observer, resources_of
 from controller.watching.secrets import Secrets
 from controller.watching.snapshot import KeyPair
+from elastic.etcd.store import Away, Refused
 from elastic.membership.wire import Expectation, World
 from elastic.runtime.election import Election, LeaseLost
 from elastic.runtime.fence import FencedWriter
@@ -54,6 +57,7 @@ class Controller:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.name = name
+        self.is_alive = True
         self.skew = timedelta()
         self.broken: BaseException | None = None
         self._on_call = on_call or (lambda moment: False)
@@ -63,7 +67,13 @@ class Controller:
         self._stood_still_at: float | None = None
         self._election = Election(self.kube, namespace="system", name="lease", me=name, clock=self._time) if elects else None  # type: ignore[arg-type]
         reach = _Reach(server, self.kube.awake, name)
-        self._link = RendezvousLink(FencedServer(reach, self._left_s) if elects else reach, errors=(Unreachable,), clock=now)
+        etcds = EtcdReach(server.etcds, self.kube.awake, lambda: self.is_alive)
+        self._membership = etcds.membership
+        self._link = Links(
+            RendezvousLink(FencedServer(reach, self._left_s) if elects else reach, errors=(Unreachable,), clock=now),
+            RendezvousLink(FencedServer(etcds, self._left_s) if elects else etcds, errors=(Away, Refused), clock=now),
+            etcds,
+        )
         self._reconciler = Reconciler(
             self.observer,
             self._applier(),
@@ -80,7 +90,6 @@ class Controller:
         )
         self._kopf = [SimKopf(self.kube, feed, feed.resource, draw) for feed in self.observer.jobs.values()]
         self._tasks: list[asyncio.Task[None]] = []
-        self.is_alive = True
 
     def start(self) -> None:
         for part in (

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sim_etcd import Etcds
+
 from elastic.membership.wire import Expectation, World
 from rendezvous.server.hub import ActiveJob, Hub
 
@@ -92,6 +94,8 @@ class SimServer:
         self.is_down = False
         self.isolated_at = self.isolated_until = -math.inf
         self.links: list[Connection] = []
+        self.etcds = Etcds()
+        """Where jobs meet that meet in an etcd."""
         self.expected: dict[str, list[tuple[str, Expectation]]] = {}
         """What was said about each job, and which process said it."""
         self.watchers: list[Callable[[World], None]] = []

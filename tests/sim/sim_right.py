@@ -16,6 +16,8 @@ from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_TYPE
 from elastic.api.words import CleanPodPolicy
 from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
+from elastic.membership.wire import World
+from elastic_worker.etcd.records import World as Sealed
 
 AT_WORK = ("Pending", "Running")
 
@@ -116,7 +118,7 @@ def _active(api: Api, server: SimServer, job: Job, pods: list[Object]) -> Iterat
 
 def _membership(api: Api, server: SimServer, job: Job, names: set[str]) -> Iterator[str]:
     elastic = job.status.elastic
-    if job.kind.name != "PyTorchJob" or job.elastic is None or elastic is None or elastic.backend != "elastic":
+    if job.kind.name != "PyTorchJob" or job.elastic is None or elastic is None or elastic.backend not in ("elastic", "etcd"):
         return
     if not api.all(SECRETS):
         yield "the job has no secret"
@@ -124,10 +126,13 @@ def _membership(api: Api, server: SimServer, job: Job, names: set[str]) -> Itera
         yield f"the status says that {elastic.leaving} leave"
     if lasting := [entry for entry in elastic.disruptions if entry.ended_at is None]:
         yield f"the status says that disruptions last: {lasting}"
-    world = server.hub.world(job.metadata.uid)
+    world: World | Sealed | None = server.hub.world(job.metadata.uid)
     members = {seat.name for seat in world.members} if world is not None else set()
+    if elastic.backend == "etcd":
+        world = server.etcds.of(job.metadata.uid).world()
+        members = {seat.name for seat in world.seats} if world is not None else set()
     workers = {name for name in names if f"-{WORKER.lower()}-" in name}
     if world is None or members != workers:
-        yield f"the world is {sorted(members)} ({world.phase if world else 'unknown'}), the workers are {sorted(workers)}"
+        yield f"the world is {sorted(members)} ({world or 'unknown'}), the workers are {sorted(workers)}"
     elif (elastic.world_size, elastic.generation) != (len(members), world.generation):
         yield f"the status says {elastic.generation}, {elastic.world_size} members; the world is {world.generation}, {len(members)}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sim_api import Api
 from sim_client import CALM, Sky, Weather
 from sim_cluster import Cluster
-from sim_jobs import NAME, random_job
+from sim_jobs import NAME, meet_in_etcd, random_job
 from sim_launcher import Launchers
 from sim_laws import Laws
 from sim_process import Controller
@@ -52,6 +52,9 @@ class Scene:
         self.seed, self.options = seed, options
         self.draw = random.Random(f"story {seed}")
         self.manifest = manifest if manifest is not None else random_job(self.draw)
+        self.etcd_draw = random.Random(f"etcd {seed}")
+        if manifest is None and not options.twins:
+            meet_in_etcd(self.manifest, self.etcd_draw)
         self.kind = self.manifest["kind"]
         self.resource = JOBS[self.kind]
         self.gang = self.draw.choice(GANGS)
@@ -116,6 +119,7 @@ class Scene:
         while True:
             await asyncio.sleep(TICK_S)
             self.cluster.tick()
+            self.server.etcds.tick(TICK_S)
             self.launchers.tick()
             self.api.collect()
 

@@ -38,6 +38,7 @@ class Storm(Deeds):
             ticking.cancel()
             for controller in self.controllers:
                 controller.kill()
+            self.server.etcds.close()
 
     async def _storm(self) -> None:
         self.keep_controllers()
@@ -47,6 +48,7 @@ class Storm(Deeds):
         for _ in range(self.options.steps):
             await asyncio.sleep(self.draw.choice([0.0, 0.2, 1.0, 5.0, 20.0]))
             self._something()
+            self._trouble_etcd()
             self.keep_controllers()
             self.check()
 
@@ -55,6 +57,7 @@ class Storm(Deeds):
         self.note("calm")
         self.sky.weather, self.sky.down_until = CALM, 0.0
         self.server.come_up()
+        self.server.etcds.is_away = False
         self.cluster.heal(leave_dead=self.draw.random() < 0.5)
         if self._after.random() < 0.3:
             self.note("one more node is drained")
@@ -90,11 +93,9 @@ class Storm(Deeds):
     def _waits_after_losses(self) -> bool:
         """Is a place empty because its pods were lost again and again? It is filled when the pause is over."""
         conditions = ((self.job or {}).get("status") or {}).get("conditions") or ()
-        return any(
-            "in a row were lost soon after they were created" in c["message"]
-            for c in conditions
-            if c["type"] not in ("Succeeded", "Failed")
-        )
+        if any(c["type"] in ("Succeeded", "Failed") and c["status"] == "True" for c in conditions):
+            return False
+        return any("in a row were lost soon after they were created" in c["message"] for c in conditions)
 
     def _due(self) -> list[datetime]:
         """When time alone will change something about the job."""

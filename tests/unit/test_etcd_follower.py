@@ -3,21 +3,20 @@ what it writes, and what becomes of it when the etcd is away, silent or hostile.
 """
 
 import asyncio
-import base64
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from etcd_store import JOB, PREFIX, TOKEN, FakeEtcd, coded
+from etcd_store import JOB, PREFIX, TOKEN, InMemory
 from etcd_store import Job as Agents
 
 from elastic.etcd import follower
 from elastic.etcd.follower import FIRST_PATIENCE_S, LEASE_S, NOTICE_S, PATIENCE_S
 from elastic.etcd.membership import EtcdMembership
 from elastic.etcd.place import Place
-from elastic.etcd.store import Away, Compacted, Entry, Listing, Refused, Store
+from elastic.etcd.store import Away, Store
 from elastic.membership import wire
 from elastic_worker.etcd.records import EXPECTED
 
@@ -25,72 +24,6 @@ sys.path.append(str(Path(__file__).parents[1] / "sim"))
 from sim_time import run
 
 PLACE = Place(endpoints=("etcd:2379",), prefix=PREFIX)
-
-
-class InMemory:
-    """The controller's way into a FakeEtcd."""
-
-    def __init__(self, etcd: FakeEtcd) -> None:
-        self.etcd = etcd
-        self.is_cut = self.is_deaf = self.is_closed_for_us = self.is_cancelled = False
-
-    def _call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        if self.is_cut:
-            raise Away("it does not answer")
-        if self.is_closed_for_us:
-            raise Refused("etcdserver: permission denied")
-        return self.etcd.call(path, body)
-
-    async def list(self, prefix: str) -> Listing:
-        answer = self._call("kv/range", {"key": coded(prefix), "range_end": coded(prefix[:-1] + "0"), "limit": "9999"})
-        return Listing(int(answer["header"]["revision"]), tuple(map(entry, answer["kvs"])))
-
-    async def newest(self, prefix: str) -> tuple[int, int]:
-        listing = await self.list(prefix)
-        return max((found.written for found in listing.entries), default=0), len(listing.entries)
-
-    async def watch(self, prefix: str, since: int) -> AsyncIterator[tuple[Entry, ...]]:
-        while True:
-            await asyncio.sleep(0.02)
-            if self.is_cut:
-                raise Away("the watch ended")
-            if self.is_cancelled:
-                self.is_cancelled = False
-                raise asyncio.CancelledError
-            if since <= self.etcd.compacted:
-                raise Compacted
-            events = [] if self.is_deaf else self.etcd.changes(since)
-            since = self.etcd.revision + 1 if not self.is_deaf else since
-            if events:
-                yield tuple(entry(e["kv"])._replace(**({"value": None} if e.get("type") == "DELETE" else {})) for e in events)
-
-    async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
-        put = {"key": coded(key), "value": base64.b64encode(value).decode(), "lease": str(lease)}
-        compare = {"key": coded(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(unchanged)}
-        answer = self._call("kv/txn", {"compare": [compare], "success": [{"request_put": put}]})
-        return self.etcd.revision if answer.get("succeeded") else 0
-
-    async def remove(self, prefix: str) -> None:
-        for key in [key for key in self.etcd.keys if key.startswith(prefix)]:
-            self.etcd.remove(key.removeprefix(PREFIX))
-
-    async def grant(self, ttl_s: int) -> int:
-        return int(self._call("lease/grant", {"TTL": str(ttl_s)})["ID"])
-
-    async def keep(self, lease: int) -> bool:
-        return bool(self._call("lease/keepalive", {"ID": str(lease)})["result"].get("TTL"))
-
-    async def revoke(self, lease: int) -> None: ...
-
-    async def is_full(self) -> bool:
-        return False
-
-    async def close(self) -> None: ...
-
-
-def entry(pair: dict[str, Any]) -> Entry:
-    key = base64.b64decode(pair["key"]).decode().removeprefix(PREFIX)
-    return Entry(key, base64.b64decode(pair.get("value", "")), int(pair["mod_revision"]))
 
 
 class Town:

@@ -1,10 +1,13 @@
 """An etcd in memory with a virtual clock, which answers calls as etcd's JSON gateway does, and agents of a job that meet in it."""
 
+import asyncio
 import base64
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from elastic.etcd.store import Away, Compacted, Entry, Listing
+from elastic.etcd.store import Refused as Denied
 from elastic_worker.agent.view import View
 from elastic_worker.etcd.gateway import Refused, Unreachable
 from elastic_worker.etcd.group import Rules
@@ -163,6 +166,76 @@ class FakeEtcd:
         del self.leases[id]
         for name in [name for name, key in self.keys.items() if key.lease == id]:
             self._delete(name)
+
+
+class InMemory:
+    """The controller's way into a FakeEtcd."""
+
+    def __init__(self, etcd: FakeEtcd) -> None:
+        self.etcd = etcd
+        self.is_cut = self.is_deaf = self.is_closed_for_us = self.is_cancelled = False
+
+    def _call(self, path: str, body: Body) -> Body:
+        if self.is_cut:
+            raise Away("it does not answer")
+        if self.is_closed_for_us:
+            raise Denied("etcdserver: permission denied")
+        return self.etcd.call(path, body)
+
+    async def list(self, prefix: str) -> Listing:
+        answer = self._call("kv/range", {"key": coded(prefix), "range_end": coded(prefix[:-1] + "0"), "limit": "9999"})
+        return Listing(int(answer["header"]["revision"]), tuple(entry(pair, prefix) for pair in answer["kvs"]))
+
+    async def newest(self, prefix: str) -> tuple[int, int]:
+        listing = await self.list(prefix)
+        return max((found.written for found in listing.entries), default=0), len(listing.entries)
+
+    async def watch(self, prefix: str, since: int) -> AsyncIterator[tuple[Entry, ...]]:
+        while True:
+            await self.wait(since)
+            if self.is_cut:
+                raise Away("the watch ended")
+            if self.is_cancelled:
+                self.is_cancelled = False
+                raise asyncio.CancelledError
+            if since <= self.etcd.compacted:
+                raise Compacted
+            events = [] if self.is_deaf else self.etcd.changes(since)
+            since = self.etcd.revision + 1 if not self.is_deaf else since
+            if events:
+                yield tuple(entry(e["kv"], prefix)._replace(**({"value": None} if e.get("type") == "DELETE" else {})) for e in events)
+
+    async def wait(self, since: int) -> None:
+        """Until the watch may have something to say."""
+        await asyncio.sleep(0.02)
+
+    async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
+        put = {"key": coded(key), "value": base64.b64encode(value).decode(), "lease": str(lease)}
+        compare = {"key": coded(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(unchanged)}
+        answer = self._call("kv/txn", {"compare": [compare], "success": [{"request_put": put}]})
+        return self.etcd.revision if answer.get("succeeded") else 0
+
+    async def remove(self, prefix: str) -> None:
+        for key in [key for key in self.etcd.keys if key.startswith(prefix)]:
+            self.etcd._delete(key)
+
+    async def grant(self, ttl_s: int) -> int:
+        return int(self._call("lease/grant", {"TTL": str(ttl_s)})["ID"])
+
+    async def keep(self, lease: int) -> bool:
+        return bool(self._call("lease/keepalive", {"ID": str(lease)})["result"].get("TTL"))
+
+    async def revoke(self, lease: int) -> None: ...
+
+    async def is_full(self) -> bool:
+        return False
+
+    async def close(self) -> None: ...
+
+
+def entry(pair: Body, prefix: str) -> Entry:
+    key = base64.b64decode(pair["key"]).decode().removeprefix(prefix)
+    return Entry(key, base64.b64decode(pair.get("value", "")), int(pair["mod_revision"]))
 
 
 class Watch:
