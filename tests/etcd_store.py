@@ -173,7 +173,7 @@ class InMemory:
 
     def __init__(self, etcd: FakeEtcd) -> None:
         self.etcd = etcd
-        self.is_cut = self.is_deaf = self.is_closed_for_us = self.is_cancelled = False
+        self.is_cut = self.is_deaf = self.is_closed_for_us = self.is_cancelled = self.has_alarm = False
 
     def _call(self, path: str, body: Body) -> Body:
         if self.is_cut:
@@ -228,7 +228,7 @@ class InMemory:
     async def revoke(self, lease: int) -> None: ...
 
     async def is_full(self) -> bool:
-        return False
+        return self.has_alarm
 
     async def close(self) -> None: ...
 

@@ -136,7 +136,6 @@ class Follower:
             listing = await store.list(self.place.prefix)
             self._entries, self._records, self._bytes = {}, {}, 0
             self._merge(listing.entries)
-            self._note_reached()
             watch = asyncio.create_task(self._watch(store, listing.revision + 1))
             try:
                 await self._keep(store, watch)
@@ -162,6 +161,8 @@ class Follower:
                 doubt = await self._check(store, doubt)
                 check_at = self._clock() + CHECK_S
             await self._write(store)
+            if self._away_since is not None:  # an etcd that only lets itself be read is as good as away
+                self._note_reached()
             worked = self._worked_s()
             self._say()
             if watch.done():

@@ -226,6 +226,26 @@ def test_a_refusal_is_told_in_etcds_words() -> None:
     play(story())
 
 
+def test_an_etcd_whose_quota_is_used_up_is_reported_until_its_alarm_is_disarmed(caplog: pytest.LogCaptureFixture) -> None:
+    """It is read as ever, so each look seemed to be the end of the outage: nothing was reported, and every 15 s logged."""
+
+    async def story() -> None:
+        town = Town()
+        town.job.start("w0")
+        await town.expect("w0")
+        await town.live(2)
+        town.way.has_alarm = True
+        await town.live(PATIENCE_S + 40)
+        assert town.world.phase == wire.UNREACHED
+        assert "alarm NOSPACE" in town.world.reason
+        assert len(caplog.records) == 1
+        town.way.has_alarm = False
+        await town.live(30)
+        assert town.world.phase == "running"
+
+    play(story())
+
+
 def test_without_a_controller_what_it_expected_goes_with_its_lease() -> None:
     async def story() -> None:
         town = Town()
