@@ -9,7 +9,7 @@ PYTEST ?= $(BIN)/pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-full test-heavy sim demo horovod bench bench-controller bench-rescale bench-rendezvous clean
+.PHONY: help setup check format test test-full test-heavy sim demo horovod build bench bench-controller bench-rescale bench-rendezvous clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -61,6 +61,10 @@ bench-rendezvous: $(READY) ## what the rendezvous server bears: 10,000 agents at
 
 bench-rescale: $(READY) ## seconds until training goes on after any change, against stock torchrun; renews docs/rescale.md
 	$(BIN)/python -m benchmarks.rescale --runs 3 --write
+
+build: $(READY) ## wheel, sdist and Helm chart in dist/ (kubectl makes the chart)
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	mkdir -p .cache && $(BIN)/python scripts/chart.py dist
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) .cache dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

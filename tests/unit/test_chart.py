@@ -1,0 +1,120 @@
+"""The Helm chart holds what the overlay and its components hold. Helm itself is not needed: the templates use a few words, read here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPONENTS = {"etcd": "etcd", "autoscaler": "autoscaler", "metricsApi": "autoscaler-metrics-api", "monitoring": "monitoring"}
+IMAGE = "registry.example.com/elastic-training:1"
+
+
+@pytest.fixture(scope="module")
+def chart() -> ModuleType:
+    if shutil.which("kubectl") is None:
+        pytest.skip("needs kubectl, which has kustomize in it")
+    (ROOT / ".cache").mkdir(exist_ok=True)
+    spec = importlib.util.spec_from_file_location("chart", ROOT / "scripts" / "chart.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["chart"] = module  # for its dataclasses
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def files(chart: ModuleType) -> dict[str, str]:
+    found: dict[str, str] = chart.chart()
+    return found
+
+
+class Rendering:
+    """What Helm does with `if`, `end`, `required`, values and the release's namespace."""
+
+    def __init__(self, values: dict[str, Any], namespace: str) -> None:
+        self._values = values
+        self._namespace = namespace
+
+    def of(self, text: str) -> str:
+        open: list[bool] = []
+        out = []
+        for line in text.splitlines():
+            if found := re.fullmatch(r"\{\{- if (.*) \}\}", line):
+                open.append(self._holds(found[1]))
+            elif line == "{{- end }}":
+                open.pop()
+            elif all(open):
+                out.append(re.sub(r"\{\{ (.*?) \}\}", self._value, line))
+        assert not open
+        return "\n".join(out)
+
+    def _holds(self, condition: str) -> bool:
+        words = condition.split()
+        values = [bool(self._values[word.removeprefix(".Values.")]) for word in words if word.startswith(".Values.")]
+        return {"not": lambda: not values[0], "and": lambda: all(values)}.get(words[0], lambda: values[0])()
+
+    def _value(self, found: re.Match[str]) -> str:
+        if found[1] == '"{{"':
+            return "{{"
+        if found[1] == ".Release.Namespace":
+            return self._namespace
+        assert re.fullmatch(r'required "[^"]+" \.Values\.image \| quote', found[1]), found[0]
+        assert self._values["image"]
+        return json.dumps(self._values["image"])
+
+
+def rendered(files: dict[str, str], values: dict[str, Any], namespace: str) -> list[dict[str, Any]]:
+    given = yaml.safe_load(files["values.yaml"]) | values
+    jsonschema.validate(given, json.loads(files["values.schema.json"]))
+    rendering = Rendering(given, namespace)
+    found = [yaml.safe_load(rendering.of(text)) for name, text in files.items() if name.startswith("templates/") and name.endswith(".yaml")]
+    return [item for item in found if item is not None]
+
+
+def by_name(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {f"{item['kind']}/{item['metadata']['name']}": item for item in objects}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"mpi": False},
+        {"etcd": True},
+        {"autoscaler": True},
+        {"mpi": False, "etcd": True, "autoscaler": True, "metricsApi": True, "monitoring": True},
+    ],
+    ids=lambda values: "+".join(values) or "nothing",
+)
+def test_a_chart_with_these_values_is_the_overlay_with_these_components(
+    chart: ModuleType, files: dict[str, str], values: dict[str, bool]
+) -> None:
+    components = [*(["without-mpi"] if not values.get("mpi", True) else []), *(COMPONENTS[name] for name in values if name in COMPONENTS)]
+    text = json.dumps(chart.built(components)).replace("elastic-system", "here").replace("elastic-training:latest", IMAGE)
+    assert by_name(rendered(files, {**values, "image": IMAGE}, "here")) == by_name(json.loads(text))
+
+
+def test_the_chart_has_every_kind_its_version_and_what_is_to_be_done_first(files: dict[str, str]) -> None:
+    for file in (ROOT / "deploy" / "crds").glob("*.kubeflow.org.yaml"):
+        assert files[f"crds/{file.name}"] == file.read_text()
+    described = yaml.safe_load(files["Chart.yaml"])
+    assert f'version = "{described["version"]}"' in (ROOT / "pyproject.toml").read_text()
+    assert "deploy/installation.sh" in files["templates/NOTES.txt"]
+
+
+@pytest.mark.parametrize("values", [{"autoscale": True}, {"mpi": "no"}, {"image": 1}])
+def test_a_wrong_value_is_refused(files: dict[str, str], values: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        rendered(files, values, "here")
