@@ -39,10 +39,11 @@ def excess(obj: object) -> Problem | None:
         for key, item in _entries(holder):
             if isinstance(item, dict | list | tuple):
                 waiting.append(((*at, key), item))
-            texts = [text for text in (key, item) if isinstance(text, str)]
-            characters += sum(map(len, texts))
-            if not all(map(_is_text, texts)):
-                return Problem((*at, key)[1:], "this holds half a character (a lone surrogate); write text that UTF-8 can hold")
+            for text in (key, item):
+                if isinstance(text, str):
+                    characters += len(text)
+                    if not text.isascii() and not _is_text(text):
+                        return Problem((*at, key)[1:], "this holds half a character (a lone surrogate); write text that UTF-8 can hold")
         if characters > MOST_CHARACTERS:
             return Problem((), f"there are more than {MOST_CHARACTERS} characters; no API server stores so large a job")
     return None
@@ -85,12 +86,12 @@ def _text_bytes(text: str) -> int:
 def _entries(holder: Any) -> Iterable[tuple[Any, Any]]:
     if not isinstance(holder, dict):
         return enumerate(holder)
+    if all(isinstance(key, str) for key in holder):
+        return holder.items()
     return ((key if isinstance(key, str | int) else shown(key), item) for key, item in holder.items())
 
 
 def _is_text(text: str) -> bool:
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:

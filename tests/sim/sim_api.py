@@ -43,7 +43,8 @@ class Api:
 
     def __init__(self) -> None:
         self.objects: dict[Key, Object] = {}
-        self.version = 0
+        self._of_resource: dict[Resource, dict[str, Object]] = {}
+        self.version = self._collected_at = 0
         self.compacted = 0
         self.logs: dict[Resource, list[Logged]] = {}
         self.watchers: list[Callable[[Resource], None]] = []
@@ -61,7 +62,7 @@ class Api:
 
     def all(self, resource: Resource) -> list[Object]:
         """The objects themselves, by name: to look at, not to change."""
-        return [item for (found, _), item in sorted(self.objects.items(), key=lambda pair: pair[0][1]) if found == resource]
+        return [item for _, item in sorted(self._of_resource.get(resource, {}).items())]
 
     def create(self, resource: Resource, body: Object, *, actor: str) -> Object:
         item = copied(body)
@@ -149,6 +150,9 @@ class Api:
 
     def collect(self) -> None:
         """Deletes what belongs to an owner that is gone."""
+        if self._collected_at == self.version:
+            return
+        self._collected_at = self.version
         uids = {item["metadata"]["uid"] for item in self.objects.values()}
         for (resource, name), item in sorted(self.objects.items(), key=lambda pair: (pair[0][0].plural, pair[0][1])):
             owners = item["metadata"].get("ownerReferences") or ()
@@ -177,9 +181,9 @@ class Api:
         name = item["metadata"]["name"]
         item["metadata"]["resourceVersion"] = str(self.version)
         if new is None:
-            self.objects.pop((resource, name))
+            del self.objects[resource, name], self._of_resource[resource][name]
         else:
-            self.objects[resource, name] = new
+            self.objects[resource, name] = self._of_resource.setdefault(resource, {})[name] = new
         type = "DELETED" if new is None else "ADDED" if old is None else "MODIFIED"
         self.logs.setdefault(resource, []).append(Logged(self.version, type, orjson.dumps(item)))
         for observer in self.observers:
