@@ -179,10 +179,11 @@ class Follower:
                 waking.cancel()
 
     async def _keep_lease(self, store: Store) -> None:
-        if not self._lease or not await store.keep(self._lease):
-            self._lease, self._kept = await store.grant(LEASE_S), None
+        # Asked first: a refused lease does not say what to do.
         if await store.is_full():
             raise Refused("it takes no more writes: its quota is used up (alarm NOSPACE); compact, defragment, then disarm the alarm")
+        if not self._lease or not await store.keep(self._lease):
+            self._lease, self._kept = await store.grant(LEASE_S), None
 
     async def _check(self, store: Store, doubt: tuple[int, int] | None) -> tuple[int, int] | None:
         """Whether the watch is silent about a difference, seen twice in a row."""
