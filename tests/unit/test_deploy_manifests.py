@@ -372,6 +372,13 @@ def test_the_script_makes_an_installation_that_server_and_controller_can_use(tmp
     assert "nothing was changed" in again.stderr
 
 
+def test_a_used_up_quota_fails_no_probe_of_etcd(build: Build) -> None:
+    """Its members were restarted every two minutes, and an update that raised the quota waited for the first of them for ever."""
+    (container,) = only(build("standalone", components=("etcd",)), "StatefulSet", "elastic-etcd")["spec"]["template"]["spec"]["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert "exclude=NOSPACE" in container[probe]["httpGet"]["path"], probe
+
+
 @pytest.mark.parametrize(("overlay", "namespace"), [("standalone", ""), ("namespaced", "team-a")])
 def test_the_etcd_component_has_three_members_that_the_controller_and_the_certificate_name(
     build: Build, tmp_path: Path, overlay: str, namespace: str
