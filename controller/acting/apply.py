@@ -51,7 +51,7 @@ from elastic.kube.resources import (
 from elastic.runtime.fence import Writer
 
 AT_ONCE = 32
-"""Requests in flight at a time, of all rounds together: as much as an API server keeps up with, on few connections used again and again."""
+"""Requests in flight at a time, of all jobs together: as much as an API server keeps up with, on few connections used again and again."""
 NAMED = {PODS: "Pod", SERVICES: "Service"}
 GROUPS = {VOLCANO_POD_GROUPS: "PodGroup", PLUGIN_POD_GROUPS: "PodGroup"}
 """Upstream has Events for the deletion of these, not for their creation."""
@@ -101,12 +101,12 @@ class Applier:
 
     async def carry_out(self, key: Key, job: Object, plan: Plan, *, old: JobStatus, now: datetime) -> Outcome:
         outcome = Outcome()
-        departs = any(map(_parts_with_pod, plan.actions))
+        departs = any(map(_deletes_pod, plan.actions))
         if departs and not await self._is_as_seen(key, job, outcome):
             return outcome
         if not self._speak(job, plan.actions, is_awaited=departs) and departs:
             # Untold members must not lose their pods: these go in the reconcile after the server's answer. Everything else goes on.
-            plan, outcome.is_waiting = _without_departures(plan), True
+            plan, outcome.is_waiting = _without_pod_deletions(plan), True
         unmade = [action for action in plan.actions if isinstance(action, Create) and action.resource == PODS]
         not_deleted = 0
         for stage in _stages(plan.actions):
@@ -277,11 +277,11 @@ def _owner_in_words(key: Key, there: Object) -> str:
     return f"it belongs to {owner.get('kind')} {owner.get('name')}: rename one of the two"
 
 
-def _without_departures(plan: Plan) -> Plan:
-    return replace(plan, actions=tuple(a for a in plan.actions if not _parts_with_pod(a)))
+def _without_pod_deletions(plan: Plan) -> Plan:
+    return replace(plan, actions=tuple(a for a in plan.actions if not _deletes_pod(a)))
 
 
-def _parts_with_pod(action: Action) -> bool:
+def _deletes_pod(action: Action) -> bool:
     return isinstance(action, Delete) and action.resource == PODS
 
 

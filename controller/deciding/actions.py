@@ -92,7 +92,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class SetExpectation:
-    """What the rendezvous server must know before anything else is done: the whole expectation, each time."""
+    """What the rendezvous server must know: the whole expectation, each time. It is sent first; deletions wait until it is acknowledged."""
 
     members: tuple[str, ...]
     pending: tuple[str, ...]

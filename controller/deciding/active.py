@@ -42,13 +42,13 @@ from elastic.kube.resources import PODS
 
 
 def keep_running(view: JobView) -> Plan:
-    """Lost pods are counted, then made again; missing replicas are made, and surplus ones deleted."""
+    """Failed pods are counted, then made again; missing replicas are made, and surplus ones deleted."""
     known = view.status.elastic or ElasticStatus()
     counted = frozenset(known.counted)
     lost = [verdict for verdict in view.verdicts if verdict.fate is Fate.AGAIN]
     replicas, stale, doomed = plan_replicas(view), pod_revision.stale_pods(view), doomed_pods(view)
     made = creation_backoff.made_now(view, replicas.missing)
-    elastic = autoscaling.recorded(view.job, _with_group(view, failure.with_ends_counted(view), replicas, doomed, lost))
+    elastic = autoscaling.recorded(view.job, _with_rendezvous(view, failure.with_ends_counted(view), replicas, doomed, lost))
     elastic = disruption_log.recorded(view, known, elastic)
     objects = list(_object_changes(view))
     store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
@@ -72,7 +72,9 @@ def keep_running(view: JobView) -> Plan:
     return Plan(actions, status, news, _next_look(view, replicas, ready, doomed))
 
 
-def _with_group(view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, doomed: DoomedPods, lost: Sequence[Verdict]) -> ElasticStatus:
+def _with_rendezvous(
+    view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, doomed: DoomedPods, lost: Sequence[Verdict]
+) -> ElasticStatus:
     """The status with what its rendezvous, or the group that restarts as a whole, has become."""
     match view.backend:
         case RendezvousBackend.OURS | RendezvousBackend.ETCD if view.sees_members:

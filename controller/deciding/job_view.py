@@ -20,7 +20,7 @@ from elastic.membership.wire import UNREACHED
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     job: Job
-    """Its `status` is the stored one."""
+    """Its `status` is the newest that was decided: the stored one, or one that the status writer still holds back."""
     snapshot: Snapshot
     status: JobStatus
     """The stored status with what this plan has added so far."""
@@ -32,11 +32,11 @@ class JobView:
     has_interchangeable_workers: bool
     """Only the number of workers matters, not their indexes."""
     notices: Mapping[str, Notice]
-    """By pod name, why and by when a running pod must go."""
+    """By pod name, why and by when a running pod must go, or may have to."""
     answerable: tuple[Pod, ...]
-    """The pods whose end says something about the job."""
+    """The pods whose end says something about the job: those that leave or are being deleted are not among them."""
     verdicts: tuple[Verdict, ...]
-    """What each failed pod means."""
+    """What each failed pod of these means; where one loss restarts all, only the pods that decide it."""
     counted: frozenset[str]
     """The entries of the stored `status.elastic.counted`."""
     failed: frozenset[str]

@@ -1,11 +1,13 @@
 """Decides what to do about one job. `plan` derives one view of the job and its cluster, and asks the steps below in their order; the first
-step that returns a Plan decides. Carrying out a plan may fail half-way: the next plan starts from the cluster's state.
+step that returns a Plan decides, but for pods on lost nodes, which any plan may delete by force. Carrying out a plan may fail half-way: the
+next plan starts from the cluster's state.
 
 An eviction, at our rendezvous (`replica_plan._members`): `disruption.notices` finds the condition DisruptionTarget or the deletion of the
 pod, `slot_assignment.by_count` finds a slot for its replacement, `departures.departures` adds the worker to those that leave, and
 `expectation.expectation` names it to the server. The replacement is made in the same plan; after a cordon it may come earlier
-(`replica_slots.wanted`). The server counts the worker's end as a disruption, and what its peers suffer from it as collateral;
-`failure.judge` ignores the pod's end. A node that is about to go is the same, only that `departures.latest` says when we delete the pod.
+(`replica_slots.wanted`). If the worker ends before the next world is formed without it, the server counts a disruption, and what its peers
+suffer from it as collateral; `failure.judge` ignores the pod's end. A node that is about to go is the same, only that we delete the pod:
+once a world works without the worker, at the latest at `departures.delete_at_latest`.
 
 From 3 workers to 2: `slot_assignment.by_count` picks the surplus worker, and `departures.departures` adds it to those that leave, in the
 status and in the expectation, so that the server forms a world without it. A later plan deletes its pod: once that world works, or its

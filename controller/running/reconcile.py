@@ -40,7 +40,7 @@ GATHER_S = 0.03
 LONGEST_BLINDNESS_S = 60.0
 """After so long without a sign of our own writes an old view is better than none."""
 LEAST_PAUSE_S = 0.5
-"""Between two looks that only time asks for: a clock that steps back must not make one job's rounds the loop's only work."""
+"""Between two looks that only time asks for: a clock that steps back must not make one job's reconciles the loop's only work."""
 
 
 @dataclass(slots=True)
@@ -274,7 +274,7 @@ class Reconciler:
             self._metrics.deleted(namespace=key.namespace, framework=framework)
 
     def _planned(self, key: Key, job: Object, now: datetime) -> tuple[JobStatus, Plan, status_debounce.PendingStatus | None]:
-        """The status as it is, what to do in this round, and what of the new status is held back."""
+        """The status as it is, what to do in this reconcile, and what of the new status is held back."""
         held, uid = self._held.get(key), job["metadata"]["uid"]
         try:
             parsed, warnings = parse(job, stored=True)

@@ -206,8 +206,8 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class NotCreated:
-    """What could not be created in the last round, and why: a pod that the API server refused, by its replica type as its label has it if
-    it has one; or an object of any kind whose name another owner's object has."""
+    """What could not be created in the last reconcile, and why: a pod that the API server refused, by its replica type as its label has it
+    if it has one; or an object of any kind whose name another owner's object has."""
 
     type: str
     message: str

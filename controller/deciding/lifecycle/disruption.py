@@ -45,7 +45,7 @@ def notices(snapshot: Snapshot) -> dict[str, Notice]:
 
 
 def _notice(pod: Pod, snapshot: Snapshot) -> Notice | None:
-    """What the pod itself shows comes first, unless its node has less time."""
+    """The first urgent one; what the pod itself shows comes before what its node shows."""
     found = list(_sights(pod, snapshot))
     urgent = (notice for notice in found if notice.meaning is not Meaning.PREPARE)
     return next(urgent, None) or next(iter(found), None)

@@ -61,7 +61,7 @@ def without_spared(snapshot: Snapshot, leaving: Sequence[Leaving], *, short: int
 def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[Pod]) -> Departures:
     """Adds surplus workers and workers with a disruption notice to those that are leaving already.
     A worker's pod may be deleted once it has left the world, was never in it, or its time is up. The worker counts as leaving until its pod
-    is gone, so that the end of that pod is never taken for a failure.
+    is gone or has succeeded, or until the notice is taken back, so that the end of that pod is never taken for a failure.
     """
     snapshot, policy = view.snapshot, view.job.elastic
     assert policy is not None
@@ -81,7 +81,7 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
     ]
     out = with_leaving(leaving, new)
     later = tuple(pods[entry.member] for entry in new[len(out) - len(leaving) :])
-    may_go = [pods[entry.member] for entry in out if _may_go(pods[entry.member], entry, view, is_known=entry.member in known)]
+    may_go = [pods[entry.member] for entry in out if _may_go(pods[entry.member], entry, view, is_stored=entry.member in known)]
     return Departures(tuple(may_go), out, later)
 
 
@@ -95,21 +95,21 @@ def _with_notice(entry: Leaving, notice: Notice | None) -> Leaving:
     return replace(entry, by=notice.by, signal=notice.signal)
 
 
-def _may_go(pod: Pod, entry: Leaving, view: JobView, *, is_known: bool) -> bool:
+def _may_go(pod: Pod, entry: Leaving, view: JobView, *, is_stored: bool) -> bool:
     """May we delete it? A pod that the cluster ends is the cluster's to delete, unless it has failed already."""
     if pod.is_deleting:
         return False
     if pod.phase is Phase.FAILED:
         return True
     if entry.cause == Cause.PLAN.value:
-        return _has_left(pod, entry.by, view.snapshot, is_known=is_known)
+        return _has_left(pod, entry.by, view.snapshot, is_stored=is_stored)
     notice = view.notices.get(entry.member)
     if notice is None or not notice.may_delete:
         return False
-    return _has_left(pod, latest(view, entry, notice), view.snapshot, is_known=is_known)
+    return _has_left(pod, delete_at_latest(view, entry, notice), view.snapshot, is_stored=is_stored)
 
 
-def latest(view: JobView, entry: Leaving, notice: Notice) -> datetime | None:
+def delete_at_latest(view: JobView, entry: Leaving, notice: Notice) -> datetime | None:
     """Until when the pod stays, although nobody has taken its place: so long before the loss that it ends in order and the others go on by
     then. Of a short notice half remains for that at most, and a quarter for the others. None for one that only may have to go.
     """
@@ -127,9 +127,9 @@ def rescale_s(job: Job) -> float:
     return measured / 1000 or UNMEASURED_RESCALE_S
 
 
-def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_known: bool) -> bool:
+def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_stored: bool) -> bool:
     world = snapshot.world
-    if not is_known:
+    if not is_stored:
         return False  # not before its leaving stands in the status: the next controller would take its end for a disruption
     if by is not None and by <= snapshot.now:
         return True
@@ -144,5 +144,5 @@ def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_known: bo
 def next_deadline(view: JobView, leaving: Sequence[Leaving]) -> datetime | None:
     """The next time at which a worker must be gone, or its pod is deleted; one that has passed changes nothing any more."""
     now, notices = view.snapshot.now, view.notices
-    early = (latest(view, entry, notices[entry.member]) for entry in leaving if entry.member in notices)
+    early = (delete_at_latest(view, entry, notices[entry.member]) for entry in leaving if entry.member in notices)
     return min((at for at in (*early, *(entry.by for entry in leaving)) if at is not None and at > now), default=None)

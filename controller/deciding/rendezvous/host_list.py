@@ -15,7 +15,7 @@ from elastic.api.words import Cause
 from elastic.membership.hosts import Host, HostFacts, Observed
 
 
-def word(view: JobView, hosts: Sequence[Host]) -> SetExpectation:
+def expectation(view: JobView, hosts: Sequence[Host]) -> SetExpectation:
     """An expectation of hosts and no members."""
     policy, least = view.job.elastic, view.job.least_workers
     assert policy is not None

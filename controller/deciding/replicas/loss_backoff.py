@@ -132,7 +132,7 @@ def _beside(entry: Replacements, places: list[tuple[str, int]], *, is_by_count: 
 
 
 def with_made(view: JobView, known: ElasticStatus, made: Collection[tuple[str, int]], *, parted: Iterable[Pod]) -> ElasticStatus:
-    """The status with the pods that are made in this round, but for a job's first ones, and without those that we part with ourselves."""
+    """The status with the pods that this reconcile makes, but for a job's first ones, and without those that we part with ourselves."""
     job, snapshot = view.job, view.snapshot
     entries, going = {entry.type: entry for entry in known.replaced}, {(pod.type, pod.index) for pod in parted}
     for type in (type for type in (*job.replicas, STORE) if type in _begun(job)):

@@ -44,8 +44,8 @@ def plan_replicas(view: JobView) -> ReplicaPlan:
     if pod_revision.awaits_rendezvous(view):
         asks = etcd.awaits(view) and bool(view.snapshot.settings.etcd)
         coming = [replica_name(job, WORKER, index) for index in range(job.workers)] if asks else []
-        words = (_word(view, staying=(), coming=coming, leaving=()),) if asks else ()
-        return ReplicaPlan(filled=tuple((type, pod.index) for type, found in pods.items() for pod in found), expectations=words)
+        asked = (_expectation(view, staying=(), coming=coming, leaving=()),) if asks else ()
+        return ReplicaPlan(filled=tuple((type, pod.index) for type, found in pods.items() for pod in found), expectations=asked)
     framework = FRAMEWORKS[job.kind.name]
     parts = [_part(view, pods[type], type=type) for type in job.replicas]
     return ReplicaPlan(
@@ -54,7 +54,7 @@ def plan_replicas(view: JobView) -> ReplicaPlan:
         to_delete=tuple(pod for part in parts for pod in part.to_delete),
         surplus=tuple(pod for part in parts for pod in part.surplus),
         leaving=tuple(entry for part in parts for entry in part.leaving),
-        expectations=tuple(word for part in parts for word in part.expectations),
+        expectations=tuple(one for part in parts for one in part.expectations),
     )
 
 
@@ -89,26 +89,26 @@ def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignm
 def _of_counted(view: JobView, assigned: slot_assignment.SlotAssignment) -> tuple[SetExpectation, ...]:
     """What agents in an etcd learn as soon as it can be reached again."""
     coming = [replica_name(view.job, WORKER, index) for index in assigned.missing]
-    return (_word(view, staying=assigned.present, coming=coming, leaving=()),)
+    return (_expectation(view, staying=assigned.present, coming=coming, leaving=()),)
 
 
-def _word(view: JobView, *, staying: Sequence[Pod], coming: Sequence[str], leaving: Sequence[Leaving]) -> SetExpectation:
-    word = expectation(view, staying=staying, coming=coming, leaving=leaving)
+def _expectation(view: JobView, *, staying: Sequence[Pod], coming: Sequence[str], leaving: Sequence[Leaving]) -> SetExpectation:
+    found = expectation(view, staying=staying, coming=coming, leaving=leaving)
     is_in_etcd = view.backend is RendezvousBackend.ETCD
-    return replace(word, place=etcd.place(view.job, view.snapshot.settings)) if is_in_etcd else word
+    return replace(found, place=etcd.place(view.job, view.snapshot.settings)) if is_in_etcd else found
 
 
 def _members(view: JobView, pods: Sequence[Pod]) -> ReplicaPlan:
-    """Workers whose world or hosts our server decides. It is told before pods are made, and has acknowledged it before any is deleted."""
+    """Workers whose world or hosts our server decides. Before any pod is deleted it has acknowledged that."""
     still, assigned = replica_slots.of_members(view, pods)
     out = departures.departures(view, still, surplus=assigned.surplus)
     if view.backend is RendezvousBackend.HOSTS:
-        word = host_list.word(view, FRAMEWORKS[view.job.kind.name].hosts(view, out.leaving))
+        wanted = host_list.expectation(view, FRAMEWORKS[view.job.kind.name].hosts(view, out.leaving))
     else:
         coming = [replica_name(view.job, WORKER, index) for index in assigned.missing]
-        word = _word(view, staying=(*assigned.present, *out.later), coming=coming, leaving=out.leaving)
+        wanted = _expectation(view, staying=(*assigned.present, *out.later), coming=coming, leaving=out.leaving)
     missing = tuple((WORKER, index) for index in assigned.missing)
-    return ReplicaPlan(filled=_filled(WORKER, assigned), missing=missing, to_delete=out.may_go, leaving=out.leaving, expectations=(word,))
+    return ReplicaPlan(filled=_filled(WORKER, assigned), missing=missing, to_delete=out.may_go, leaving=out.leaving, expectations=(wanted,))
 
 
 def _filled(type: str, assigned: slot_assignment.SlotAssignment) -> tuple[ReplicaSlot, ...]:

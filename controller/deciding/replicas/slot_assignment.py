@@ -31,7 +31,7 @@ def by_count(count: int, pods: Sequence[Pod], *, leaving: Collection[str]) -> Sl
     """Any `count` pods that stay; a worker on its way out is replaced at once, under another index."""
     staying = who_stay(pods, leaving=leaving)
     if len(staying) > count:
-        victims = sorted(staying, key=_to_keep_first, reverse=True)[: len(staying) - count]
+        victims = sorted(staying, key=_by_worth, reverse=True)[: len(staying) - count]
         gone = {pod.name for pod in victims}
         return SlotAssignment(tuple(pod for pod in staying if pod.name not in gone), (), tuple(victims))
     taken = {pod.index for pod in pods}
@@ -53,7 +53,7 @@ def by_count_in_places(count: int, pods: Sequence[Pod]) -> SlotAssignment:
 def without_needed(assigned: SlotAssignment, *, least: int) -> SlotAssignment:
     """Where the highest places go first, healthy or not: each of them stays until `least` others are there."""
     here = len(who_stay(assigned.present, leaving=()))
-    needed = sorted(assigned.surplus, key=_to_keep_first)[: max(0, least - here)]
+    needed = sorted(assigned.surplus, key=_by_worth)[: max(0, least - here)]
     return replace(assigned, surplus=tuple(pod for pod in assigned.surplus if pod not in needed))
 
 
@@ -61,7 +61,7 @@ def who_stay(pods: Sequence[Pod], *, leaving: Collection[str]) -> list[Pod]:
     return [pod for pod in pods if not pod.is_deleting and pod.name not in leaving and pod.phase is not Phase.FAILED]
 
 
-def _to_keep_first(pod: Pod) -> tuple[bool, bool, int]:
-    """Orders the pods from the one to keep longest to the first to go: what does not run, what is not ready, the highest index."""
+def _by_worth(pod: Pod) -> tuple[bool, bool, int]:
+    """Sorts pods so that the last one goes first: one that does not run, then one that is not Ready, then the highest index."""
     runs = pod.phase in (Phase.RUNNING, Phase.SUCCEEDED)
     return (not runs, not pod.is_ready, pod.index)
