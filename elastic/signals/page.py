@@ -19,8 +19,7 @@ def as_table(rows: Iterable[Signal]) -> str:
 
 
 def _cells(row: Signal) -> tuple[str, ...]:
-    seen = row.on.value if row.on.is_read else f"{row.on.value} (not watched)"
-    return f"`{row.name}`", row.source, seen, row.match, row.meaning.value, _time(row), row.taken_back, row.note
+    return f"`{row.name}`", row.source, row.on.value, row.match, row.meaning.value, _time(row), row.taken_back, row.note
 
 
 def _time(row: Signal) -> str:

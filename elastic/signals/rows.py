@@ -22,7 +22,6 @@ LONGEST_LEAD_S = 7 * 86400
 EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 TEXTS = ("key", "value", "effect", "reason", "message", "source", "note")
 FIELDS = ("name", "seenIn", "meaning", "leadSeconds", "deadline", "deadlineKey", "nodeLabel", "takenBack", *TEXTS)
-READ = tuple(on for on in On if on.is_read)
 Word = TypeVar("Word", bound=StrEnum)
 
 
@@ -82,7 +81,7 @@ def _row(row: object) -> Signal:
     for field in row:
         if field not in FIELDS:
             raise _Wrong(f"field {_shown(field)}: it is unknown; use {', '.join(FIELDS)}")
-    on = _word(row, "seenIn", On, among=READ)
+    on = _word(row, "seenIn", On)
     signal = Signal(
         name=_text(row, "name", needed=True),
         source=_text(row, "source") or "this installation",
@@ -131,15 +130,14 @@ def _text(row: Mapping[str, Any], field: str, *, needed: bool = False) -> str:
     return value
 
 
-def _word(row: Mapping[str, Any], field: str, words: type[Word], *, among: tuple[Word, ...] = (), otherwise: Word | None = None) -> Word:
-    chosen = among or tuple(words)
+def _word(row: Mapping[str, Any], field: str, words: type[Word], *, otherwise: Word | None = None) -> Word:
     value = row.get(field)
     if value is None and otherwise is not None:
         return otherwise
-    found = next((word for word in chosen if word.value == value), None)
+    found = next((word for word in words if word.value == value), None)
     if found is None:
         what = "is missing" if value is None else f"is {_shown(value)}"
-        raise _Wrong(f"{field}: it {what}; use one of {', '.join(word.value for word in chosen)}")
+        raise _Wrong(f"{field}: it {what}; use one of {', '.join(word.value for word in words)}")
     return found
 
 

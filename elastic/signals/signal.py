@@ -15,17 +15,10 @@ class On(StrEnum):
     POD_CONDITION = "pod condition"
     POD_STATUS = "pod status"
     POD_DELETION = "pod deletion"
-    EVENT = "event"
-    WORKLOAD = "Kueue workload"
 
     @property
     def is_of_node(self) -> bool:
         return self in (On.NODE_TAINT, On.NODE_CONDITION, On.NODE_ANNOTATION)
-
-    @property
-    def is_read(self) -> bool:
-        """Does the controller look there? What it does not watch reaches the job in another way, which the row's note names."""
-        return self not in (On.EVENT, On.WORKLOAD)
 
 
 class Meaning(StrEnum):
@@ -66,7 +59,7 @@ class Signal:
     """Who gives it."""
     on: On
     key: str
-    """Key of the taint or annotation, type of the condition, reason in a pod's status or of an Event."""
+    """Key of the taint or annotation, type of the condition, reason in a pod's status."""
     value: str = ""
     """Of the taint or annotation; status of the condition. Empty: any."""
     effect: str = ""

@@ -1,7 +1,8 @@
 """The table of signals, as data. The first row that matches one taint, condition or annotation decides what it means.
 
 docs/spot.md shows it (`python -m elastic.signals.page`), the controller reads nodes and pods by it, and `elastic node reclaim --like NAME`
-plays its rows.
+plays its rows. Only what takes rights on nodes or on the pod itself is a signal: Events are none, because everybody who may write Events in
+some namespace could move the workers of others.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from elastic.signals.signal import Deadline, Meaning, On, Signal
 
 KUBERNETES, AWS, KARPENTER = "Kubernetes", "AWS Node Termination Handler", "Karpenter"
-AUTOSCALER, GKE, AKS, KUEUE, VOLCANO = "cluster-autoscaler", "GKE", "AKS", "Kueue", "Volcano"
+AUTOSCALER, GKE, AKS = "cluster-autoscaler", "GKE", "AKS"
 GONE, LEAVE, PREPARE, INFORM = Meaning.GONE, Meaning.LEAVE, Meaning.PREPARE, Meaning.INFORM
 
 _TAINT_GOES = "the taint is removed"
@@ -59,24 +60,6 @@ def _azure(name: str, event: str, meaning: Meaning, note: str) -> Signal:
     )
 
 
-def _event(name: str, source: str, key: str, meaning: Meaning, note: str) -> Signal:
-    return Signal(name=name, source=source, on=On.EVENT, key=key, meaning=meaning, taken_back=_NEVER, note=note)
-
-
-def _workload(reason: str) -> Signal:
-    note = "Kueue sets spec.runPolicy.suspend, and the job stops in order"
-    return Signal(
-        name=f"kueue-{reason.lower()}",
-        source=KUEUE,
-        on=On.WORKLOAD,
-        key="Evicted",
-        reason=reason,
-        meaning=INFORM,
-        taken_back="Kueue admits the job again",
-        note=note,
-    )
-
-
 BUILT_IN: tuple[Signal, ...] = (
     # Kubernetes itself: a lost node
     _taint("node-unreachable", KUBERNETES, "node.kubernetes.io/unreachable", GONE, note="its pods go after their toleration, 300 s"),
@@ -115,12 +98,6 @@ BUILT_IN: tuple[Signal, ...] = (
     _taint(
         "karpenter-unregistered", KARPENTER, "karpenter.sh/unregistered", INFORM, effect="NoExecute", note="a new node, not one that goes"
     ),
-    _event("karpenter-spot-interrupted", KARPENTER, "SpotInterrupted", LEAVE, "the taint karpenter.sh/disrupted comes with it"),
-    _event("karpenter-spot-rebalance", KARPENTER, "SpotRebalanceRecommendation", PREPARE, "Karpenter itself does nothing about it"),
-    _event("karpenter-instance-stopping", KARPENTER, "InstanceStopping", LEAVE, "the taint karpenter.sh/disrupted comes with it"),
-    _event("karpenter-instance-terminating", KARPENTER, "InstanceTerminating", LEAVE, "the taint karpenter.sh/disrupted comes with it"),
-    _event("karpenter-instance-unhealthy", KARPENTER, "InstanceUnhealthy", LEAVE, "the taint karpenter.sh/disrupted comes with it"),
-    _event("karpenter-terminating", KARPENTER, "TerminatingOnInterruption", LEAVE, "the taint karpenter.sh/disrupted comes with it"),
     # cluster-autoscaler
     _taint(
         "autoscaler-to-be-deleted",
@@ -233,8 +210,4 @@ BUILT_IN: tuple[Signal, ...] = (
         taken_back="the condition is False, unless the pod is being deleted",
         note="any other reason",
     ),
-    # Queues
-    *map(_workload, ("Preempted", "PodsReadyTimeout", "AdmissionCheck", "ClusterQueueStopped", "LocalQueueStopped", "NodeFailures")),
-    *map(_workload, ("FlavorMigration", "EvictedOnManagerCluster")),
-    _event("volcano-evict", VOLCANO, "PodEvicted", LEAVE, "Volcano deletes the pod, which is the signal pod-deletion"),
 )
