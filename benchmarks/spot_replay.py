@@ -9,9 +9,12 @@ file of SkyPilot's spot-traces. `--write` renews docs/spot-replay.md and its pic
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from pathlib import Path
 
 from benchmarks.spot import costs, report
+from benchmarks.spot.processes import play
 from benchmarks.spot.replay import WAYS, replay
 from benchmarks.spot.trace import CHURN_AN_HOUR, NODES, BadTrace, Trace, generated, read, write
 
@@ -30,6 +33,11 @@ def main() -> None:
     parser.add_argument("--notice", type=float, default=120.0, help="seconds from a notice to the loss")
     parser.add_argument("--raw", type=Path, help="samples of benchmarks.rescale --raw, in place of docs/rescale.md")
     parser.add_argument("--save", type=Path, help="write the first trace to this CSV")
+    parser.add_argument("--processes", action="store_true", help="with real processes: ours and stock torchrun in turn, for hours")
+    parser.add_argument("--slice-minutes", type=float, default=15.0, help="with --processes: how long each plays; 3 minutes claim nothing")
+    parser.add_argument("--slices", type=int, default=4, help="with --processes: how many slices of the trace")
+    parser.add_argument("--workers", type=int, default=6, choices=range(2, 7), help="with --processes: the most that there are")
+    parser.add_argument("--settings", default="elastic,stock", help="with --processes: which of bench-rescale's settings")
     parser.add_argument("--write", action="store_true", help="renew docs/spot-replay.md and docs/spot-replay.svg")
     chosen = parser.parse_args()
     try:
@@ -38,6 +46,9 @@ def main() -> None:
         parser.error(str(error))
     if chosen.save:
         write(traces[0], chosen.save)
+    if chosen.processes:
+        _with_processes(chosen)
+        return
     samples = costs.of_raw(chosen.raw) if chosen.raw else costs.of_page()
     results = {
         interval_s: [
@@ -58,6 +69,25 @@ def main() -> None:
         page.write_text(f"{head}{report.BEGIN}\n{report.table(results)}\n\n{words}\n{report.END}{tail}")
         title = f"Where the time of the nodes goes; a checkpoint each {PICTURED_S:g} s, {chosen.notice:g} s of notice"
         (DOCS / "spot-replay.svg").write_text(report.draw(results[PICTURED_S], title))
+
+
+def _with_processes(chosen: argparse.Namespace) -> None:
+    """Each slice is played by each setting, one after the other, so that a slow moment of the machine meets all of them. A generated trace
+    has the same churn with fewer nodes; another is scaled down.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the agents are ended, too
+    length_s = chosen.slice_minutes * 60
+    drawn = generated(hours=chosen.hours, seed=0, nodes=chosen.workers, churn_an_hour=chosen.churn)
+    scaled = read(chosen.trace).scaled(chosen.workers) if chosen.trace else drawn
+    for number in range(min(chosen.slices, int(scaled.length_s // length_s))):
+        part = scaled.part(number * length_s, (number + 1) * length_s)
+        for name in chosen.settings.split(","):
+            one = play(name, part, most=chosen.workers, notice_s=chosen.notice)
+            print(
+                f"slice {number}, {one.setting:8} goodput {one.goodput:.3f}, {one.steps} steps, {one.changes} changes, "
+                f"{part.node_s / length_s:.1f} nodes, load {one.load:.1f}",
+                flush=True,
+            )
 
 
 def _traces(chosen: argparse.Namespace) -> list[Trace]:

@@ -27,8 +27,9 @@ class Lost(Exception):
 class Agents:
     """The agents of one job under one setting. The first one started hosts torch's own store."""
 
-    def __init__(self, setting: Setting, folder: Path, *, server: Server | None, library: Path) -> None:
+    def __init__(self, setting: Setting, folder: Path, *, server: Server | None, library: Path, script: Path = SCRIPT) -> None:
         self._setting = setting
+        self._script = script
         self._folder = folder
         self._server = server
         self._library = library
@@ -44,7 +45,7 @@ class Agents:
     def start(self, name: str) -> None:
         setting = self._setting
         options = setting.command(is_host=not self._processes, port=self._port)
-        command = [sys.executable, "-m", "torch.distributed.run", *options, str(SCRIPT), str(self._folder)]
+        command = [sys.executable, "-m", "torch.distributed.run", *options, str(self._script), str(self._folder)]
         if setting.is_ours:
             command = ["/bin/sh", "-c", WRAPPER, "elastic", *command]
         with (self._folder / f"{name}.out").open("ab") as log:

@@ -13,7 +13,7 @@ from benchmarks.rescaling.settings import LARGEST, free_port
 from elastic.local.installation import ensure_installation
 from elastic.membership.client import RendezvousClient
 from elastic.membership.tokens import control_token, job_token, load_keys
-from elastic.membership.wire import Expectation, World
+from elastic.membership.wire import Expectation, Leaving, World
 
 JOB = "bench"
 START_S = 30.0
@@ -49,9 +49,10 @@ class Server:
     def job_token(self) -> str:
         return job_token(self._key, JOB)
 
-    def expect(self, members: tuple[str, ...]) -> None:
-        """Say, as the controller would, who should be there."""
-        asyncio.run(self._expect(Expectation(members=members, min=1, max=LARGEST)))
+    def expect(self, members: tuple[str, ...], *, leaving: tuple[str, ...] = (), by_s: float = 0.0, most: int = LARGEST) -> None:
+        """Say, as the controller would, who should be there, and who leaves because its machine goes."""
+        going = tuple(Leaving(member=name, by_s=by_s, cause="disruption") for name in leaving)
+        asyncio.run(self._expect(Expectation(members=members, leaving=going, min=1, max=most)))
 
     def world(self) -> World | None:
         return asyncio.run(self._world())

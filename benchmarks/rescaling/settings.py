@@ -26,10 +26,11 @@ class Setting:
     configuration: str = ""
     flags: tuple[str, ...] = ()
     patience_s: float = 120.0
+    most: int = LARGEST
 
     def command(self, *, is_host: bool, port: int) -> list[str]:
         """torchrun's own options, where they are not in the environment."""
-        common = [f"--nnodes=1:{LARGEST}", "--nproc-per-node=1", *self.flags]
+        common = [f"--nnodes=1:{self.most}", "--nproc-per-node=1", *self.flags]
         if self.is_ours:
             return common
         hosting = () if self.has_store_pod else (f"is_host={str(is_host).lower()}",)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.spot import costs
+from benchmarks.spot.processes import _goodput, events
 from benchmarks.spot.replay import ORACLE, WAYS, Ledger, Way, replay
 from benchmarks.spot.report import draw, found, table
 from benchmarks.spot.trace import CHURN_AN_HOUR, NODES, BadTrace, Change, Trace, generated, of_points, read, write
@@ -114,3 +115,20 @@ def test_the_oracle_loses_nothing_and_a_job_that_begins_without_nodes_starts_wit
     late = of_points([(0.0, 0), (100.0, 4)], length_s=200.0)
     assert run(ORACLE, late).goodput == 1.0
     assert run(BY_NAME["elastic"], late).trained == pytest.approx(4 * (100 - 3.6))
+
+
+def test_with_processes_a_loss_is_announced_before_it_comes() -> None:
+    trace = of_points([(0.0, 4), (10.0, 3), (100.0, 2), (150.0, 4)], length_s=200.0)
+    assert [(one.at, one.what, one.count) for one in events(trace, notice_s=30.0)] == [
+        (0.0, "notice", 1),
+        (10.0, "loss", 1),
+        (70.0, "notice", 1),
+        (100.0, "loss", 1),
+        (150.0, "gain", 2),
+    ]
+
+
+def test_with_processes_a_step_counts_once_for_all_who_took_it() -> None:
+    done = [(1.0, 1, 2), (2.0, 2, 2), (3.0, 3, 2), (6.0, 3, 2), (7.0, 4, 2), (8.0, 5, 2)]
+    assert _goodput(done, of_points([(0.0, 2)], length_s=8.0)) == pytest.approx(5 * 2 * 1.0 / 16)
+    assert _goodput([], ONE_LOSS) == 0.0

@@ -1,0 +1,142 @@
+"""Replays slices of a trace with real processes: a node is a torchrun agent on this machine, at our rendezvous and at torch's own in turn.
+
+At a notice our server is told who leaves, as the controller tells it; torchrun hears nothing. At the loss all processes of the node are
+killed. The first node is never lost, because torch's store lives there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.rescaling.agents import Agents, Lost
+from benchmarks.rescaling.server import Server
+from benchmarks.rescaling.settings import SETTINGS, Setting
+from benchmarks.spot.trace import Trace
+from elastic_worker.startup.deliver import deliver
+
+SCRIPT = Path(__file__).parent / "training.py"
+START_S = 300.0
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What came of one slice. goodput: node-seconds of steps, each counted once, over the node-seconds that there were."""
+
+    setting: str
+    goodput: float
+    steps: int
+    changes: int
+    load: float
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Event:
+    at: float
+    what: str
+    count: int
+
+
+def events(trace: Trace, *, notice_s: float) -> list[_Event]:
+    """Nodes that come, notices of losses, and losses, in order."""
+    found = []
+    for before, change in itertools.pairwise(trace.changes):
+        more = change.nodes - before.nodes
+        if more > 0:
+            found.append(_Event(change.at, "gain", more))
+        else:
+            found.append(_Event(max(0.0, change.at - notice_s), "notice", -more))
+            found.append(_Event(change.at, "loss", -more))
+    return sorted(found)
+
+
+def play(name: str, trace: Trace, *, most: int, notice_s: float) -> Slice:
+    setting = replace(next(one for one in SETTINGS if one.name == name), most=most)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spot-", ignore_cleanup_errors=True)))
+        server = stack.enter_context(Server(folder)) if setting.is_ours else None
+        library = folder / "library"
+        deliver(str(library))
+        agents = Agents(setting, folder, server=server, library=library, script=SCRIPT)
+        stack.callback(agents.stop)
+        job = _Job(setting, agents, server, most=most, notice_s=notice_s)
+        job.start(trace.changes[0].nodes)
+        began = _first_step(folder)
+        for event in events(trace, notice_s=notice_s):
+            time.sleep(max(0.0, began + event.at - time.time()))
+            job.take(event)
+        time.sleep(max(0.0, began + trace.length_s - time.time()))
+        return _of(setting.name, trace, folder / "work", began=began)
+
+
+class _Job:
+    """Who is there, in order of age, and who is about to go."""
+
+    def __init__(self, setting: Setting, agents: Agents, server: Server | None, *, most: int, notice_s: float) -> None:
+        self._setting, self._agents, self._server = setting, agents, server
+        self._most, self._notice_s = most, notice_s
+        self._here: list[str] = []
+        self._doomed: list[str] = []
+        self._made = 0
+
+    def start(self, count: int) -> None:
+        new = [f"worker-{self._made + index}" for index in range(count)]
+        self._made += count
+        self._here += new
+        self._say()
+        for name in new:
+            self._agents.start(name)
+
+    def take(self, event: _Event) -> None:
+        match event.what:
+            case "gain":
+                self.start(event.count)
+            case "notice":
+                staying = [name for name in self._here[1:] if name not in self._doomed]
+                self._doomed += staying[max(0, len(staying) - event.count) :]
+                self._say()
+            case "loss":
+                lost, self._doomed = self._doomed[: event.count], self._doomed[event.count :]
+                for name in lost:
+                    self._here.remove(name)
+                    self._agents.kill(name)
+                self._say()
+
+    def _say(self) -> None:
+        if self._server is not None:
+            staying = tuple(name for name in self._here if name not in self._doomed)
+            self._server.expect(staying, leaving=tuple(self._doomed), by_s=self._notice_s, most=self._most)
+
+
+def _first_step(folder: Path) -> float:
+    until = time.time() + START_S
+    while time.time() < until:
+        if (folder / "work").exists() and (lines := (folder / "work").read_text().splitlines()):
+            return float(lines[0].split()[0])
+        time.sleep(LOOK_S)
+    raise Lost(f"no step within {START_S:g} s")
+
+
+def _of(name: str, trace: Trace, work: Path, *, began: float) -> Slice:
+    lines = [line.split() for line in work.read_text().splitlines()]
+    done = [(float(at), int(step), int(size)) for at, step, size in (words for words in lines if len(words) == 3)]
+    inside = [one for one in done if began < one[0] <= began + trace.length_s]
+    return Slice(name, _goodput(inside, trace), len({step for _, step, _ in inside}), len(trace.changes) - 1, os.getloadavg()[1])
+
+
+def _goodput(done: list[tuple[float, int, int]], trace: Trace) -> float:
+    """A step is worth what it takes where nothing disturbs it."""
+    gaps = [after[0] - one[0] for one, after in itertools.pairwise(done) if after[1] == one[1] + 1 and after[2] == one[2]]
+    if not gaps:
+        return 0.0
+    once: dict[int, int] = {}
+    for _, step, size in done:
+        once.setdefault(step, size)
+    return sum(once.values()) * statistics.median(gaps) / trace.node_s
