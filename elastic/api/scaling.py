@@ -85,7 +85,7 @@ class ScalingPolicy(_Closed, frozen=True, kw_only=True):
     min_gain_percent: Percent = 50
     """With policy throughput: the least that a further worker must add, in percent of what a worker brings at minReplicas. Default: 50."""
     cooldown_seconds: Seconds = 60
-    """The least time between two changes; the autoscaler waits longer where a change costs more than a twentieth of it. Default: 60."""
+    """The least time between two changes; the autoscaler waits longer where a change costs much of it. Default: 60."""
     hold_seconds: Seconds = 3600
     """How long the number of workers stays after someone else has set it, by kubectl scale for instance. Default: 3600."""
     finish_by: Time | None = None
