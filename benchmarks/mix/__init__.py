@@ -1,0 +1,1 @@
+"""The parts of benchmarks/cluster_mix.py."""
