@@ -14,6 +14,8 @@ from elastic.kube.resources import PODS, Resource
 from elastic.local import LocalCluster
 
 PATIENCE_S = 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.25
+"""Between two looks of a wait. A look is a request to the API server, which has less time for what is waited for."""
 NAMESPACE = "default"
 Object = dict[str, Any]
 
@@ -38,7 +40,7 @@ def service(name: str, selector: dict[str, str], port: int) -> Object:
 
 async def until(found: Callable[[], Any], what: str, *, within_s: float = PATIENCE_S) -> Any:
     """Asks again and again until the answer (or what it awaits) is true; fails with the last one."""
-    end = time.monotonic() + within_s
+    end, pause_s = time.monotonic() + within_s, FIRST_PAUSE_S
     while True:
         answer = found()
         if asyncio.iscoroutine(answer):
@@ -47,7 +49,8 @@ async def until(found: Callable[[], Any], what: str, *, within_s: float = PATIEN
             return answer
         if time.monotonic() > end:
             raise AssertionError(f"not within {within_s:.0f} s: {what}; last: {answer!r}")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.3, LONGEST_PAUSE_S)
 
 
 async def get(kube: Kube, name: str, *, resource: Resource = PODS, namespace: str | None = NAMESPACE) -> Object | None:
@@ -61,14 +64,15 @@ async def get(kube: Kube, name: str, *, resource: Resource = PODS, namespace: st
 
 async def phase(kube: Kube, name: str, *wanted: str) -> Object:
     """The pod, once it is in one of these phases."""
-    end = time.monotonic() + PATIENCE_S
+    end, pause_s = time.monotonic() + PATIENCE_S, FIRST_PAUSE_S
     while True:
         found = await get(kube, name)
         if found and found["status"].get("phase") in wanted:
             return found
         if time.monotonic() > end:
             raise AssertionError(f"pod {name} is not {' or '.join(wanted)}: {found and found['status']}")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.3, LONGEST_PAUSE_S)
 
 
 async def log_of(kube: Kube, name: str, **options: Any) -> str:

@@ -32,7 +32,9 @@ async def workers_on(run: ElasticRun, node: str) -> list[str]:
     return [name for name, found in conditions.items() if any(c["type"] == "Ready" and c["status"] == "True" for c in found)]
 
 
-@pytest.mark.parametrize(("workers", "drains"), [(1, 1), (2, 1), pytest.param(1, 2, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("workers", "drains"), [(1, 1), pytest.param(2, 1, marks=pytest.mark.full), pytest.param(1, 2, marks=pytest.mark.full)]
+)
 async def test_a_drain_of_the_node_with_all_workers_loses_no_steps(cluster: LocalCluster, workers: int, drains: int) -> None:
     async with elastic_run(cluster, f"drained-{workers}", workers=workers, steps=5000, minReplicas=workers, maxReplicas=workers) as run:
         first, second = "node-0", "node-1"

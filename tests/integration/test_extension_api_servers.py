@@ -195,7 +195,7 @@ async def test_a_silent_and_an_endless_extension_cost_only_their_own_requests(se
         async with admin.session.get(f"{one}/endless/heat") as answer:
             for _ in range(50):
                 assert await answer.content.readexactly(1 << 16)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 status, _ = await admin.ask("GET", "/api/v1/namespaces/default/pods")
                 assert status == 200
                 status, told = await admin.ask("GET", f"{one}/well/heat")

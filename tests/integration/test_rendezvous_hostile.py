@@ -23,7 +23,7 @@ from elastic.membership.wire import MAX_HELD, World
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 HOSTILE_S = 20.0
-SCALE_S = 5.0
+SCALE_S = 10.0
 MOST_GROWTH_KB = 256 * 1024
 
 

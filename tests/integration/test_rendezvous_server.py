@@ -194,7 +194,7 @@ def test_training_keeps_its_pace_beside_a_server_that_is_gone_or_stands_still(se
             for step in range(20):
                 reporter.send(step)
                 time.sleep(0.05)
-            assert time.monotonic() - began < 2.5
+            assert time.monotonic() - began < 10, "half a second for each report would be a wait"
         reporter.close()
 
 
@@ -360,7 +360,7 @@ def test_a_server_that_is_told_to_end_waits_for_nobody(server: Server) -> None:
             began = time.monotonic()
             server.process.terminate()
             assert server.process.wait(20) == 0
-            assert time.monotonic() - began < 3.0
+            assert time.monotonic() - began < 6.0
     finally:
         ended.set()
         listener.join(10)

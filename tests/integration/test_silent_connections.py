@@ -128,7 +128,7 @@ async def test_a_request_that_does_not_come_to_its_end_is_left(server: Server) -
 
 
 async def test_a_pause_between_two_requests_has_its_time_and_a_long_answer_takes_what_it_takes(server: Server) -> None:
-    await server.serve(replace(WIDE, first_request_s=1.0, pause_s=2.0, body_s=1.0))
+    await server.serve(replace(WIDE, first_request_s=2.0, pause_s=4.0, body_s=2.0))
     long, streams = await server.connect(), await server.connect()
     long[1].write(LONG)
     for _ in range(3):

@@ -24,6 +24,8 @@ from elastic.membership.wire import Expectation, World
 from rendezvous.delivery import WRAPPER
 
 PATIENCE_S = 120.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.2
+"""Between two looks of a wait. Many of them ask a server, and looks without a pause would take a core from what is waited for."""
 ROOT = Path(__file__).parent.parent.parent
 
 # It averages its gradients itself: the first DistributedDataParallel of a process imports torch._dynamo, which takes as long as torch.
@@ -66,11 +68,12 @@ dist.destroy_process_group()
 
 def wait_until(holds: Callable[[], bool], *, what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> float:
     """Wait for a condition; returns the seconds it took."""
-    began = time.monotonic()
+    began, pause_s = time.monotonic(), FIRST_PAUSE_S
     while not holds():
         if time.monotonic() - began > patience_s:
             raise AssertionError(f"not within {patience_s:g} s: {what if isinstance(what, str) else what()}")
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.3, LONGEST_PAUSE_S)
     return time.monotonic() - began
 
 
