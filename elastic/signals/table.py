@@ -7,6 +7,8 @@ some namespace could move the workers of others.
 
 from __future__ import annotations
 
+import re
+
 from elastic.signals.signal import Deadline, Meaning, On, Signal
 
 KUBERNETES, AWS, KARPENTER = "Kubernetes", "AWS Node Termination Handler", "Karpenter"
@@ -29,7 +31,7 @@ def _aws(name: str, key: str, meaning: Meaning, **more: object) -> Signal:
 
 
 def _disruption(reason: str, note: str) -> Signal:
-    name = "pod-" + "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).strip("-")
+    name = "pod-" + re.sub("(?<=[a-z])(?=[A-Z])", "-", reason).lower()
     return Signal(
         name=name,
         source=KUBERNETES,
