@@ -13,14 +13,16 @@ from rendezvous.machine.state.membership import Member, Membership, Phase
 
 
 def has_finished(group: Membership) -> bool:
-    """Whether a member of the current world is done. What a server that has just started has not seen itself, the controller says."""
+    """Whether a member of the current world is done. What the server has not heard, the controller says: the server may have just started,
+    and a member that was cut off may have ended meanwhile.
+    """
     world = group.world
     if group.finished:
         return True
     reported = group.expectation.finished if group.expectation is not None else ()
     if world is None:
         return bool(reported)
-    return group.unknown_ranks > 0 and any(name not in world.ranks for name in reported)
+    return any(name not in group.members if name in world.ranks else group.unknown_ranks > 0 for name in reported)
 
 
 def works_on(job: Job) -> bool:

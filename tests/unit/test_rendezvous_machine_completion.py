@@ -171,6 +171,27 @@ def test_a_new_server_lets_go_whom_only_the_controller_can_tell_it_about(least: 
     assert phase(group) == "finished"
 
 
+@pytest.mark.parametrize("is_new_server", [False, True])
+def test_a_member_that_was_cut_off_and_ended_meanwhile_is_not_waited_for(*, is_new_server: bool) -> None:
+    """Its connection stood again, and broke before it said that it had finished: its peer, started again, waited for it for ever."""
+    group = group_of(2, min=2)
+    if is_new_server:
+        group.kill("w0")
+        group.start_server()
+        group.retell()
+        group.link("w1")
+    else:
+        group.kill("w0")
+    group.kill("w1")
+    group.start("w0")
+    say_finished(group, "w1")
+    group.advance(20)
+    assert is_let_go(group, "w0")
+    group.kill("w0")
+    group.advance(Limits().late_s)
+    assert (phase(group), summary(group.job).restarts) == ("finished", {})
+
+
 def test_a_new_server_does_not_disturb_who_works_on() -> None:
     group = group_of(3)
     exit_well(group, "w0")
