@@ -45,6 +45,8 @@ class Rounds:
         *,
         setting: Setting,
         leads: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._observer = observer
         self._scaler = scaler
@@ -52,7 +54,9 @@ class Rounds:
         self._metrics = metrics
         self._setting = setting
         self._leads = leads
-        self._queue: WorkQueue[JobKey] = WorkQueue(clock=time.monotonic)
+        self._clock = clock
+        self._monotonic = monotonic
+        self._queue: WorkQueue[JobKey] = WorkQueue(clock=monotonic)
         self._changed = asyncio.Event()
         self._sources = Sources(kube, self._read)
         self._working: dict[JobKey, int] = {}
@@ -64,7 +68,7 @@ class Rounds:
     async def listen(self, client: RendezvousClient) -> None:
         """Takes in what the rendezvous server says of all jobs."""
         async for progress in client.progress():
-            self._book.heard(progress, seen=self._observer.job_of_uid(progress.job), monotonic=time.monotonic())
+            self._book.heard(progress, seen=self._observer.job_of_uid(progress.job), monotonic=self._monotonic())
 
     async def decide(self) -> None:
         """Rounds until cancelled. Every replica keeps its figures up to date; only the one that leads acts on them."""
@@ -79,7 +83,7 @@ class Rounds:
             self._changed.clear()
             began = time.process_time()
             try:
-                self._round(time.time())
+                self._round(self._clock())
             except Exception:
                 # A defect about one job must not end the autoscaling of all others for good.
                 log.exception("a round of decisions failed")
@@ -103,7 +107,7 @@ class Rounds:
             return
         pods = self._observer.pods()
         self._sources.look(self._readable(jobs, pods) if self._leads() else ())
-        outcomes = decide_all(states, self._observer.nodes(), pods, setting=self._setting, now=now, monotonic=time.monotonic())
+        outcomes = decide_all(states, self._observer.nodes(), pods, setting=self._setting, now=now, monotonic=self._monotonic())
         for state in states:
             outcome = outcomes.get(state.seen.key)
             if outcome is None:
@@ -129,7 +133,7 @@ class Rounds:
 
     def _read(self, seen: JobSeen, report: Report) -> None:
         working = self._working.get(seen.key, 0)
-        self._book.read(seen, step=report.step, samples=report.samples, working=working, monotonic=time.monotonic())
+        self._book.read(seen, step=report.step, samples=report.samples, working=working, monotonic=self._monotonic())
 
     def _is_work(self, seen: JobSeen, outcome: Outcome, now: float) -> bool:
         """With policy hpa nothing is: the job is only measured, for the metrics that its HorizontalPodAutoscaler may ask for."""
@@ -173,7 +177,7 @@ class Rounds:
 
     async def _write(self, key: JobKey) -> None:
         """The newest decision, if there is still something to do."""
-        seen, outcome, now = self._observer.job(key), self._book.outcome(key), time.time()
+        seen, outcome, now = self._observer.job(key), self._book.outcome(key), self._clock()
         if seen is None or outcome is None or not self._is_work(seen, outcome, now):
             return
         record = self._book.record_of(seen, outcome, now)

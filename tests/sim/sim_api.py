@@ -9,6 +9,7 @@ from datetime import timedelta
 import orjson
 from sim_time import now, stamp
 
+from elastic.api.kinds import KINDS, WORKER
 from elastic.kube.client import Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import NODES, PODS, Object, Resource
@@ -76,7 +77,8 @@ class Api:
         self.uids += 1
         metadata |= {"uid": f"{self.uids:08d}-uid", "creationTimestamp": stamp(now()), "generation": 1}
         item |= {"apiVersion": resource.api_version, "kind": resource.kind}
-        item.pop("status", None)
+        if resource != NODES:
+            item.pop("status", None)
         if resource == PODS:
             item["status"] = {"phase": "Pending"}
         self._store(resource, None, item, actor=actor, verb="create")
@@ -96,6 +98,9 @@ class Api:
         new = copied(old)
         if subresource == "status":
             merge(new, {"status": body.get("status") or {}})
+        elif subresource == "scale":
+            set_workers(new, body["spec"]["replicas"], manager=actor)
+            new["metadata"]["generation"] += new["spec"] != old["spec"]
         else:
             merge(new, {key: value for key, value in body.items() if key != "status"})
             for fixed in ("uid", "name", "creationTimestamp", "resourceVersion", "generation"):
@@ -196,6 +201,15 @@ def copied(item: Object | None) -> Object:
     """A copy, by way of the wire: whatever cannot be sent fails here."""
     copy: Object = orjson.loads(orjson.dumps(item))
     return copy
+
+
+def set_workers(job: Object, count: int, *, manager: str) -> None:
+    """As the subresource scale does; the API server keeps who did."""
+    key = KINDS[job["kind"]].replica_key
+    job["spec"][key][WORKER]["replicas"] = count
+    fields = {"f:spec": {f"f:{key}": {f"f:{WORKER}": {"f:replicas": {}}}}}
+    entry = {"manager": manager, "operation": "Update", "subresource": "scale", "time": stamp(now()), "fieldsV1": fields}
+    job["metadata"]["managedFields"] = [entry]
 
 
 def with_conditions_of(old: Object, body: Object) -> Object:

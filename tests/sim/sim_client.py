@@ -101,6 +101,7 @@ class SimKube:
         namespace: str | None = None,
         kind: Patch = Patch.MERGE,
         subresource: str | None = None,
+        field_manager: str | None = None,
     ) -> Object:
         return await self._call(lambda: self._api.patch(resource, name, body, kind=kind, subresource=subresource, actor=self.actor))
 

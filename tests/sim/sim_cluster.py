@@ -12,7 +12,7 @@ from sim_api import Api
 from sim_kubelet import Kubelets
 from sim_pods import avoided, is_deleting, is_ready, is_running, selected
 from sim_rendezvous import SimServer
-from sim_time import now
+from sim_time import now, stamp
 
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import NODES, POD_DISRUPTION_BUDGETS, PODS, VOLCANO_POD_GROUPS, Object
@@ -56,7 +56,8 @@ class Cluster:
 
     def add_node(self) -> None:
         self._made += 1
-        self._api.create(NODES, {"metadata": {"name": f"node-{self._made}"}, "spec": {}}, actor="cluster")
+        status = {"allocatable": {"pods": str(SLOTS)}}
+        self._api.create(NODES, {"metadata": {"name": f"node-{self._made}"}, "spec": {}, "status": status}, actor="cluster")
 
     def nodes(self) -> list[str]:
         return [item["metadata"]["name"] for item in self._api.all(NODES)]
@@ -96,7 +97,7 @@ class Cluster:
         def change(node: Object) -> None:
             node["spec"]["taints"] = []
             node["metadata"]["annotations"] = {}
-            node["status"] = {"conditions": []}
+            node["status"]["conditions"] = []
 
         self._api.change(NODES, name, change)
 
@@ -296,6 +297,7 @@ class Cluster:
             self._api.change(PODS, name, lambda item: item["spec"].update({"nodeName": self._draw.choice(free)}))
         elif not pod["status"].get("conditions"):
             told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node has room"}
+            told["lastTransitionTime"] = stamp(now())
             self._api.change(PODS, name, lambda item: item["status"].update({"conditions": [told]}))
 
     def _has_room(self, name: str) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
+from sim_api import set_workers
 from sim_jobs import NAME, replicas
 from sim_scene import Scene
 
@@ -67,6 +68,12 @@ class Deeds(Scene):
             (1, "a controller stands still", lambda: self.draw.choice(self.controllers).stand_still(self.draw.choice([3, 15, 40]))),
         ]
 
+    def _trouble_autoscaler(self) -> None:
+        if self.autoscaler is not None and self.autoscaler_draw.random() < 0.05:
+            self.note("the autoscaler is killed, and starts anew")
+            self.autoscaler.kill()
+            self.start_autoscaler()
+
     def _trouble_etcd(self) -> None:
         """Drawn apart, so that lives without an etcd stay as they were."""
         etcds, draw = self.server.etcds, self.etcd_draw
@@ -104,7 +111,7 @@ class Deeds(Scene):
             policy = job["spec"].get("elasticPolicy")
             if WORKER in replicas(job):
                 bounds = (policy["minReplicas"], policy["maxReplicas"]) if policy else (1, 4)
-                replicas(job)[WORKER]["replicas"] = self.draw.randint(*bounds)
+                set_workers(job, self.draw.randint(*bounds), manager="kubectl")
                 self.note(f"  to {replicas(job)[WORKER]['replicas']}")
 
         self._change(change)

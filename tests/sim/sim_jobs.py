@@ -53,6 +53,25 @@ def meet_in_etcd(job: Object, draw: random.Random) -> None:
         parse(job)
 
 
+def scaling_of(job: Object) -> Object | None:
+    """The scaling policy."""
+    policy: Object | None = (job["spec"].get("elasticPolicy") or {}).get("scalingPolicy")
+    return policy
+
+
+def be_autoscaled(job: Object, draw: random.Random) -> None:
+    """The number of workers of some elastic PyTorchJobs is the autoscaler's; all else stays as the seed has it."""
+    policy = job["spec"].get("elasticPolicy")
+    if job["kind"] != "PyTorchJob" or policy is None or "metrics" in policy or draw.random() > 0.25:
+        return
+    scaling: Object = {"policy": draw.choice(["throughput", "throughput", "capacity", "deadline"])}
+    scaling |= {"cooldownSeconds": draw.choice([1, 1, 20, 60]), "holdSeconds": draw.choice([1, 1, 30, 3600])}
+    if scaling["policy"] == "deadline":
+        scaling |= {"finishBy": "2026-01-01T00:30:00Z", "totalSteps": draw.choice([100, 1000])}
+    policy["scalingPolicy"] = scaling
+    parse(job)
+
+
 def job_of(kind: Kind, types: dict[str, int], *, restart: str = "OnFailure", policy: Object | None = None, run_policy: Object) -> Object:
     spec: dict[str, Any] = {kind.replica_key: {type: _replica(kind, count, restart) for type, count in types.items()}}
     spec["runPolicy"] = run_policy

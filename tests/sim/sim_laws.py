@@ -4,8 +4,10 @@ The laws read only the API, the rendezvous server and what the cluster knows it 
 
 import asyncio
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from sim_api import Api, Write
+from sim_autoscaler import AUTOSCALER
 from sim_client import TIMEOUT_S
 from sim_cluster import Cluster
 from sim_jobs import replicas
@@ -18,6 +20,7 @@ from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.scaling import ANNOTATION, from_text
 from elastic.api.words import Cause
 from elastic.kube.resources import EVENTS, LEASES, NODES, PODS
 from elastic.signals.seen import on_node
@@ -59,6 +62,8 @@ class Laws:
         self.lives: dict[str, Life] = {}
         self.last_write, self.writes, self.newest = 0.0, 0, ""
         self.has_finished = False
+        self.scaled: list[tuple[float, int]] = []
+        """When the autoscaler changed the number of workers, and by how many."""
         self._holder = ""
         self._bad_until: dict[str, float] = {}
         self._suspected: list[tuple[float, Object, str]] = []
@@ -76,6 +81,8 @@ class Laws:
             if self._holder not in ("", write.actor):
                 self._breach("never two leaders", f"{write.actor} {write.verb}s {write.name} while {self._holder} holds the lease")
             self.last_write, self.writes, self.newest = _time(), self.writes + 1, f"{write.resource.plural} {write.name}"
+        if write.actor == AUTOSCALER:
+            self.last_write, self.newest = _time(), f"{write.resource.plural} {write.name} by the autoscaler"
         if write.resource == self._jobs:
             self._see_job(write)
         elif write.resource == EVENTS and write.after is not None:
@@ -122,6 +129,8 @@ class Laws:
         parsed, _ = parse(job, stored=True)
         if not life.specs or write.before is None or write.before["spec"] != job["spec"]:
             life.specs.append((_time(), parsed))
+        if write.actor == AUTOSCALER:
+            self._see_scaled(write.before, parsed)
         status = job.get("status") or {}
         for condition in status.get("conditions") or ():
             life.said.add(condition["reason"])
@@ -134,6 +143,24 @@ class Laws:
             self._breach("a group that was let end stays ended", f"{life.closed} became {elastic.get('closed', '')}")
         life.closed = elastic.get("closed", "")
         self._see_charges(life, elastic.get("restarts", {}))
+
+    def _see_scaled(self, before: Object | None, job: Job) -> None:
+        """A number of workers that the autoscaler wrote, or left as it was."""
+        assert before is not None
+        was, least, most = desired_of(before)[WORKER], *job.bounds
+        if was == job.workers:
+            return
+        self.scaled.append((_time(), job.workers - was))
+        record = from_text(job.metadata.annotations.get(ANNOTATION))
+        if record is None or not record.decision.reason:
+            self._breach("the autoscaler says why", f"{was} became {job.workers}")
+        if not least <= job.workers <= most:
+            self._breach("the autoscaler stays within minReplicas and maxReplicas", f"{was} became {job.workers}, not {least} to {most}")
+
+    def turns_since(self, at: float) -> int:
+        """How often the autoscaler has changed its mind since then."""
+        signs = [change > 0 for when, change in self.scaled if when >= at]
+        return sum(one != other for one, other in pairwise(signs))
 
     def _see_charges(self, life: Life, restarts: dict[str, int]) -> None:
         charged = sum(restarts.get(cause, 0) for cause in CHARGED)

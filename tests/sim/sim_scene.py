@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sim_api import Api
+from sim_autoscaler import Autoscaler
 from sim_client import CALM, Sky, Weather
 from sim_cluster import Cluster
-from sim_jobs import NAME, meet_in_etcd, random_job
+from sim_jobs import NAME, be_autoscaled, meet_in_etcd, random_job
 from sim_launcher import Launchers
 from sim_laws import Laws
 from sim_process import Controller
@@ -53,8 +54,10 @@ class Scene:
         self.draw = random.Random(f"story {seed}")
         self.manifest = manifest if manifest is not None else random_job(self.draw)
         self.etcd_draw = random.Random(f"etcd {seed}")
+        self.autoscaler_draw = random.Random(f"autoscaler {seed}")
         if manifest is None and not options.twins:
             meet_in_etcd(self.manifest, self.etcd_draw)
+            be_autoscaled(self.manifest, self.autoscaler_draw)
         self.kind = self.manifest["kind"]
         self.resource = JOBS[self.kind]
         self.gang = self.draw.choice(GANGS)
@@ -69,6 +72,7 @@ class Scene:
         self.launchers = Launchers(self.api, self.server, random.Random(f"launchers {seed}"))
         self.laws = Laws(self.api, self.cluster, self.server, kind=self.kind, can_overshoot=options.twins)
         self.controllers: list[Controller] = []
+        self.autoscaler: Autoscaler | None = None
         self.was_deleted = False
         self._started = 0
         self._fatal_call: tuple[int, str] | None = None
@@ -92,6 +96,12 @@ class Scene:
         self.controllers.append(controller)
         self.note(f"{name} starts")
 
+    def start_autoscaler(self) -> None:
+        self._started += 1
+        draw = random.Random(f"autoscaler-{self._started} {self.seed}")
+        self.autoscaler = Autoscaler(self.api, self.sky, self.server, draw, kind=self.kind)
+        self.autoscaler.start()
+
     def _fate(self, draw: random.Random) -> Callable[[str], bool]:
         """When this controller dies: before or after one of its next requests."""
         if not self.options.kills or draw.random() < 0.3:
@@ -112,6 +122,8 @@ class Scene:
             if gone.broken is not None:
                 raise AssertionError(f"{gone.name} broke down") from gone.broken
             self.controllers.remove(gone)
+        if self.autoscaler is not None and self.autoscaler.broken is not None:
+            raise AssertionError("the autoscaler broke down") from self.autoscaler.broken
         while len(self.controllers) < (2 if self.options.twins or self.options.elects else 1):
             self.start_controller()
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import sim_time
 from sim_client import CALM
 from sim_deeds import Deeds
-from sim_jobs import NAME, replicas
+from sim_jobs import NAME, replicas, scaling_of
 from sim_memory import remembered
 from sim_right import silences, wrongs
 from sim_scene import Options
@@ -24,6 +24,8 @@ from elastic.kube.resources import EVENTS, LEASES, NODES
 
 QUIET_S = 75.0
 PATIENCE_S = 2400.0
+MOST_TURNS = 2
+"""Of the autoscaler, once nothing else changes: what the storm left may bring one, and that there is no room after all another."""
 
 
 class Storm(Deeds):
@@ -39,9 +41,13 @@ class Storm(Deeds):
             for controller in self.controllers:
                 controller.kill()
             self.server.etcds.close()
+            if self.autoscaler is not None:
+                self.autoscaler.kill()
 
     async def _storm(self) -> None:
         self.keep_controllers()
+        if scaling_of(self.manifest) is not None:
+            self.start_autoscaler()
         await asyncio.sleep(self.draw.choice([0.0, 1.0]))
         self.api.create(self.resource, self.manifest, actor="user")
         self.cluster.kubelets.may_stick = True
@@ -49,6 +55,7 @@ class Storm(Deeds):
             await asyncio.sleep(self.draw.choice([0.0, 0.2, 1.0, 5.0, 20.0]))
             self._something()
             self._trouble_etcd()
+            self._trouble_autoscaler()
             self.keep_controllers()
             self.check()
 
@@ -81,6 +88,8 @@ class Storm(Deeds):
             if loop.time() > began + PATIENCE_S:
                 forsaken = " and pods wait on a node that is lost" if self.cluster.has_forsaken() else ""
                 raise AssertionError(f"it converges: writes go on and on{forsaken}")
+        if self.laws.turns_since(began) > MOST_TURNS:
+            raise AssertionError(f"the autoscaler does not swing: {self.laws.scaled}")
         if found := [*wrongs(self.api, self.server, self.job), *silences(self.api, self.job), *self.cluster.undrained()]:
             raise AssertionError("\n".join(["status and cluster become right:", *found]))
         before, due = self.laws.writes, self._due()

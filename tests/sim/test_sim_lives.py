@@ -10,7 +10,7 @@ from sim_storm import play
 
 SEED = os.environ.get("SEED")
 FIRST = int(os.environ.get("FROM", "0"))
-SEEDS = [int(SEED)] if SEED else list(range(FIRST, FIRST + int(os.environ.get("SEEDS", "8"))))
+SEEDS = [int(SEED)] if SEED else list(range(FIRST, FIRST + int(os.environ.get("SEEDS", "6"))))
 CALM_SEEDS = SEEDS[: max(1, len(SEEDS) // 4)]
 
 
