@@ -1,4 +1,4 @@
-"""Files in the data folder that are whole or absent, and readable by their owner only; and the layout of that folder."""
+"""The folder of a laptop cluster: who may use it, where things lie in it, and what other processes read of a running one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+
+from elastic.runtime.files import write_private
 
 LEAST_FREE = 32 << 20
 SQLITE = b"SQLite format 3\0"
@@ -53,14 +55,6 @@ def _is_a_clusters(root: Path) -> bool:
     return (root / "lock").exists() or (root / "ca.key").exists()
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Complete or not at all, and readable by the owner only."""
-    temporary = path.with_name(path.name + ".new")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-    temporary.rename(path)
-
-
 def is_alive(pid: int) -> bool:
     """Whether a process runs. One that has ended is listed until its parent asks, and a container's first process may never ask."""
     try:
@@ -95,6 +89,11 @@ class Layout:
     @property
     def installation(self) -> Path:
         return self.root / "installation"
+
+    @property
+    def dashboard(self) -> Path:
+        """The dashboard's own files: its history, and the one-time token that lets a browser in."""
+        return self.root / "dashboard"
 
     @property
     def signals(self) -> Path:

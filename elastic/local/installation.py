@@ -7,8 +7,8 @@ from pathlib import Path
 
 from elastic import certificates
 from elastic.certificates import Pair
-from elastic.local.files import write_private
 from elastic.membership.tokens import autoscaler_token, load_keys
+from elastic.runtime.files import write_private
 
 SERVICE = "elastic-rendezvous.elastic-system.svc"
 """The name by which pods find the rendezvous server."""

@@ -22,7 +22,7 @@ from elastic.local import LocalCluster
 from elastic.local.agent.asking import NotDone, ask_agents
 from elastic.local.agent.control import Add, Kill
 from elastic.local.files import ClusterState, Layout
-from elastic.local.supervisor import AlreadyRunning, sole_owner
+from elastic.local.ownership import AlreadyRunning, sole_owner
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from elastic import certificates
 from elastic.certificates import Pair
-from elastic.local.files import take_folder, write_private
+from elastic.local.files import take_folder
+from elastic.runtime.files import write_private
 
 SERVICE_ADDRESS = "10.96.0.1"
 FRONT_PROXY = "front-proxy-client"
