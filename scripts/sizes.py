@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 LIMIT = 400
-PACKAGES = ("elastic", "rendezvous", "controller", "autoscale", "elastic_worker", "benchmarks", "scripts")
+PACKAGES = ("elastic", "rendezvous", "controller", "autoscale", "dashboard", "elastic_worker", "benchmarks", "scripts")
 EXCEPTIONS: dict[str, int] = {}
 
 

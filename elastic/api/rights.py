@@ -1,5 +1,5 @@
-"""What controller and autoscaler may do in a cluster, and what for: the one table from which the roles under deploy/ are made, by which the
-laptop cluster gives them the same rights, and to which a test holds what the controller really does.
+"""What controller, autoscaler and dashboard may do in a cluster, and what for: the one table from which the roles under deploy/ are made,
+by which the laptop cluster gives them the same rights, and to which a test holds what the controller really does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from elastic.api import webhook
 from elastic.api.kinds import GROUP, KINDS
 
 RBAC = "rbac.authorization.k8s.io"
-CONTROLLER, AUTOSCALER = "elastic-controller", "elastic-autoscaler"
+CONTROLLER, AUTOSCALER, DASHBOARD = "elastic-controller", "elastic-autoscaler", "elastic-dashboard"
 METRICS_API = f"{AUTOSCALER}-metrics"
 """The autoscaler's service, Secret and role for HorizontalPodAutoscalers."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -183,6 +183,15 @@ def metrics_api_roles() -> list[Role]:
     return [Role(METRICS_API, seen, True, AUTOSCALER), Role(f"{METRICS_API}-own", certificate, False, AUTOSCALER)]
 
 
+def dashboard_roles(kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
+    """It only sees. Logs and changes are asked for with the token of the user who wants them."""
+    seen = (
+        _right(GROUP, " ".join(KINDS[kind].plural for kind in kinds), SEEN, "Jobs are shown to users who may list them themselves."),
+        _right("", "pods nodes events", SEEN, "Workers, their nodes, and what was reported of them, to the same users."),
+    )
+    return [Role(DASHBOARD, seen, True, DASHBOARD)]
+
+
 def as_objects(role: Role, *, home: str = SYSTEM) -> tuple[Object, Object]:
     """The role, and its binding to its account in the namespace `home`; kustomize fills in one that is empty."""
     kind = "ClusterRole" if role.is_everywhere else "Role"
@@ -229,6 +238,7 @@ def files(deploy: Path) -> Iterator[tuple[Path, str]]:
     yield deploy / "overlays" / "standalone" / "rights.yaml", as_yaml(roles(), home=SYSTEM)
     yield deploy / "overlays" / "namespaced" / "rights.yaml", as_yaml(roles(everywhere=False), home="")
     yield deploy / "components" / "autoscaler" / "rights.yaml", as_yaml(autoscaler_roles(), home=SYSTEM)
+    yield deploy / "components" / "dashboard" / "rights.yaml", as_yaml(dashboard_roles(), home=SYSTEM)
     yield deploy / "components" / "autoscaler-metrics-api" / "rights.yaml", as_yaml(metrics_api_roles(), home=SYSTEM)
 
 

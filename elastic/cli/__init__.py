@@ -28,6 +28,7 @@ SECTIONS = {
     },
     "The laptop cluster": {
         "up": ("elastic.cli.up:up", "Start the laptop cluster and the control plane on it."),
+        "dashboard": ("elastic.cli.up:dashboard", "Print a link to the laptop cluster's dashboard."),
         "down": ("elastic.cli.up:down", "Stop the laptop cluster."),
         "doctor": ("elastic.cli.doctor:doctor", "Look at all that a job needs and say what to do."),
         "status": ("elastic.cli.up:status", "Show the laptop cluster and its jobs."),

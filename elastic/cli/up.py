@@ -13,6 +13,7 @@ from elastic.cli.interrupts import end_by_sigterm
 from elastic.cli.options import DATA_DIR, command
 from elastic.cli.printing import as_data, output_option
 from elastic.local.cluster import ClusterError, LocalCluster, stop_detached
+from elastic.local.dashboard import link
 from elastic.local.files import ClusterState, Layout, is_alive
 from elastic.local.sandbox import Mode
 from elastic.runtime.signal_file import table_of
@@ -52,14 +53,37 @@ ENDED = """These jobs are unfinished, and stay stopped until you resume them (`{
 )
 @image_option("Containers of IMAGE run with the programs in FOLDER/bin, such as those of a virtual environment. Repeatable.")
 @click.option("--cluster-only", is_flag=True, help="Without the control plane: no CRDs, no controller, no rendezvous server.")
+@click.option("--dashboard/--no-dashboard", default=True, show_default=True, help="Show the jobs to browsers of this machine.")
+@click.option("--allow-changes", is_flag=True, help="Let the dashboard scale, suspend and resume jobs and reclaim nodes.")
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; `elastic down` stops it.")
 @DATA_DIR
-def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], cluster_only: bool, detach: bool, data_dir: Path) -> None:
+def up(
+    nodes: int,
+    gpus: int,
+    port: int,
+    sandbox: str,
+    images: dict[str, Path],
+    cluster_only: bool,
+    dashboard: bool,
+    allow_changes: bool,
+    detach: bool,
+    data_dir: Path,
+) -> None:
     """Start the laptop cluster, and the control plane on it."""
     if sys.platform != "linux":
         raise click.ClickException("the laptop cluster runs on Linux only; on macOS use a Linux virtual machine, or a Kubernetes cluster")
+    if allow_changes and (cluster_only or not dashboard):
+        raise click.UsageError("--allow-changes is for the dashboard, which does not run with --cluster-only or --no-dashboard")
     cluster = LocalCluster(
-        data_dir=data_dir, nodes=nodes, gpus=gpus, port=port, sandbox=sandbox, images=images, control_plane=not cluster_only
+        data_dir=data_dir,
+        nodes=nodes,
+        gpus=gpus,
+        port=port,
+        sandbox=sandbox,
+        images=images,
+        control_plane=not cluster_only,
+        dashboard=dashboard,
+        allow_changes=allow_changes,
     )
     try:
         cluster.start(detached=detach, say=lambda words: click.echo(words, err=True))
@@ -79,6 +103,8 @@ def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], 
     )
     if detach:
         click.echo(f"  {command('down', data_dir)}")
+    if (url := link(Layout(cluster.data_dir))) is not None:
+        click.echo(f"\nThe dashboard, for one browser; `{command('dashboard', data_dir)}` prints a link for the next:\n\n  {url}\n")
     if state.control_plane:
         for problem in table_of(Layout(cluster.data_dir).signals).problems:
             click.echo(problem, err=True)
@@ -94,6 +120,17 @@ def up(nodes: int, gpus: int, port: int, sandbox: str, images: dict[str, Path], 
         _tell_of_jobs(_under_way(Layout(cluster.data_dir)), data_dir)
     finally:
         cluster.stop()
+
+
+@click.command()
+@DATA_DIR
+def dashboard(data_dir: Path) -> None:
+    """Print a link to the dashboard of the laptop cluster. It lets one browser in, for 12 hours."""
+    layout = Layout(data_dir.resolve())
+    url = link(layout) if layout.is_running() else None
+    if url is None:
+        raise click.ClickException(f"no dashboard runs in {data_dir}; start a cluster with `{command('up', data_dir)}`")
+    click.echo(url)
 
 
 @click.command()

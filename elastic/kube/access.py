@@ -168,6 +168,14 @@ def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
     )
 
 
+def without_certificate(path: Path, *, context: str | None = None) -> ssl.SSLContext | None:
+    """The TLS of a kubeconfig's server for other users than its own: without the client certificate."""
+    config = yaml.safe_load(path.read_text())
+    chosen = _entry(config, "contexts", "context", name=context or config.get("current-context"), path=path)
+    cluster = _entry(config, "clusters", "cluster", name=chosen.get("cluster", ""), path=path)
+    return _tls(cluster, {}, folder=path.parent) if str(cluster.get("server") or "").startswith("https://") else None
+
+
 def _entry(config: dict[str, Any], collection: str, key: str, *, name: str, path: Path) -> dict[str, Any]:
     entries = config.get(collection)
     for item in entries if isinstance(entries, list) else ():

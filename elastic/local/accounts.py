@@ -1,5 +1,5 @@
-"""The control plane's own accounts on a laptop: controller, autoscaler and rendezvous server act with the rights that deploy/ gives
-them in a cluster, and no others. Each has a kubeconfig beside a file with its token, which is renewed in time.
+"""The control plane's own accounts on a laptop: its processes act with the rights that deploy/ gives them in a cluster, and no others. Each
+has a kubeconfig beside a file with its token, which is renewed in time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import NAMESPACES, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, TOKEN_REVIEWS, Object, Resource
-from elastic.local.files import write_private
 from elastic.local.identities import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, rule
+from elastic.runtime.files import write_private
 
 log = logging.getLogger(__name__)
 
-CONTROLLER, AUTOSCALER, RENDEZVOUS = rights.CONTROLLER, rights.AUTOSCALER, "elastic-rendezvous"
-ALL = (CONTROLLER, AUTOSCALER, RENDEZVOUS)
+CONTROLLER, AUTOSCALER, DASHBOARD, RENDEZVOUS = rights.CONTROLLER, rights.AUTOSCALER, rights.DASHBOARD, "elastic-rendezvous"
+ALL = (CONTROLLER, AUTOSCALER, DASHBOARD, RENDEZVOUS)
 TOKEN_S = 24 * 3600
 RENEWED_EVERY_S = TOKEN_S / 4
 RETRY_S = 5.0
@@ -99,7 +99,7 @@ async def _apply(admin: Kube, resource: Resource, item: Object) -> None:
 def _objects() -> Iterator[tuple[Resource, Object]]:
     for account in ALL:
         yield SERVICE_ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": rights.SYSTEM}}
-    for role in (*rights.roles(), *rights.autoscaler_roles(), *rights.metrics_api_roles()):
+    for role in (*rights.roles(), *rights.autoscaler_roles(), *rights.metrics_api_roles(), *rights.dashboard_roles()):
         made, binding = rights.as_objects(role)
         yield CLUSTER_ROLES if role.is_everywhere else ROLES, made
         yield CLUSTER_ROLE_BINDINGS if role.is_everywhere else ROLE_BINDINGS, binding

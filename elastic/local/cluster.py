@@ -38,6 +38,7 @@ def default_data_dir() -> Path:
 class LocalCluster:
     """`with LocalCluster() as cluster: ...` runs a cluster in a folder of its own, or in `data_dir`, and leaves nothing running.
     With `join` it brings nodes and control plane to the API server of that kubeconfig, which has a scheduler and controllers of its own.
+    With `dashboard` it shows its jobs to browsers; `allow_changes` lets these change jobs.
     `faults`, a seed, lets an administrator make the API server misbehave (PUT /faults)."""
 
     def __init__(
@@ -54,6 +55,8 @@ class LocalCluster:
         node_grace_s: float = NODE_GRACE_S,
         faults: int | None = None,
         autoscaler_period_s: float = 15.0,
+        dashboard: bool = False,
+        allow_changes: bool = False,
     ) -> None:
         self._own_folder = TemporaryDirectory(prefix="elastic-") if data_dir is None else None
         self._layout = Layout(Path(self._own_folder.name if self._own_folder else data_dir or "").resolve())
@@ -61,6 +64,8 @@ class LocalCluster:
         self._arguments += ["--node-grace-s", str(node_grace_s), "--autoscaler-period-s", str(autoscaler_period_s)]
         self._arguments += [word for image, folder in (images or {}).items() for word in ("--image", f"{image}={folder}")]
         self._arguments += [] if control_plane else ["--cluster-only"]
+        self._arguments += ["--dashboard"] if dashboard and control_plane else []
+        self._arguments += ["--allow-changes"] if allow_changes else []
         self._arguments += ["--join", str(join.resolve())] if join else []
         self._arguments += ["--faults", str(faults)] if faults is not None else []
         self._kubeconfig = join.resolve() if join else self._layout.kubeconfig

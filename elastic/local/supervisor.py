@@ -8,15 +8,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import os
 import signal
 import socket
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +26,11 @@ from elastic.local import etcd
 from elastic.local.agent.roster import NODE_GRACE_S, node_name
 from elastic.local.children import Child, ChildFailed
 from elastic.local.etcd.activation import start_when_called
-from elastic.local.files import ClusterState, FolderError, Layout, is_alive, take_folder, write_private
+from elastic.local.files import ClusterState, FolderError, Layout
+from elastic.local.ownership import AlreadyRunning, sole_owner
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
+from elastic.runtime.files import write_private
 
 if TYPE_CHECKING:
     from elastic.kube.client import Kube
@@ -40,14 +39,6 @@ log = logging.getLogger("elastic.local.supervisor")
 
 HOST = "127.0.0.1"
 """Where our servers listen; pods have another way to them only where they live in a network of their own."""
-
-
-LAST_ONES_S, LOOK_EVERY_S = 15.0, 0.05
-"""How long the processes of a supervisor that was killed are waited for."""
-
-
-class AlreadyRunning(Exception):
-    """Another supervisor owns the data folder."""
 
 
 class Supervisor:
@@ -180,11 +171,12 @@ class Supervisor:
         raise AssertionError("there is at least one mode")
 
     async def _start_control_plane(self, kube: Kube) -> None:
-        from elastic.local import furnishing
-        from elastic.local.accounts import AUTOSCALER, CONTROLLER, RENDEZVOUS, Accounts
+        from elastic.local import dashboard, furnishing
+        from elastic.local.accounts import AUTOSCALER, CONTROLLER, DASHBOARD, RENDEZVOUS, Accounts
         from elastic.local.installation import AUTOSCALER_TOKEN, ETCD_SERVICE, SERVICE, ensure_installation
 
-        folder = self._layout.installation
+        layout, options = self._layout, self._options
+        folder = layout.installation
         ensure_installation(folder, addresses=self._addresses())
         accounts = Accounts(self._kubeconfig, folder)
         await accounts.make(kube)
@@ -206,8 +198,13 @@ class Supervisor:
         autoscaler = self._child("autoscaler", "autoscale.running.main", arguments)
         if not self._options.join:
             await furnishing.offer_metrics(kube, HOST, self._lent(autoscaler, "metrics-api"))
-        # Nobody waits for it: jobs start without it.
+        # Nobody waits for these two: jobs start without them.
         await self._begin(autoscaler)
+        if options.dashboard:
+            words = dashboard.arguments(layout, accounts.kubeconfig(DASHBOARD), self._kubeconfig, allow_changes=options.allow_changes)
+            shown = self._child("dashboard", dashboard.MODULE, [*words, *reach, "--rendezvous-ca", str(folder / "ca.crt")])
+            self._lent(shown, "dashboard")
+            await self._begin(shown)
 
     def _offer_etcd(self, installation: Path) -> int:
         """The port of an etcd that starts when the first job that meets there makes the controller connect; 0 where none is installed."""
@@ -317,35 +314,6 @@ def _listen(port: int, *, is_wish: bool) -> socket.socket:
         raise ChildFailed(f"port {port} on {HOST}: {os.strerror(error.errno or 0)}; choose another with --port") from error
 
 
-@contextlib.contextmanager
-def sole_owner(layout: Layout) -> Iterator[int]:
-    """One cluster for each data folder. The lock's descriptor goes to every process of it, and the kernel lets go of the lock when the last
-    of them has ended, however it ends: what a supervisor that was killed leaves behind is waited for, which ends by itself.
-    """
-    take_folder(layout.root)
-    with layout.lock.open("a+") as lock:
-        give_up_at = time.monotonic() + LAST_ONES_S
-        while not _locked(lock.fileno()):
-            if not _supervisor_died(layout) or time.monotonic() > give_up_at:
-                raise AlreadyRunning(f"a cluster already runs in {layout.root}; `elastic status` shows it, `elastic down` stops it")
-            time.sleep(LOOK_EVERY_S)
-        layout.forget_state()
-        yield lock.fileno()
-
-
-def _locked(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _supervisor_died(layout: Layout) -> bool:
-    state = layout.read_state()
-    return state is not None and not is_alive(state.supervisor)
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m elastic.local.supervisor", description="The laptop cluster and its control plane.")
     parser.add_argument("--data-dir", type=Path, required=True)
@@ -356,6 +324,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="a node that is silent for so long is unreachable")
     parser.add_argument("--sandbox", default="auto", choices=["auto", *(mode.value for mode in Mode)])
     parser.add_argument("--cluster-only", action="store_true")
+    parser.add_argument("--dashboard", action="store_true", help="show the jobs to browsers")
+    parser.add_argument("--allow-changes", action="store_true", help="from the dashboard")
     parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
     parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
     parser.add_argument("--join", type=Path, metavar="KUBECONFIG", help="bring nodes and control plane to this API server, start none")

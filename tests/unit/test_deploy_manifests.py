@@ -18,10 +18,22 @@ from autoscale.running.main import main as autoscaler_main
 from controller.running.main import main as controller_main
 from controller.watching.keys import JOBS
 from controller.watching.observe import resources_of
+from dashboard.running.main import main as dashboard_main
 from elastic import certificates
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
-from elastic.api.rights import AUTOSCALER, METRICS_API, MPI, SYSTEM, as_objects, autoscaler_roles, metrics_api_roles, roles
+from elastic.api.rights import (
+    AUTOSCALER,
+    DASHBOARD,
+    METRICS_API,
+    MPI,
+    SYSTEM,
+    as_objects,
+    autoscaler_roles,
+    dashboard_roles,
+    metrics_api_roles,
+    roles,
+)
 from elastic.kube.resources import NODES
 from elastic.local.installation import SERVICE
 from elastic.membership.tokens import load_keys
@@ -223,6 +235,27 @@ def test_the_autoscaler_is_in_the_namespace_of_the_control_plane_with_the_rights
     assert f"--reader-account=system:serviceaccount:$(NAMESPACE):{AUTOSCALER}" in server["args"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("namespace", ["", "team-a"])
+def test_the_dashboard_only_reads_and_is_reached_through_the_api_server(build: Build, namespace: str) -> None:
+    found = list(build("standalone", components=("dashboard",), namespace=namespace))
+    home = namespace or SYSTEM
+    ours = [item for item in found if item["metadata"]["name"].startswith(DASHBOARD)]
+    assert {item["metadata"].get("namespace", home) for item in ours} == {home}
+    assert not any(item["kind"] == "Service" for item in ours)
+    for role in dashboard_roles():
+        for item in as_objects(role, home=home):
+            assert only(found, item["kind"], item["metadata"]["name"]) == item
+        assert {verb for right in role.rights for verb in right.verbs} <= {"get", "list", "watch"}
+        assert not {"secrets", "pods/log", "*"} & {resource for right in role.rights for resource in right.resources}
+    (pod, container), *_ = [each for each in containers(found) if each[1]["name"] == "dashboard"]
+    known = {option for parameter in dashboard_main.params for option in parameter.opts}
+    assert {flag.partition("=")[0] for flag in container["args"]} <= known
+    assert "--listen=127.0.0.1:8080" in container["args"]
+    assert "server.key" not in json.dumps(pod["volumes"])
+    server = only(found, "Deployment", "elastic-rendezvous")["spec"]["template"]["spec"]["containers"][0]
+    assert f"--reader-account=system:serviceaccount:$(NAMESPACE):{DASHBOARD}" in server["args"]
 
 
 @pytest.mark.parametrize("namespace", ["", "team-a"])

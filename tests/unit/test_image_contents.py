@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = "elastic-training"
-PROGRAMS = ("controller", "rendezvous", "elastic.kube", "elastic.api")
+PROGRAMS = ("controller", "rendezvous", "dashboard", "elastic.kube", "elastic.api")
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 LACKING = set(sys.argv[1].split(","))

@@ -1,0 +1,76 @@
+"""The records of all jobs: at most 2,000, about 90 MB with full series. Beyond that, those of which nothing was heard for longest go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from dashboard.history.record import Record
+from dashboard.watching.seen import JobSeen
+from elastic.membership.training import Progress
+
+MOST_JOBS = 2000
+
+
+class Book:
+    def __init__(
+        self,
+        *,
+        job_of_uid: Callable[[str], JobSeen | None],
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._job_of_uid = job_of_uid
+        self._clock, self.monotonic = clock, monotonic
+        self._records: dict[str, Record] = {}
+        self.unsaved: set[str] = set()
+        """Jobs of which more is known than is stored."""
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, uid: str) -> Record | None:
+        return self._records.get(uid)
+
+    def hear(self, progress: Progress) -> None:
+        """One message of the rendezvous server."""
+        if progress.forgotten:
+            if (record := self._records.get(progress.job)) is not None:
+                record.forget_training(self.monotonic())
+            return
+        self._touched(progress.job).hear(progress, self._job_of_uid(progress.job), now=self._clock(), monotonic=self.monotonic())
+
+    def see(self, uid: str) -> None:
+        """Something is new about this job in the API."""
+        if (seen := self._job_of_uid(uid)) is not None:
+            self._touched(uid).see(seen, now=self._clock())
+
+    def drop(self, uid: str) -> None:
+        """The job is gone."""
+        self._records.pop(uid, None)
+        self.unsaved.discard(uid)
+
+    def drop_all_but(self, there: Iterable[str]) -> None:
+        """The jobs that went while nobody looked."""
+        kept = set(there)
+        for uid in [uid for uid in self._records if uid not in kept]:
+            self.drop(uid)
+
+    def restore(self, records: Iterable[tuple[str, Record]]) -> None:
+        for uid, record in records:
+            self._records.setdefault(uid, record)
+        self._trim()
+
+    def known(self) -> list[str]:
+        return list(self._records)
+
+    def _touched(self, uid: str) -> Record:
+        record = self._records.pop(uid, None) or Record()
+        self._records[uid] = record
+        self.unsaved.add(uid)
+        self._trim()
+        return record
+
+    def _trim(self) -> None:
+        while len(self._records) > MOST_JOBS:
+            self.drop(next(iter(self._records)))

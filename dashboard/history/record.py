@@ -1,0 +1,110 @@
+"""What is remembered of one job: its series, its rescales, where its time went. Bounded; pure: `now` and `monotonic` are the caller's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from autoscale.deciding.training import SAMPLES, TOKENS, Spent, Training, heard
+from dashboard.history.series import NOTHING, Row, Series
+from dashboard.watching.seen import JobSeen, Rescale
+from elastic.membership.training import Progress
+
+MOST_RESCALES = 100
+LOSS = "loss"
+STEPS = "steps"
+
+
+@dataclass(slots=True)
+class Record:
+    series: Series = field(default_factory=Series)
+    training: Training = field(default_factory=Training)
+    rescales: dict[str, Rescale] = field(default_factory=dict)
+    """By id, the oldest first."""
+    lost_ms: dict[str, int] = field(default_factory=dict)
+    """By phase, of all rescales that were seen."""
+    rate: float | None = None
+    unit: str = STEPS
+    """What `rate` counts a second: samples, tokens or steps."""
+
+    @property
+    def world(self) -> int | None:
+        """As the rendezvous server has it; None where it says nothing about the job."""
+        progress = self.training.progress
+        return progress.size if progress is not None and not progress.forgotten else None
+
+    @property
+    def loss(self) -> float | None:
+        return _loss(self.training.progress) if self.training.progress is not None else None
+
+    @property
+    def step(self) -> int | None:
+        progress = self.training.progress
+        if progress is None:
+            return None
+        return progress.step if progress.step is not None else progress.highest
+
+    def hear(self, progress: Progress, seen: JobSeen | None, *, now: float, monotonic: float) -> None:
+        """One message of the stream of progress."""
+        before = self.training
+        self.training, rate = heard(before, progress, monotonic)
+        if before.size != self.training.size or not progress.size:
+            self.rate = None
+        if rate is not None and math.isfinite(rate):
+            self.unit = self.training.unit if self.training.unit in (SAMPLES, TOKENS) else STEPS
+            self.rate = rate / max(1, self.training.size) if self.unit == STEPS else rate
+        self._write(seen, now)
+
+    def see(self, seen: JobSeen, *, now: float) -> None:
+        """The job's object as the API has it now."""
+        if seen.rescale is not None and seen.rescale != self.rescales.get(seen.rescale.id):
+            self._note(seen.rescale)
+        self._write(seen, now)
+
+    def forget_training(self, monotonic: float) -> None:
+        """The rendezvous server knows the job no more: from now on no time counts."""
+        if self.training.progress is not None:
+            self.training, _ = heard(self.training, Progress(job=self.training.progress.job, phase="closed", forgotten=True), monotonic)
+        self.rate = None
+
+    def spent(self, monotonic: float) -> dict[str, float]:
+        """Seconds, by what they were spent on."""
+        return {spent.value: seconds for spent, seconds in self.training.spent_until(monotonic).items() if spent is not Spent.OVER}
+
+    def _note(self, rescale: Rescale) -> None:
+        """Phases become known one after the other, so a rescale may be seen several times."""
+        known = self.rescales.get(rescale.id)
+        for phase, ms in rescale.phases.items():
+            self.lost_ms[phase] = self.lost_ms.get(phase, 0) + ms - (known.phases.get(phase, 0) if known is not None else 0)
+        self.rescales[rescale.id] = rescale
+        while len(self.rescales) > MOST_RESCALES:
+            del self.rescales[next(iter(self.rescales))]
+
+    def _write(self, seen: JobSeen | None, now: float) -> None:
+        world = self.world
+        told = seen.summary if seen is not None else None
+        if world is None and told is not None:
+            world = told.world
+        if told is not None and told.is_over:
+            world = 0
+        row = Row(
+            at=now,
+            world=_number(world),
+            wanted=_number(told.wanted if told is not None else None),
+            generation=_number(seen.generation if seen is not None else None),
+            step=_number(self.step),
+            rate=_number(self.rate),
+            loss=_number(self.loss),
+        )
+        self.series.add(row)
+
+
+def _loss(progress: Progress) -> float | None:
+    """`loss`, or the first value with a name that ends so, such as train_loss."""
+    if LOSS in progress.values:
+        return progress.values[LOSS]
+    return next((value for name, value in progress.values.items() if name.endswith(LOSS)), None)
+
+
+def _number(value: float | None) -> float:
+    return NOTHING if value is None else float(value)

@@ -1,0 +1,131 @@
+"""Keeps the records in a SQLite file, so that a restart on the laptop does not forget them. Written every half minute, in a thread; a file
+that cannot be read or written costs the history and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from autoscale.deciding.training import Spent, Training
+from dashboard.history.book import MOST_JOBS, Book
+from dashboard.history.record import MOST_RESCALES, Record
+from dashboard.history.series import Series
+from dashboard.watching.seen import Rescale
+
+log = logging.getLogger(__name__)
+SAVED_EVERY_S = 30.0
+BUSY_S = 5.0
+MOST_BYTES = 1024 * 1024
+"""Of one record; what is longer was not written by us."""
+
+
+class Stored(msgspec.Struct, array_like=True, frozen=True):
+    """A record, as it lies in the file."""
+
+    series: list[bytes]
+    rescales: list[Rescale]
+    lost_ms: dict[str, int]
+    seconds: dict[Spent, float]
+
+
+_decode = msgspec.msgpack.Decoder(Stored)
+
+
+def packed(record: Record, monotonic: float) -> bytes:
+    seconds: dict[Spent, float] = {spent: s for spent, s in record.training.spent_until(monotonic).items() if spent is not Spent.OVER}
+    return msgspec.msgpack.encode(Stored(record.series.stored(), list(record.rescales.values()), record.lost_ms, seconds))
+
+
+def unpacked(data: bytes) -> Record:
+    """ValueError for what `packed` did not give."""
+    stored = _decode.decode(data)
+    rescales = {rescale.id: rescale for rescale in stored.rescales[-MOST_RESCALES:]}
+    training = Training(seconds=stored.seconds)
+    return Record(series=Series.of(stored.series), training=training, rescales=rescales, lost_ms=stored.lost_ms)
+
+
+class Store:
+    def __init__(self, file: Path, book: Book) -> None:
+        self._file, self._book = file, book
+        self._stored: set[str] = set()
+        self._trouble = ""
+
+    async def load(self) -> None:
+        """Before anything is heard."""
+        found = await asyncio.to_thread(self._read)
+        self._stored = {uid for uid, _ in found}
+        self._book.restore(found)
+
+    async def keep(self) -> None:
+        """Until cancelled; what is not stored by then is stored at the end."""
+        try:
+            while True:
+                await asyncio.sleep(SAVED_EVERY_S)
+                await self.save()
+        finally:
+            await asyncio.shield(self.save())
+
+    async def save(self) -> None:
+        monotonic = self._book.monotonic()
+        unsaved = {uid for uid in self._book.unsaved if self._book.get(uid) is not None}
+        rows = [(uid, packed(record, monotonic)) for uid in unsaved if (record := self._book.get(uid)) is not None]
+        gone = self._stored - set(self._book.known())
+        self._book.unsaved -= unsaved
+        if not rows and not gone:
+            return
+        try:
+            await asyncio.to_thread(self._write, rows, gone)
+        except (sqlite3.Error, OSError) as error:
+            self._book.unsaved |= unsaved
+            self._say("the history cannot be stored", error)
+        else:
+            self._stored = (self._stored - gone) | unsaved
+            self._trouble = ""
+
+    def _read(self) -> list[tuple[str, Record]]:
+        try:
+            with contextlib.closing(self._opened()) as opened:
+                rows = opened.execute("SELECT uid, record FROM jobs ORDER BY at DESC LIMIT ?", (MOST_JOBS,)).fetchall()
+        except (sqlite3.Error, OSError) as error:
+            self._say("the history cannot be read, and begins anew", error)
+            with contextlib.suppress(OSError):
+                self._file.replace(self._file.with_suffix(".unreadable"))
+            return []
+        found = []
+        for uid, data in reversed(rows):
+            try:
+                if not isinstance(data, bytes) or len(data) > MOST_BYTES:
+                    raise ValueError("it is no record of ours")
+                found.append((str(uid), unpacked(data)))
+            except ValueError as error:
+                self._say("the history of a job cannot be read", error)
+        return found
+
+    def _write(self, rows: Iterable[tuple[str, bytes]], gone: Iterable[str]) -> None:
+        with contextlib.closing(self._opened()) as opened, opened:
+            opened.executemany("INSERT OR REPLACE INTO jobs (uid, record, at) VALUES (?, ?, julianday('now'))", rows)
+            opened.executemany("DELETE FROM jobs WHERE uid = ?", [(uid,) for uid in gone])
+            opened.execute("DELETE FROM jobs WHERE uid NOT IN (SELECT uid FROM jobs ORDER BY at DESC LIMIT ?)", (MOST_JOBS,))
+
+    def _opened(self) -> sqlite3.Connection:
+        opened = sqlite3.connect(self._file, timeout=BUSY_S)
+        try:
+            self._file.chmod(0o600)
+            opened.execute("PRAGMA journal_mode = WAL")
+            opened.execute("CREATE TABLE IF NOT EXISTS jobs (uid TEXT PRIMARY KEY, record BLOB NOT NULL, at REAL NOT NULL)")
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def _say(self, message: str, error: Exception) -> None:
+        if str(error) != self._trouble:
+            log.warning(message, extra={"file": str(self._file), "error": str(error)})
+        self._trouble = str(error)

@@ -1,0 +1,71 @@
+// Builds elements. Texts of the cluster reach the page through textContent and setAttribute only, never as HTML.
+
+export function el(name, properties = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key === "on") for (const [event, handler] of Object.entries(value)) element.addEventListener(event, handler);
+    else if (key === "class") element.className = value;
+    else element.setAttribute(key, value === true ? "" : String(value));
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === undefined || child === null || child === false) continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return element;
+}
+
+// Class names come from a closed list: a state may be any text.
+const STATES = new Set(["Running", "Ready", "Succeeded", "Failed", "NotReady", "Waiting", "Restarting", "Suspended", "Warning", "leave", "gone", "prepare"]);
+export const state = (text) => el("span", { class: STATES.has(text) ? `state ${text}` : "state" }, text || "unknown");
+
+export const time = (stamp, text) => el("time", { datetime: stamp, title: stamp }, text);
+
+// columns: [{name, cell(row), number, wide, key}]; a cell is text or a node.
+export function table({ caption, columns, rows, key, none = "none" }) {
+  const body = el("tbody");
+  const whole = el(
+    "div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", { class: "cards" }, el("caption", { class: "hide" }, caption),
+      el("thead", {}, el("tr", {}, columns.map((column) => el("th", { scope: "col", class: column.number ? "number" : "" }, column.name)))), body),
+  );
+  const known = new Map();
+  const fill = (found) => {
+    const order = [];
+    const there = new Set();
+    for (const row of found) {
+      const id = key(row);
+      const mark = JSON.stringify(row) + columns.map((column) => (column.clock ? text(column.cell(row)) : "")).join("|");
+      there.add(id);
+      let entry = known.get(id);
+      if (!entry || entry.mark !== mark) {
+        const made = el("tr", {}, columns.map((column, at) => cell(column, row, at)));
+        if (entry) entry.row.replaceWith(made);
+        entry = { mark, row: made };
+        known.set(id, entry);
+      }
+      order.push(entry.row);
+    }
+    for (const [id, entry] of known) if (!there.has(id)) { entry.row.remove(); known.delete(id); }
+    order.forEach((row, at) => { if (body.children[at] !== row) body.insertBefore(row, body.children[at] ?? null); });
+    whole.hidden = !order.length;
+    empty.hidden = order.length > 0;
+  };
+  const empty = el("p", { class: "soft" }, none);
+  const box = el("div", {}, whole, empty);
+  fill(rows);
+  return { box, fill };
+}
+
+function cell(column, row, at) {
+  const value = column.cell(row);
+  const classes = [column.number && "number", column.wide && "wide", column.keep && "keep", (value === "" || value === "–") && "empty"].filter(Boolean).join(" ");
+  return at === 0 ? el("th", { scope: "row", class: classes }, value) : el("td", { class: classes, "data-name": column.name }, value);
+}
+
+const text = (value) => (value instanceof Node ? value.textContent : String(value));
+
+export function facts(pairs) {
+  return el("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value, more]) =>
+    el("div", {}, el("dt", {}, name), el("dd", {}, value, more ? [" ", el("small", {}, more)] : []))));
+}

@@ -1,0 +1,34 @@
+// How numbers and times read. Pure.
+
+export function number(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (Number.isInteger(value)) return value.toLocaleString("en-US");
+  const size = Math.abs(value);
+  if (size >= 1000) return Math.round(value).toLocaleString("en-US");
+  return size !== 0 && size < 0.001 ? value.toExponential(2) : String(Number(value.toPrecision(digits)));
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value < 10) return `${value.toFixed(1)} s`;
+  if (value < 120) return `${Math.round(value)} s`;
+  if (value < 7200) return `${Math.round(value / 60)} min`;
+  return value < 172800 ? `${(value / 3600).toFixed(1)} h` : `${(value / 86400).toFixed(1)} d`;
+}
+
+export function ago(stamp, now = Date.now()) {
+  const then = Date.parse(stamp);
+  if (!Number.isFinite(then)) return "";
+  const passed = (now - then) / 1000;
+  return passed < 0 ? `in ${seconds(-passed)}` : passed < 1 ? "now" : `${seconds(Math.floor(passed)).replace(/^(\d)\.0 s/, "$1 s")} ago`;
+}
+
+export function memory(text) {
+  const found = /^(\d+)(Ki|Mi|Gi)?$/.exec(text ?? "");
+  if (!found) return text ?? "";
+  const bytes = Number(found[1]) * { Ki: 1024, Mi: 1024 ** 2, Gi: 1024 ** 3 }[found[2]] || Number(found[1]);
+  return `${(bytes / 1024 ** 3).toFixed(1)} GiB`;
+}
+
+export const count = (much, one, many = `${one}s`) => `${much} ${much === 1 ? one : many}`;
+export const sum = (map) => Object.values(map ?? {}).reduce((all, one) => all + one, 0);

@@ -1,0 +1,62 @@
+// What a worker prints. The page keeps the last lines; the server bounds what it sends.
+
+import { jobPath } from "./api.js";
+import { el } from "./dom.js";
+
+const MOST_LINES = 2000;
+
+export function logs(job, workers) {
+  const choice = el("select", { id: "log-of" });
+  const follows = el("input", { type: "checkbox", id: "log-follows", checked: true });
+  const button = el("button", { type: "button" }, "Show");
+  const out = el("pre", { tabindex: "0", hidden: true, "aria-label": "Log" });
+  const told = el("p", { class: "soft", role: "status" });
+  const box = el("div", {}, el("div", { class: "tools" }, el("label", { for: "log-of" }, "Worker"), choice, el("label", {}, follows, " follow"), button), told, out);
+  let under = null;
+  let lines = [];
+  let waits = false;
+
+  const know = () => {
+    const found = workers().map((worker) => [worker.pod, worker.rank === null ? worker.pod : `rank ${worker.rank} · ${worker.pod}`]);
+    found.sort((a, b) => a[1].localeCompare(b[1], "en", { numeric: true }));
+    if (JSON.stringify(found) === choice.dataset.found) return;
+    const before = choice.value;
+    choice.dataset.found = JSON.stringify(found);
+    choice.replaceChildren(...found.map(([pod, words]) => el("option", { value: pod }, words)));
+    if (found.some(([pod]) => pod === before)) choice.value = before;
+    button.disabled = !found.length;
+  };
+  const draw = () => {
+    waits = false;
+    const isAtEnd = out.scrollTop + out.clientHeight >= out.scrollHeight - 20;
+    out.textContent = lines.join("\n");
+    if (isAtEnd) out.scrollTop = out.scrollHeight;
+  };
+  const take = (text) => {
+    const parts = text.split("\n");
+    if (lines.length) parts[0] = lines.pop() + parts[0];
+    lines = [...lines, ...parts].slice(-MOST_LINES);
+    if (!waits) { waits = true; requestAnimationFrame(draw); }
+  };
+  const close = () => { under?.abort(); under = null; button.textContent = "Show"; };
+  const show = async () => {
+    const mine = (under = new AbortController());
+    button.textContent = "Stop";
+    out.hidden = false;
+    out.textContent = told.textContent = "";
+    lines = [];
+    const query = new URLSearchParams({ pod: choice.value, follow: String(follows.checked), kind: job.kind });
+    try {
+      const response = await fetch(`${jobPath(job)}/logs?${query}`, { signal: mine.signal, credentials: "same-origin" });
+      if (!response.ok) throw new Error((await response.text()).slice(0, 500));
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      for (let part = await reader.read(); !part.done; part = await reader.read()) take(part.value);
+      told.textContent = "The log ends here.";
+    } catch (error) {
+      if (!mine.signal.aborted) told.textContent = error.message;
+    }
+    if (under === mine) close();
+  };
+  button.addEventListener("click", () => (under ? close() : show()));
+  return { box, know, close };
+}

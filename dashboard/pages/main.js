@@ -1,0 +1,63 @@
+// Which page is shown: #/, #/nodes, #/jobs/NAMESPACE/NAME?kind=KIND, #/login. Focus goes to the page's heading when it changes.
+
+import { ask } from "./api.js";
+import { el } from "./dom.js";
+import { showJob } from "./job.js";
+import { showJobs } from "./jobs.js";
+import { showLogin } from "./login.js";
+import { showNodes } from "./nodes.js";
+
+const main = document.getElementById("main");
+const live = document.getElementById("live");
+const logout = document.getElementById("logout");
+let leave = () => {};
+let turn = 0;
+
+function setLive(isOn) {
+  live.textContent = isOn ? "Live" : "Connection lost; trying again";
+  live.className = isOn ? "" : "off";
+}
+
+export function refuse(trouble) {
+  if (trouble.status === 401) location.hash = "#/login";
+  else main.append(el("p", { class: "trouble", role: "alert" }, trouble.message));
+}
+
+async function show() {
+  const mine = ++turn;
+  leave();
+  leave = () => {};
+  const [path, query] = (location.hash.slice(1) || "/").split("?");
+  const words = path.split("/").filter(Boolean).map(decodeURIComponent);
+  for (const link of document.querySelectorAll("nav a")) {
+    const isHere = link.hash === "#/nodes" ? words[0] === "nodes" : words[0] !== "nodes";
+    if (isHere) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  }
+  let session;
+  try {
+    session = await ask("/api/session");
+  } catch (trouble) {
+    main.replaceChildren(el("h1", {}, "The dashboard does not answer"), el("p", { class: "trouble" }, trouble.message));
+    setTimeout(() => { if (mine === turn) show(); }, 3000);
+    return;
+  }
+  if (mine !== turn) return;
+  logout.hidden = !session.isLoggedIn;
+  main.replaceChildren();
+  if (!session.isLoggedIn || words[0] === "login") {
+    live.textContent = "";
+    if (session.isLoggedIn) { location.hash = "#/"; return; }
+    showLogin(main, session, show);
+  } else if (words[0] === "nodes") leave = showNodes(main, session, setLive, refuse);
+  else if (words[0] === "jobs" && words.length === 3) {
+    leave = showJob(main, session, { namespace: words[1], name: words[2], kind: new URLSearchParams(query).get("kind") ?? "" }, setLive, refuse);
+  } else leave = showJobs(main, session, setLive, refuse);
+  const heading = main.querySelector("h1");
+  document.title = heading ? `${heading.textContent} – Elastic` : "Elastic jobs";
+  if (heading && turn > 1) { heading.tabIndex = -1; heading.focus({ preventScroll: true }); window.scrollTo(0, 0); }
+}
+
+logout.addEventListener("click", async () => { await ask("/api/session/end", {}).catch(() => {}); location.hash = "#/login"; show(); });
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+window.addEventListener("hashchange", show);
+show();

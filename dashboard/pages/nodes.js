@@ -1,0 +1,71 @@
+// The cluster's nodes: who works there, which notice they were given, and what former notices cost.
+
+import { follow } from "./api.js";
+import { reclaimButton } from "./changes.js";
+import { el, state, table, time } from "./dom.js";
+import { ago, count, memory, seconds, sum } from "./format.js";
+import { jobLink } from "./jobs.js";
+
+export function showNodes(main, session, live, refuse) {
+  const told = el("p", { class: "soft" });
+  const shown = table({
+    caption: "Nodes", none: "There are no nodes.", rows: [], key: (node) => node.name,
+    columns: [
+      { name: "Node", cell: (node) => node.name },
+      { name: "State", cell: (node) => el("span", {}, state(node.isReady ? "Ready" : "NotReady"), node.isCordoned ? " cordoned" : "") },
+      { name: "Kind", cell: (node) => [node.isSpot ? "spot" : "on demand", node.group].filter(Boolean).join(", ") },
+      { name: "CPU", number: true, cell: (node) => node.capacity.cpu ?? "–" },
+      { name: "Memory", number: true, keep: true, cell: (node) => memory(node.capacity.memory) || "–" },
+      { name: "GPUs", number: true, cell: (node) => node.capacity["nvidia.com/gpu"] ?? "0" },
+      { name: "Workers", cell: (node) => el("span", {}, byJob(node.occupants).map(([job, pods], at) => [at ? ", " : "", el("a", { href: jobLink(job) }, job.job), ` (${pods})`])) },
+      { name: "Notice", wide: true, clock: true, cell: (node) => node.notices.map((one) => `${one.meaning}: ${one.words}${one.by ? `, ${ago(one.by)}` : ""}`).join("; ") },
+      ...(session.reclaims ? [{ name: "Change", cell: (node) => reclaimButton(node) }] : []),
+    ],
+  });
+  const cost = table({
+    caption: "Disruptions and what they cost", none: "No disruption was announced to a job that is there.", rows: [],
+    key: (row) => row.namespace + row.job + row.signal + row.node + row.noticedAt,
+    columns: [
+      { name: "When", keep: true, clock: true, cell: (row) => time(row.noticedAt, ago(row.noticedAt)) },
+      { name: "Node", cell: (row) => row.node },
+      { name: "Signal", cell: (row) => row.signal },
+      { name: "Job", cell: (row) => el("a", { href: jobLink({ namespace: row.namespace, name: row.job, kind: row.kind }) }, row.job) },
+      { name: "Workers", number: true, cell: (row) => row.workers },
+      { name: "Outcome", cell: (row) => row.outcome || "lasts" },
+      { name: "Cost", number: true, cell: (row) => (row.pauseMs ? seconds(row.pauseMs / 1000) : "–") },
+    ],
+  });
+  main.append(el("h1", {}, "Nodes"), told, el("section", { "aria-label": "Nodes" }, shown.box),
+    el("section", { "aria-label": "Disruptions" }, el("h2", {}, "Disruptions and what they cost"), cost.box));
+  let nodes = [];
+  let disruptions = [];
+  const draw = () => {
+    const given = nodes.filter((node) => node.notices.length).length;
+    told.textContent = `${count(nodes.length, "node")}, ${nodes.filter((node) => node.isSpot).length} of them spot`
+      + (given ? `; ${given === 1 ? "one was" : `${given} were`} given notice` : "");
+    shown.fill(nodes);
+    cost.fill(disruptions);
+    if (disruptions.length) told.textContent += `; disruptions took ${seconds(sum(disruptions.map((row) => row.pauseMs)) / 1000)} of training`;
+  };
+  const stop = follow({ of: "nodes" }, {
+    nodes: (found) => {
+      if (found === null) { told.textContent = "You may not list nodes."; return; }
+      ({ nodes, disruptions } = found);
+      draw();
+    },
+    refused: refuse,
+  }, live);
+  const clock = setInterval(draw, 10000);
+  return () => { stop(); clearInterval(clock); };
+}
+
+function byJob(occupants) {
+  const found = new Map();
+  for (const one of occupants) {
+    const key = `${one.kind}/${one.namespace}/${one.job}`;
+    const known = found.get(key) ?? [{ namespace: one.namespace, name: one.job, job: one.job, kind: one.kind }, 0];
+    known[1] += 1;
+    found.set(key, known);
+  }
+  return [...found.values()];
+}

@@ -1,0 +1,66 @@
+"""What the command line said, as the parts of the process take it, and what is wrong with it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic.api.kinds import KINDS
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    kubeconfig: Path | None
+    namespace: str | None
+    kinds: tuple[str, ...]
+    signals: Path | None
+    rendezvous_url: str
+    rendezvous_token: Path | None
+    rendezvous_ca: Path | None
+    listen: str
+    listen_fd: int | None
+    hosts: tuple[str, ...]
+    tls: Path | None
+    tls_elsewhere: bool
+    laptop: Path | None
+    user_kubeconfig: Path | None
+    allow_changes: bool
+    reclaim_command: tuple[str, ...]
+    health_port: int
+    ready_file: Path | None
+    identity: str
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+def mistakes(options: Options) -> Iterator[str]:
+    """One sentence for each option that cannot be meant so."""
+    for kind in options.kinds:
+        if kind not in KINDS:
+            yield f"--enable-kinds: {kind!r} is not a kind of this control plane; choose from {', '.join(KINDS)}"
+    if not options.kinds:
+        yield f"--enable-kinds names no kind; choose from {', '.join(KINDS)}"
+    given = {
+        "--rendezvous-url": bool(options.rendezvous_url),
+        "--rendezvous-token": options.rendezvous_token is not None,
+        "--rendezvous-ca": options.rendezvous_ca is not None,
+    }
+    if any(given.values()) and not all(given.values()):
+        missing = " and ".join(flag for flag, is_given in given.items() if not is_given)
+        yield f"{', '.join(flag for flag in given if given[flag])} alone is not enough; give {missing} as well"
+    host, colon, port = options.listen.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
+        yield f"--listen is {options.listen!r} but must be HOST:PORT, such as 127.0.0.1:8080"
+    elif host.strip("[]") not in LOOPBACK and options.tls is None and not options.tls_elsewhere:
+        yield (
+            f"--listen is {options.listen}, where tokens would cross the network readable by others; give --tls FOLDER with tls.crt and "
+            "tls.key, or --tls-elsewhere if a proxy on this pod's network ends TLS"
+        )
+    if (options.laptop is None) != (options.user_kubeconfig is None):
+        yield "--laptop and --user-kubeconfig belong together; give both or none"
+    if options.reclaim_command and options.laptop is None:
+        yield "--reclaim-command is for the laptop; give --laptop too, or leave it out"

@@ -1,0 +1,97 @@
+"""What a user may ask for where the dashboard was started with --allow-changes: another number of workers, a pause, and on the laptop the
+reclaim of a node. It is done with the caller's own rights; the control plane does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Annotated
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from autoscale.jobs import JOBS
+from dashboard.watching.seen import JobSeen, NodeSeen
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+
+log = logging.getLogger(__name__)
+MOST_WORKERS = 100_000
+RECLAIM_S = 900.0
+MOST_RECLAIMS = 8
+
+
+class Scale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    workers: Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
+
+
+class Suspend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    suspended: bool
+
+
+async def scale(kube: Kube, job: JobSeen, body: bytes) -> web.Response:
+    wanted = msgspec.json.decode(body, type=Scale).workers
+    key = job.key
+    spec = {"spec": {"replicas": wanted}}
+    return await _patched(kube, job, spec, subresource="scale", words=f"{key.name} is to have {wanted} workers")
+
+
+async def suspend(kube: Kube, job: JobSeen, body: bytes) -> web.Response:
+    is_suspended = msgspec.json.decode(body, type=Suspend).suspended
+    words = f"{job.key.name} is {'suspended' if is_suspended else 'resumed'}"
+    return await _patched(kube, job, {"spec": {"runPolicy": {"suspend": is_suspended}}}, words=words)
+
+
+async def _patched(kube: Kube, job: JobSeen, body: object, *, words: str, subresource: str | None = None) -> web.Response:
+    key = job.key
+    try:
+        await kube.patch(JOBS[key.kind], key.name, body, namespace=key.namespace, subresource=subresource)
+    except KubeError as error:
+        return web.json_response({"error": error.message}, status=error.code if 400 <= error.code < 500 else 502)
+    except (aiohttp.ClientError, TimeoutError):
+        return web.json_response({"error": "the API server could not be reached"}, status=502)
+    log.info("a user changed a job", extra={**key.fields(), "change": words})
+    return web.json_response({"done": words})
+
+
+class Reclaims:
+    """Plays the reclaim of a node by a command (`elastic node reclaim NODE`), for it outlasts the request."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = tuple(command)
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def is_possible(self) -> bool:
+        return bool(self._command)
+
+    async def begin(self, node: NodeSeen) -> web.Response:
+        if node.name in self._under_way:
+            return web.json_response({"error": f"node {node.name} is being reclaimed already"}, status=409)
+        if len(self._under_way) >= MOST_RECLAIMS:
+            return web.json_response({"error": f"{MOST_RECLAIMS} nodes are being reclaimed; wait for one of them"}, status=429)
+        task = self._under_way[node.name] = asyncio.create_task(self._play(node.name))
+        task.add_done_callback(lambda done: self._under_way.pop(node.name, None))
+        return web.json_response({"done": f"node {node.name} is given notice"})
+
+    async def _play(self, node: str) -> None:
+        command = [*self._command, node]
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
+        try:
+            async with asyncio.timeout(RECLAIM_S):
+                if status := await process.wait():
+                    log.warning("a node could not be reclaimed", extra={"node": node, "status": status})
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def close(self) -> None:
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

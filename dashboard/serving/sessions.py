@@ -1,0 +1,170 @@
+"""How a browser becomes a caller. On the laptop a one-time token in a link becomes a cookie; in a cluster the caller shows their Kubernetes
+token, with each request or once for a cookie that stands for it. Cookies are of no use to scripts and to other sites.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from aiohttp import web
+
+from autoscale.jobs import JOBS
+from dashboard.serving.callers import BadToken, Bearer, Caller, Owner
+from elastic.kube.access import Access
+from elastic.kube.client import Kube
+from elastic.runtime.files import write_private
+from elastic.runtime.one_time import OneTimeToken
+
+COOKIE = "elastic-dashboard"
+SESSION_S = 12 * 3600
+MOST_SESSIONS = 200
+LONGEST_TOKEN = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    id: str
+    caller: Caller
+
+
+class Sessions(Protocol):
+    wants: str
+    """What a browser without a session must show: `link` or `token`."""
+
+    async def of(self, request: web.Request) -> Session | None:
+        """None: they must log in."""
+
+    async def begin(self, shown: str) -> str | None:
+        """The cookie for what was shown; None where it is wrong."""
+
+    async def end(self, request: web.Request) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class LaptopSessions:
+    """A cookie says until when it is good, under an HMAC, so that it outlives this process."""
+
+    wants = "link"
+
+    def __init__(self, folder: Path, kube: Kube, *, clock: Callable[[], float] = time.time) -> None:
+        self._owner, self._clock = Owner(kube), clock
+        self._token = OneTimeToken(folder / "token")
+        self._key_file = folder / "key"
+        self._key = self._made_key()
+
+    async def of(self, request: web.Request) -> Session | None:
+        text, _, mark = request.cookies.get(COOKIE, "").partition(".")
+        if not (text.isascii() and text.isdigit() and len(text) < 16) or not hmac.compare_digest(mark.encode(), self._mark(text).encode()):
+            return None
+        return Session(mark, self._owner) if int(text) > self._clock() else None
+
+    async def begin(self, shown: str) -> str | None:
+        if not self._token.take(shown):
+            return None
+        text = str(int(self._clock()) + SESSION_S)
+        return f"{text}.{self._mark(text)}"
+
+    async def end(self, request: web.Request) -> None:
+        """All cookies: there is one user."""
+        self._key_file.unlink(missing_ok=True)
+        self._key = self._made_key()
+
+    async def close(self) -> None:
+        await self._owner.kube.close()
+
+    def _mark(self, text: str) -> str:
+        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
+
+    def _made_key(self) -> bytes:
+        if not self._key_file.exists():
+            write_private(self._key_file, secrets.token_bytes(32))
+        return self._key_file.read_bytes()
+
+
+@dataclass(slots=True)
+class _Known:
+    caller: Bearer
+    used_at: float
+
+
+class ClusterSessions:
+    """Tokens are kept in memory only, and at most 200 of them: the one that was not used for longest goes first."""
+
+    wants = "token"
+
+    def __init__(self, access: Access, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._access, self._clock = access, clock
+        self._known: dict[str, _Known] = {}
+        """By the digest of the token."""
+        self._cookies: dict[str, tuple[float, str]] = {}
+        """When it ends, and the digest of the token that it stands for."""
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def of(self, request: web.Request) -> Session | None:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and token.strip():
+            return await self._of_token(token.strip())
+        ends, digest = self._cookies.get(request.cookies.get(COOKIE, ""), (0.0, ""))
+        known = self._known.get(digest) if ends > self._clock() else None
+        if known is None:
+            return None
+        known.used_at = self._clock()
+        return Session(digest, known.caller)
+
+    async def begin(self, shown: str) -> str | None:
+        session = await self._of_token(shown)
+        if session is None:
+            return None
+        now = self._clock()
+        self._cookies = {cookie: kept for cookie, kept in self._cookies.items() if kept[0] > now and kept[1] in self._known}
+        while len(self._cookies) >= 2 * MOST_SESSIONS:
+            del self._cookies[next(iter(self._cookies))]
+        cookie = secrets.token_urlsafe(32)
+        self._cookies[cookie] = (now + SESSION_S, session.id)
+        return cookie
+
+    async def end(self, request: web.Request) -> None:
+        self._cookies.pop(request.cookies.get(COOKIE, ""), None)
+
+    async def close(self) -> None:
+        for digest in list(self._known):
+            self._drop(digest)
+        await asyncio.gather(*self._closing)
+
+    async def _of_token(self, token: str) -> Session | None:
+        """None where the API server does not know it. It is asked when the token is new, and with each question about rights."""
+        if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+            return None
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        known = self._known.get(digest)
+        if known is None:
+            caller = Bearer(Kube(Access(self._access.server, self._access.tls, lambda: token), user_agent="elastic-dashboard/caller"))
+            try:
+                await caller.may_read(next(iter(JOBS.values())), "")
+            except BadToken:
+                await caller.kube.close()
+                return None
+            except BaseException:
+                await caller.kube.close()
+                raise
+            while len(self._known) >= MOST_SESSIONS:
+                self._drop(min(self._known, key=lambda one: self._known[one].used_at))
+            known = self._known.setdefault(digest, _Known(caller, self._clock()))
+            if known.caller is not caller:
+                await caller.kube.close()
+        known.used_at = self._clock()
+        return Session(digest, known.caller)
+
+    def _drop(self, digest: str) -> None:
+        task = asyncio.create_task(self._known.pop(digest).caller.kube.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

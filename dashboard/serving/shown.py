@@ -1,0 +1,143 @@
+"""What the dashboard's API says of a job, a node and their history, as JSON has it. Pages show its texts as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dashboard.history.series import Row
+from dashboard.watching.seen import Notice
+
+COLUMNS = Row._fields
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A value that is sent."""
+
+
+class JobRow(Shown, frozen=True):
+    uid: str
+    kind: str
+    namespace: str
+    name: str
+    state: str
+    message: str
+    waits_for: str
+    is_over: bool
+    is_suspended: bool
+    running: int
+    wanted: int
+    least: int | None
+    most: int | None
+    world: int | None
+    generation: int | None
+    step: int | None
+    rate: float | None
+    unit: str
+    loss: float | None
+    restarts: Mapping[str, int]
+    created: str
+    rescaled_at: str
+    notices: int
+    """Workers that were given notice."""
+
+
+class RescaleShown(Shown, frozen=True):
+    at: str
+    cause: str
+    reason: str
+    from_size: int
+    to_size: int
+    phases: Mapping[str, int]
+
+
+class ConditionShown(Shown, frozen=True):
+    type: str
+    status: str
+    message: str
+    since: str
+
+
+class WorkerShown(Shown, frozen=True):
+    pod: str
+    type: str
+    index: int
+    rank: int | None
+    node: str
+    state: str
+    restarts: int
+    created: str
+    leaving: str
+    notices: tuple[Notice, ...]
+
+
+class EventShown(Shown, frozen=True):
+    at: str
+    type: str
+    reason: str
+    about: str
+    message: str
+    count: int
+
+
+class DisruptionShown(Shown, frozen=True):
+    """A disruption that the cluster announced, and what it cost the job."""
+
+    namespace: str
+    job: str
+    kind: str
+    node: str
+    signal: str
+    workers: int
+    noticed_at: str
+    by: str
+    outcome: str
+    pause_ms: int
+
+
+class JobPage(Shown, frozen=True):
+    job: JobRow
+    conditions: tuple[ConditionShown, ...]
+    rescales: tuple[RescaleShown, ...]
+    lost_ms: Mapping[str, int]
+    spent_s: Mapping[str, float]
+    disruptions: tuple[DisruptionShown, ...]
+    autoscaler: str
+    workers: tuple[WorkerShown, ...]
+    """At most 1,000."""
+    worker_count: int
+    events: tuple[EventShown, ...]
+    hidden: tuple[str, ...]
+    """What the caller may not read in this namespace."""
+
+
+class Occupant(Shown, frozen=True):
+    namespace: str
+    job: str
+    kind: str
+    pod: str
+    state: str
+
+
+class NodeShown(Shown, frozen=True):
+    name: str
+    is_ready: bool
+    is_cordoned: bool
+    is_spot: bool
+    group: str
+    capacity: Mapping[str, str]
+    created: str
+    notices: tuple[Notice, ...]
+    occupants: tuple[Occupant, ...]
+
+
+class NodesPage(Shown, frozen=True):
+    nodes: tuple[NodeShown, ...]
+    disruptions: tuple[DisruptionShown, ...]
+    """Of the jobs that the caller may read, the newest first; their nodes may be gone."""
+
+
+def encode(value: object) -> bytes:
+    """NaN becomes null."""
+    return msgspec.json.encode(value)

@@ -1,0 +1,165 @@
+"""Server-sent events: the list of jobs, one job, or the nodes, first as a whole and then what changed, at most once a second.
+
+A client costs a place, a number and one message at a time. One that takes nothing for 10 s is dropped; its browser comes back by itself
+and gets the whole again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from dashboard.history.book import Book
+from dashboard.serving.callers import BadToken, Caller, NotReviewed
+from dashboard.serving.news import NODES, News
+from dashboard.serving.shown import COLUMNS, encode
+from dashboard.serving.views import Views, sees
+from dashboard.watching.observer import Observer
+from dashboard.watching.seen import JobSeen
+
+LEAST_GAP_S, NODES_GAP_S = 1.0, 5.0
+BYTES_A_SECOND = 256 * 1024
+"""After a long message the next one waits for longer."""
+KEEP_ALIVE_S = 15.0
+TAKEN_WITHIN_S = 10.0
+MOST_CLIENTS = 128
+MOST_OF_ONE = 16
+LIFE_S = 4 * 3600.0
+
+
+class NoPlace(Exception):
+    """There are as many streams as may be."""
+
+
+@dataclass(slots=True)
+class Places:
+    """How many streams there are, in all and of one session."""
+
+    _of_one: dict[str, int] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def taken(self, session: str) -> Iterator[None]:
+        mine = self._of_one.get(session, 0)
+        if mine >= MOST_OF_ONE or sum(self._of_one.values()) >= MOST_CLIENTS:
+            raise NoPlace
+        self._of_one[session] = mine + 1
+        try:
+            yield
+        finally:
+            self._of_one[session] -= 1
+            if not self._of_one[session]:
+                del self._of_one[session]
+
+
+class Streams:
+    def __init__(self, observer: Observer, book: Book, views: Views, news: News) -> None:
+        self._observer, self._book, self._views, self._news = observer, book, views, news
+        self._rows: dict[str, tuple[int, bytes]] = {}
+        """By uid: at which version a job was encoded, and how; all clients share it."""
+
+    def row(self, job: JobSeen) -> bytes:
+        version = self._news.of(job.uid)
+        known = self._rows.get(job.uid)
+        if known is None or known[0] != version:
+            known = self._rows[job.uid] = (version, encode(self._views.row(job)))
+        return known[1]
+
+    def forget(self, uid: str) -> None:
+        self._rows.pop(uid, None)
+
+    def history(self, uid: str, *, after: float = -math.inf) -> bytes:
+        """Columns and rows of a job's series."""
+        record = self._book.get(uid)
+        rows = [tuple(row) for row in record.series.rows(after=after)] if record is not None else []
+        return encode({"columns": COLUMNS, "rows": rows})
+
+    async def list_of(self, caller: Caller) -> bytes:
+        return b"[" + b",".join([self.row(job) for job in await self._views.jobs(caller)]) + b"]"
+
+    def jobs(self, caller: Caller) -> AsyncIterator[bytes]:
+        """`jobs`: all of them. `changed`: those that are new or changed, and the uids of those that are gone."""
+
+        async def make(topics: Sequence[str] | None) -> bytes:
+            if topics is None:
+                return _event("jobs", await self.list_of(caller))
+            there = [(topic, self._observer.job_of_uid(topic)) for topic in topics if topic != NODES]
+            rows = [self.row(job) for _, job in there if job is not None and await sees(caller, job)]
+            gone = [uid for uid, job in there if job is None]
+            return _event("changed", b'{"jobs":[' + b",".join(rows) + b'],"gone":' + encode(gone) + b"}") if rows or gone else b""
+
+        return self._paced(make, gap_s=LEAST_GAP_S)
+
+    def job(self, caller: Caller, uid: str) -> AsyncIterator[bytes]:
+        """`job`: its page. `history`: rows that are newer than those sent before. `gone`: it is not there any more."""
+        sent_until = -math.inf
+
+        async def make(topics: Sequence[str] | None) -> bytes | None:
+            nonlocal sent_until
+            if topics is not None and uid not in topics:
+                return b""
+            job = self._observer.job_of_uid(uid)
+            if job is None or not await sees(caller, job):
+                return None
+            text = _event("job", encode(await self._views.page(caller, job))) + _event("history", self.history(uid, after=sent_until))
+            last = record.series.last() if (record := self._book.get(uid)) is not None else None
+            sent_until = last.at if last is not None else sent_until
+            return text
+
+        return self._paced(make, gap_s=LEAST_GAP_S)
+
+    def nodes(self, caller: Caller) -> AsyncIterator[bytes]:
+        """`nodes`: all of them with the workers on them."""
+        sent = b""
+
+        async def make(topics: Sequence[str] | None) -> bytes:
+            nonlocal sent
+            text = _event("nodes", encode(await self._views.nodes(caller))) if topics is None or topics else b""
+            if text in (b"", sent):
+                return b""
+            sent = text
+            return text
+
+        return self._paced(make, gap_s=NODES_GAP_S)
+
+    async def _paced(self, make: Callable[[Sequence[str] | None], Awaitable[bytes | None]], *, gap_s: float) -> AsyncIterator[bytes]:
+        """What `make` says to topics with news (None: a client that knows nothing), until it says None."""
+        version, clock = -1, asyncio.get_running_loop().time
+        sent_at = clock()
+        while True:
+            newest = self._news.version
+            text = await make(self._news.since(version) if version >= 0 else None)
+            version = newest
+            if text is None:
+                yield _event("gone", b"{}")
+                return
+            if text or clock() - sent_at >= KEEP_ALIVE_S:
+                yield text or b": still here\n\n"
+                sent_at = clock()
+            await asyncio.sleep(max(gap_s, len(text) / BYTES_A_SECOND))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(KEEP_ALIVE_S):
+                    await self._news.wait_newer(version)
+
+
+async def send(request: web.Request, texts: AsyncIterator[bytes]) -> web.StreamResponse:
+    """Until the client goes, is too slow, may read no more, or has been there for hours."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    await response.prepare(request)
+    clock = asyncio.get_running_loop().time
+    ends_at = clock() + LIFE_S
+    with contextlib.suppress(TimeoutError, ConnectionError, BadToken, NotReviewed):
+        async for text in texts:
+            async with asyncio.timeout(TAKEN_WITHIN_S):
+                await response.write(text)
+            if clock() > ends_at:
+                break
+    return response
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)

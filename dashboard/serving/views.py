@@ -1,0 +1,191 @@
+"""Makes what the API says from what was seen and remembered, for one caller: what they may not read is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from autoscale.jobs import JOBS
+from dashboard.history.book import Book
+from dashboard.history.record import Record
+from dashboard.serving.callers import Caller
+from dashboard.serving.shown import (
+    ConditionShown,
+    DisruptionShown,
+    EventShown,
+    JobPage,
+    JobRow,
+    NodeShown,
+    NodesPage,
+    Occupant,
+    RescaleShown,
+    WorkerShown,
+)
+from dashboard.watching.observer import Observer
+from dashboard.watching.seen import EventSeen, JobSeen, NodeSeen, PodSeen, is_worker
+from elastic.kube.resources import EVENTS, NODES, PODS
+
+MOST_WORKERS = 1000
+MOST_OCCUPANTS = 256
+MOST_DISRUPTIONS = 200
+NO_RECORD = Record()
+
+
+class Views:
+    def __init__(self, observer: Observer, book: Book) -> None:
+        self._observer, self._book = observer, book
+
+    async def jobs(self, caller: Caller) -> list[JobSeen]:
+        """Those that the caller may read, by name."""
+        allowed: dict[tuple[str, str], bool] = {}
+        found = []
+        for job in sorted(self._observer.jobs(), key=lambda job: (job.key.namespace, job.key.name, job.key.kind)):
+            place = (job.key.kind, job.key.namespace)
+            if place not in allowed:
+                allowed[place] = await sees(caller, job)
+            if allowed[place]:
+                found.append(job)
+        return found
+
+    async def find(self, caller: Caller, namespace: str, name: str, kind: str | None) -> list[JobSeen]:
+        return [job for job in self._observer.job(namespace, name, kind) if await sees(caller, job)]
+
+    def row(self, job: JobSeen) -> JobRow:
+        told, record = job.summary, self._book.get(job.uid) or NO_RECORD
+        world = 0 if told.is_over else told.world if record.world is None else record.world
+        return JobRow(
+            uid=job.uid,
+            kind=job.key.kind,
+            namespace=job.key.namespace,
+            name=job.key.name,
+            state=told.state,
+            message=told.message[:300],
+            waits_for=told.waits_for[:300],
+            is_over=told.is_over,
+            is_suspended=job.is_suspended,
+            running=told.running,
+            wanted=told.wanted,
+            least=told.least,
+            most=told.most,
+            world=world,
+            generation=job.generation,
+            step=record.step if record.step is not None else told.step,
+            rate=None if told.is_over else record.rate,
+            unit=record.unit,
+            loss=record.loss,
+            restarts=dict(list(told.restarts.items())[:16]),
+            created=told.created,
+            rescaled_at=job.rescale.at if job.rescale is not None else "",
+            notices=len(job.leaving),
+        )
+
+    async def page(self, caller: Caller, job: JobSeen) -> JobPage:
+        namespace, record = job.key.namespace, self._book.get(job.uid) or NO_RECORD
+        sees_pods, sees_events = await caller.may_read(PODS, namespace), await caller.may_read(EVENTS, namespace)
+        pods = self._observer.pods_of(job.uid)
+        workers = tuple(self._worker(job, pod) for pod in pods[:MOST_WORKERS]) if sees_pods else ()
+        events = self._observer.events_of(job, pods) if sees_events else []
+        return JobPage(
+            job=self.row(job),
+            conditions=tuple(
+                ConditionShown(type=found.type, status=found.status, message=found.message, since=found.since) for found in job.conditions
+            ),
+            rescales=tuple(
+                RescaleShown(
+                    at=found.at,
+                    cause=found.cause,
+                    reason=found.reason,
+                    from_size=found.from_size,
+                    to_size=found.to_size,
+                    phases=found.phases,
+                )
+                for found in reversed(record.rescales.values())
+            ),
+            lost_ms=record.lost_ms,
+            spent_s=record.spent(self._book.monotonic()),
+            disruptions=tuple(disruptions(job)),
+            autoscaler=str(job.summary.autoscaler.get("reason", ""))[:300],
+            workers=workers,
+            worker_count=len(pods) if sees_pods else 0,
+            events=tuple(map(_event, events)),
+            hidden=tuple(name for name, is_seen in (("pods", sees_pods), ("events", sees_events)) if not is_seen),
+        )
+
+    def _worker(self, job: JobSeen, pod: PodSeen) -> WorkerShown:
+        node = self._observer.node(pod.node) if pod.node else None
+        rank = job.rank_of_index.get(pod.index) if is_worker(pod) else None
+        return WorkerShown(
+            pod=pod.key[1],
+            type=pod.type,
+            index=pod.index,
+            rank=rank if rank is not None else pod.fixed_rank,
+            node=pod.node,
+            state=pod.state,
+            restarts=pod.restarts,
+            created=pod.created,
+            leaving=job.leaving.get(pod.key[1], ""),
+            notices=pod.notices + (node.notices if node is not None else ()),
+        )
+
+    async def nodes(self, caller: Caller) -> NodesPage | None:
+        """None: the caller may not read nodes."""
+        if not await caller.may_read(NODES, ""):
+            return None
+        told = [found for job in await self.jobs(caller) for found in disruptions(job)]
+        told.sort(key=lambda found: found.noticed_at, reverse=True)
+        nodes = [await self._node(caller, node) for node in self._observer.nodes()]
+        return NodesPage(nodes=tuple(nodes), disruptions=tuple(told[:MOST_DISRUPTIONS]))
+
+    async def _node(self, caller: Caller, node: NodeSeen) -> NodeShown:
+        occupants = []
+        for pod in self._observer.pods_on(node.name)[:MOST_OCCUPANTS]:
+            if pod.job is not None and await caller.may_read(PODS, pod.key[0]):
+                occupants.append(
+                    Occupant(namespace=pod.key[0], job=pod.job.name, kind=pod.job.kind, pod=pod.key[1], state=pod.state),
+                )
+        return NodeShown(
+            name=node.name,
+            is_ready=node.is_ready,
+            is_cordoned=node.is_cordoned,
+            is_spot=node.is_spot,
+            group=node.group,
+            capacity=node.capacity,
+            created=node.created,
+            notices=node.notices,
+            occupants=tuple(occupants),
+        )
+
+
+async def sees(caller: Caller, job: JobSeen) -> bool:
+    return await caller.may_read(JOBS[job.key.kind], job.key.namespace)
+
+
+def disruptions(job: JobSeen) -> Iterator[DisruptionShown]:
+    for found in reversed(job.disruptions):
+        yield DisruptionShown(
+            namespace=job.key.namespace,
+            job=job.key.name,
+            kind=job.key.kind,
+            node=found.node,
+            signal=found.signal,
+            workers=found.workers,
+            noticed_at=_stamp(found.noticed_at),
+            by=_stamp(found.by),
+            outcome=found.outcome,
+            pause_ms=found.pause_milliseconds,
+        )
+
+
+def _event(seen: EventSeen) -> EventShown:
+    return EventShown(
+        at=seen.at,
+        type=seen.type,
+        reason=seen.reason,
+        about=f"{seen.about[0].lower()}/{seen.about[2]}",
+        message=seen.message,
+        count=seen.count,
+    )
+
+
+def _stamp(time: datetime | None) -> str:
+    return time.isoformat() if time is not None else ""

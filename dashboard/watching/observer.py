@@ -1,0 +1,144 @@
+"""Sees jobs, their pods, nodes and Events, by one watch for each collection. It says what has changed and decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from autoscale.jobs import JOBS
+from dashboard.watching.seen import EventSeen, JobSeen, NodeSeen, PodSeen, event_seen, job_seen, node_seen, pod_seen
+from elastic.api.kinds import KINDS
+from elastic.api.names import JOB_NAME
+from elastic.kube.cache import Cache
+from elastic.kube.client import Kube
+from elastic.kube.resources import EVENTS, NODES, PODS, Object
+from elastic.kube.view import Change
+from elastic.signals.signal import Signal
+from elastic.signals.table import BUILT_IN
+
+MOST_EVENTS = 20_000
+MOST_EVENTS_OF_A_JOB = 200
+UID, OWNER, ABOUT, NODE = "uid", "owner", "about", "node"
+
+
+class _Newest(Cache[EventSeen]):
+    """Events, of which a cluster may have any number: beyond a limit, those that were heard of first go."""
+
+    def _put(self, item: Object) -> None:
+        super()._put(item)
+        while len(self._entries) > MOST_EVENTS:
+            self._drop(next(iter(self._entries)))
+
+
+class Observer:
+    """`job_changed` gets the uid of a job about which something is new, `nodes_changed` is called when something is new about a node."""
+
+    def __init__(self, kube: Kube, *, kinds: Iterable[str], namespace: str | None = None, table: Sequence[Signal] = BUILT_IN) -> None:
+        self._jobs = {
+            kind: Cache(kube, JOBS[kind], project=partial(job_seen, KINDS[kind]), namespace=namespace, indexes={UID: lambda job: [job.uid]})
+            for kind in kinds
+        }
+        self._pods = Cache(
+            kube,
+            PODS,
+            project=partial(pod_seen, table),
+            namespace=namespace,
+            labels=JOB_NAME,
+            indexes={OWNER: lambda pod: pod.owners, NODE: lambda pod: [pod.node]},
+        )
+        # Nodes belong to no namespace: with the rights of one namespace they are not seen.
+        self._nodes = Cache(kube, NODES, project=partial(node_seen, table)) if namespace is None else None
+        self._events = _Newest(kube, EVENTS, project=event_seen, namespace=namespace, indexes={ABOUT: _subjects})
+        self.job_changed: Callable[[str], None] = lambda uid: None
+        self.job_gone: Callable[[str], None] = lambda uid: None
+        self.nodes_changed: Callable[[], None] = lambda: None
+
+    async def run(self) -> None:
+        """Keeps the caches until cancelled."""
+        for jobs in self._jobs.values():
+            jobs.subscribe(self._heard_of_job)
+        self._pods.subscribe(self._heard_of_pod)
+        self._events.subscribe(self._heard_of_event)
+        if self._nodes is not None:
+            self._nodes.subscribe(lambda change: self.nodes_changed() if change.old != change.new else None)
+        async with asyncio.TaskGroup() as tasks:
+            for cache in (*self._jobs.values(), self._pods, self._events, *([self._nodes] if self._nodes is not None else [])):
+                tasks.create_task(cache.run())
+
+    async def wait_synced(self) -> None:
+        """Until jobs and pods are seen. Nodes and Events may be out of the account's reach, and the rest is shown without them."""
+        for cache in (*self._jobs.values(), self._pods):
+            await cache.wait_synced()
+
+    def lacking(self) -> list[str]:
+        """What has not been seen yet, by the names of definitions."""
+        seen = (*self._jobs.values(), self._pods, self._events, *([self._nodes] if self._nodes is not None else []))
+        return [".".join(filter(None, (cache.resource.plural, cache.resource.group))) for cache in seen if not cache.synced]
+
+    def jobs(self) -> Iterator[JobSeen]:
+        for cache in self._jobs.values():
+            yield from cache.list()
+
+    def job(self, namespace: str, name: str, kind: str | None = None) -> list[JobSeen]:
+        """The jobs of this name; of two kinds there may be one each."""
+        found = (cache.get(namespace, name) for of, cache in self._jobs.items() if kind in (None, of))
+        return [job for job in found if job is not None]
+
+    def job_of_uid(self, uid: str) -> JobSeen | None:
+        return next((job for cache in self._jobs.values() for job in cache.by(UID, uid)), None)
+
+    def pods_of(self, uid: str) -> list[PodSeen]:
+        return sorted(self._pods.by(OWNER, uid), key=lambda pod: (pod.type, pod.index, pod.key))
+
+    def pods_on(self, node: str) -> list[PodSeen]:
+        return self._pods.by(NODE, node)
+
+    def nodes(self) -> list[NodeSeen]:
+        return sorted(self._nodes.list(), key=lambda node: node.name) if self._nodes is not None else []
+
+    def node(self, name: str) -> NodeSeen | None:
+        return self._nodes.get("", name) if self._nodes is not None else None
+
+    def events_of(self, job: JobSeen, pods: Iterable[PodSeen]) -> list[EventSeen]:
+        """What was reported of the job and its pods, the newest first."""
+        found = list(self._events.by(ABOUT, job.uid))
+        for pod in pods:
+            found += self._events.by(ABOUT, _place("Pod", *pod.key))
+        return sorted(found, key=lambda event: event.at, reverse=True)[:MOST_EVENTS_OF_A_JOB]
+
+    def _heard_of_job(self, change: Change[JobSeen]) -> None:
+        job = change.new or change.old
+        if job is None:
+            return
+        if change.new is None:
+            self.job_gone(job.uid)
+        elif change.new != change.old:
+            self.job_changed(job.uid)
+
+    def _heard_of_pod(self, change: Change[PodSeen]) -> None:
+        if change.old == change.new:
+            return
+        for uid in {uid for pod in (change.old, change.new) if pod is not None for uid in pod.owners}:
+            self.job_changed(uid)
+
+    def _heard_of_event(self, change: Change[EventSeen]) -> None:
+        if change.new is None:
+            return
+        kind, namespace, name = change.new.about
+        if kind == "Pod":
+            pod = self._pods.get(namespace, name)
+            for uid in pod.owners if pod is not None else ():
+                self.job_changed(uid)
+        elif kind in self._jobs:
+            self.job_changed(change.new.uid)
+
+
+def _subjects(event: EventSeen) -> list[str]:
+    """By the uid of what it is about; a pod also by its name, for the one in its place goes on with its work."""
+    found = [event.uid] if event.uid else []
+    return [*found, _place(*event.about)] if event.about[0] == "Pod" else found
+
+
+def _place(kind: str, namespace: str, name: str) -> str:
+    return f"{kind}/{namespace}/{name}"

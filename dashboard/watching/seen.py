@@ -1,0 +1,261 @@
+"""Reduces jobs, pods, nodes and Events to what the dashboard shows. Pure; an object written by hand may lack anything or hold anything,
+so texts are cut and lists are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from autoscale.figures import JobKey
+from autoscale.watching.projections import GROUPS, KIND_OF_OPERATOR, SPOT
+from elastic.api.book import Disruption
+from elastic.api.kinds import KINDS, WORKER, Kind
+from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from elastic.client.summary import Summary, conditions_of, pod_restarts, pod_state, ranks, summary
+from elastic.kube.resources import Object
+from elastic.signals.seen import Sight, on_node, on_pod
+from elastic.signals.signal import Meaning, Signal
+
+LONGEST_TEXT = 1024
+MOST_CONDITIONS, MOST_PHASES, MOST_CAUSES, MOST_DISRUPTIONS, MOST_NOTICES = 16, 16, 16, 16, 8
+GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescale:
+    """One change of a job's group."""
+
+    id: str
+    at: str
+    cause: str
+    reason: str
+    from_size: int
+    to_size: int
+    phases: Mapping[str, int]
+    """Milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The cluster announced that a node or a pod goes."""
+
+    signal: str
+    meaning: str
+    words: str
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionSeen:
+    type: str
+    status: str
+    message: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen:
+    key: JobKey
+    uid: str
+    summary: Summary
+    generation: int | None
+    rank_of_index: Mapping[int, int]
+    rescale: Rescale | None
+    conditions: tuple[ConditionSeen, ...]
+    disruptions: tuple[Disruption, ...]
+    leaving: Mapping[str, str]
+    """By member: why it was asked to leave."""
+    is_suspended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    key: tuple[str, str]
+    uid: str
+    owners: tuple[str, ...]
+    job: JobKey | None
+    type: str
+    index: int
+    fixed_rank: int | None
+    node: str
+    state: str
+    restarts: int
+    created: str
+    container: str
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSeen:
+    name: str
+    uid: str
+    is_ready: bool
+    is_cordoned: bool
+    is_spot: bool
+    group: str
+    capacity: Mapping[str, str]
+    created: str
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSeen:
+    about: tuple[str, str, str]
+    """Kind, namespace and name of the object."""
+    uid: str
+    """Of the object."""
+    type: str
+    reason: str
+    message: str
+    count: int
+    at: str
+
+
+def job_seen(kind: Kind, raw: Object) -> JobSeen:
+    metadata = raw["metadata"]
+    told = summary(kind, raw)
+    elastic = _dict(_dict(raw.get("status")).get("elastic"))
+    policy = _dict(_dict(raw.get("spec")).get("runPolicy"))
+    return JobSeen(
+        key=JobKey(kind.name, told.namespace, told.name),
+        uid=str(metadata.get("uid", "")),
+        summary=told,
+        generation=_number(elastic.get("generation")),
+        rank_of_index={index: rank for rank, index in ranks(raw).items()},
+        rescale=_rescale(told.rescale),
+        conditions=tuple(_condition(found) for found in conditions_of(raw)[-MOST_CONDITIONS:]),
+        disruptions=tuple(_disruptions(elastic.get("disruptions"))),
+        leaving={_text(found.get("member")): _text(found.get("cause")) for found in _list(elastic.get("leaving"))},
+        is_suspended=policy.get("suspend") is True,
+    )
+
+
+def _rescale(raw: Mapping[str, Any]) -> Rescale | None:
+    if not raw:
+        return None
+    phases = {_text(name, 64): ms for name, ms in list(_dict(raw.get("phases")).items())[:MOST_PHASES] if _number(ms) is not None}
+    return Rescale(
+        id=_text(raw.get("id")) or _text(raw.get("at")),
+        at=_text(raw.get("at"), 64),
+        cause=_text(raw.get("cause"), 64),
+        reason=_text(raw.get("reason")),
+        from_size=_number(raw.get("fromSize")) or 0,
+        to_size=_number(raw.get("toSize")) or 0,
+        phases=phases,
+    )
+
+
+def _condition(raw: Mapping[str, Any]) -> ConditionSeen:
+    return ConditionSeen(
+        _text(raw.get("type"), 64), _text(raw.get("status"), 16), _text(raw.get("message")), _text(raw.get("lastTransitionTime"), 64)
+    )
+
+
+def _disruptions(raw: object) -> Iterable[Disruption]:
+    for found in _list(raw)[-MOST_DISRUPTIONS:]:
+        try:
+            yield msgspec.convert(found, Disruption, strict=False)
+        except msgspec.ValidationError:
+            continue
+
+
+def pod_seen(table: Sequence[Signal], raw: Object) -> PodSeen:
+    metadata, spec = raw["metadata"], _dict(raw.get("spec"))
+    labels = _dict(metadata.get("labels"))
+    kind, job, index = KIND_OF_OPERATOR.get(str(labels.get(OPERATOR_NAME, ""))), labels.get(JOB_NAME), str(labels.get(REPLICA_INDEX, ""))
+    namespace = str(metadata.get("namespace", ""))
+    return PodSeen(
+        key=(namespace, str(metadata["name"])),
+        uid=str(metadata.get("uid", "")),
+        owners=tuple(str(owner.get("uid", "")) for owner in _list(metadata.get("ownerReferences"))[:4]),
+        job=JobKey(kind, namespace, str(job)) if kind and job else None,
+        type=_text(labels.get(REPLICA_TYPE), 64),
+        index=int(index) if index.isascii() and index.isdigit() and len(index) < 9 else -1,
+        fixed_rank=_fixed_rank(spec),
+        node=_text(spec.get("nodeName"), 253),
+        state=_text(pod_state(raw), 64),
+        restarts=pod_restarts(raw),
+        created=_text(metadata.get("creationTimestamp"), 64),
+        container=_container(spec, KINDS[kind] if kind else None),
+        notices=_notices(sight for sight in on_pod(table, raw) if sight.signal.meaning is not Meaning.INFORM),
+    )
+
+
+def _fixed_rank(spec: Mapping[str, Any]) -> int | None:
+    for container in _list(spec.get("containers"))[:8]:
+        for entry in _list(container.get("env"))[:256]:
+            value = str(entry.get("value", ""))
+            if entry.get("name") == "RANK" and value.isascii() and value.isdigit() and len(value) < 9:
+                return int(value)
+    return None
+
+
+def _container(spec: Mapping[str, Any], kind: Kind | None) -> str:
+    """The one that trains, as `default_container` has it."""
+    names = [_text(found.get("name"), 253) for found in _list(spec.get("containers"))]
+    return kind.container if kind is not None and kind.container in names else next(iter(names), "")
+
+
+def node_seen(table: Sequence[Signal], raw: Object) -> NodeSeen:
+    metadata, spec, status = raw["metadata"], _dict(raw.get("spec")), _dict(raw.get("status"))
+    labels, offers = _dict(metadata.get("labels")), _dict(status.get("allocatable"))
+    conditions = {str(found.get("type")): found.get("status") for found in _list(status.get("conditions"))}
+    return NodeSeen(
+        name=str(metadata["name"]),
+        uid=str(metadata.get("uid", "")),
+        is_ready=conditions.get("Ready") == "True",
+        is_cordoned=spec.get("unschedulable") is True,
+        is_spot=any(labels.get(name) == value for name, value in SPOT.items()),
+        group=_text(next((labels[name] for name in GROUPS if labels.get(name)), ""), 64),
+        capacity={name: _text(offers[name], 32) for name in ("cpu", "memory", GPU) if name in offers},
+        created=_text(metadata.get("creationTimestamp"), 64),
+        notices=_notices(on_node(table, raw)),
+    )
+
+
+def event_seen(raw: Object) -> EventSeen:
+    about = _dict(raw.get("involvedObject"))
+    series = _dict(raw.get("series"))
+    at = raw.get("lastTimestamp") or series.get("lastObservedTime") or raw.get("eventTime") or raw["metadata"].get("creationTimestamp")
+    return EventSeen(
+        about=(_text(about.get("kind"), 64), _text(about.get("namespace"), 253), _text(about.get("name"), 253)),
+        uid=_text(about.get("uid"), 64),
+        type=_text(raw.get("type"), 64),
+        reason=_text(raw.get("reason"), 128),
+        message=_text(raw.get("message")),
+        count=_number(raw.get("count")) or _number(series.get("count")) or 1,
+        at=_text(at, 64),
+    )
+
+
+def is_worker(pod: PodSeen) -> bool:
+    return pod.type == WORKER.lower()
+
+
+def _notices(sights: Iterable[Sight]) -> tuple[Notice, ...]:
+    found = [
+        Notice(sight.signal.name, sight.signal.meaning.value, _text(sight.words), sight.by.isoformat() if sight.by is not None else "")
+        for sight in sights
+    ]
+    return tuple(found[:MOST_NOTICES])
+
+
+def _text(value: object, longest: int = LONGEST_TEXT) -> str:
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else None
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

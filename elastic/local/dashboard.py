@@ -1,0 +1,31 @@
+"""The dashboard of a laptop cluster: how it is started, and the link that lets its user in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from elastic.local.files import Layout
+from elastic.runtime.one_time import OneTimeToken
+
+MODULE = "dashboard.running.main"
+TOKEN = "token"
+
+
+def arguments(layout: Layout, account: Path, user: Path, *, allow_changes: bool) -> list[str]:
+    """It reads with its account, and passes a user's wishes on in the user's name."""
+    layout.dashboard.mkdir(exist_ok=True, mode=0o700)
+    found = ["--kubeconfig", str(account), "--laptop", str(layout.dashboard), "--user-kubeconfig", str(user)]
+    found += ["--signals", str(layout.signals)] if layout.signals.exists() else []
+    if allow_changes:
+        command = [sys.executable, "-m", "elastic.cli", "node", "reclaim", "--data-dir", str(layout.root)]
+        found += ["--allow-changes", *(f"--reclaim-command={word}" for word in command)]
+    return found
+
+
+def link(layout: Layout) -> str | None:
+    """For the next browser; None where no dashboard runs."""
+    state, port = layout.read_state(), layout.read_ports().get("dashboard")
+    if state is None or port is None or "dashboard" not in state.processes:
+        return None
+    return f"http://127.0.0.1:{port}/login?token={OneTimeToken(layout.dashboard / TOKEN).current()}"

@@ -1,0 +1,119 @@
+"""A dashboard over objects that a test names, with a real server on a real port and no API server behind it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from cli_api import job, pod
+
+from dashboard.history.book import Book
+from dashboard.serving.changes import Reclaims
+from dashboard.serving.guard import Guard
+from dashboard.serving.news import News
+from dashboard.serving.server import Server, Settings
+from dashboard.serving.sessions import LaptopSessions, Sessions
+from dashboard.serving.stream import Streams
+from dashboard.serving.views import Views
+from dashboard.watching.observer import Observer
+from elastic.api.kinds import KINDS
+from elastic.kube.access import Access
+from elastic.kube.client import Kube
+from elastic.runtime.one_time import OneTimeToken
+
+Object = dict[str, Any]
+PLURALS = {"Pod": "_pods", "Node": "_nodes", "Event": "_events"}
+
+
+def kube(server: str = "http://127.0.0.1:9") -> Kube:
+    return Kube(Access(server, None, lambda: "own"))
+
+
+def event(name: str = "e", *, message: str = "it happened", of: str = "train", **more: Any) -> Object:
+    about = {"kind": "PyTorchJob", "namespace": "default", "name": of, "uid": f"uid-{of}"}
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    said = {"type": "Normal", "reason": "Happened", "message": message, "lastTimestamp": "2026-01-01T00:00:00Z"}
+    return {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "involvedObject": about, **said, **more}
+
+
+def node(name: str = "node-0", **spec: Any) -> Object:
+    conditions = [{"type": "Ready", "status": "True"}]
+    status = {"conditions": conditions, "allocatable": {"cpu": "8", "memory": "16Gi"}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": f"uid-{name}"}, "spec": spec, "status": status}
+
+
+def owned(found: Object, kind: str = "pytorchjob-controller") -> Object:
+    found["metadata"]["labels"]["training.kubeflow.org/operator-name"] = kind
+    return found
+
+
+class Scene:
+    def __init__(self, *objects: Object) -> None:
+        self.news = News()
+        self.observer = Observer(kube(), kinds=list(KINDS))
+        self.now = 1000.0
+        self.book = Book(job_of_uid=self.observer.job_of_uid, clock=lambda: self.now, monotonic=lambda: self.now)
+        self.views = Views(self.observer, self.book)
+        self.streams = Streams(self.observer, self.book, self.views, self.news)
+        self.observer.job_changed = self._changed
+        self.observer.job_gone = self._changed
+        self._version = 0
+        for jobs in self.observer._jobs.values():
+            jobs.subscribe(self.observer._heard_of_job)
+        self.observer._pods.subscribe(self.observer._heard_of_pod)
+        self.observer._events.subscribe(self.observer._heard_of_event)
+        self.put(*objects)
+
+    def _changed(self, uid: str) -> None:
+        self.book.see(uid)
+        self.news.tell(uid)
+
+    def put(self, *objects: Object) -> None:
+        for found in objects:
+            self._version += 1
+            copy = {**found, "metadata": {**found["metadata"], "resourceVersion": str(self._version)}}
+            self._cache(found["kind"])._put(copy)
+
+    def drop(self, found: Object) -> None:
+        self._cache(found["kind"])._drop((found["metadata"].get("namespace", ""), found["metadata"]["name"]))
+
+    def _cache(self, kind: str) -> Any:
+        return self.observer._jobs[kind] if kind in KINDS else getattr(self.observer, PLURALS[kind])
+
+    @asynccontextmanager
+    async def served(
+        self,
+        folder: Path,
+        *,
+        sessions: Sessions | None = None,
+        allows_changes: bool = False,
+        api: str = "http://127.0.0.1:9",
+        reclaim: tuple[str, ...] = (),
+        is_logged_in: bool = True,
+    ) -> AsyncIterator[aiohttp.ClientSession]:
+        """A browser's session with a server over this scene."""
+        server = Server(
+            observer=self.observer,
+            views=self.views,
+            streams=self.streams,
+            sessions=sessions or LaptopSessions(folder, kube(api)),
+            guard=Guard(),
+            reclaims=Reclaims(reclaim),
+            settings=Settings(allows_changes=allows_changes),
+            is_ready=lambda: True,
+        )
+        opened = socket.create_server(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{opened.getsockname()[1]}"
+        jar = aiohttp.CookieJar(unsafe=True)
+        async with server.serving(opened, None), aiohttp.ClientSession(url, cookie_jar=jar) as browser:
+            if is_logged_in:
+                token = OneTimeToken(folder / "token").current()
+                assert (await browser.get(f"/login?token={token}", allow_redirects=False)).status == 303
+            yield browser
+
+
+__all__ = ["Scene", "event", "job", "kube", "node", "owned", "pod"]

@@ -1,0 +1,211 @@
+"""What the dashboard remembers of jobs has bounds, and becomes rarer with age."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import sqlite3
+
+import pytest
+from dashboard_scene import Scene, job
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.history import book as book_module
+from dashboard.history.record import MOST_RESCALES, Record
+from dashboard.history.series import GAPS_S, MOST_BYTES, ROWS, Row, Series
+from dashboard.history.store import Store
+from dashboard.watching.seen import job_seen
+from elastic.api.kinds import KINDS
+from elastic.membership.training import Progress
+
+PYTORCH = KINDS["PyTorchJob"]
+
+
+def row(at: float, *, world: float = 2.0, step: float = 0.0) -> Row:
+    return Row(at, world, 2.0, 1.0, step, math.nan, math.nan)
+
+
+def test_rows_become_rarer_with_age_and_reach_back_for_days():
+    series = Series()
+    for second in range(0, 86400, 2):
+        series.add(row(float(second), step=float(second)))
+    times = [found.at for found in series.rows()]
+    assert times == sorted(times)
+    assert times[-1] == 86398.0
+    assert times[0] <= 1200.0
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert gaps[-1] <= GAPS_S[0]
+    assert max(gaps) <= 2 * GAPS_S[2]
+    assert len(times) <= ROWS * len(GAPS_S)
+
+
+def test_a_change_of_the_size_has_a_row_of_its_own_also_within_seconds():
+    series = Series()
+    for at, world in ((0.0, 2), (1.0, 2), (1.5, 1), (1.7, 2), (2.0, 2)):
+        series.add(row(at, world=world))
+    assert [(found.at, found.world) for found in series.rows()][-3:] == [(1.0, 2), (1.5, 1), (2.0, 2)]
+
+
+def test_a_short_loss_is_still_seen_after_hours():
+    series = Series()
+    for second in range(0, 4 * 3600, 5):
+        series.add(row(float(second), world=1.0 if second == 600 else 2.0))
+    assert min(found.world for found in series.rows()) == 1.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e9), st.integers(0, 5)), max_size=400))
+def test_any_rows_in_any_order_of_time_stay_in_order_and_within_bounds(given_rows):
+    series = Series()
+    for at, world in given_rows:
+        series.add(row(at, world=float(world)))
+    times = [found.at for found in series.rows()]
+    assert times == sorted(times)
+    assert sum(map(len, series.stored())) <= MOST_BYTES
+    assert Series.of(series.stored()).stored() == series.stored()
+
+
+def test_a_flapping_job_costs_no_more_memory_than_a_calm_one():
+    series = Series()
+    for second in range(20_000):
+        series.add(row(second / 10, world=float(second % 2)))
+    assert sum(map(len, series.stored())) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("stored", [[], [b"", b""], [b"x", b"", b""], [b"\0" * 56 * (ROWS + 1), b"", b""]])
+def test_what_is_not_a_stored_series_is_refused(stored):
+    with pytest.raises(ValueError, match="not the rings"):
+        Series.of(stored)
+
+
+def rescaled(number: int, **phases: int) -> dict:
+    return {"id": f"r{number}", "at": "2026-01-01T00:00:00Z", "cause": "plan", "fromSize": 1, "toSize": 2, "phases": phases}
+
+
+def test_a_rescale_whose_phases_become_known_later_is_counted_once():
+    record = Record()
+    for phases in ({"round": 100}, {"round": 100, "firstStep": 900}):
+        record.see(job_seen(PYTORCH, job(status={"elastic": {"lastRescale": rescaled(1, **phases)}})), now=1.0)
+    assert record.lost_ms == {"round": 100, "firstStep": 900}
+    assert len(record.rescales) == 1
+
+
+def test_only_the_newest_rescales_are_kept_and_all_are_counted():
+    record = Record()
+    for number in range(MOST_RESCALES + 20):
+        record.see(job_seen(PYTORCH, job(status={"elastic": {"lastRescale": rescaled(number, round=10)}})), now=float(number))
+    assert next(iter(record.rescales)) == "r20"
+    assert len(record.rescales) == MOST_RESCALES
+    assert record.lost_ms["round"] == 10 * (MOST_RESCALES + 20)
+
+
+def hear(record: Record, at: float, **progress) -> None:
+    told = {"job": "uid-train", "generation": 1, "phase": "running", "size": 2, **progress}
+    record.hear(Progress(**told), job_seen(PYTORCH, job()), now=at, monotonic=at)
+
+
+def test_samples_a_second_and_loss_come_from_reports():
+    record = Record()
+    for at in range(0, 60, 5):
+        hear(record, float(at), step=at, highest=at, values={"samples": at * 100.0, "train_loss": 1.0 / (at + 1)})
+    assert record.rate == pytest.approx(100.0)
+    assert record.unit == "samples"
+    assert record.loss == pytest.approx(1 / 56)
+    newest = record.series.last()
+    assert newest is not None
+    assert (newest.world, newest.step) == (2.0, 55.0)
+
+
+def test_without_samples_steps_are_counted_once_for_all_workers():
+    record = Record()
+    for at in range(0, 60, 5):
+        hear(record, float(at), step=at * 2, highest=at * 2)
+    assert record.rate == pytest.approx(2.0)
+    assert record.unit == "steps"
+
+
+def test_no_speed_is_shown_of_a_world_that_is_not_there():
+    record = Record()
+    for at in range(0, 60, 5):
+        hear(record, float(at), step=at, highest=at)
+    hear(record, 61.0, size=0, phase="forming")
+    assert record.rate is None
+
+
+def test_no_time_counts_once_the_rendezvous_server_forgot_the_job():
+    record = Record()
+    hear(record, 0.0, step=1, highest=1)
+    hear(record, 10.0, step=2, highest=2)
+    record.forget_training(20.0)
+    assert record.spent(1000.0) == {"training": 20.0}
+
+
+def test_of_too_many_jobs_the_ones_that_were_silent_for_longest_are_forgotten(monkeypatch):
+    monkeypatch.setattr(book_module, "MOST_JOBS", 3)
+    scene = Scene(*(job(f"train-{number}") for number in range(3)))
+    scene.put(job("train-0", workers=5), job("train-3"))
+    assert scene.book.known() == ["uid-train-2", "uid-train-0", "uid-train-3"]
+
+
+async def test_a_restart_keeps_the_history(tmp_path):
+    first = Scene(job(status={"elastic": {"worldSize": 2, "lastRescale": rescaled(1, round=100)}}))
+    for at in range(0, 30, 5):
+        first.now = 1000.0 + at
+        first.book.hear(Progress(job="uid-train", generation=1, phase="running", size=2, step=at, highest=at))
+    await Store(tmp_path / "history.db", first.book).save()
+    second = Scene()
+    await Store(tmp_path / "history.db", second.book).load()
+    before, after = first.book.get("uid-train"), second.book.get("uid-train")
+    assert before is not None
+    assert after is not None
+    assert after.series.stored() == before.series.stored()
+    assert (after.rescales, after.lost_ms, after.spent(0.0)) == (before.rescales, before.lost_ms, {"training": 25.0})
+    second.put(job())
+    assert len(after.series) > len(before.series)
+
+
+async def test_a_job_that_went_meanwhile_leaves_the_file(tmp_path):
+    scene = Scene(job(), job("other"))
+    store = Store(tmp_path / "history.db", scene.book)
+    await store.save()
+    scene.book.drop_all_but(["uid-other"])
+    await store.save()
+    again = Scene()
+    await Store(tmp_path / "history.db", again.book).load()
+    assert again.book.known() == ["uid-other"]
+
+
+@pytest.mark.parametrize("data", [b"", b"no database at all" * 1000])
+async def test_a_file_that_is_no_history_is_set_aside(tmp_path, data):
+    file = tmp_path / "history.db"
+    file.write_bytes(data)
+    scene = Scene(job())
+    store = Store(file, scene.book)
+    await store.load()
+    await store.save()
+    again = Scene()
+    await Store(file, again.book).load()
+    assert again.book.known() == ["uid-train"]
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_record_that_is_not_ours_costs_no_other(tmp_path):
+    scene = Scene(job(), job("other"))
+    file = tmp_path / "history.db"
+    await Store(file, scene.book).save()
+    with contextlib.closing(sqlite3.connect(file)) as opened, opened:
+        opened.execute("UPDATE jobs SET record = ? WHERE uid = 'uid-train'", (b"\xc1junk",))
+    again = Scene()
+    await Store(file, again.book).load()
+    assert again.book.known() == ["uid-other"]
+
+
+async def test_a_full_disk_costs_the_history_only(tmp_path):
+    scene = Scene(job())
+    store = Store(tmp_path / "gone" / "history.db", scene.book)
+    await store.save()
+    assert scene.book.unsaved == {"uid-train"}
+    (tmp_path / "gone").mkdir()
+    await store.save()
+    assert scene.book.unsaved == set()

@@ -1,0 +1,90 @@
+"""The process as a whole over an API server: what it says of wrong options, and that it serves what it sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import aiohttp
+import pytest
+from cli_api import Api, job, running, served
+from click.testing import CliRunner
+from dashboard_scene import node, owned, pod
+
+from dashboard.running.main import main
+from dashboard.running.options import Options
+from dashboard.running.process import Process
+from elastic.kube import connect
+from elastic.runtime.one_time import OneTimeToken
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--enable-kinds", "Pod"], "'Pod' is not a kind of this control plane"),
+        (["--enable-kinds", ""], "--enable-kinds names no kind"),
+        (["--rendezvous-url", "https://r"], "--rendezvous-url alone is not enough; give --rendezvous-token and --rendezvous-ca as well"),
+        (["--listen", "8080"], "--listen is '8080' but must be HOST:PORT"),
+        (["--listen", "0.0.0.0:8080"], "give --tls FOLDER"),
+        (["--laptop", "x"], "--laptop and --user-kubeconfig belong together"),
+        (["--reclaim-command", "x"], "--reclaim-command is for the laptop"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_so_is_one_sentence(arguments: list[str], words: str) -> None:
+    ended = CliRunner().invoke(main, arguments)
+    assert ended.exit_code == 2
+    assert words in " ".join(ended.output.split())
+
+
+def options(kubeconfig: Path, folder: Path, listening: socket.socket) -> Options:
+    return Options(
+        kubeconfig=kubeconfig,
+        namespace=None,
+        kinds=("PyTorchJob", "TFJob"),
+        signals=None,
+        rendezvous_url="",
+        rendezvous_token=None,
+        rendezvous_ca=None,
+        listen="127.0.0.1:0",
+        listen_fd=listening.fileno(),
+        hosts=(),
+        tls=None,
+        tls_elsewhere=False,
+        laptop=folder,
+        user_kubeconfig=kubeconfig,
+        allow_changes=False,
+        reclaim_command=(),
+        health_port=0,
+        ready_file=folder / "ready",
+        identity="test",
+    )
+
+
+async def test_it_shows_what_the_cluster_has_and_keeps_its_history(tmp_path: Path) -> None:
+    api = Api(job(status=running()), owned(pod(0)), node())
+    folder = tmp_path / "dashboard"
+    listening = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    stop = asyncio.Event()
+    with served(api, tmp_path) as kubeconfig:
+        async with connect(kubeconfig) as kube, aiohttp.ClientSession(url, cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
+            process = asyncio.create_task(Process(kube, options(kubeconfig, folder, listening)).run(stop))
+            listening.detach()
+            async with asyncio.timeout(60):
+                while not (folder / "ready").exists():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            async with browser.get(f"/login?token={OneTimeToken(folder / 'token').current()}") as page:
+                assert "<title>" in await page.text()
+            async with browser.get("/api/jobs/default/train") as answer:
+                page = json.loads(await answer.read())
+            async with browser.get("/api/nodes") as answer:
+                nodes = json.loads(await answer.read())
+            stop.set()
+            await process
+    assert (page["job"]["world"], [worker["pod"] for worker in page["workers"]]) == (3, ["train-worker-0"])
+    assert nodes["nodes"][0]["occupants"] == [
+        {"namespace": "default", "job": "train", "kind": "PyTorchJob", "pod": "train-worker-0", "state": "Running"}
+    ]
+    assert (folder / "history.db").exists()
