@@ -1,8 +1,8 @@
 """Runs the tests and says at the end how many there were and how long they took.
 
-Pure tests share the cores. Tests that start real processes wait as much as they work, so three lanes of them run side by side; each
-module stays in one lane, and the longest begin first (tests/integration/conftest.py). The environments that some of them need are made
-while the pure tests run. `--full` adds the tests marked `full`: second environments for what others show already.
+Pure tests share the cores. Tests that start real processes wait as much as they work, so four lanes of them run side by side, one of which
+mostly waits; each module stays in one lane, and the longest begin first (tests/integration/conftest.py). The environments that some of
+them need are made while the pure tests run. `--full` adds the tests marked `full`: second environments for what others show already.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FULL = ("kubernetes-36",)
 INSTALL_S = 600
 PARTS = {
     "pure": ("auto", ["tests/sim", "tests/unit"], "not integration and not cluster and not heavy"),
-    "processes": ("3", ["tests/integration", "tests/cluster"], "(integration or cluster) and not heavy"),
+    "processes": ("4", ["tests/integration", "tests/cluster"], "(integration or cluster) and not heavy"),
 }
 """Lanes, the folders that are looked through unless others are given, and which tests."""
 

@@ -1,4 +1,4 @@
-"""Where the tests of this folder get their cluster from.
+"""Where the tests of this folder get their cluster from, and in which order and lanes their modules run.
 
 A module whose fixture `cluster` takes `ground` runs on the laptop's own cluster, in each sandbox that its marker `sandboxes` names, and,
 where KUBEBUILDER_ASSETS names the folder of kube-apiserver and its like, once more on a real control plane, under the marker `cluster`.
@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -20,19 +21,49 @@ from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.local import LocalCluster
 
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sandboxes: those in which the cluster of a module is started, one after the other")
 
 
 FOLDER = Path(__file__).parent
-LONGEST = """
-rendezvous_torchrun controller_c10d etcd_torchrun faults_workers gloo_standstill operator_suite rolling_update faults_leaders
-laptop_resume demo rendezvous_server warm_start laptop_losses conformance drain_keeps_state rendezvous_completion faults_control_plane
-autoscale_through_hpa laptop_autoscaling metrics_api etcd_members sdk examples_light laptop_docs apiserver_durability cli_run laptop_up
-gloo_endings silent_connections controller_rights examples_mpi official_client webhook_flood rendezvous_hostile faults_ends
+WAITING = """
+gloo_standstill faults_leaders rendezvous_server etcd_members conformance etcd_membership silent_connections
 """
-"""The modules that take more than 20 s, the longest first. They begin in this order, so that no lane is left alone with one of them."""
+"""Modules that take long and use little of a core, because their tests wait for what the product does after some seconds."""
+ON_SHARED_CLUSTER = """
+faults_workers controller_c10d faults_ends official_client
+"""
+"""Modules that take the fixture `shared`: one cluster is started for all of them."""
+LONGEST = f"""
+{WAITING} {ON_SHARED_CLUSTER}
+rendezvous_torchrun etcd_torchrun operator_suite warm_start rolling_update rendezvous_completion laptop_resume faults_control_plane
+laptop_losses autoscale_through_hpa cli_run laptop_up laptop_autoscaling laptop_streams webhook_flood demo examples_mpi metrics_api sdk
+gloo_endings drain_keeps_state discover_hosts rendezvous_hostile examples_light laptop_docs kopf_watch rendezvous_credentials
+laptop_holder laptop_pods controller_rights laptop_usage faults_api
+"""
+"""Modules that take long, the longest first. They begin in this order, so that no lane is left alone with one of them."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    """`--dist loadfile`, but the modules on the shared cluster are one unit of work, and so are those that wait."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    together = {f"test_{name}.py": names for names in (WAITING, ON_SHARED_CLUSTER) for name in names.split()}
+
+    class Lanes(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return together.get(Path(file).name, file)
+
+    return Lanes(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m takes its choice
