@@ -9,6 +9,7 @@ from autoscale.deciding.jobs import JobSeen, Outcome
 from autoscale.deciding.signals import Hand, Memory
 from elastic.api.scaling import Decision as Written
 from elastic.api.scaling import Record, SizeRecord
+from elastic.api.words import Through
 
 NUMBERS = re.compile(r"-?[0-9]+")
 REWRITTEN_AFTER_S = 60.0
@@ -70,7 +71,9 @@ def memory_of(record: Record | None) -> Memory:
 def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> Memory:
     """The number that someone else has set, from when it is first seen."""
     if not is_other:
-        return replace(memory, hand=None) if memory.hand is not None else memory
+        # A HorizontalPodAutoscaler that asked just before writes what it was told; it is told the other number next.
+        stays = memory.hand is None or (seen.policy.through is Through.HPA and now < memory.hand.until)
+        return memory if stays else replace(memory, hand=None)
     owner, hand = seen.owners[-1], memory.hand
     if hand is not None and hand.count == seen.replicas and hand.at in ("", owner.at):
         return replace(memory, hand=replace(hand, who=owner.manager, at=owner.at))

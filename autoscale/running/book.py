@@ -86,15 +86,7 @@ class Book:
         states, there = [], set()
         for seen in jobs:
             there.add(seen.uid)
-            entry = self._entries.get(seen.uid)
-            if entry is None:
-                was_ours = seen.record is not None and seen.record.was_ours
-                entry = self._entries[seen.uid] = _Entry(memory_of(seen.record), seen.record, was_ours=was_ours)
-            self._by_key[seen.key] = seen.uid
-            is_ours = _is_ours(seen)
-            entry.was_ours = entry.was_ours or is_ours
-            is_other = bool(seen.owners) and not is_ours and (entry.was_ours or any(owner.is_scale for owner in seen.owners))
-            entry.memory = with_hand(entry.memory, seen, is_other=is_other, now=now)
+            entry = self._entry(seen, now)
             states.append(
                 JobState(seen=seen, training=self._training.get(seen.uid, Training()), memory=entry.memory, trouble=trouble(seen.key))
             )
@@ -103,6 +95,27 @@ class Book:
         for key in [key for key, uid in self._by_key.items() if uid not in there]:
             del self._by_key[key]
         return states
+
+    def saw(self, seen: JobSeen, *, now: float) -> None:
+        """One version of a job. A number that somebody set counts at once: a HorizontalPodAutoscaler may ask, or overwrite it, before the
+        next round.
+        """
+        entry = self._entry(seen, now)
+        hand, outcome = entry.memory.hand, entry.outcome
+        if hand is not None and now < hand.until and outcome is not None and outcome.figures.wanted != hand.count:
+            entry.outcome = replace(outcome, figures=replace(outcome.figures, wanted=hand.count))
+
+    def _entry(self, seen: JobSeen, now: float) -> _Entry:
+        entry = self._entries.get(seen.uid)
+        if entry is None:
+            was_ours = seen.record is not None and seen.record.was_ours
+            entry = self._entries[seen.uid] = _Entry(memory_of(seen.record), seen.record, was_ours=was_ours)
+        self._by_key[seen.key] = seen.uid
+        is_ours = _is_ours(seen)
+        entry.was_ours = entry.was_ours or is_ours
+        is_other = bool(seen.owners) and not is_ours and (entry.was_ours or any(owner.is_scale for owner in seen.owners))
+        entry.memory = with_hand(entry.memory, seen, is_other=is_other, now=now)
+        return entry
 
     def decided(self, seen: JobSeen, outcome: Outcome) -> None:
         entry = self._entries.get(seen.uid)

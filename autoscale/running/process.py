@@ -56,7 +56,7 @@ class Process:
             is_ready=self._is_ready.is_set,
             registry=self._metrics.registry,
         ):
-            parts = [self._observer.run(self._rounds.changed), self._rounds.decide(), self._work(), self._say_ready()]
+            parts = [self._observer.run(self._rounds.changed, self._rounds.saw), self._rounds.decide(), self._work(), self._say_ready()]
             if client is not None:
                 parts.append(self._rounds.listen(client))
             if self._api is not None:

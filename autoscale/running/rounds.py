@@ -11,7 +11,7 @@ import aiohttp
 
 from autoscale.acting.scaler import Changed, Scaler
 from autoscale.deciding.cluster import PodSeen
-from autoscale.deciding.jobs import JobSeen, Outcome
+from autoscale.deciding.jobs import JobSeen, JobState, Outcome
 from autoscale.deciding.remembering import is_news
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.figures import JobKey
@@ -65,6 +65,9 @@ class Rounds:
     def changed(self) -> None:
         self._changed.set()
 
+    def saw(self, seen: JobSeen) -> None:
+        self._book.saw(seen, now=time.time())
+
     async def listen(self, client: RendezvousClient) -> None:
         """Takes in what the rendezvous server says of all jobs."""
         async for progress in client.progress():
@@ -112,7 +115,7 @@ class Rounds:
             outcome = outcomes.get(state.seen.key)
             if outcome is None:
                 continue
-            outcome = outcome if self._leads() else _as_annotated(state.seen, outcome)
+            outcome = outcome if self._leads() else _as_annotated(state, outcome, now)
             self._book.decided(state.seen, outcome)
             if self._leads() and self._is_work(state.seen, outcome, now):
                 self._queue.add(state.seen.key)
@@ -193,9 +196,10 @@ class Rounds:
         await self._scaler.tell(seen, message, count=decision.count, now=now)
 
 
-def _as_annotated(seen: JobSeen, outcome: Outcome) -> Outcome:
-    """What the leader wants, where this replica does not lead."""
-    if seen.record is None:
+def _as_annotated(state: JobState, outcome: Outcome, now: float) -> Outcome:
+    """What the leader wants, where this replica does not lead. It wants a number that somebody set, also before it has written so."""
+    hand, record = state.memory.hand, state.seen.record
+    if record is None or (hand is not None and now < hand.until):
         return outcome
-    written = seen.record.decision
+    written = record.decision
     return replace(outcome, figures=replace(outcome.figures, wanted=written.workers, reason=written.reason))

@@ -38,9 +38,12 @@ class Observer:
     def _all(self) -> list[Cache[JobSeen | None] | Cache[PodSeen | None] | Cache[NodeSeen]]:
         return [*self._jobs.values(), self._pods, *([self._nodes] if self._nodes is not None else [])]
 
-    async def run(self, changed: Callable[[], None]) -> None:
-        """Keeps the caches until cancelled; calls `changed` after a change that decisions could depend on."""
+    async def run(self, changed: Callable[[], None], saw: Callable[[JobSeen], None]) -> None:
+        """Keeps the caches until cancelled; calls `changed` after a change that decisions could depend on, and `saw` with each version of
+        a job.
+        """
         for jobs in self._jobs.values():
+            jobs.subscribe(lambda change: saw(change.new) if change.new is not None else None)
             jobs.subscribe(lambda change: changed() if change.old != change.new else None)
         self._pods.subscribe(lambda change: changed() if change.old != change.new else None)
         if self._nodes is not None:

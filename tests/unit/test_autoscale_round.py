@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from autoscale_jobs import NOON, measured
 from written_jobs import job as job_file
@@ -35,6 +36,7 @@ from elastic.api.scaling import (
     as_text,
     from_text,
 )
+from elastic.api.words import Through
 from elastic.membership.training import Progress
 
 WORKER = {"spec": {"containers": [{"name": "pytorch", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}
@@ -259,6 +261,28 @@ def test_the_number_that_a_user_sets_is_held_and_ours_or_the_first_one_is_not() 
     assert held(book, edited, NOON + 700) is None, "held for as long as the policy says, once"
     again = seen_by(Owner("kubectl", True, "t3"), replicas=5)
     assert held(book, again, NOON + 800) == 5, "set anew"
+
+
+def test_a_number_that_an_hpa_overwrites_before_the_next_round_is_held_and_brought_back() -> None:
+    """On a real server the HorizontalPodAutoscaler looked within a second after `kubectl scale`, and no round had seen the number."""
+    book = Book(is_ready=lambda: True)
+    by_hpa = through_hpa(seen_by(Owner("kube-controller-manager", True), replicas=3))
+    assert held(book, by_hpa, NOON) is None
+    book.saw(through_hpa(seen_by(Owner("kubectl", True), replicas=5)), now=NOON + 1)
+    book.saw(by_hpa, now=NOON + 1.1)
+    assert held(book, by_hpa, NOON + 2) == 5
+    assert held(book, through_hpa(seen_by(Owner("kube-controller-manager", True), replicas=5)), NOON + 16) == 5
+    assert held(book, by_hpa, NOON + 602) is None
+
+
+def test_our_own_number_ends_a_users() -> None:
+    book = Book(is_ready=lambda: True)
+    assert held(book, seen_by(Owner("kubectl", True), replicas=5), NOON) == 5
+    assert held(book, seen_by(Owner(MANAGER, True), replicas=3), NOON + 1) is None
+
+
+def through_hpa(seen: JobSeen) -> JobSeen:
+    return replace(seen, policy=msgspec.structs.replace(seen.policy, through=Through.HPA))
 
 
 def test_a_user_who_scales_a_job_before_the_autoscaler_ever_did_is_respected() -> None:

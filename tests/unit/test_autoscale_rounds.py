@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from test_autoscale_round import LINEAR, node, running, state
 
 from autoscale.acting.scaler import Scaler
 from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.jobs import JobSeen
+from autoscale.deciding.jobs import JobSeen, Owner
 from autoscale.deciding.round import Setting
 from autoscale.deciding.signals import Memory
 from autoscale.figures import JobKey
@@ -119,6 +120,20 @@ async def test_who_does_not_lead_writes_nothing_and_answers_what_the_leader_wrot
     figures = loop.book.of(loop.cluster.seen.key)
     assert figures is not None
     assert (figures.wanted, figures.reason) == (5, "the leader says so")
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_number_that_a_user_sets_is_answered_at_once_by_each_replica(leads: bool) -> None:
+    """A HorizontalPodAutoscaler asks any of them, and undid what was set before the leader had written of it."""
+    loop = Loop(leads=leads, policy=replace_policy(through=Through.HPA), record=Record(decision=Decision(workers=1, reason="as before")))
+    await loop.once()
+    loop.cluster.seen = replace(loop.cluster.seen, replicas=5, owners=(Owner("kubectl", True),))
+    loop.rounds.saw(loop.cluster.seen)
+    for _ in range(2):
+        figures = loop.book.of(loop.cluster.seen.key)
+        assert figures is not None
+        assert figures.wanted == 5
+        loop.rounds._round(time.time())
 
 
 async def test_through_an_hpa_the_number_is_left_to_it() -> None:
