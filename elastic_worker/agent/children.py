@@ -48,7 +48,7 @@ def end_of(pid: int) -> typing.Tuple[bool, typing.Optional[int]]:
 
 def status_of_reaped(pid: int) -> typing.Optional[int]:
     """The status that a Popen object of this process has of a child. It may have reaped the child a moment before it notes the status."""
-    owners = [found for found in gc.get_objects() if issubclass(type(found), subprocess.Popen) and found.pid == pid]
+    owners = [found for found in gc.get_objects() if issubclass(type(found), subprocess.Popen) and getattr(found, "pid", 0) == pid]
     for _ in range(REAPED_POLLS if owners else 0):
         for owner in owners:
             if owner.returncode is not None:
