@@ -150,3 +150,18 @@ def test_the_strict_controller_leaves_it_to_the_cluster() -> None:
     doom(cluster, SPOT)
     assert at(cluster, 0) == at(cluster, 119) == []
     assert cluster.job.status.elastic is None or cluster.job.status.elastic.leaving == ()
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_status_and_an_event_tell_of_it(kind: str) -> None:
+    cluster = running(JOBS[kind]())
+    name = doom(cluster, SPOT)
+    node = cluster.pods[name].node
+    assert "DisruptionAnnounced" in reasons(cluster.settle())
+    assert cluster.job.status.elastic is not None
+    (entry,) = cluster.job.status.elastic.disruptions
+    assert (entry.signal, entry.node, entry.workers, entry.ended_at) == ("aws-spot", node, 1, None)
+    assert entry.by == NOW + timedelta(seconds=120)
+    cluster.nodes[node] = Node(node)
+    cluster.settle()
+    assert cluster.job.status.elastic.disruptions[0].outcome == "TakenBack"

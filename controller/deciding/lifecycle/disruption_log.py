@@ -22,7 +22,7 @@ Place = tuple[str, str]
 
 def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> ElasticStatus:
     """The status with what has begun, ended, or cost something since."""
-    if view.job.elastic is None or not compat.records_disruptions(view.snapshot.settings):
+    if not compat.records_disruptions(view.snapshot.settings):
         return new
     pods = {pod.name: pod for pod in view.snapshot.pods}
     now, going = view.snapshot.now, _going(view, new.leaving, pods)
