@@ -15,7 +15,7 @@ from elastic.etcd import observed
 from elastic.etcd.messages import NotInstalled
 from elastic.etcd.place import Place
 from elastic.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, Member, Record, Records, Seal, Unusable, World
-from elastic.etcd.store import Away, Compacted, Entry, Refused, Store
+from elastic.etcd.store import Away, Compacted, Entry, Full, Refused, Store
 from elastic.membership import wire
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,8 @@ class Follower:
             began = self._clock()
             try:
                 await self._stay()
+            except Full as error:
+                self._note_away(str(error), patience_s=0.0)
             except (Away, Refused, NotInstalled) as error:
                 self._note_away(str(error))
             except Compacted:
@@ -158,6 +160,8 @@ class Follower:
                 await self._keep_lease(store)
                 keep_at = now + KEEP_S
             if now >= check_at:
+                if await store.is_full():
+                    raise Full
                 doubt = await self._check(store, doubt)
                 check_at = self._clock() + CHECK_S
             await self._write(store)
@@ -181,7 +185,7 @@ class Follower:
     async def _keep_lease(self, store: Store) -> None:
         # Asked first: a refused lease does not say what to do.
         if await store.is_full():
-            raise Refused("it takes no more writes: its quota is used up (alarm NOSPACE); compact, defragment, then disarm the alarm")
+            raise Full
         if not self._lease or not await store.keep(self._lease):
             self._lease, self._kept = await store.grant(LEASE_S), None
 
@@ -303,13 +307,14 @@ class Follower:
         self._was_reached, self._is_counted, self._trouble = True, False, ""
         self._said = None
 
-    def _note_away(self, words: str) -> None:
+    def _note_away(self, words: str, *, patience_s: float | None = None) -> None:
         now = self._clock()
         self._trouble = words
         if self._away_since is None:
             self._away_since = now
             log.warning("the etcd of a job does not answer", extra={"uid": self._job, "error": words})
-        patience_s = PATIENCE_S if self._was_reached else FIRST_PATIENCE_S
+        if patience_s is None:
+            patience_s = PATIENCE_S if self._was_reached else FIRST_PATIENCE_S
         if now - self._away_since >= patience_s:
             said = observed.unreached(self._job, words, generation=self._since[0])
             if not self._is_counted or self._said != said:

@@ -10,15 +10,16 @@ from typing import Any
 from elastic.etcd.channels import Channels, identity
 from elastic.etcd.messages import Etcd3, etcd3
 from elastic.etcd.place import Access
-from elastic.etcd.store import Away, Compacted, Entry, Listing, Refused
+from elastic.etcd.store import Away, Compacted, Entry, Full, Listing, Refused
 
 CALL_S = 3.0
 MOST_ATTEMPTS = 3
 MOST_KEYS = 20_000
 LONGEST_WORDS = 200
-_TRANSIENT = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "UNAVAILABLE", "INTERNAL"})
+_TRANSIENT = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "UNAVAILABLE", "INTERNAL", "RESOURCE_EXHAUSTED"})
 _ABOUT_TOKEN = ("invalid auth token", "revision of auth store is old")
 DENIED = "permission denied"
+NO_SPACE = 1
 NO_AUTHENTICATION = "authentication is not enabled"
 
 
@@ -78,8 +79,13 @@ class GrpcStore:
         await self.call("Lease/LeaseRevoke", "LeaseRevokeRequest", ID=lease)
 
     async def is_full(self) -> bool:
-        answer = await self.call("Maintenance/Alarm", "AlarmRequest", action="GET")
-        return any(alarm.alarm == 1 for alarm in answer.alarms)
+        try:
+            answer = await self.call("Maintenance/Alarm", "AlarmRequest", action="GET")
+        except Refused as error:
+            if DENIED in str(error):
+                return False  # the first write tells
+            raise
+        return any(alarm.alarm == NO_SPACE for alarm in answer.alarms)
 
     async def close(self) -> None:
         if self._channel is not None:
@@ -222,6 +228,8 @@ def _is_cancelled() -> bool:
 def failure(error: Any) -> Away | Refused:
     """What an error of gRPC means."""
     words = _clipped(error.details() or error.code().name)
+    if "database space exceeded" in words:
+        return Full()
     return Away(words) if error.code().name in _TRANSIENT else Refused(words)
 
 

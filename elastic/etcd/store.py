@@ -13,6 +13,13 @@ class Refused(Exception):
     """etcd answered with an error that another attempt does not mend soon."""
 
 
+class Full(Refused):
+    """etcd takes no more writes, because its quota is used up."""
+
+    def __init__(self) -> None:
+        super().__init__("it takes no more writes: its quota is used up (alarm NOSPACE); compact, defragment, then disarm the alarm")
+
+
 class Compacted(Exception):
     """A watch asked for history that etcd has forgotten."""
 

@@ -1,6 +1,7 @@
 """Real etcds on loopback for tests: one member or three, with TLS and users or without."""
 
 import base64
+import contextlib
 import http.client
 import json
 import os
@@ -33,11 +34,14 @@ def free_ports(count: int) -> list[int]:
 class Etcd:
     """A cluster of etcd members. Their ports and data outlive restarts."""
 
-    def __init__(self, folder: Path, *, members: int = 1, certificate: tuple[Path, Path, Path] | None = None) -> None:
-        """`certificate`: CA, certificate and key, for TLS to clients."""
+    def __init__(
+        self, folder: Path, *, members: int = 1, certificate: tuple[Path, Path, Path] | None = None, options: tuple[str, ...] = ()
+    ) -> None:
+        """`certificate`: CA, certificate and key, for TLS to clients. `options` of the program, further ones."""
         self.folder = folder
         self.scheme = "https" if certificate is not None else "http"
         self._certificate = certificate
+        self._options = options
         self.ports, self._peers = free_ports(members), free_ports(members)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._tokens: dict[str, str] = {}
@@ -74,7 +78,7 @@ class Etcd:
         command += ["--heartbeat-interval=200", "--election-timeout=2000"]  # a busy machine loses no leader
         if self._certificate is not None:
             command += [f"--cert-file={self._certificate[1]}", f"--key-file={self._certificate[2]}"]
-        return command
+        return [*command, *self._options]
 
     def _wait_until_it_serves(self, index: int) -> None:
         until = time.monotonic() + PATIENCE_S
@@ -154,6 +158,20 @@ class Etcd:
     def value(self, key: str) -> bytes | None:
         pairs = self.call("kv/range", {"key": coded(key)}).get("kvs", [])
         return base64.b64decode(pairs[0]["value"]) if pairs else None
+
+    def fill(self) -> None:
+        """Write until the quota is used up."""
+        with contextlib.suppress(AssertionError):
+            for _ in range(64):
+                self.call("kv/put", {"key": coded("filling"), "value": coded("x" * 1_000_000)})
+        assert self.call("maintenance/alarm", {"action": "GET"}).get("alarms"), "it still takes writes"
+
+    def make_room(self) -> None:
+        """What an administrator does about a used up quota."""
+        self.compact()
+        self.call("maintenance/defragment", {})
+        for alarm in self.call("maintenance/alarm", {"action": "GET"})["alarms"]:
+            self.call("maintenance/alarm", {"action": "DEACTIVATE", **alarm})
 
     def compact(self) -> None:
         """Forget all history."""

@@ -5,6 +5,7 @@ and refuse, one etcd is silent for ever, and no job waits for another one's etcd
 import asyncio
 import base64
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -175,6 +176,20 @@ async def test_records_go_with_the_job(etcd: Etcd) -> None:
         assert etcd.keys("/elastic-training/job/") == []
 
 
+async def test_a_token_that_etcd_forgot_or_that_changed_users_end_is_asked_for_anew(etcd: Etcd) -> None:
+    etcd.ask_for_passwords(USER, PASSWORD, "/elastic-training/job/")
+    async with controller({"login": {"user": USER, "password": PASSWORD}}) as following:
+        await following.expect("job", etcd, "w0", secret="login")
+        etcd.call("auth/user/add", {"name": "another", "password": "x"}, user="root")  # ends every token
+        await following.expect("job", etcd, "w0", "w1", secret="login")
+        etcd.kill()  # and with it all tokens
+        etcd.start()
+        await following.expect("job", etcd, "w0", "w1", "w2", secret="login")
+        etcd.log_in("root", "root")
+        seat(etcd, "job", generation=1, user="root")
+        await until(lambda: following.generation("job") == 1, "the world is reported")
+
+
 async def test_a_user_may_neither_read_nor_write_nor_watch_under_another_prefix(etcd: Etcd) -> None:
     etcd.ask_for_passwords(USER, PASSWORD, "/elastic-training/mine/")
     store = GrpcStore(Channels(), (f"127.0.0.1:{etcd.ports[0]}",), Access(user=USER, password=PASSWORD), is_tls=False)
@@ -190,3 +205,20 @@ async def test_a_user_may_neither_read_nor_write_nor_watch_under_another_prefix(
             await anext(aiter(store.watch("/elastic-training/yours/", 1)))
     finally:
         await store.close()
+
+
+async def test_a_quota_that_is_used_up_is_reported_within_seconds_and_made_room_for(tmp_path: Path) -> None:
+    with Etcd(tmp_path, options=("--quota-backend-bytes=8388608",)) as etcd:
+        async with controller() as following:
+            await following.expect("job", etcd, "w0")
+            seat(etcd, "job", generation=1)
+            await until(lambda: following.generation("job") == 1, "the world is reported")
+            etcd.fill()
+            began = time.monotonic()
+            await until(lambda: following.worlds["job"].phase == wire.UNREACHED, "the alarm is reported")
+            print(f"the alarm was reported after {time.monotonic() - began:.1f} s")
+            assert "its quota is used up (alarm NOSPACE)" in following.worlds["job"].reason
+            assert not await following.has_written("job", etcd, "w0", "w1")
+            etcd.make_room()
+            await following.expect("job", etcd, "w0", "w1")
+            await until(lambda: following.worlds["job"].phase == "running", "the world is reported again")

@@ -13,7 +13,7 @@ from etcd_store import JOB, PREFIX, TOKEN, InMemory
 from etcd_store import Job as Agents
 
 from elastic.etcd import follower
-from elastic.etcd.follower import FIRST_PATIENCE_S, LEASE_S, NOTICE_S, PATIENCE_S
+from elastic.etcd.follower import CHECK_S, FIRST_PATIENCE_S, LEASE_S, NOTICE_S, PATIENCE_S
 from elastic.etcd.membership import EtcdMembership
 from elastic.etcd.place import Place
 from elastic.etcd.store import Away, Store
@@ -235,9 +235,12 @@ def test_an_etcd_whose_quota_is_used_up_is_reported_until_its_alarm_is_disarmed(
         await town.expect("w0")
         await town.live(2)
         town.way.has_alarm = True
-        await town.live(PATIENCE_S + 40)
+        await town.live(CHECK_S + 1)
         assert town.world.phase == wire.UNREACHED
-        assert "alarm NOSPACE" in town.world.reason
+        assert "its quota is used up (alarm NOSPACE); compact, defragment, then disarm the alarm" in town.world.reason
+        reports = len(town.worlds)
+        await town.live(PATIENCE_S + 40)
+        assert len(town.worlds) == reports
         assert len(caplog.records) == 1
         town.way.has_alarm = False
         await town.live(30)
