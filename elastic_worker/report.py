@@ -12,6 +12,7 @@ import atexit
 import http.client
 import json
 import os
+import socket
 import ssl
 import threading
 import time
@@ -38,12 +39,11 @@ class Answer(typing.NamedTuple):
 class Reporter:
     """Reports for one worker."""
 
-    def __init__(self, own: settings.Settings, *, generation: int = 0, least_gap_s: float = LEAST_GAP_S) -> None:
-        self._settings = own
+    def __init__(self, own: "typing.Union[settings.Settings, Agent]", *, generation: int = 0, least_gap_s: float = LEAST_GAP_S) -> None:
+        self._member = own.member
+        self._peer = own if isinstance(own, Agent) else _Server(own)  # type: typing.Union[Agent, _Server]
         self._generation = generation
-        self._tls = own.tls()
         self._least_gap_s = least_gap_s
-        self._connection = None  # type: typing.Optional[http.client.HTTPSConnection]
         self._changed = threading.Condition()
         self._newest = None  # type: typing.Optional[str]
         self._is_sending = False
@@ -54,13 +54,15 @@ class Reporter:
     @classmethod
     def from_environment(cls) -> "Reporter":
         """A reporter for this pod, from the environment, which torchrun passes on to its workers."""
-        env = os.environ
+        env, generation = os.environ, int(os.environ.get(settings.GENERATION) or 0)
+        if env.get(settings.REPORTS):
+            return cls(Agent(env[settings.REPORTS], env.get(settings.MEMBER, "")), generation=generation)
         own = settings.read(env, endpoint=env.get("PET_RDZV_ENDPOINT", ""), job=env.get("PET_RDZV_ID", ""), local_address=None)
-        return cls(own, generation=int(env.get(settings.GENERATION) or 0))
+        return cls(own, generation=generation)
 
     def send(self, step: int, **values: float) -> Answer:
         """Store this report for sending; it replaces one that is not sent yet. Returns the server's last answer."""
-        report = json.dumps({"member": self._settings.member, "generation": self._generation, "step": step, "values": values})
+        report = json.dumps({"member": self._member, "generation": self._generation, "step": step, "values": values})
         with self._changed:
             self._newest = report
             if self._thread is None or not self._thread.is_alive():
@@ -95,7 +97,7 @@ class Reporter:
         while True:
             report = self._take()
             if report is None:
-                self._disconnect()
+                self._peer.close()
                 return
             answer = self._try(report)
             with self._changed:
@@ -121,18 +123,22 @@ class Reporter:
     def _try(self, report: str) -> typing.Optional[Answer]:
         """The server's answer; None if there is none."""
         try:
-            fields = self._post(report)
+            fields = self._peer.post(report)
             return Answer(bool(fields.get("stop")), str(fields.get("reason", "")), fields.get("checkpoint_s"))
         except (OSError, ssl.SSLError, http.client.HTTPException, ValueError, TypeError):
-            self._disconnect()
+            self._peer.close()
             return None
 
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
-    def _post(self, body: str) -> typing.Dict[str, typing.Any]:
+class _Server:
+    """The rendezvous server."""
+
+    def __init__(self, own: settings.Settings) -> None:
+        self._settings = own
+        self._tls = own.tls()
+        self._connection = None  # type: typing.Optional[http.client.HTTPSConnection]
+
+    def post(self, body: str) -> typing.Dict[str, typing.Any]:
         to = self._settings
         if self._connection is None:
             self._connection = http.client.HTTPSConnection(to.host, to.port, context=self._tls, timeout=TIMEOUT_S)
@@ -146,5 +152,42 @@ class Reporter:
         text = response.read(LONGEST_ANSWER + 1)
         if response.status != 200 or len(text) > LONGEST_ANSWER:
             raise ValueError("the rendezvous server answered {} with {} bytes".format(response.status, len(text)))
-        fields = json.loads(text)
-        return fields if isinstance(fields, dict) else {}
+        return _object(text)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class Agent:
+    """This worker's own agent, which meets its peers in an etcd and takes reports at a socket."""
+
+    def __init__(self, path: str, member: str) -> None:
+        self._path = path
+        self.member = member
+        self._socket = None  # type: typing.Optional[socket.socket]
+        self._lines = None  # type: typing.Optional[typing.BinaryIO]
+
+    def post(self, body: str) -> typing.Dict[str, typing.Any]:
+        if self._socket is None or self._lines is None:
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.settimeout(TIMEOUT_S)
+            self._socket.connect(self._path)
+            self._lines = typing.cast(typing.BinaryIO, self._socket.makefile("rb"))
+        self._socket.sendall(body.encode() + b"\n")
+        text = self._lines.readline(LONGEST_ANSWER + 1)
+        if not text.endswith(b"\n"):
+            raise ValueError("the agent answered with {} bytes and no whole line".format(len(text)))
+        return _object(text)
+
+    def close(self) -> None:
+        for opened in (self._lines, self._socket):
+            if opened is not None:
+                opened.close()
+        self._lines = self._socket = None
+
+
+def _object(text: bytes) -> typing.Dict[str, typing.Any]:
+    fields = json.loads(text)
+    return fields if isinstance(fields, dict) else {}

@@ -11,6 +11,8 @@ MEMBER = "ELASTIC_MEMBER"
 POD_UID = "ELASTIC_POD_UID"
 POD_IP = "ELASTIC_POD_IP"
 GENERATION = "ELASTIC_GENERATION"
+REPORTS = "ELASTIC_REPORTS"
+"""The socket at which the agent takes its workers' reports, where it meets its peers in an etcd."""
 PROTOCOL_HEADER = "Elastic-Protocol"
 """Names the version of the messages in every request and response, and when a WebSocket opens."""
 PROTOCOL_MAJOR = 1

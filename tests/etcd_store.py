@@ -9,10 +9,11 @@ from typing import Any
 from elastic.etcd.store import Away, Compacted, Entry, Listing
 from elastic.etcd.store import Refused as Denied
 from elastic_worker.agent.view import View
+from elastic_worker.etcd.fields import Unusable
 from elastic_worker.etcd.gateway import Refused, Unreachable
 from elastic_worker.etcd.group import Rules
 from elastic_worker.etcd.presence import EtcdPresence
-from elastic_worker.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, Seal, Unusable, World
+from elastic_worker.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, Seal, World
 from elastic_worker.etcd.settings import Settings
 
 JOB, TOKEN = "job", "a token"
@@ -331,6 +332,10 @@ class Agent:
     @property
     def is_working(self) -> bool:
         return not self.is_ready and self.generation > 0
+
+    def step(self, step: int) -> None:
+        """A worker reports it."""
+        self.presence.note_step(self.generation, step)
 
     def fail(self) -> None:
         self.has_failed = True

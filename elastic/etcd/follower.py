@@ -14,7 +14,7 @@ import msgspec
 from elastic.etcd import observed
 from elastic.etcd.messages import NotInstalled
 from elastic.etcd.place import Place
-from elastic.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, Member, Record, Records, Seal, Unusable, World
+from elastic.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Expected, Member, Progress, Record, Records, Seal, Unusable, World
 from elastic.etcd.store import Away, Compacted, Entry, Full, Refused, Store
 from elastic.membership import wire
 
@@ -254,12 +254,13 @@ class Follower:
             return None
 
     def _all(self) -> Records:
-        world, expected = self._record(WORLD), self._record(EXPECTED)
+        world, expected, progress = self._record(WORLD), self._record(EXPECTED), self._record(PROGRESS)
         members = {key[len(MEMBERS) :]: self._record(key) for key in self._entries if key.startswith(MEMBERS)}
         return Records(
             members={name: record for name, record in members.items() if isinstance(record, Member)},
             world=world if isinstance(world, World) else None,
             expected=expected if isinstance(expected, Expected) else None,
+            progress=progress if isinstance(progress, Progress) else None,
         )
 
     # --- what is reported
@@ -294,9 +295,11 @@ class Follower:
             self._since = (generation, now)
         if "sealed" in self._marks and "start" not in self._marks and observed.has_started(records):
             self._marks["start"] = now - self._marks["sealed"]
+        if "start" in self._marks and "firstStep" not in self._marks and observed.has_stepped(records):
+            self._marks["firstStep"] = now - self._marks["sealed"] - self._marks["start"]
 
     def _phases(self) -> dict[str, float]:
-        return {name: self._marks[name] for name in ("round", "start") if name in self._marks}
+        return {name: self._marks[name] for name in ("round", "start", "firstStep") if name in self._marks}
 
     def _note_reached(self) -> None:
         if self._is_counted:

@@ -12,7 +12,9 @@ from elastic.membership import wire
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 
 NAMED = 3
-PLAN, USER, DISRUPTION = "plan", "user", "disruption"
+PLAN, USER, DISRUPTION, HANG = "plan", "user", "disruption", "hang"
+CHARGED = (USER, HANG)
+"""The charged causes of which agents know."""
 
 
 class Standing(Enum):
@@ -92,12 +94,31 @@ def heard(
         restarts=dict(world.restarts) if world is not None else {},
         unacknowledged_restarts=restarts,
         explained=explained,
-        fruitless=0 if expectation is not None else None,
+        fruitless=_fruitless(records) if expectation is not None else None,
+        step=world.step if world is not None else None,
         reason=wire.clipped(_reason(records, standings, phase)),
         closed=world.closed if world is not None else "",
         rescale=_rescale(world, phases) if world is not None else None,
-        standing=wire.Standing(size=len(world.seats), age_s=age_s) if world is not None and stands and world.seats else None,
+        standing=_standing(world, records, age_s=age_s) if world is not None and stands and world.seats else None,
     )
+
+
+def has_stepped(records: Records) -> bool:
+    """Whether training has reported a step in this world."""
+    world, progress = records.world, records.progress
+    return world is not None and progress is not None and progress.generation == world.generation
+
+
+def _standing(world: World, records: Records, *, age_s: float) -> wire.Standing:
+    return wire.Standing(size=len(world.seats), age_s=age_s, has_stepped=has_stepped(records))
+
+
+def _fruitless(records: Records) -> int:
+    """Restarts in a row without a further step, as of now: a step beyond that of the newest restart ends the row."""
+    world, progress = records.world, records.progress
+    if world is None or (progress is not None and (world.step is None or progress.step > world.step)):
+        return 0
+    return world.fruitless
 
 
 def unreached(job: str, why: str, *, generation: int) -> wire.World:
@@ -178,6 +199,9 @@ def _newest(restarts: Iterable[wire.Restart]) -> tuple[wire.Restart, ...]:
 def _of_world(world: World | None) -> Iterator[wire.Restart]:
     for end in world.ends if world is not None else ():
         uid = uid_of(end.incarnation)
+        if end.cause == HANG:  # the whole world's, and no pod's
+            yield wire.Restart(id=f"{end.generation}.etcd", generation=end.generation, cause=HANG)
+            continue
         is_guess = end.is_lost and end.cause == DISRUPTION
         yield wire.Restart(
             id=_id(end.generation, uid), generation=end.generation, cause=end.cause, pod=uid, lost=end.is_lost, unsure=is_guess
@@ -213,27 +237,33 @@ def _of_end(end: wire.Ended, log: RestartLog, records: Records, *, is_silent: bo
 
 
 def expected_of(expectation: wire.Expectation) -> Expected:
-    """The record by which agents know what is expected of them. Who only may have to go is a member like any other until all replacements
-    run; who must go and alone has the state is not held back here.
-    """
-    kept = [one.member for one in expectation.leaving if one.when_replaced] if expectation.pending else []
+    """The record by which agents know what is expected of them."""
     return Expected(
-        members=(*expectation.members, *kept),
+        members=expectation.members,
         min=expectation.min,
         max=expectation.max,
         pending=expectation.pending,
-        leaving=tuple(Leaving(member=leaving.member, cause=leaving.cause) for leaving in expectation.leaving if leaving.member not in kept),
+        leaving=tuple(
+            Leaving(member=one.member, cause=one.cause, by_s=one.by_s, when_replaced=one.when_replaced) for one in expectation.leaving
+        ),
         finished=expectation.finished,
         sizes=expectation.sizes,
         grace_s=expectation.grace_s,
         floor=expectation.floor,
         max_restarts=_limit(expectation.budget),
-        restarts={cause: count for cause, count in expectation.restarts.items() if cause == USER},
+        restarts={cause: count for cause, count in expectation.restarts.items() if cause in CHARGED},
         closed=expectation.closed,
         term=expectation.term,
+        without_progress=expectation.budget.without_progress,
+        hang_s=None if expectation.budget.hang_s is None else min(expectation.budget.hang_s, wire.MOST_SECONDS),
+        fruitless=expectation.fruitless,
+        step=expectation.step,
+        newcomers=expectation.newcomers,
+        state_s=expectation.state_s,
     )
 
 
 def _limit(budget: wire.Budget) -> int | None:
-    """Agents count since the beginning and know of failed workers only. A limit of another kind the controller holds itself."""
-    return budget.max_restarts if budget.window_s is None and USER not in budget.by_cause else None
+    """Agents count since the beginning, and failed workers and hangs together. A limit of another kind the controller holds itself."""
+    is_theirs = budget.window_s is None and not any(cause in budget.by_cause for cause in CHARGED)
+    return budget.max_restarts if is_theirs else None

@@ -10,17 +10,31 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from elastic.membership.wire import MAX_MEMBERS, MOST_COUNTED, MOST_SECONDS, CauseWord, KnownGeneration, Name, Names, Size, Words
+from elastic.membership.wire import (
+    MAX_MEMBERS,
+    MOST_COUNTED,
+    MOST_SECONDS,
+    CauseWord,
+    KnownGeneration,
+    Name,
+    Names,
+    Rank,
+    Size,
+    Step,
+    Words,
+)
 
 VERSION = 1
 WORLD = "world"
 EXPECTED = "expected"
+PROGRESS = "progress"
 MEMBERS = "members/"
 LONGEST_RECORD = 1024 * 1024
 MOST_ENDS = 128
 
 Plain = Annotated[str, Meta(max_length=300, pattern=r"^[!#-\[\]-~]*\Z")]
 Count = Annotated[int, Meta(ge=0, le=10**9)]
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 
 
 class Unusable(ValueError):
@@ -78,11 +92,24 @@ class World(_Record, frozen=True):
     ends: Annotated[tuple[End, ...], Meta(max_length=MOST_ENDS)] = ()
     round: Round | None = None
     closed: Words = ""
+    fruitless: Count = 0
+    step: Step | None = None
+    heirs: Annotated[tuple[Rank, ...], Meta(max_length=MAX_MEMBERS)] = ()
+
+
+class Progress(_Record, frozen=True):
+    """step: the highest one ever reported; in_world: the highest one of the world `generation`."""
+
+    step: Step = 0
+    generation: KnownGeneration = 0
+    in_world: Step = 0
 
 
 class Leaving(_Record, frozen=True):
     member: Name
     cause: CauseWord
+    by_s: Seconds = 0.0
+    when_replaced: bool = False
 
 
 class Expected(_Record, frozen=True):
@@ -93,15 +120,21 @@ class Expected(_Record, frozen=True):
     leaving: Annotated[tuple[Leaving, ...], Meta(max_length=MAX_MEMBERS)] = ()
     finished: Names = ()
     sizes: Annotated[tuple[Size, ...], Meta(max_length=MAX_MEMBERS)] = ()
-    grace_s: Annotated[float, Meta(ge=0, le=MOST_SECONDS)] = 30.0
+    grace_s: Seconds = 30.0
     floor: KnownGeneration = 0
     max_restarts: Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None = None
     restarts: Annotated[dict[CauseWord, Count], Meta(max_length=64)] = {}
     closed: Words = ""
     term: KnownGeneration = 0
+    without_progress: Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None = None
+    hang_s: Seconds | None = None
+    fruitless: Count = 0
+    step: Step | None = None
+    newcomers: Names = ()
+    state_s: Seconds = 30.0
 
 
-Record = Member | World | Expected
+Record = Member | World | Expected | Progress
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -140,11 +173,13 @@ class Seal:
         return hmac.new(self._key, f"{key}\0{body}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
-def _type_of(key: str) -> type[Member] | type[World] | type[Expected]:
+def _type_of(key: str) -> type[Member] | type[World] | type[Expected] | type[Progress]:
     if key == WORLD:
         return World
     if key == EXPECTED:
         return Expected
+    if key == PROGRESS:
+        return Progress
     if key.startswith(MEMBERS):
         return Member
     raise Unusable("no record lies under this key")
@@ -161,3 +196,4 @@ class Records(msgspec.Struct, frozen=True):
     members: Mapping[str, Member] = {}
     world: World | None = None
     expected: Expected | None = None
+    progress: Progress | None = None

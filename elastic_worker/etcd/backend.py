@@ -1,6 +1,8 @@
 """torchrun's backend `elastic-etcd`: the handler that all of ours share, with a presence in etcd."""
 
+import logging
 import os
+import typing
 
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 
@@ -8,6 +10,10 @@ from elastic_worker.agent.handler import ElasticHandler, OnSignal
 from elastic_worker.agent.view import Rendezvous
 from elastic_worker.etcd import settings
 from elastic_worker.etcd.presence import EtcdPresence
+from elastic_worker.etcd.reports import Reports
+from elastic_worker.settings import REPORTS
+
+log = logging.getLogger(__name__)
 
 BACKEND = "elastic-etcd"
 
@@ -22,8 +28,21 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
         nodes=(parameters.min_nodes, parameters.max_nodes),
         local_address=parameters.local_addr,
     )
+    reports = _reports()
 
     def presence(on_signal: OnSignal) -> Rendezvous:
-        return EtcdPresence(own, on_signal=on_signal)
+        return EtcdPresence(own, on_signal=on_signal, reports=reports)
 
     return ElasticHandler(presence, backend=BACKEND, job=own.job, address=own.address, away_s=own.away_s)
+
+
+def _reports() -> typing.Optional[Reports]:
+    """Where this agent's workers report their steps: they inherit the path."""
+    os.environ.pop(REPORTS, None)
+    try:
+        reports = Reports()
+    except OSError as error:
+        log.warning("no steps of workers will be seen, because there is no place for a socket: %s", error)
+        return None
+    os.environ[REPORTS] = reports.path
+    return reports

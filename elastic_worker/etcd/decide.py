@@ -8,8 +8,9 @@ watched a fact hold; clocks of two hosts are never compared.
 import dataclasses
 import typing
 
+from elastic_worker.etcd.charges import DISRUPTION, HANG, PLAN, USER, charged, ends_of
 from elastic_worker.etcd.group import Group, Rules, Standing, listed
-from elastic_worker.etcd.records import MEMBERS, MOST_ENDS, End, Records, Round, Seat, World, clipped
+from elastic_worker.etcd.records import MEMBERS, MOST_ENDS, PROGRESS, Records, Round, Seat, World, clipped
 
 MOST_DELETED = 16
 """Records of members that have left, deleted with one write; etcd allows 128 comparisons in a transaction."""
@@ -17,7 +18,7 @@ TURN_S = 1.0
 """For the member whose turn it is to write; then it is the next one's."""
 LAST_CALLS = 10
 """So many times last_call_s at most does a world wait for newcomers that keep coming."""
-START, PLAN, DISRUPTION, COLLATERAL, USER = "start", "plan", "disruption", "collateral", "user"
+START = "start"
 DONE = "the training has ended: its other workers are done, and nobody is taken in any more"
 
 FOREIGN = "the world under this rendezvous id is sealed with another token; is ELASTIC_TOKEN the same for all agents?"
@@ -52,7 +53,7 @@ class Sight:
 
 @dataclasses.dataclass(frozen=True)
 class Write:
-    """The next state of the world. `unchanged` are the members' keys that must still have these revisions; `deleted` go with it."""
+    """The next state of the world. `unchanged` are further keys that must still have these revisions; `deleted` go with it."""
 
     world: World
     unchanged: typing.Tuple[typing.Tuple[str, int], ...] = ()
@@ -99,7 +100,8 @@ class Step:
 
 def decide(records: Records, me: Me, rules: Rules, *, since: Since, now: float) -> Decision:
     """What this member sees and does, given since when it has watched which facts."""
-    group, waits = Group(records, rules), Waits(since, now)
+    waits = Waits(since, now)
+    group = Group(records, rules, has_aged=_has_aged(records, waits), has_lasted=_has_lasted(records, rules, waits))
     closed = _closed(group)
     if closed:
         return Decision(Sight(closed=closed), None, waits.since, None)
@@ -109,6 +111,19 @@ def decide(records: Records, me: Me, rules: Rules, *, since: Since, now: float) 
     step = _change(group, waits) if over is None else _form(group, waits, over)
     write = step.write if step.write is not None and _is_turn(step, me, waits) else None
     return Decision(_sight(group, me, over, step), write, waits.since, waits.look_again_at)
+
+
+def _has_aged(records: Records, waits: Waits) -> bool:
+    """Whether its members have the state of training, for all that is known; it matters only where a controller asks some to leave."""
+    world, expected = records.world, records.expected
+    if world is None or records.progress is not None or expected is None:
+        return False
+    return waits.held(("stands", world.generation), expected.state_s)
+
+
+def _has_lasted(records: Records, rules: Rules, waits: Waits) -> bool:
+    world, known = records.world, rules.under(records.expected)
+    return world is not None and known.without_progress is not None and waits.held(("lasts", world.generation), known.lasted_s)
 
 
 def _closed(group: Group) -> str:
@@ -176,6 +191,10 @@ def _change(group: Group, waits: Waits) -> Step:
     assert world is not None
     if group.has_finished:
         return Step("other members of generation {} are finishing their work".format(world.generation))
+    if _hangs(group, waits):
+        # One that was stopped itself may have missed that training went on.
+        still = ((PROGRESS, group.records.progress_written),)
+        return _call(group, Round("training reported no further step for {:g} s".format(rules.hang_s or 0.0), HANG), unchanged=still)
     wanted = group.target()
     if not wanted or set(wanted) == set(group.ranks):
         return Step("generation {} trains with {} members, and no more are taken in".format(world.generation, len(world.seats)))
@@ -186,6 +205,17 @@ def _change(group: Group, waits: Waits) -> Step:
         return _call(group, Round(clipped("{} must go ({})".format(listed(going), cause)), cause))
     calm = _waiting_for(group, waits, coming) if len(wanted) < rules.max else ""
     return Step(calm) if calm else _call(group, Round(clipped("{} joined".format(listed(coming))), PLAN))
+
+
+def _hangs(group: Group, waits: Waits) -> bool:
+    """Whether training, which has reported steps, reports no further one although all members work."""
+    world, progress, limit = group.world, group.records.progress, group.rules.hang_s
+    if world is None or progress is None or limit is None:
+        return False
+    if any(group.standings[name] is not Standing.WORKING or group.members[name].entered < world.generation for name in group.ranks):
+        return False
+    moved = progress.in_world if progress.generation == world.generation else None
+    return waits.held(("still", world.generation, moved), limit)
 
 
 def _waiting_for(group: Group, waits: Waits, coming: typing.Sequence[str]) -> str:
@@ -201,9 +231,10 @@ def _waiting_for(group: Group, waits: Waits, coming: typing.Sequence[str]) -> st
     return "" if is_calm or is_late else "waiting {:g} s for others that may come".format(rules.last_call_s)
 
 
-def _call(group: Group, round: Round) -> Step:
+def _call(group: Group, round: Round, *, unchanged: typing.Tuple[typing.Tuple[str, int], ...] = ()) -> Step:
     assert group.world is not None
-    return Step("a new world forms: {}".format(round.reason), Write(dataclasses.replace(group.world, round=round)), _awake(group))
+    write = Write(dataclasses.replace(group.world, round=round), unchanged)
+    return Step("a new world forms: {}".format(round.reason), write, _awake(group))
 
 
 def _awake(group: Group) -> typing.Tuple[str, ...]:
@@ -259,56 +290,34 @@ def _is_done(group: Group, waits: Waits) -> bool:
 
 
 def _seal(group: Group, over: Round, by_rank: typing.Tuple[str, ...]) -> Write:
-    ends = _ends(group)
-    restarts, closed = _charged(group, ends)
-    generation = group.next_generation()
+    ends = ends_of(group)
+    account = charged(group, ends)
     present = group.records.members
+    holders = group.state_holders()
     seats = tuple(Seat(name, present[name].record.incarnation) for name in by_rank)
     reason = "{}; {} {}".format(over.reason, len(seats), "member" if len(seats) == 1 else "members")
-    kept = (*(group.world.ends if group.world is not None else ()), *ends)[-MOST_ENDS:]
-    world = World(generation, seats, present[by_rank[0]].record.store, clipped(reason), over.cause, restarts, ends=kept)
-    if closed and group.world is not None:
-        words = clipped("{}, and {}".format(over.reason, closed))
-        world = dataclasses.replace(group.world, restarts=restarts, ends=kept, round=None, closed=words)
+    world = World(
+        generation=group.next_generation(),
+        seats=seats,
+        store=present[by_rank[0]].record.store,
+        reason=clipped(reason),
+        cause=over.cause,
+        restarts=account.restarts,
+        ends=(*(group.world.ends if group.world is not None else ()), *ends)[-MOST_ENDS:],
+        fruitless=account.fruitless,
+        step=account.step,
+        heirs=tuple(rank for rank, name in enumerate(by_rank) if name in holders),
+    )
+    if account.spent and group.world is not None:
+        words = clipped("{}, and {}".format(over.reason, account.spent))
+        is_now = ("generation", "seats", "store", "reason", "cause")
+        world = dataclasses.replace(world, closed=words, **{name: getattr(group.world, name) for name in is_now})
     left = sorted(name for name, member in present.items() if member.record.left and name not in by_rank)
     return Write(
         world,
         tuple((MEMBERS + name, present[name].written) for name in by_rank),
         tuple((MEMBERS + name, present[name].written) for name in left[:MOST_DELETED]),
     )
-
-
-# --- what a restart is charged to
-
-
-def _charged(group: Group, ends: typing.Sequence[End]) -> typing.Tuple[typing.Dict[str, int], str]:
-    """The job's restarts with those that ended the current world, and which part of the budget that uses up."""
-    if group.world is None:
-        return dict(group.expected.restarts) if group.expected is not None else {}, ""
-    counts = dict(group.world.restarts)
-    for end in ends:
-        counts[end.cause] = counts.get(end.cause, 0) + 1
-    limit = group.rules.max_restarts
-    is_spent = limit is not None and counts.get(USER, 0) > limit
-    return counts, "all {} restarts that max_restarts allows are used up".format(limit) if is_spent else ""
-
-
-def _ends(group: Group) -> typing.List[End]:
-    """What ended the current world, seat by seat. The first failed worker is the cause, the others failed with it; where a member was
-    lost, or the world was being left, or somebody had finished, it was none of them.
-    """
-    world = group.world
-    if world is None:
-        return []
-    lost = [name for name in group.those(Standing.GONE) if group.failure(name) is None]
-    troubled = [name for name in group.those(Standing.BACK) if group.members[name].trouble and group.failure(name) is None]
-    causes = [(name, group.leaving(name) or DISRUPTION) for name in (*lost, *troubled)]
-    if world.round is None:
-        is_collateral = bool(causes) or group.has_finished
-        failed = [(name, COLLATERAL if is_collateral or place else USER) for place, name in enumerate(group.failed())]
-        causes += failed
-    seats = {seat.name: seat.incarnation for seat in world.seats}
-    return [End(world.generation, name, seats[name], cause, is_lost=name in lost) for name, cause in causes]
 
 
 # --- what one member sees

@@ -1,13 +1,14 @@
 """Where each member stands, and who belongs into the next world, at which rank. Pure choices over records; nothing is changed here.
 
-A member that must leave is taken only where the job would otherwise fall below its least size, and never as rank 0.
+A member that must leave is taken only where the job would otherwise fall below its least size, or lose the state of training, and never as
+rank 0 while a survivor stays. One that may have to leave keeps its place until another member takes it.
 """
 
 import dataclasses
 import enum
 import typing
 
-from elastic_worker.etcd.records import Expected, Failed, Member, Present, Records, Seat
+from elastic_worker.etcd.records import Expected, Failed, Leaving, Member, Present, Records, Seat
 
 
 class Standing(enum.Enum):
@@ -27,6 +28,9 @@ class Rules:
     last_call_s: without a controller, for a further newcomer. straggler_s: with one, for expected members that are not here.
     peers_s: after a worker's failure, for its peers to end by themselves: it may be that they were just finishing. drain_s: for a member
     to come to the barrier, beyond the grace of its workers. late_s: after the work is done, for members that could begin it again.
+    max_restarts, without_progress: restarts that the program may cause, and those in a row without a further step; None for no limit.
+    hang_s: training that has reported steps and reports no further one for so long hangs. lasted_s: a world of a job that never reports
+    has got somewhere after so long. state_s: then its members have the state.
     """
 
     min: int
@@ -40,6 +44,10 @@ class Rules:
     peers_s: float = 1.0
     drain_s: float = 10.0
     late_s: float = 30.0
+    without_progress: typing.Optional[int] = None
+    hang_s: typing.Optional[float] = None
+    lasted_s: float = 300.0
+    state_s: float = 30.0
 
     def under(self, expected: typing.Optional[Expected]) -> "Rules":
         """These rules, where a controller says others."""
@@ -52,6 +60,9 @@ class Rules:
             sizes=expected.sizes,
             grace_s=expected.grace_s,
             max_restarts=expected.max_restarts,
+            without_progress=expected.without_progress,
+            hang_s=expected.hang_s,
+            state_s=expected.state_s,
         )
 
     def allowed_size(self, count: int) -> int:
@@ -68,16 +79,21 @@ class Rules:
 
 
 class Group:
-    """The members of a job as the records show them."""
+    """The members of a job as the records show them. Where training reports no steps, time says it instead: has_aged: the members of this
+    world have the state of training; has_lasted: this world got somewhere.
+    """
 
-    def __init__(self, records: Records, rules: Rules) -> None:
+    def __init__(self, records: Records, rules: Rules, *, has_aged: bool = False, has_lasted: bool = False) -> None:
         self.rules = rules.under(records.expected)
+        self.has_aged = has_aged
+        self.has_lasted = has_lasted
         self.records = records
         self.world = records.world
         self.expected = records.expected
         self.members = {name: present.record for name, present in records.members.items() if not present.record.left}
         self.expected_names = frozenset(records.expected.members) if records.expected is not None else frozenset()
-        self.leave_causes = {leaving.member: leaving.cause for leaving in records.expected.leaving} if records.expected is not None else {}
+        leaving = records.expected.leaving if records.expected is not None else ()
+        self.notices: typing.Mapping[str, Leaving] = {one.member: one for one in leaving}
         seats = self.world.seats if self.world is not None else ()
         self.ranks = {seat.name: rank for rank, seat in enumerate(seats)}
         self.standings = {seat.name: self._standing_of(seat) for seat in seats}
@@ -126,8 +142,8 @@ class Group:
 
     def leaving(self, name: str) -> str:
         """Why a member must go; empty for one that may stay."""
-        if name in self.leave_causes:
-            return self.leave_causes[name] or "plan"
+        if name in self.notices:
+            return self.notices[name].cause or "plan"
         return "plan" if self.expected is not None and name not in self.expected_names else ""
 
     def newcomers(self) -> typing.List[Member]:
@@ -152,24 +168,51 @@ class Group:
         """The members of the next world as things are now, in order of preference; empty where they are too few."""
         able = [name for name in self.candidates() if name not in without]
         staying = [name for name in able if not self.leaving(name)]
-        size = self.rules.allowed_size(len(staying))
+        held_back = sorted((name for name in able if name in self.notices), key=lambda name: not self.notices[name].when_replaced)
+        kept = [name for name in held_back if self.notices[name].when_replaced]
+        filled = [*staying, *kept[: max(0, len(self.expected_names) - len(staying))]]
+        size = self.rules.allowed_size(len(filled))
         if size:
-            return tuple(staying[:size])
-        held_back = [name for name in able if name in self.leave_causes and name in self.expected_names]
+            return self._with_state(tuple(filled[:size]), held_back)
         needed = self.rules.least_size - len(staying)
         if needed <= 0 or needed > len(held_back):
             return ()
-        return (*staying, *held_back[:needed])
+        return self._with_state((*staying, *held_back[:needed]), held_back)
+
+    def state_holders(self) -> typing.FrozenSet[str]:
+        """Who has the state of training: the members of this world once it made a step, or has stood for long enough where training never
+        reports any; before, those who came with the state. All of them, where that is not known.
+        """
+        world, progress = self.world, self.records.progress
+        if world is None:
+            return frozenset()
+        everybody = frozenset(self.ranks)
+        if self.has_aged if progress is None else progress.generation == world.generation:
+            return everybody
+        if world.heirs:
+            return frozenset(world.seats[rank].name for rank in world.heirs if rank < len(world.seats))
+        newcomers = self.expected.newcomers if self.expected is not None else ()
+        return everybody.difference(newcomers) or everybody
+
+    def _with_state(self, chosen: typing.Tuple[str, ...], held_back: typing.Sequence[str]) -> typing.Tuple[str, ...]:
+        """The choice with one who has the state, where only members that must leave have it: as one more, or in the place of the last."""
+        holders = self.state_holders() if held_back else frozenset()
+        holder = next((name for name in held_back if name in holders), None)
+        if holder is None or any(name in holders for name in chosen):
+            return chosen
+        if self.rules.allowed_size(len(chosen) + 1) > len(chosen):
+            return (*chosen, holder)
+        return (*chosen[:-1], holder)
 
     def absent(self) -> typing.List[str]:
         """Expected members that could be here and are not."""
         if self.expected is None:
             return []
-        missing = self.expected_names - self.members.keys() - self.leave_causes.keys() - set(self.expected.pending)
+        missing = self.expected_names - self.members.keys() - self.notices.keys() - set(self.expected.pending)
         return sorted(missing - set(self.expected.finished))
 
     def by_rank(self, chosen: typing.Tuple[str, ...]) -> typing.Tuple[str, ...]:
-        """Names by rank: survivors keep theirs where the new size has it, holes are filled, and rank 0 is a survivor that stays, if it can.
+        """Names by rank: survivors keep theirs where the new size has it, holes are filled, and rank 0 is a survivor, best one that stays.
 
         Rank 0 holds the store and, for members that re-form in place, the state that the others copy.
         """
@@ -185,7 +228,8 @@ class Group:
         result = [name if name is not None else next(rest) for name in placed]
         staying = [rank for rank, name in enumerate(result) if not self.leaving(name)]
         survivors = [rank for rank in staying if self._is_survivor(result[rank])]
-        first = next(iter(survivors or staying), 0)
+        leaving = [rank for rank, name in enumerate(result) if self._is_survivor(name)]
+        first = next(iter(survivors or leaving or staying), 0)
         result[0], result[first] = result[first], result[0]
         return tuple(result)
 

@@ -9,8 +9,23 @@ import queue
 import threading
 import typing
 
+from elastic_worker.etcd.fields import Unusable
 from elastic_worker.etcd.gateway import Answer, Body, Stream, Unreachable, number, text
-from elastic_worker.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, Foreign, Member, Present, Record, Records, Seal, Unusable, World
+from elastic_worker.etcd.records import (
+    EXPECTED,
+    MEMBERS,
+    PROGRESS,
+    WORLD,
+    Expected,
+    Foreign,
+    Member,
+    Present,
+    Progress,
+    Record,
+    Records,
+    Seal,
+    World,
+)
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +139,7 @@ class Mirror:
 
     def records(self) -> Records:
         """What the copy holds."""
-        world, expected = self._entries.get(WORLD), self._entries.get(EXPECTED)
+        world, expected, progress = (self._entries.get(key) for key in (WORLD, EXPECTED, PROGRESS))
         members = {}
         for entry in self._entries.values():
             if isinstance(entry.record, Member):
@@ -136,6 +151,8 @@ class Mirror:
             expected=expected.record if expected is not None and isinstance(expected.record, Expected) else None,
             expected_written=expected.written if expected is not None else 0,
             is_foreign=world is not None and world.is_foreign,
+            progress=progress.record if progress is not None and isinstance(progress.record, Progress) else None,
+            progress_written=progress.written if progress is not None else 0,
         )
 
     def written(self, name: str) -> int:

@@ -18,9 +18,11 @@ from elastic_worker.etcd.decide import Me, Sight, Write, decide
 from elastic_worker.etcd.gateway import Answer, Body, Refused, Unreachable, number
 from elastic_worker.etcd.leases import Leases
 from elastic_worker.etcd.mirror import Behind, Mirror, encoded
-from elastic_worker.etcd.records import MEMBERS, Failed, Member, Records, Seal, clipped
+from elastic_worker.etcd.records import MEMBERS, Failed, Leaving, Member, Records, Seal, clipped
+from elastic_worker.etcd.reports import Reports
 from elastic_worker.etcd.settings import Settings
-from elastic_worker.etcd.transaction import transaction
+from elastic_worker.etcd.steps import Steps
+from elastic_worker.etcd.transaction import put_progress, transaction
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,9 @@ class EtcdPresence(PresenceThread):
         on_signal: typing.Callable[[int], None],
         clock: typing.Callable[[], float] = time.monotonic,
         etcd: typing.Optional[Etcd] = None,
+        reports: typing.Optional[Reports] = None,
     ) -> None:
+        """`reports`: where the workers report their steps."""
         super().__init__(on_signal=on_signal, clock=clock)
         self._settings = settings
         self.peer = "etcd at {}".format(",".join(str(endpoint) for endpoint in settings.endpoints))
@@ -52,6 +56,8 @@ class EtcdPresence(PresenceThread):
         self._seal = Seal(settings.token, settings.job)
         self._mirror = Mirror(self._etcd, prefix=settings.prefix, seal=self._seal, open_watch=self._etcd.watch)
         self._leases = Leases(self._etcd, prefix=settings.prefix, own_s=settings.lease_s, job_s=settings.linger_s)
+        self._reports = reports
+        self._steps = Steps()
 
         self._is_away_logged = False  # guarded by `changed` from here
         self._renewed_at = float("-inf")
@@ -62,6 +68,7 @@ class EtcdPresence(PresenceThread):
         self._failed = None  # type: typing.Optional[Failed]
         self._finished = 0
         self._left = ""
+        self._leaving = None  # type: typing.Optional[typing.Tuple[Leaving, float]]
 
         self._incarnations = 1  # the thread's own from here
         self._check_at = 0.0
@@ -79,7 +86,14 @@ class EtcdPresence(PresenceThread):
             log.warning(
                 "ELASTIC_TOKEN is not set: everybody who may write to %s in etcd can forge this job's records", self._settings.prefix
             )
+        if self._reports is not None:
+            self._reports.begin(self.note_step, self.answer)
         super().start()
+
+    def close(self) -> None:
+        super().close()
+        if self._reports is not None:
+            self._reports.close()
 
     @property
     def view(self) -> View:
@@ -118,6 +132,23 @@ class EtcdPresence(PresenceThread):
 
     def _note_leave(self, reason: str, by_signal: bool) -> None:
         self._left = clipped(reason)
+
+    # --- for the workers' reports ---
+
+    def note_step(self, generation: int, step: int) -> None:
+        """A worker has made this step."""
+        if self._steps.note(generation, step, self._clock()):
+            self._wake.up()
+
+    def answer(self) -> typing.Dict[str, typing.Any]:
+        """What a worker shall do; elastic_worker.report.Answer describes the fields."""
+        with self.changed:
+            view, leaving = self._view, self._leaving
+        why = view.reform or view.closed
+        left_s = max(0.0, round(leaving[1] - self._clock(), 3)) if leaving is not None else None
+        if leaving is not None and leaving[0].when_replaced and not left_s:
+            left_s = None  # it only might have had to go by then
+        return {"stop": bool(why), "reason": why, "checkpoint_s": left_s}
 
     # --- the thread ---
 
@@ -161,6 +192,7 @@ class EtcdPresence(PresenceThread):
         self._keep_lease()
         if not self._mirror.is_current:
             self._mirror.begin()
+            self._since = {}  # nobody knows how long a fact held that nobody watched
             self._is_confirmed = self._written is not None
             self._check_at = self._clock() + CHECK_S
         self._mirror.catch_up()
@@ -291,8 +323,33 @@ class EtcdPresence(PresenceThread):
         with self.changed:
             self._show(decision.sight, self._settings.rules.under(records.expected).grace_s)
             may_act = self._is_confirmed and not self._stray
+            self._leaving = self._notice(records, now)
         if decision.write is not None and may_act:
             self._act(records, decision.write, now)
+        elif may_act and decision.sight.generation:
+            self._write_progress(records, decision.sight, now)
+
+    def _notice(self, records: Records, now: float) -> typing.Optional[typing.Tuple[Leaving, float]]:
+        """That this member must leave, and by when. The time counts from when this was read first. Only with the lock."""
+        leaving = records.expected.leaving if records.expected is not None else ()
+        own = next((one for one in leaving if one.member == self._settings.member), None)
+        if own is None or (self._leaving is not None and self._leaving[0] == own):
+            return None if own is None else self._leaving
+        return own, now + own.by_s
+
+    def _write_progress(self, records: Records, sight: Sight, now: float) -> None:
+        """Write how far training has come, unless somebody else just did. That etcd takes no more writes disturbs nobody who trains."""
+        rules = self._settings.rules.under(records.expected)
+        due = self._steps.due(records, rank=sight.rank, generation=sight.generation, rules=rules, now=now)
+        self._look_again_at = min((at for at in (self._look_again_at, due.look_again_at) if at is not None), default=None)
+        if due.progress is None:
+            return
+        body = put_progress(records, due.progress, prefix=self._settings.prefix, seal=self._seal, lease=self._leases.job)
+        try:
+            self._on_lease(self._leases.job, "kv/txn", body)
+        except (Refused, Unreachable) as error:
+            log.warning("how far training has come could not be written: %s", error)
+            self._steps.put_off(now)
 
     def _show(self, sight: Sight, grace_s: typing.Optional[float] = None) -> None:
         """Only with the lock."""

@@ -3,6 +3,7 @@
     members/NAME   one agent, written by it alone, under its lease
     world          who is in the world, written by whichever member seals it, by comparison with what was there
     expected       who should be there, written by a controller, where there is one
+    progress       how far training has come, where it reports its steps
 
 Whatever else lies there is refused in words and ignored. Nothing is unpickled. The seal covers the key, so that nobody without the token
 can write a record, or copy one to another key or job.
@@ -12,26 +13,18 @@ import dataclasses
 import hashlib
 import hmac
 import json
-import re
 import typing
+
+from elastic_worker.etcd.fields import LONGEST_WORDS, MOST_MEMBERS, MOST_RESTARTS, NAME, Fields, Unusable
 
 VERSION = 1
 WORLD = "world"
 EXPECTED = "expected"
+PROGRESS = "progress"
 MEMBERS = "members/"
-MOST_MEMBERS = 8192
 LONGEST_RECORD = 1024 * 1024
-LONGEST_WORDS = 1024
 MOST_ENDS = 128
 """Ends of members in former worlds that the record of the newest world keeps, for a controller that was away."""
-MOST_GENERATIONS = 2**52
-MOST_RESTARTS = 10**9
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
-PLAIN = re.compile(r"[!#-\[\]-~]{0,300}\Z")
-
-
-class Unusable(ValueError):
-    """A value in etcd that is no record of ours."""
 
 
 class Foreign(Unusable):
@@ -98,7 +91,11 @@ class Round:
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """The newest world. restarts: of the job until then, by cause. ends: the newest of these, one by one. closed: why no other follows."""
+    """The newest world. restarts: of the job until then, by cause. ends: the newest of these, one by one. closed: why no other follows.
+
+    fruitless: restarts in a row without a further step. step: the highest one reported before the last of them. heirs: the ranks of the
+    members that came into this world with the state of training; none where that is not known.
+    """
 
     generation: int
     seats: typing.Tuple[Seat, ...]
@@ -109,22 +106,40 @@ class World:
     round: typing.Optional[Round] = None
     closed: str = ""
     ends: typing.Tuple[End, ...] = ()
+    fruitless: int = 0
+    step: typing.Optional[int] = None
+    heirs: typing.Tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far training has come. step: the highest ever reported; in_world: the highest one of the world `generation`."""
+
+    step: int
+    generation: int
+    in_world: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaving:
-    """A member that must go, and the announced cause."""
+    """A member that must go: the announced cause, and in how many seconds from when this was written.
+
+    when_replaced: it may have to go, and keeps its place until another member takes it.
+    """
 
     member: str
     cause: str
+    by_s: float = 0.0
+    when_replaced: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
     """What a controller says. pending: members that cannot be there yet. finished: members whose pods have ended with 0.
 
-    floor: no world may be numbered below it. max_restarts: None for no limit. restarts: those with which the
-    first world here begins. term: orders the controllers that write this record.
+    floor: no world may be numbered below it. max_restarts, without_progress, hang_s: None for no limit. restarts, fruitless, step: those
+    with which the first world here begins. newcomers: members that have not been seen in a world yet. state_s: after so long the members
+    of a world have its state, where training reports no steps. term: orders the controllers that write this record.
     """
 
     members: typing.Tuple[str, ...]
@@ -140,9 +155,15 @@ class Expected:
     restarts: typing.Mapping[str, int] = dataclasses.field(default_factory=dict)
     closed: str = ""
     term: int = 0
+    without_progress: typing.Optional[int] = None
+    hang_s: typing.Optional[float] = None
+    fruitless: int = 0
+    step: typing.Optional[int] = None
+    newcomers: typing.Tuple[str, ...] = ()
+    state_s: float = 30.0
 
 
-Record = typing.Union[Member, World, Expected]
+Record = typing.Union[Member, World, Expected, Progress]
 
 
 class Seal:
@@ -169,7 +190,7 @@ class Seal:
                 raise Unusable("it has no body or no seal")
             if not hmac.compare_digest(seal.encode(), self._sign(key, body).encode()):
                 raise Foreign("it was not sealed with this job's token")
-            return _read(key, _Fields(json.loads(body, parse_int=_short_int)))
+            return _read(key, Fields(json.loads(body, parse_int=_short_int)))
         except Unusable:
             raise
         except (ValueError, RecursionError, UnicodeError) as error:
@@ -197,18 +218,20 @@ def _plain(record: Record) -> typing.Dict[str, typing.Any]:
     return fields
 
 
-def _read(key: str, fields: "_Fields") -> Record:
+def _read(key: str, fields: Fields) -> Record:
     if key == WORLD:
         return _world(fields)
     if key == EXPECTED:
         return _expected(fields)
+    if key == PROGRESS:
+        return _progress(fields)
     name = key[len(MEMBERS) :]
     if not key.startswith(MEMBERS) or not NAME.match(name):
         raise Unusable("no record lies under this key")
     return _member(name, fields)
 
 
-def _member(name: str, fields: "_Fields") -> Member:
+def _member(name: str, fields: Fields) -> Member:
     failed = fields.inner("failed")
     return Member(
         name=name,
@@ -223,11 +246,11 @@ def _member(name: str, fields: "_Fields") -> Member:
     )
 
 
-def _failed(fields: "_Fields") -> Failed:
+def _failed(fields: Fields) -> Failed:
     return Failed(fields.generation("generation"), fields.integer("status", 0, 1024), fields.integer("at", 0, 2**63) or 0)
 
 
-def _world(fields: "_Fields") -> World:
+def _world(fields: Fields) -> World:
     seats = tuple(Seat(seat.name("name"), seat.plain("incarnation")) for seat in fields.inners("seats"))
     if len({seat.name for seat in seats}) != len(seats):
         raise Unusable("seats holds a name twice")
@@ -242,10 +265,17 @@ def _world(fields: "_Fields") -> World:
         ends=tuple(_end(end) for end in fields.inners("ends"))[-MOST_ENDS:],
         round=Round(round.words("reason"), round.words("cause")) if round is not None else None,
         closed=fields.words("closed"),
+        fruitless=fields.integer("fruitless", 0, MOST_RESTARTS) or 0,
+        step=fields.step("step"),
+        heirs=fields.ranks("heirs"),
     )
 
 
-def _expected(fields: "_Fields") -> Expected:
+def _progress(fields: Fields) -> Progress:
+    return Progress(fields.step("step") or 0, fields.generation("generation"), fields.step("in_world") or 0)
+
+
+def _expected(fields: Fields) -> Expected:
     least, most = fields.integer("min", 1, MOST_MEMBERS), fields.integer("max", 1, MOST_MEMBERS)
     if least is None or most is None or least > most:
         raise Unusable("min is {} and max is {}".format(least, most))
@@ -254,101 +284,32 @@ def _expected(fields: "_Fields") -> Expected:
         min=least,
         max=most,
         pending=fields.names("pending"),
-        leaving=tuple(Leaving(one.name("member"), one.words("cause")) for one in fields.inners("leaving")),
+        leaving=tuple(_leaving(one) for one in fields.inners("leaving")),
         finished=fields.names("finished"),
         sizes=fields.sizes("sizes"),
-        grace_s=fields.seconds("grace_s"),
+        grace_s=fields.seconds("grace_s", 30.0),
         floor=fields.generation("floor"),
         max_restarts=fields.integer("max_restarts", 0, MOST_RESTARTS),
         restarts=fields.counts("restarts"),
         closed=fields.words("closed"),
         term=fields.generation("term"),
+        without_progress=fields.integer("without_progress", 0, MOST_RESTARTS),
+        hang_s=fields.limit_s("hang_s"),
+        fruitless=fields.integer("fruitless", 0, MOST_RESTARTS) or 0,
+        step=fields.step("step"),
+        newcomers=fields.names("newcomers"),
+        state_s=fields.seconds("state_s", 30.0),
     )
 
 
-def _end(fields: "_Fields") -> End:
+def _leaving(fields: Fields) -> Leaving:
+    return Leaving(fields.name("member"), fields.words("cause"), fields.seconds("by_s", 0.0), fields.flag("when_replaced"))
+
+
+def _end(fields: Fields) -> End:
     return End(
         fields.generation("generation"), fields.name("name"), fields.plain("incarnation"), fields.words("cause"), fields.flag("is_lost")
     )
-
-
-class _Fields:
-    """The fields of one JSON object, each read with its bounds. A field that is not there has its empty value."""
-
-    def __init__(self, value: object) -> None:
-        if not isinstance(value, dict):
-            raise Unusable("it holds {} instead of an object".format(type(value).__name__))
-        self._values = value
-
-    def words(self, name: str) -> str:
-        value = self._values.get(name, "")
-        if not isinstance(value, str) or len(value) > LONGEST_WORDS:
-            raise self._wrong(name, "text of at most {} characters".format(LONGEST_WORDS))
-        return value
-
-    def plain(self, name: str) -> str:
-        value = self._values.get(name)
-        if not isinstance(value, str) or not PLAIN.match(value):
-            raise self._wrong(name, "plain text of at most 300 characters")
-        return value
-
-    def name(self, name: str) -> str:
-        value = self._values.get(name)
-        if not isinstance(value, str) or not NAME.match(value):
-            raise self._wrong(name, "the name of a member")
-        return value
-
-    def integer(self, name: str, least: int, most: int) -> typing.Optional[int]:
-        value = self._values.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
-            raise self._wrong(name, "a number from {} to {}".format(least, most))
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self._values.get(name, False)
-        if not isinstance(value, bool):
-            raise self._wrong(name, "true or false")
-        return value
-
-    def generation(self, name: str) -> int:
-        return self.integer(name, 0, MOST_GENERATIONS) or 0
-
-    def seconds(self, name: str) -> float:
-        value = self._values.get(name, 30.0)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 366 * 86400:
-            raise self._wrong(name, "seconds")
-        return float(value)
-
-    def names(self, name: str) -> typing.Tuple[str, ...]:
-        return tuple(dict.fromkeys(_Fields({"": value}).name("") for value in self._list(name)))
-
-    def sizes(self, name: str) -> typing.Tuple[int, ...]:
-        return tuple(_Fields({"": value}).integer("", 1, MOST_MEMBERS) or 1 for value in self._list(name))
-
-    def counts(self, name: str) -> typing.Dict[str, int]:
-        value = self._values.get(name, {})
-        if not isinstance(value, dict) or len(value) > 64:
-            raise self._wrong(name, "an object of at most 64 counts")
-        counts = {cause: _Fields(value).integer(cause, 0, MOST_RESTARTS) or 0 for cause in value if PLAIN.match(cause)}
-        if len(counts) < len(value):
-            raise self._wrong(name, "plain text as keys")
-        return counts
-
-    def inner(self, name: str) -> "typing.Optional[_Fields]":
-        value = self._values.get(name)
-        return _Fields(value) if value is not None else None
-
-    def inners(self, name: str) -> "typing.List[_Fields]":
-        return [_Fields(value) for value in self._list(name)]
-
-    def _list(self, name: str) -> typing.List[typing.Any]:
-        value = self._values.get(name, [])
-        if not isinstance(value, list) or len(value) > MOST_MEMBERS:
-            raise self._wrong(name, "a list of at most {} entries".format(MOST_MEMBERS))
-        return value
-
-    def _wrong(self, name: str, expected: str) -> Unusable:
-        return Unusable("{} is {}; expected {}".format(name or "an entry", repr(self._values.get(name))[:60], expected))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,3 +334,5 @@ class Records:
     expected: typing.Optional[Expected] = None
     expected_written: int = 0
     is_foreign: bool = False
+    progress: typing.Optional[Progress] = None
+    progress_written: int = 0

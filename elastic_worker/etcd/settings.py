@@ -8,9 +8,9 @@ import ssl
 import tempfile
 import typing
 
+from elastic_worker.etcd.fields import MOST_MEMBERS, MOST_RESTARTS, MOST_SECONDS, NAME
 from elastic_worker.etcd.gateway import Endpoint, Login
 from elastic_worker.etcd.group import Rules
-from elastic_worker.etcd.records import MOST_MEMBERS, MOST_RESTARTS, NAME
 from elastic_worker.settings import MEMBER, POD_IP, POD_UID, TOKEN, SettingsError
 
 USER = "ELASTIC_ETCD_USER"
@@ -29,11 +29,13 @@ KNOWN = (
     "controller",
     "etcd_prefix",
     "grace",
+    "hang_timeout",
     "key",
     "last_call_timeout",
     "lease_ttl",
     "linger",
     "max_restarts",
+    "max_restarts_without_progress",
     "protocol",
 )
 OF_TORCH = "timeout"
@@ -105,7 +107,8 @@ def _rules(options: Options, nodes: typing.Tuple[int, int]) -> Rules:
         raise SettingsError("--nnodes asks for {} agents; elastic-etcd takes {} at most".format(most, MOST_MEMBERS))
     if sizes and not any(least <= size <= most for size in sizes):
         raise SettingsError("none of --rdzv-conf allowed_sizes ({}) lies within --nnodes {}:{}".format(words, least, most))
-    limit = _number(options, "max_restarts", -1, -1, MOST_RESTARTS)
+    limit, fruitless = (_number(options, name, -1, -1, MOST_RESTARTS) for name in ("max_restarts", "max_restarts_without_progress"))
+    hang_s = _number(options, "hang_timeout", 0, 0, MOST_SECONDS)
     return Rules(
         min=least,
         max=most,
@@ -114,6 +117,8 @@ def _rules(options: Options, nodes: typing.Tuple[int, int]) -> Rules:
         max_restarts=int(limit) if limit >= 0 else None,
         needs_controller=_flag(options, "controller"),
         last_call_s=_number(options, "last_call_timeout", 2, 0, 86400),
+        without_progress=int(fruitless) if fruitless >= 0 else None,
+        hang_s=hang_s or None,
     )
 
 

@@ -1,11 +1,11 @@
-"""The transaction by which one member writes the next state of the world: it fails if anything that it rests on has changed."""
+"""The transactions by which one member writes what is the whole job's: they fail if anything that they rest on has changed."""
 
 import typing
 
 from elastic_worker.etcd.decide import Write
 from elastic_worker.etcd.gateway import Body
 from elastic_worker.etcd.mirror import encoded
-from elastic_worker.etcd.records import EXPECTED, MEMBERS, WORLD, Records, Seal
+from elastic_worker.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Progress, Records, Seal
 
 MOST_COMPARED = 100
 """etcd allows 128 comparisons in a transaction, unless told otherwise."""
@@ -22,8 +22,18 @@ def transaction(records: Records, write: Write, *, prefix: str, seal: Seal, leas
         everybody = {"key": encoded(prefix + MEMBERS), "range_end": encoded(prefix + MEMBERS[:-1] + "0")}
         compares.append(dict(everybody, target="MOD", result="LESS", mod_revision=str(newest + 1)))
     for key, revision in unchanged:
-        compares.append({"key": encoded(prefix + key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)})
+        compares.append(_unchanged(prefix + key, revision))
     put = {"key": encoded(prefix + WORLD), "value": encoded(seal.close(WORLD, write.world)), "lease": str(lease)}
     success: typing.List[Body] = [{"request_put": put}]
     success += [{"request_delete_range": {"key": encoded(prefix + key)}} for key, _ in write.deleted]
     return {"compare": compares, "success": success}
+
+
+def put_progress(records: Records, progress: Progress, *, prefix: str, seal: Seal, lease: int) -> Body:
+    """Write this where nobody has written another since."""
+    put = {"key": encoded(prefix + PROGRESS), "value": encoded(seal.close(PROGRESS, progress)), "lease": str(lease)}
+    return {"compare": [_unchanged(prefix + PROGRESS, records.progress_written)], "success": [{"request_put": put}]}
+
+
+def _unchanged(key: str, revision: int) -> Body:
+    return {"key": encoded(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}

@@ -62,8 +62,9 @@ def is_over(step: int) -> bool:
 
 
 def reporter() -> Reporter | None:
-    """Tells the control plane's rendezvous of steps; there is none to tell under torch's own."""
-    return Reporter.from_environment() if Reporter and os.environ.get("PET_RDZV_BACKEND") == "elastic" else None
+    """Reports steps to the rendezvous server, or through the agent to an etcd; torch's own rendezvous takes none."""
+    takes_reports = os.environ.get("PET_RDZV_BACKEND") == "elastic" or "ELASTIC_REPORTS" in os.environ
+    return Reporter.from_environment() if Reporter and takes_reports else None
 
 
 def train() -> int:

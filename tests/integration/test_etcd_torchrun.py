@@ -12,7 +12,7 @@ import pytest
 from etcd_server import Etcd, needs_etcd
 from torch_agents import ROOT, Agents, wait_until
 
-from elastic_worker.etcd.records import WORLD, Seal, World
+from elastic_worker.etcd.records import PROGRESS, WORLD, Progress, Record, Seal, World
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, needs_etcd, pytest.mark.timeout(480)]
 
@@ -38,12 +38,15 @@ class EtcdAgents(Agents):
         return f"{self.world()}\n--- etcd\n{self.etcd.log()}"
 
     def world(self) -> World | None:
+        record = self.record(WORLD)
+        return record if isinstance(record, World) else None
+
+    def record(self, key: str) -> Record | None:
         try:
-            value = self.etcd.value(f"/elastic-training/{self.job}/{WORLD}")
+            value = self.etcd.value(f"/elastic-training/{self.job}/{key}")
         except OSError:
             return None  # no etcd answers
-        record = Seal(self.token, self.job).open(WORLD, value) if value is not None else None
-        return record if isinstance(record, World) else None
+        return Seal(self.token, self.job).open(key, value) if value is not None else None
 
     def wait_for_end(self, name: str) -> int:
         wait_until(lambda: self.processes[name].poll() is not None, what=lambda: f"{name} ends\n{self.describe()}")
@@ -125,6 +128,40 @@ def test_training_goes_on_while_etcd_restarts(agents: EtcdAgents) -> None:
     assert len(agents.log()) == starts + 3, "the restart itself restarted nobody"
 
 
+@pytest.mark.full
+def test_training_goes_on_while_one_member_of_three_dies(tmp_path: Path) -> None:
+    with Etcd(tmp_path, members=3) as etcd:
+        agents = EtcdAgents(tmp_path / "job", etcd)
+        try:
+            for name in ("w0", "w1"):
+                agents.start(name, nnodes="2:3")
+            agents.wait_for_world(2)
+            etcd.kill(0)  # the one that all of them use
+            starts, steps = len(agents.log()), agents.step()
+            wait_until(lambda: agents.step() >= steps + 40, what="training goes on")
+            assert len(agents.log()) == starts, "nobody was restarted"
+            grown = time.time()
+            agents.start("w2", nnodes="2:3")
+            agents.wait_for_world(3, after=grown)
+        finally:
+            agents.stop()
+
+
+@pytest.mark.full
+def test_a_wrong_password_ends_an_agent_with_etcds_words(tmp_path: Path, etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    etcd.ask_for_passwords("ann", "secret", "/elastic-training/")
+    monkeypatch.setenv("ELASTIC_ETCD_USER", "ann")
+    monkeypatch.setenv("ELASTIC_ETCD_PASSWORD", "guess")
+    agents = EtcdAgents(tmp_path / "job", etcd)
+    try:
+        agents.start("w0", nnodes="1:1")
+        assert agents.wait_for_end("w0") == 1
+        assert "authentication failed, invalid user ID or password" in agents.output("w0")
+        assert "guess" not in agents.output("w0")
+    finally:
+        agents.stop()
+
+
 def test_a_stopped_agent_loses_its_seat_and_comes_back(agents: EtcdAgents) -> None:
     for name in ("w0", "w1"):
         agents.start(name, nnodes="1:2")
@@ -154,7 +191,7 @@ def test_an_etcd_that_is_not_there_is_waited_for_and_named(tmp_path: Path) -> No
 
 
 def test_the_examples_script_trains_by_hand(tmp_path: Path, etcd: Etcd) -> None:
-    agents = EtcdAgents(tmp_path / "job", etcd)
+    agents = EtcdAgents(tmp_path / "job", etcd, job="example")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "ELASTIC_"))}
     environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path / "job/library")}
     environment |= {"ETCD": etcd.endpoint, "RUN": "example", "NNODES": "2:2", "STEPS": "20", "STEP_SECONDS": "0", "OMP_NUM_THREADS": "1"}
@@ -163,4 +200,7 @@ def test_the_examples_script_trains_by_hand(tmp_path: Path, etcd: Etcd) -> None:
     texts = [process.communicate(timeout=200)[0].decode() for process in ends]
     assert [process.returncode for process in ends] == [0, 0], texts
     assert any("step 20 world 2" in text for text in texts), texts
+    progress = agents.record(PROGRESS)
+    assert isinstance(progress, Progress), "its reports of steps arrive"
+    assert (progress.generation, 1 <= progress.in_world <= 20) == (1, True)
     agents.stop()

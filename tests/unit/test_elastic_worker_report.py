@@ -12,7 +12,7 @@ import pytest
 
 from elastic.local.installation import ensure_installation
 from elastic_worker import report
-from elastic_worker.report import FLUSH_S, Answer, Reporter
+from elastic_worker.report import FLUSH_S, Answer, Reporter, _Server
 from elastic_worker.settings import Settings
 
 STEPS = 20
@@ -77,14 +77,14 @@ def test_the_newest_report_is_the_one_that_goes_out_and_failures_are_followed_by
     tried: list[str] = []
     came = threading.Semaphore(0)
 
-    def post(self: Reporter, body: str) -> dict[str, object]:
+    def post(self: _Server, body: str) -> dict[str, object]:
         tried.append(body)
         came.release()
         if len(tried) < 3:
             raise ConnectionRefusedError
         return {"stop": True, "reason": "because", "checkpoint_s": 30.0}
 
-    monkeypatch.setattr(Reporter, "_post", post)
+    monkeypatch.setattr(_Server, "post", post)
     monkeypatch.setattr(report, "LEAST_GAP_S", 0.05)
     reporter = Reporter(settings(ca), least_gap_s=0)
     for step in range(STEPS):

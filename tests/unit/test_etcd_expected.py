@@ -1,16 +1,25 @@
-"""What the controller expects of a job that meets in an etcd: a member that only may have to go is one until its replacement runs."""
+"""What the controller expects of a job that meets in an etcd, in the words of its agents."""
 
 from elastic.etcd.observed import expected_of
-from elastic.membership.wire import Expectation, Leaving
-
-PREPARED = Leaving(member="w1", cause="disruption", when_replaced=True)
-DOOMED = Leaving(member="w0", cause="disruption")
+from elastic.etcd.records import Leaving
+from elastic.membership import wire
 
 
-def test_a_member_that_may_have_to_go_stays_until_all_replacements_run() -> None:
-    waits = expected_of(Expectation(members=("w2", "w3"), pending=("w3",), leaving=(DOOMED, PREPARED), max=4))
-    assert waits.members == ("w2", "w3", "w1")
-    assert [leaving.member for leaving in waits.leaving] == ["w0"]
-    runs = expected_of(Expectation(members=("w2", "w3"), leaving=(DOOMED, PREPARED), max=4))
-    assert runs.members == ("w2", "w3")
-    assert [leaving.member for leaving in runs.leaving] == ["w0", "w1"]
+def test_who_must_leave_who_may_have_to_and_by_when_stands_in_the_record() -> None:
+    doomed = wire.Leaving(member="w0", cause="disruption", by_s=12.5)
+    prepared = wire.Leaving(member="w1", cause="disruption", when_replaced=True)
+    record = expected_of(wire.Expectation(members=("w2",), newcomers=("w2",), leaving=(doomed, prepared), max=4, state_s=3.0))
+    assert record.leaving == (
+        Leaving(member="w0", cause="disruption", by_s=12.5),
+        Leaving(member="w1", cause="disruption", when_replaced=True),
+    )
+    assert (record.members, record.newcomers, record.state_s) == (("w2",), ("w2",), 3.0)
+
+
+def test_limits_that_agents_can_hold_are_theirs_and_others_the_controllers() -> None:
+    own = wire.Budget(max_restarts=3, without_progress=2, hang_s=1e12)
+    record = expected_of(wire.Expectation(budget=own, restarts={"user": 1, "hang": 2, "plan": 9}))
+    assert (record.max_restarts, record.without_progress, record.hang_s) == (3, 2, wire.MOST_SECONDS)
+    assert record.restarts == {"user": 1, "hang": 2}
+    for budget in (wire.Budget(max_restarts=3, window_s=60), wire.Budget(max_restarts=3, by_cause={"hang": 1})):
+        assert expected_of(wire.Expectation(budget=budget)).max_restarts is None

@@ -10,7 +10,7 @@ from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from elastic_worker.etcd.records import EXPECTED, MEMBERS, WORLD, Leaving
+from elastic_worker.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Leaving
 
 NAMES = tuple(f"w{index}" for index in range(5))
 some = st.sampled_from(NAMES)
@@ -22,8 +22,8 @@ class Membership(RuleBasedStateMachine):
     @initialize(least=st.integers(1, 3), sizes=st.sampled_from([(), (), (1, 2, 4), (2, 3)]))
     def begin(self, least: int, sizes: tuple[int, ...]) -> None:
         least = min(least, min(sizes, default=least))
-        self.job = Job(min=least, max=4, sizes=sizes, grace_s=5.0)
-        self.seen = 0
+        self.job = Job(min=least, max=4, sizes=sizes, grace_s=5.0, hang_s=120.0)
+        self.seen = self.steps = 0
         self.has_finished = False
 
     def teardown(self) -> None:
@@ -55,7 +55,8 @@ class Membership(RuleBasedStateMachine):
                 "fail",
                 "finish",
                 "turn",
-                "watch ends",
+                "watch-ends",
+                "step",
             ]
         ),
     )
@@ -83,6 +84,9 @@ class Membership(RuleBasedStateMachine):
             case "finish" if agent.is_working and not agent.has_failed:
                 agent.presence.report_state("finished", generation=agent.generation)
                 self.has_finished = True
+            case "step" if agent.is_working:
+                self.steps += 1
+                agent.step(self.steps)
             case "turn" if not agent.is_frozen:
                 agent.turn()
 
@@ -99,17 +103,22 @@ class Membership(RuleBasedStateMachine):
     def history_is_compacted(self) -> None:
         self.job.etcd.compacted = self.job.etcd.revision
 
-    @rule(members=st.sets(some, min_size=1), going=st.sets(some, max_size=2), floor=st.integers(0, 9))
-    def a_controller_speaks(self, members: set[str], going: set[str], floor: int) -> None:
+    @rule(members=st.sets(some, min_size=1), going=st.sets(some, max_size=2), new=st.sets(some), floor=st.integers(0, 9))
+    def a_controller_speaks(self, members: set[str], going: set[str], new: set[str], floor: int) -> None:
         rules = self.job.rules
-        leaving = tuple(Leaving(name, "disruption") for name in sorted(going))
-        self.job.expect(*sorted(members), sizes=rules.sizes, leaving=leaving, floor=floor, grace_s=5.0)
+        leaving = tuple(Leaving(name, "disruption", when_replaced=index > 0) for index, name in enumerate(sorted(going)))
+        self.job.expect(
+            *sorted(members), sizes=rules.sizes, leaving=leaving, floor=floor, grace_s=5.0, state_s=5.0, newcomers=tuple(sorted(new))
+        )
 
     @rule()
     def the_controller_goes(self) -> None:
         self.job.etcd.remove(EXPECTED)
 
-    @rule(where=st.sampled_from([WORLD, EXPECTED, "members/w0", "members/w9", "x"]), what=st.sampled_from([b"", b"{}", b"\x80\x04.", None]))
+    @rule(
+        where=st.sampled_from([WORLD, EXPECTED, PROGRESS, "members/w0", "members/w9", "x"]),
+        what=st.sampled_from([b"", b"{}", b"\x80\x04.", None]),
+    )
     def somebody_without_the_token_writes(self, where: str, what: bytes | None) -> None:
         for agent in self.job.agents.values():  # until a member has written that it entered, the world's own key alone knows of it
             agent.is_frozen = agent.link.is_cut = agent.link.is_deaf = False
@@ -127,7 +136,10 @@ class Membership(RuleBasedStateMachine):
             agent.turn()
             if agent.presence.refused:
                 self.job.end(name)
-        self.job.live(70, step_s=1.0)
+        for _ in range(35):
+            self.job.live(2, step_s=1.0)
+            self.everybody_steps()
+        self.job.live(10, step_s=1.0)
         written = self.job.etcd.writes
         self.job.live(20, step_s=1.0)
         assert self.job.etcd.writes == written, "at rest nothing is written"
@@ -135,12 +147,22 @@ class Membership(RuleBasedStateMachine):
             return
         expected = self.job.etcd.open(EXPECTED)
         away = {one.member for one in expected.leaving} if expected is not None else set()
-        staying = [n for n in self.job.agents if n not in away and (expected is None or n in expected.members)]
-        allowed = [size for size in self.job.rules.sizes or range(1, 5) if self.job.rules.min <= size <= min(4, len(staying))]
+        count = len([n for n in self.job.agents if n not in away and (expected is None or n in expected.members)])
+        if expected is not None:
+            kept = [one for one in expected.leaving if one.when_replaced and one.member in self.job.agents]
+            count += min(len(kept), max(0, len(expected.members) - count))
+        allowed = [size for size in self.job.rules.sizes or range(1, 5) if self.job.rules.min <= size <= min(4, count)]
         if allowed:
             working = [agent for agent in self.job.agents.values() if agent.is_working and not agent.view.reform]
             assert len(self.job.names()) == max(allowed), self.describe()
             assert {agent.name for agent in working} == set(self.job.names()), self.describe()
+
+    def everybody_steps(self) -> None:
+        """Training that has ever reported a step goes on to."""
+        self.steps += bool(self.steps)
+        for agent in self.job.agents.values():
+            if self.steps and agent.is_working:
+                agent.step(self.steps)
 
     def describe(self) -> Any:
         return self.job.world(), {agent.name: vars(agent.view) for agent in self.job.agents.values()}

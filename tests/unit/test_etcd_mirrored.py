@@ -7,10 +7,11 @@ import msgspec
 import pytest
 from test_etcd_records import EXAMPLES, FULL_EXPECTED
 
+from controller.deciding.rendezvous import etcd
 from elastic.etcd import observed, place, records
 from elastic.etcd.thread import own_place
 from elastic.membership import wire
-from elastic_worker.etcd import decide, group, settings
+from elastic_worker.etcd import charges, fields, group, settings
 from elastic_worker.etcd import records as theirs
 from elastic_worker.settings import TOKEN
 
@@ -45,10 +46,17 @@ def test_nothing_but_a_record_is_taken_for_one(value: bytes) -> None:
 
 def test_bounds_and_words_are_the_same() -> None:
     assert (records.MOST_ENDS, records.LONGEST_RECORD, records.VERSION) == (theirs.MOST_ENDS, theirs.LONGEST_RECORD, theirs.VERSION)
-    assert (records.WORLD, records.EXPECTED, records.MEMBERS) == (theirs.WORLD, theirs.EXPECTED, theirs.MEMBERS)
-    assert (wire.MAX_MEMBERS, wire.MAX_WORDS) == (theirs.MOST_MEMBERS, theirs.LONGEST_WORDS)
+    assert (records.WORLD, records.EXPECTED, records.MEMBERS, records.PROGRESS) == (
+        theirs.WORLD,
+        theirs.EXPECTED,
+        theirs.MEMBERS,
+        theirs.PROGRESS,
+    )
+    assert (wire.MAX_MEMBERS, wire.MAX_WORDS, wire.MOST_SECONDS) == (fields.MOST_MEMBERS, fields.LONGEST_WORDS, fields.MOST_SECONDS)
+    assert fields.MOST_RESTARTS == etcd.MOST_RESTARTS
     assert {standing.value for standing in observed.Standing} == {standing.value for standing in group.Standing}
-    assert (observed.PLAN, observed.USER, observed.DISRUPTION) == (decide.PLAN, decide.USER, decide.DISRUPTION)
+    assert (observed.PLAN, observed.USER, observed.DISRUPTION) == (charges.PLAN, charges.USER, charges.DISRUPTION)
+    assert observed.CHARGED == charges.CHARGED
 
 
 def test_agents_look_where_the_controller_writes() -> None:

@@ -11,24 +11,67 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_worker.etcd import records
-from elastic_worker.etcd.records import EXPECTED, WORLD, Expected, Failed, Leaving, Member, Record, Round, Seal, Seat, Unusable, World
+from elastic_worker.etcd.fields import Unusable
+from elastic_worker.etcd.records import (
+    EXPECTED,
+    PROGRESS,
+    WORLD,
+    End,
+    Expected,
+    Failed,
+    Leaving,
+    Member,
+    Progress,
+    Record,
+    Round,
+    Seal,
+    Seat,
+    World,
+)
 
 SEAL = Seal("token", "job")
 MEMBER = Member("w0", "uid/1.1", "10.0.0.1:4242", entered=3, after=2, trouble="ä", failed=Failed(2, 137, 9), finished=3, left="gone")
-FULL_WORLD = World(7, (Seat("w0", "a"), Seat("w1", "b")), "h:1", "w1 joined", "plan", {"user": 2}, Round("w2 joined", "plan"), "closed")
+FULL_WORLD = World(
+    generation=7,
+    seats=(Seat("w0", "a"), Seat("w1", "b")),
+    store="h:1",
+    reason="w1 joined",
+    cause="plan",
+    restarts={"user": 2},
+    round=Round("w2 joined", "plan"),
+    closed="closed",
+    ends=(End(6, "w1", "b", "hang", is_lost=True),),
+    fruitless=2,
+    step=41,
+    heirs=(0, 1),
+)
 FULL_EXPECTED = Expected(
     members=("w0", "w1"),
     min=1,
     max=3,
     pending=("w2",),
-    leaving=(Leaving("w1", "plan"),),
+    leaving=(Leaving("w1", "plan", by_s=2.5, when_replaced=True),),
     finished=("w9",),
     sizes=(1, 2),
     grace_s=2.5,
     floor=4,
     max_restarts=3,
+    restarts={"hang": 1},
+    closed="spent",
+    term=5,
+    without_progress=2,
+    hang_s=60.0,
+    fruitless=1,
+    step=40,
+    newcomers=("w2",),
+    state_s=1.5,
 )
-EXAMPLES: list[tuple[str, Record]] = [("members/w0", MEMBER), (WORLD, FULL_WORLD), (EXPECTED, FULL_EXPECTED)]
+EXAMPLES: list[tuple[str, Record]] = [
+    ("members/w0", MEMBER),
+    (WORLD, FULL_WORLD),
+    (EXPECTED, FULL_EXPECTED),
+    (PROGRESS, Progress(step=50, generation=7, in_world=49)),
+]
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -88,7 +131,9 @@ def test_a_record_cannot_be_moved_or_changed_or_read_with_another_token(key: str
         with pytest.raises(Unusable, match="not sealed with this job's token"):
             other.open(at, value)
     envelope = json.loads(value)
-    envelope["body"] = envelope["body"].replace("w0", "w8").replace("10.0.0.1", "10.6.6.6").replace("floor", "flood")
+    envelope["body"] = (
+        envelope["body"].replace("w0", "w8").replace("10.0.0.1", "10.6.6.6").replace("floor", "flood").replace("step", "pets")
+    )
     with pytest.raises(Unusable, match="not sealed"):
         SEAL.open(key, json.dumps(envelope).encode())
 

@@ -58,6 +58,13 @@ def test_the_backend_reads_what_the_controller_writes() -> None:
     assert delivery.FAILED_PREFIX == last_words.FAILED_PREFIX
 
 
+def test_limits_of_progress_reach_the_agents_as_far_as_they_can_count() -> None:
+    variables = environment(of_etcd(maxRestarts=2**31 - 1, maxRestartsWithoutProgress=3, hangTimeoutSeconds=2**31 - 1))
+    conf = dict(entry.split("=") for entry in variables["PET_RDZV_CONF"].split(","))
+    own = settings.read({}, conf, endpoint="etcd:2379", job="job-uid", nodes=(1, 3), local_address="10.0.0.1")
+    assert (own.rules.max_restarts, own.rules.without_progress, own.rules.hang_s) == (10**9, 3, wire.MOST_SECONDS)
+
+
 def test_the_users_own_settings_win() -> None:
     variables = environment(of_etcd(rdzvConf=[{"key": "max_restarts", "value": "9"}]))
     assert variables["PET_RDZV_CONF"] == "max_restarts=9,grace=30"

@@ -14,9 +14,12 @@ from elastic.api.job import Job
 from elastic.api.rendezvous_choice import ETCDS, obstacle_to_library
 from elastic.api.words import RdzvBackend
 from elastic.etcd.place import Place
+from elastic.membership.wire import MOST_SECONDS
 from rendezvous.delivery import has_closed
 
 DEFAULT_PORT = 2379
+MOST_RESTARTS = 10**9
+"""The largest number that agents take."""
 PREFIX = "/elastic-training"
 INSTALL = (
     "set rdzvHost and rdzvPort, or add deploy/components/etcd to the installation, or on a laptop install Debian's etcd-server "
@@ -66,12 +69,19 @@ def conf(job: Job) -> list[tuple[str, str]]:
     limit, sizes = restart_accounting.budget_of(job.elastic).max_restarts, allowed_sizes(job, most=job.most_workers)
     is_dated = job.elastic.restart_budget is not None and job.elastic.restart_budget.window_seconds is not None
     ours = {
-        "max_restarts": str(limit) if limit is not None and not is_dated else "",
+        "max_restarts": _number(limit if not is_dated else None),
         "allowed_sizes": ":".join(str(size) for size in sizes),
     }
     ours["grace"] = str(job.elastic.scale_in_grace_seconds)
+    ours["hang_timeout"] = _number(job.elastic.hang_timeout_seconds, most=MOST_SECONDS)
+    ours["max_restarts_without_progress"] = _number(job.elastic.max_restarts_without_progress)
     chosen = {entry.key: entry.value for entry in job.elastic.rdzv_conf if not (is_own(job) and entry.key in OF_PLACE)}
     return [(key, value) for key, value in (ours | chosen).items() if value]
+
+
+def _number(limit: int | None, *, most: int = MOST_RESTARTS) -> str:
+    """A limit as agents take it; one that nobody reaches is cut."""
+    return "" if limit is None else str(min(limit, most))
 
 
 def secret_name(job: Job) -> str:
