@@ -2,7 +2,8 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterator
+import itertools
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from elastic_worker.etcd.settings import Settings
 JOB, TOKEN = "job", "a token"
 PREFIX = f"/elastic-training/{JOB}/"
 Body = dict[str, Any]
+PORTS = itertools.count(1)
 
 
 def text(value: str) -> str:
@@ -294,11 +296,36 @@ class Link:
     def close(self) -> None: ...
 
 
+class Hosts:
+    """What the hosts of all agents say of processes: whose have ended. Where `are_there` is false, nobody answers."""
+
+    def __init__(self) -> None:
+        self.are_there = False
+        self.ended: set[str] = set()
+
+    def ask(self, addresses: Iterable[str]) -> None: ...
+
+    def has_ended(self, address: str) -> bool:
+        return self.are_there and address in self.ended
+
+    def forget(self) -> None: ...
+
+
+@dataclass
+class Alive:
+    """Where an agent listens."""
+
+    address: str
+
+    def close(self) -> None: ...
+
+
 class Agent:
     """An agent that behaves as torchrun with our handler does; its presence is the real one, whose thread is played by `turn`."""
 
-    def __init__(self, etcd: FakeEtcd, name: str, rules: Rules) -> None:
+    def __init__(self, etcd: FakeEtcd, name: str, rules: Rules, hosts: Hosts) -> None:
         self.link = Link(etcd)
+        self.hosts = hosts
         self.name = name
         settings = Settings(
             endpoints=(),
@@ -315,7 +342,9 @@ class Agent:
             away_s=600.0,
             token=TOKEN,
         )
-        self.presence = EtcdPresence(settings, on_signal=lambda number: None, clock=lambda: etcd.now, etcd=self.link)
+        alive: Any = Alive(f"10.0.0.1:{next(PORTS)}")
+        self.presence = EtcdPresence(settings, on_signal=lambda number: None, clock=lambda: etcd.now, etcd=self.link, alive=alive)
+        self.alive_at, self.presence._asking = alive.address, hosts  # type: ignore[assignment]
         self.generation = 0
         self.entered: list[int] = []
         self.view = View({})
@@ -352,6 +381,7 @@ class Agent:
             self.held = view
 
     def end(self, *, politely: bool) -> None:
+        self.hosts.ended.add(self.alive_at)
         if politely:
             self.presence._is_ending, self.presence._left = True, "received SIGTERM"
             self.presence._say_goodbye()
@@ -366,10 +396,11 @@ class Job:
         self.rules = Rules(**{"min": 1, "max": 3, **rules})
         self.agents: dict[str, Agent] = {}
         self.ended: list[Agent] = []
+        self.hosts = Hosts()
 
     def start(self, *names: str) -> None:
         for name in names:
-            self.agents[name] = Agent(self.etcd, name, self.rules)
+            self.agents[name] = Agent(self.etcd, name, self.rules, self.hosts)
 
     def expect(self, *names: str, **fields: Any) -> None:
         expected = Expected(**{"members": names, "min": self.rules.min, "max": self.rules.max, **fields})

@@ -60,6 +60,7 @@ class Member(_Record, frozen=True):
     failed: Failed | None = None
     finished: KnownGeneration = 0
     left: Words = ""
+    alive_at: Plain = ""
 
 
 class Seat(_Record, frozen=True):

@@ -9,6 +9,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 from elastic_worker.agent.handler import ElasticHandler, OnSignal
 from elastic_worker.agent.view import Rendezvous
 from elastic_worker.etcd import settings
+from elastic_worker.etcd.liveness import AlivePort
 from elastic_worker.etcd.presence import EtcdPresence
 from elastic_worker.etcd.reports import Reports
 from elastic_worker.settings import REPORTS
@@ -28,10 +29,10 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
         nodes=(parameters.min_nodes, parameters.max_nodes),
         local_address=parameters.local_addr,
     )
-    reports = _reports()
+    reports, alive = _reports(), _alive(own.address)
 
     def presence(on_signal: OnSignal) -> Rendezvous:
-        return EtcdPresence(own, on_signal=on_signal, reports=reports)
+        return EtcdPresence(own, on_signal=on_signal, reports=reports, alive=alive)
 
     return ElasticHandler(presence, backend=BACKEND, job=own.job, address=own.address, away_s=own.away_s)
 
@@ -46,3 +47,12 @@ def _reports() -> typing.Optional[Reports]:
         return None
     os.environ[REPORTS] = reports.path
     return reports
+
+
+def _alive(address: str) -> typing.Optional[AlivePort]:
+    """Where peers see at once that this agent has ended; without it they wait for its lease."""
+    try:
+        return AlivePort(address)
+    except OSError as error:
+        log.info("peers will see the end of this agent by its lease alone: %s at %s", error, address)
+        return None

@@ -16,6 +16,8 @@ MOST_DELETED = 16
 """Records of members that have left, deleted with one write; etcd allows 128 comparisons in a transaction."""
 TURN_S = 1.0
 """For the member whose turn it is to write; then it is the next one's."""
+MOST_SUSPECTS = 8
+"""So many peers does a member look after; each has as many that look after it."""
 LAST_CALLS = 10
 """So many times last_call_s at most does a world wait for newcomers that keep coming."""
 START = "start"
@@ -62,12 +64,16 @@ class Write:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What this member sees, what it writes, since when the facts hold that it waits for, and when time alone may change something."""
+    """What this member sees, what it writes, since when the facts hold that it waits for, and when time alone may change something.
+
+    suspects: peers that may be why the world broke, and have said nothing: this member should find out whether they live.
+    """
 
     sight: Sight
     write: typing.Optional[Write]
     since: Since
     look_again_at: typing.Optional[float]
+    suspects: typing.Tuple[str, ...] = ()
 
 
 class Waits:
@@ -110,7 +116,16 @@ def decide(records: Records, me: Me, rules: Rules, *, since: Since, now: float) 
     over = _over(group, waits)
     step = _change(group, waits) if over is None else _form(group, waits, over)
     write = step.write if step.write is not None and _is_turn(step, me, waits) else None
-    return Decision(_sight(group, me, over, step), write, waits.since, waits.look_again_at)
+    return Decision(_sight(group, me, over, step), write, waits.since, waits.look_again_at, _suspects(group, me))
+
+
+def _suspects(group: Group, me: Me) -> typing.Tuple[str, ...]:
+    """Once somebody's workers have failed, those who say that they work: the next ones by rank, so that everybody is looked after."""
+    if group.world is None or group.world.round is not None or not group.those(Standing.FAILED, Standing.BACK):
+        return ()
+    own, size = group.ranks.get(me.name, 0), len(group.ranks)
+    others = [name for name in group.those(Standing.WORKING) if name != me.name]
+    return tuple(sorted(others, key=lambda name: (group.ranks[name] - own) % size)[:MOST_SUSPECTS])
 
 
 def _has_aged(records: Records, waits: Waits) -> bool:

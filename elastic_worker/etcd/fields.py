@@ -31,8 +31,8 @@ class Fields:
             raise self._wrong(name, "text of at most {} characters".format(LONGEST_WORDS))
         return value
 
-    def plain(self, name: str) -> str:
-        value = self._values.get(name)
+    def plain(self, name: str, *, default: typing.Optional[str] = None) -> str:
+        value = self._values.get(name, default)
         if not isinstance(value, str) or not PLAIN.match(value):
             raise self._wrong(name, "plain text of at most 300 characters")
         return value

@@ -17,12 +17,14 @@ from elastic_worker.etcd.client import Client, Etcd
 from elastic_worker.etcd.decide import Me, Sight, Write, decide
 from elastic_worker.etcd.gateway import Answer, Body, Refused, Unreachable, number
 from elastic_worker.etcd.leases import Leases
+from elastic_worker.etcd.liveness import AlivePort, Asking
 from elastic_worker.etcd.mirror import Behind, Mirror, encoded
-from elastic_worker.etcd.records import MEMBERS, Failed, Leaving, Member, Records, Seal, clipped
+from elastic_worker.etcd.notice import OwnNotice
+from elastic_worker.etcd.records import MEMBERS, Failed, Member, Records, Seal, clipped
 from elastic_worker.etcd.reports import Reports
 from elastic_worker.etcd.settings import Settings
 from elastic_worker.etcd.steps import Steps
-from elastic_worker.etcd.transaction import put_progress, transaction
+from elastic_worker.etcd.transaction import put_progress, remove_member, transaction
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +48,9 @@ class EtcdPresence(PresenceThread):
         clock: typing.Callable[[], float] = time.monotonic,
         etcd: typing.Optional[Etcd] = None,
         reports: typing.Optional[Reports] = None,
+        alive: typing.Optional[AlivePort] = None,
     ) -> None:
-        """`reports`: where the workers report their steps."""
+        """`reports`: where the workers report their steps. `alive`: where peers see whether this process lives."""
         super().__init__(on_signal=on_signal, clock=clock)
         self._settings = settings
         self.peer = "etcd at {}".format(",".join(str(endpoint) for endpoint in settings.endpoints))
@@ -57,6 +60,8 @@ class EtcdPresence(PresenceThread):
         self._mirror = Mirror(self._etcd, prefix=settings.prefix, seal=self._seal, open_watch=self._etcd.watch)
         self._leases = Leases(self._etcd, prefix=settings.prefix, own_s=settings.lease_s, job_s=settings.linger_s)
         self._reports = reports
+        self._alive = alive
+        self._asking = Asking(self._wake.up)
         self._steps = Steps()
 
         self._is_away_logged = False  # guarded by `changed` from here
@@ -68,7 +73,7 @@ class EtcdPresence(PresenceThread):
         self._failed = None  # type: typing.Optional[Failed]
         self._finished = 0
         self._left = ""
-        self._leaving = None  # type: typing.Optional[typing.Tuple[Leaving, float]]
+        self._notice = OwnNotice()
 
         self._incarnations = 1  # the thread's own from here
         self._check_at = 0.0
@@ -92,8 +97,9 @@ class EtcdPresence(PresenceThread):
 
     def close(self) -> None:
         super().close()
-        if self._reports is not None:
-            self._reports.close()
+        for opened in (self._reports, self._alive):
+            if opened is not None:
+                opened.close()
 
     @property
     def view(self) -> View:
@@ -133,8 +139,6 @@ class EtcdPresence(PresenceThread):
     def _note_leave(self, reason: str, by_signal: bool) -> None:
         self._left = clipped(reason)
 
-    # --- for the workers' reports ---
-
     def note_step(self, generation: int, step: int) -> None:
         """A worker has made this step."""
         if self._steps.note(generation, step, self._clock()):
@@ -143,11 +147,7 @@ class EtcdPresence(PresenceThread):
     def answer(self) -> typing.Dict[str, typing.Any]:
         """What a worker shall do; elastic_worker.report.Answer describes the fields."""
         with self.changed:
-            view, leaving = self._view, self._leaving
-        why = view.reform or view.closed
-        left_s = max(0.0, round(leaving[1] - self._clock(), 3)) if leaving is not None else None
-        if leaving is not None and leaving[0].when_replaced and not left_s:
-            left_s = None  # it only might have had to go by then
+            why, left_s = self._view.reform or self._view.closed, self._notice.left_s(self._clock())
         return {"stop": bool(why), "reason": why, "checkpoint_s": left_s}
 
     # --- the thread ---
@@ -295,6 +295,7 @@ class EtcdPresence(PresenceThread):
             failed=self._failed,
             finished=self._finished,
             left=left,
+            alive_at=self._alive.address if self._alive is not None else "",
         )
 
     def _put(self, member: Member, *, lease: int) -> Answer:
@@ -323,19 +324,24 @@ class EtcdPresence(PresenceThread):
         with self.changed:
             self._show(decision.sight, self._settings.rules.under(records.expected).grace_s)
             may_act = self._is_confirmed and not self._stray
-            self._leaving = self._notice(records, now)
+            self._notice.read(records, self._settings.member, now)
+        self._look_after(records, decision.suspects)
         if decision.write is not None and may_act:
             self._act(records, decision.write, now)
         elif may_act and decision.sight.generation:
             self._write_progress(records, decision.sight, now)
 
-    def _notice(self, records: Records, now: float) -> typing.Optional[typing.Tuple[Leaving, float]]:
-        """That this member must leave, and by when. The time counts from when this was read first. Only with the lock."""
-        leaving = records.expected.leaving if records.expected is not None else ()
-        own = next((one for one in leaving if one.member == self._settings.member), None)
-        if own is None or (self._leaving is not None and self._leaving[0] == own):
-            return None if own is None else self._leaving
-        return own, now + own.by_s
+    def _look_after(self, records: Records, suspects: typing.Sequence[str]) -> None:
+        """Remove the record of a peer whose process has ended; its lease would say so only later. It is missed by all from then on."""
+        if not suspects:
+            self._asking.forget()
+            return
+        doubted = [records.members[name] for name in suspects if records.members[name].record.alive_at]
+        self._asking.ask(present.record.alive_at for present in doubted)
+        for present in doubted:
+            if self._asking.has_ended(present.record.alive_at):
+                log.info("the agent of %s has ended without a word", present.record.name)
+                self._etcd.call("kv/txn", remove_member(present.record.name, present.written, prefix=self._settings.prefix))
 
     def _write_progress(self, records: Records, sight: Sight, now: float) -> None:
         """Write how far training has come, unless somebody else just did. That etcd takes no more writes disturbs nobody who trains."""

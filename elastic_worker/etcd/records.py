@@ -48,7 +48,8 @@ class Member:
     """One agent. entered: the newest world that it has entered; after: the newest that it has left, 0 for none. It is at the barrier where
     both are equal. finished: the world in which its workers all ended with 0.
 
-    store: its address if it becomes rank 0. trouble: what broke the world `after` for it. left: why it is gone for good.
+    store: its address if it becomes rank 0. alive_at: where it listens as long as it lives (elastic_worker.etcd.liveness).
+    trouble: what broke the world `after` for it. left: why it is gone for good.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Member:
     failed: typing.Optional[Failed] = None
     finished: int = 0
     left: str = ""
+    alive_at: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,6 +245,7 @@ def _member(name: str, fields: Fields) -> Member:
         failed=_failed(failed) if failed is not None else None,
         finished=fields.generation("finished"),
         left=fields.words("left"),
+        alive_at=fields.plain("alive_at", default=""),
     )
 
 

@@ -35,5 +35,11 @@ def put_progress(records: Records, progress: Progress, *, prefix: str, seal: Sea
     return {"compare": [_unchanged(prefix + PROGRESS, records.progress_written)], "success": [{"request_put": put}]}
 
 
+def remove_member(name: str, revision: int, *, prefix: str) -> Body:
+    """Remove the record of a member where it is still this one."""
+    key = prefix + MEMBERS + name
+    return {"compare": [_unchanged(key, revision)], "success": [{"request_delete_range": {"key": encoded(key)}}]}
+
+
 def _unchanged(key: str, revision: int) -> Body:
     return {"key": encoded(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from etcd_store import Job
+from etcd_store import Hosts, Job
+
+from elastic_worker.etcd.decide import MOST_SUSPECTS
 
 
 @pytest.fixture
@@ -57,6 +59,45 @@ def test_a_killed_agent_is_missed_when_its_lease_is_over(job: Job) -> None:
     job.live(3)
     assert job.names() == ("w2", "w1"), "the hole at rank 0 is filled, and the other survivor keeps its rank"
     assert job.world().restarts == {"disruption": 1}
+
+
+def test_a_killed_agent_whose_host_says_so_is_missed_once_its_peers_fail(job: Job) -> None:
+    job.hosts.are_there = True
+    job.start("w0", "w1", "w2")
+    job.turn(6)
+    job.end("w0")
+    job.agents["w1"].fail()
+    job.live(1)
+    assert job.names() == ("w2", "w1")
+    assert job.world().restarts == {"disruption": 1, "collateral": 1}
+
+
+def test_while_nobody_fails_hosts_are_not_asked(job: Job) -> None:
+    job.hosts.are_there = True
+    job.start("w0", "w1", "w2")
+    job.turn(6)
+    job.end("w0")
+    job.live(4)
+    assert job.world().generation == 1, "its lease says it, and nobody's work was disturbed until then"
+
+
+def test_each_member_looks_after_the_next_ones_by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(max=20)
+    names = [f"w{index:02}" for index in range(20)]
+    job.start(*names)
+    job.turn(4)
+    addresses = {agent.alive_at: name for name, agent in job.agents.items()}
+    asked: dict[str, list[str]] = {}
+    for name, agent in job.agents.items():
+        hosts = Hosts()
+        monkeypatch.setattr(hosts, "ask", lambda found, name=name: asked.setdefault(name, [addresses[address] for address in found]))
+        monkeypatch.setattr(agent.presence, "_asking", hosts)
+    job.agents["w00"].fail()
+    job.turn(2)
+    ranks = job.names()
+    assert asked[ranks[0]] == list(ranks[1 : MOST_SUSPECTS + 1])
+    assert asked[ranks[15]] == [*ranks[16:20], *ranks[1:5]]
+    job.close()
 
 
 def test_an_agent_that_leaves_is_missed_at_once_and_nobody_is_charged(job: Job) -> None:

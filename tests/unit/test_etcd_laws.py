@@ -24,6 +24,7 @@ class Membership(RuleBasedStateMachine):
         least = min(least, min(sizes, default=least))
         self.job = Job(min=least, max=4, sizes=sizes, grace_s=5.0, hang_s=120.0)
         self.seen = self.steps = 0
+        self.job.hosts.are_there = least % 2 == 1
         self.has_finished = False
 
     def teardown(self) -> None:

@@ -1,0 +1,27 @@
+"""That this member must leave, as the controller says, and by when."""
+
+import typing
+
+from elastic_worker.etcd.records import Leaving, Records
+
+
+class OwnNotice:
+    """Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._leaving: typing.Optional[Leaving] = None
+        self._by = 0.0
+
+    def read(self, records: Records, member: str, now: float) -> None:
+        """The time counts from when a notice was read first: clocks of two hosts are never compared."""
+        leaving = records.expected.leaving if records.expected is not None else ()
+        own = next((one for one in leaving if one.member == member), None)
+        if own is not None and own != self._leaving:
+            self._by = now + own.by_s
+        self._leaving = own
+
+    def left_s(self, now: float) -> typing.Optional[float]:
+        """The seconds that are left; None where it need not leave, and for one that only might have had to go by now."""
+        if self._leaving is None or (self._leaving.when_replaced and now >= self._by):
+            return None
+        return max(0.0, round(self._by - now, 3))
