@@ -11,6 +11,8 @@ from sim_scene import Scene
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER
 from elastic.kube.resources import PODS
+from elastic.local.reclaim import PLAYABLE
+from elastic.signals.signal import Meaning
 
 
 class Deeds(Scene):
@@ -67,6 +69,25 @@ class Deeds(Scene):
             (0.5 if self.options.kills else 0, "a controller is stopped in good order", lambda: self.draw.choice(self.controllers).stop()),
             (1, "a controller stands still", lambda: self.draw.choice(self.controllers).stand_still(self.draw.choice([3, 15, 40]))),
         ]
+
+    def _signal(self) -> None:
+        """In some lives clouds announce much, and take most of it back, soon or at the last moment."""
+        cluster, draw = self.cluster, self.signal_draw
+        if not self.has_signals or draw.random() > 0.15:
+            return
+        node, signal = draw.choice(cluster.nodes()), draw.choice(list(PLAYABLE.values()))
+        self.note(f"{node}: {signal.name}")
+        if signal.meaning is Meaning.LEAVE:
+            cluster.reclaim_node(node, signal)
+        else:
+            cluster.warn_node(node, signal)
+        if draw.random() < 0.7:
+            asyncio.get_running_loop().call_later(signal.lead_s * draw.choice([0.05, 0.5, 0.95]), self._take_back, node)
+
+    def _take_back(self, node: str) -> None:
+        if node in self.cluster.nodes():
+            self.note(f"{node}: taken back")
+            self.cluster.take_back(node)
 
     def _trouble_autoscaler(self) -> None:
         if self.autoscaler is not None and self.autoscaler_draw.random() < 0.05:

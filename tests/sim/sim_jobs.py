@@ -68,6 +68,8 @@ def be_autoscaled(job: Object, draw: random.Random) -> None:
     scaling |= {"cooldownSeconds": draw.choice([1, 1, 20, 60]), "holdSeconds": draw.choice([1, 1, 30, 3600])}
     if scaling["policy"] == "deadline":
         scaling |= {"finishBy": "2026-01-01T00:30:00Z", "totalSteps": draw.choice([100, 1000])}
+    if draw.random() < 0.3:
+        scaling["through"] = "hpa"
     policy["scalingPolicy"] = scaling
     parse(job)
 

@@ -10,6 +10,7 @@ from sim_api import Api, Write
 from sim_autoscaler import AUTOSCALER
 from sim_client import TIMEOUT_S
 from sim_cluster import Cluster
+from sim_hpa import HPA
 from sim_jobs import replicas
 from sim_pods import is_deleting
 from sim_rendezvous import SimServer
@@ -31,6 +32,7 @@ BEHIND_S = 3 * TIMEOUT_S
 """So old may be what a controller acts on: its view lags, and a request may arrive late."""
 UNSEEN_S = 10.0
 """So long a loss may go unseen where a watch stalls; who deletes another pod in that time could not know of it."""
+SCALERS = (AUTOSCALER, HPA)
 CHARGED = tuple(cause.value for cause in Cause if cause.is_charged)
 TOLD_AFTER = ("Succeeded", "Failed", "Suspended", "Resumed")
 """Events that tell of a condition, which must stand in the status first."""
@@ -81,8 +83,8 @@ class Laws:
             if self._holder not in ("", write.actor):
                 self._breach("never two leaders", f"{write.actor} {write.verb}s {write.name} while {self._holder} holds the lease")
             self.last_write, self.writes, self.newest = _time(), self.writes + 1, f"{write.resource.plural} {write.name}"
-        if write.actor == AUTOSCALER:
-            self.last_write, self.newest = _time(), f"{write.resource.plural} {write.name} by the autoscaler"
+        if write.actor in SCALERS:
+            self.last_write, self.newest = _time(), f"{write.resource.plural} {write.name} by {write.actor}"
         if write.resource == self._jobs:
             self._see_job(write)
         elif write.resource == EVENTS and write.after is not None:
@@ -129,7 +131,7 @@ class Laws:
         parsed, _ = parse(job, stored=True)
         if not life.specs or write.before is None or write.before["spec"] != job["spec"]:
             life.specs.append((_time(), parsed))
-        if write.actor == AUTOSCALER:
+        if write.actor in SCALERS:
             self._see_scaled(write.before, parsed)
         status = job.get("status") or {}
         for condition in status.get("conditions") or ():

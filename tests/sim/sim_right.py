@@ -14,7 +14,7 @@ from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_TYPE
-from elastic.api.words import CleanPodPolicy
+from elastic.api.words import CleanPodPolicy, Through
 from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
 from elastic.membership.wire import World
 from elastic_worker.etcd.records import World as Sealed
@@ -107,7 +107,9 @@ def _active(api: Api, server: SimServer, job: Job, pods: list[Object]) -> Iterat
         is_strict = ANNOTATION in job.metadata.annotations
         if len(api.all(POD_DISRUPTION_BUDGETS)) != (not is_strict):
             yield "an elastic job has a disruption budget, unless it is to be as upstream has it"
-        wants_hpa = job.elastic.metrics is not None and not (is_strict and job.kind.name != "PyTorchJob")
+        policy = job.elastic.scaling_policy
+        has_metrics = job.elastic.metrics is not None or (policy is not None and policy.through is Through.HPA)
+        wants_hpa = has_metrics and not (is_strict and job.kind.name != "PyTorchJob")
         if len(api.all(HORIZONTAL_POD_AUTOSCALERS)) != wants_hpa:
             yield "a job with metrics has an autoscaler, and another has none"
     for pod in pods:

@@ -11,6 +11,7 @@ from sim_api import Api
 from sim_autoscaler import Autoscaler
 from sim_client import CALM, Sky, Weather
 from sim_cluster import Cluster
+from sim_hpa import HpaController
 from sim_jobs import NAME, be_autoscaled, meet_in_etcd, random_job
 from sim_launcher import Launchers
 from sim_laws import Laws
@@ -54,6 +55,8 @@ class Scene:
         self.draw = random.Random(f"story {seed}")
         self.manifest = manifest if manifest is not None else random_job(self.draw)
         self.etcd_draw = random.Random(f"etcd {seed}")
+        self.signal_draw = random.Random(f"signals {seed}")
+        self.has_signals = self.signal_draw.random() < 0.3
         self.autoscaler_draw = random.Random(f"autoscaler {seed}")
         if manifest is None and not options.twins:
             meet_in_etcd(self.manifest, self.etcd_draw)
@@ -73,6 +76,7 @@ class Scene:
         self.laws = Laws(self.api, self.cluster, self.server, kind=self.kind, can_overshoot=options.twins)
         self.controllers: list[Controller] = []
         self.autoscaler: Autoscaler | None = None
+        self.hpas = HpaController(self.api)
         self.was_deleted = False
         self._started = 0
         self._fatal_call: tuple[int, str] | None = None
@@ -132,6 +136,8 @@ class Scene:
             await asyncio.sleep(TICK_S)
             self.cluster.tick()
             self.server.etcds.tick(TICK_S)
+            if self.autoscaler is not None:
+                self.hpas.tick(self.autoscaler)
             self.launchers.tick()
             self.api.collect()
 

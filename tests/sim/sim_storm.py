@@ -54,6 +54,7 @@ class Storm(Deeds):
         for _ in range(self.options.steps):
             await asyncio.sleep(self.draw.choice([0.0, 0.2, 1.0, 5.0, 20.0]))
             self._something()
+            self._signal()
             self._trouble_etcd()
             self._trouble_autoscaler()
             self.keep_controllers()

@@ -1,5 +1,5 @@
-"""Lives of jobs whose number of workers is the autoscaler's: it hears of their steps, writes /scale, and is killed like everything else.
-`make sim` draws them among all others.
+"""Lives of jobs whose number of workers is the autoscaler's: it hears of their steps, and writes /scale or has a HorizontalPodAutoscaler
+do so. `make sim` draws them among all others.
 """
 
 from typing import Any
@@ -32,9 +32,9 @@ def test_an_autoscaled_job_keeps_every_law_through_faults_and_becomes_right(seed
     assert storm.laws.scaled
 
 
-@pytest.mark.parametrize("policy", ["throughput", "capacity"])
-def test_a_job_that_is_left_alone_grows_to_its_maximum_and_stays_there(policy: str) -> None:
-    storm = play(REPORTING, Options(steps=0, kills=False, weather=CALM), growing(policy))
+@pytest.mark.parametrize(("policy", "more"), [("throughput", {}), ("capacity", {"through": "hpa"})])
+def test_a_job_that_is_left_alone_grows_to_its_maximum_and_stays_there(policy: str, more: Any) -> None:
+    storm = play(REPORTING, Options(steps=0, kills=False, weather=CALM), growing(policy, **more))
     changes = [change for _, change in storm.laws.scaled]
     assert sum(changes) == 3
     assert min(changes) > 0
