@@ -66,7 +66,7 @@ class Rounds:
         self._changed.set()
 
     def saw(self, seen: JobSeen) -> None:
-        self._book.saw(seen, now=time.time())
+        self._book.saw(seen, now=self._clock())
 
     async def listen(self, client: RendezvousClient) -> None:
         """Takes in what the rendezvous server says of all jobs."""

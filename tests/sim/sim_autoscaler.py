@@ -51,7 +51,8 @@ class Autoscaler:
 
     def start(self) -> None:
         client: Any = self
-        parts = (self._observer.run(self._rounds.changed), self._rounds.decide(), self._rounds.work(), self._rounds.listen(client))
+        rounds = self._rounds
+        parts = (self._observer.run(rounds.changed, rounds.saw), rounds.decide(), rounds.work(), rounds.listen(client))
         for part in parts:
             task = asyncio.get_running_loop().create_task(part)
             task.add_done_callback(self._ended)
