@@ -45,6 +45,12 @@ def signals(
     )
 
 
+def turns(path: list[int]) -> int:
+    """How often the number of workers went the other way than before."""
+    moves = [after - before for before, after in itertools.pairwise(path)]
+    return sum(1 for one, other in itertools.pairwise(moves) if one * other < 0)
+
+
 @dataclass
 class TrainingJob:
     """A job whose throughput is `rate(workers)` with noise, measured every ten seconds and decided on after each measurement."""
@@ -90,20 +96,18 @@ class TrainingJob:
 
     @property
     def turns(self) -> int:
-        """How often the number of workers went the other way than before."""
-        path = [0, *self.sizes]
-        moves = [after - before for before, after in itertools.pairwise(path)]
-        return sum(1 for one, other in itertools.pairwise(moves) if one * other < 0)
+        return turns([0, *self.sizes])
 
 
 @dataclass
 class ReportingJob:
     """A job that reports its steps each five seconds on a loaded machine: all follows from its messages, also what a change costs. Each
-    worker does two steps a second, now and then only a third of that.
+    worker does two steps a second, less what the others cost it (`contention`), now and then only a third of that.
     """
 
     seed: int
     noise: float = 0.3
+    contention: float = 0.0
     rescale_s: float = 12.0
     most: int = 4
     policy: ScalingPolicy = field(default_factory=lambda: ScalingPolicy(cooldown_seconds=5, min_gain_percent=20))
@@ -120,7 +124,8 @@ class ReportingJob:
         draw = random.Random(self.seed)
         while self.now < NOON + seconds:
             self.now += 5
-            self.step += 5 * 2 * max(0.1, draw.gauss(1, self.noise)) * (0.3 if draw.random() < 0.1 else 1.0)
+            rate = 2 / (1 + self.contention * (self.replicas - 1))
+            self.step += 5 * rate * max(0.1, draw.gauss(1, self.noise)) * (0.3 if draw.random() < 0.1 else 1.0)
             self._says(self.replicas, int(self.step))
             decision = decide(self._signals(), self.replicas, self.now)
             self.memory = decision.memory
