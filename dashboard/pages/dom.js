@@ -21,7 +21,9 @@ export const state = (text) => el("span", { class: STATES.has(text) ? `state ${t
 
 export const time = (stamp, text) => el("time", { datetime: stamp, title: stamp }, text);
 
-// columns: [{name, cell(row), number, wide, key}]; a cell is text or a node.
+const CLOCK_MS = 10000;
+
+// columns: [{name, cell(row), number, wide, keep}]; a cell is text or a node.
 export function table({ caption, columns, rows, key, none = "none" }) {
   const body = el("tbody");
   const whole = el(
@@ -30,20 +32,27 @@ export function table({ caption, columns, rows, key, none = "none" }) {
       el("thead", {}, el("tr", {}, columns.map((column) => el("th", { scope: "col", class: column.number ? "number" : "" }, column.name)))), body),
   );
   const known = new Map();
+  // A row that is the same object is left alone until the clock has moved on; of another one only the cells that differ are changed, so
+  // that a link keeps the focus.
   const fill = (found) => {
+    const moment = Math.floor(Date.now() / CLOCK_MS);
     const order = [];
     const there = new Set();
     for (const row of found) {
       const id = key(row);
-      const mark = JSON.stringify(row) + columns.map((column) => (column.clock ? text(column.cell(row)) : "")).join("|");
       there.add(id);
       let entry = known.get(id);
-      if (!entry || entry.mark !== mark) {
-        const made = el("tr", {}, columns.map((column, at) => cell(column, row, at)));
-        if (entry) entry.row.replaceWith(made);
-        entry = { mark, row: made };
+      if (!entry) {
+        entry = { row: el("tr", {}, columns.map((column, at) => cell(column, row, at))) };
         known.set(id, entry);
+      } else if (entry.of !== row || entry.moment !== moment) {
+        columns.forEach((column, at) => {
+          const made = cell(column, row, at);
+          if (!made.isEqualNode(entry.row.children[at])) entry.row.children[at].replaceWith(made);
+        });
       }
+      entry.of = row;
+      entry.moment = moment;
       order.push(entry.row);
     }
     for (const [id, entry] of known) if (!there.has(id)) { entry.row.remove(); known.delete(id); }
@@ -62,8 +71,6 @@ function cell(column, row, at) {
   const classes = [column.number && "number", column.wide && "wide", column.keep && "keep", (value === "" || value === "–") && "empty"].filter(Boolean).join(" ");
   return at === 0 ? el("th", { scope: "row", class: classes }, value) : el("td", { class: classes, "data-name": column.name }, value);
 }
-
-const text = (value) => (value instanceof Node ? value.textContent : String(value));
 
 export function facts(pairs) {
   return el("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value, more]) =>

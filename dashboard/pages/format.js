@@ -1,10 +1,12 @@
 // How numbers and times read. Pure.
 
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
 export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  if (Number.isInteger(value)) return value.toLocaleString("en-US");
+  if (Number.isInteger(value)) return WHOLE.format(value);
   const size = Math.abs(value);
-  if (size >= 1000) return Math.round(value).toLocaleString("en-US");
+  if (size >= 1000) return WHOLE.format(value);
   return size !== 0 && size < 0.001 ? value.toExponential(2) : String(Number(value.toPrecision(digits)));
 }
 

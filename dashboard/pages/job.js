@@ -34,7 +34,7 @@ export function showJob(main, session, wanted, live, refuse) {
   const rescales = table({
     caption: "Changes of the group, the newest first", none: "The group has not changed yet.", rows: [], key: (row) => row.at + row.reason,
     columns: [
-      { name: "When", keep: true, clock: true, cell: (row) => time(row.at, ago(row.at)) },
+      { name: "When", keep: true, cell: (row) => time(row.at, ago(row.at)) },
       { name: "Size", keep: true, cell: (row) => `${row.fromSize} → ${row.toSize}` },
       { name: "Cause", cell: (row) => row.cause },
       { name: "Took", number: true, cell: (row) => (sum(row.phases) ? seconds(sum(row.phases) / 1000) : "–") },
@@ -51,14 +51,14 @@ export function showJob(main, session, wanted, live, refuse) {
       { name: "State", cell: (row) => state(row.state) },
       { name: "Restarts", number: true, cell: (row) => row.restarts },
       { name: "Node", cell: (row) => row.node },
-      { name: "Notice", wide: true, clock: true, cell: (row) => [row.leaving && `asked to leave (${row.leaving})`,
+      { name: "Notice", wide: true, cell: (row) => [row.leaving && `asked to leave (${row.leaving})`,
         ...row.notices.map((notice) => `${notice.meaning}: ${notice.words}${notice.by ? `, ${ago(notice.by)}` : ""}`)].filter(Boolean).join("; ") },
     ],
   });
   const disrupted = table({
     caption: "Disruptions that the cluster announced", none: "", rows: [], key: (row) => row.signal + row.node + row.noticedAt,
     columns: [
-      { name: "When", keep: true, clock: true, cell: (row) => time(row.noticedAt, ago(row.noticedAt)) },
+      { name: "When", keep: true, cell: (row) => time(row.noticedAt, ago(row.noticedAt)) },
       { name: "Signal", cell: (row) => row.signal },
       { name: "Node", cell: (row) => row.node },
       { name: "Workers", number: true, cell: (row) => row.workers },
@@ -70,7 +70,7 @@ export function showJob(main, session, wanted, live, refuse) {
   const events = table({
     caption: "Events", none: "No Events; the API server keeps them for about an hour.", rows: [], key: (row) => row.about + row.reason + row.message,
     columns: [
-      { name: "When", keep: true, clock: true, cell: (row) => time(row.at, ago(row.at)) },
+      { name: "When", keep: true, cell: (row) => time(row.at, ago(row.at)) },
       { name: "Type", cell: (row) => (row.type === "Warning" ? state("Warning") : row.type) },
       { name: "Reason", cell: (row) => row.reason },
       { name: "About", cell: (row) => row.about },

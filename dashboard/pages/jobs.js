@@ -5,6 +5,7 @@ import { el, state, table, time } from "./dom.js";
 import { ago, count, number, sum } from "./format.js";
 
 export const jobLink = (job) => `#/jobs/${encodeURIComponent(job.namespace)}/${encodeURIComponent(job.name)}?kind=${encodeURIComponent(job.kind)}`;
+const NAMES = new Intl.Collator("en", { numeric: true });
 const MOST_SHOWN = 500;
 
 export function showJobs(main, session, live, refuse) {
@@ -26,7 +27,7 @@ export function showJobs(main, session, live, refuse) {
       { name: "Speed", number: true, cell: (job) => (job.rate === null ? "–" : `${number(job.rate)} ${job.unit}/s`) },
       { name: "Loss", number: true, cell: (job) => number(job.loss) },
       { name: "Restarts", number: true, cell: (job) => number(sum(job.restarts)) },
-      { name: "Age", keep: true, clock: true, cell: (job) => time(job.created, ago(job.created).replace(" ago", "")) },
+      { name: "Age", keep: true, cell: (job) => time(job.created, ago(job.created).replace(" ago", "")) },
       { name: "Namespace", cell: (job) => job.namespace },
       { name: "Kind", cell: (job) => job.kind },
       { name: "Waits for", wide: true, cell: (job) => job.waitsFor || (job.notices ? `${count(job.notices, "worker")} given notice` : "") },
@@ -37,7 +38,7 @@ export function showJobs(main, session, live, refuse) {
   const draw = () => {
     drawn = false;
     const wanted = search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
-    const all = [...jobs.values()].sort((a, b) => a.namespace.localeCompare(b.namespace) || a.name.localeCompare(b.name) || a.kind.localeCompare(b.kind));
+    const all = [...jobs.values()].sort((a, b) => NAMES.compare(a.namespace, b.namespace) || NAMES.compare(a.name, b.name) || NAMES.compare(a.kind, b.kind));
     const found = all.filter((job) => (over.checked || !job.isOver)
       && wanted.every((word) => `${job.name} ${job.namespace} ${job.kind} ${job.state}`.toLowerCase().includes(word)));
     const running = all.filter((job) => job.state === "Running");

@@ -18,7 +18,7 @@ export function showNodes(main, session, live, refuse) {
       { name: "Memory", number: true, keep: true, cell: (node) => memory(node.capacity.memory) || "–" },
       { name: "GPUs", number: true, cell: (node) => node.capacity["nvidia.com/gpu"] ?? "0" },
       { name: "Workers", cell: (node) => el("span", {}, byJob(node.occupants).map(([job, pods], at) => [at ? ", " : "", el("a", { href: jobLink(job) }, job.job), ` (${pods})`])) },
-      { name: "Notice", wide: true, clock: true, cell: (node) => node.notices.map((one) => `${one.meaning}: ${one.words}${one.by ? `, ${ago(one.by)}` : ""}`).join("; ") },
+      { name: "Notice", wide: true, cell: (node) => node.notices.map((one) => `${one.meaning}: ${one.words}${one.by ? `, ${ago(one.by)}` : ""}`).join("; ") },
       ...(session.reclaims ? [{ name: "Change", cell: (node) => reclaimButton(node) }] : []),
     ],
   });
@@ -26,7 +26,7 @@ export function showNodes(main, session, live, refuse) {
     caption: "Disruptions and what they cost", none: "No disruption was announced to a job that is there.", rows: [],
     key: (row) => row.namespace + row.job + row.signal + row.node + row.noticedAt,
     columns: [
-      { name: "When", keep: true, clock: true, cell: (row) => time(row.noticedAt, ago(row.noticedAt)) },
+      { name: "When", keep: true, cell: (row) => time(row.noticedAt, ago(row.noticedAt)) },
       { name: "Node", cell: (row) => row.node },
       { name: "Signal", cell: (row) => row.signal },
       { name: "Job", cell: (row) => el("a", { href: jobLink({ namespace: row.namespace, name: row.job, kind: row.kind }) }, row.job) },

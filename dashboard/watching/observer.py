@@ -54,14 +54,17 @@ class Observer:
         self.job_gone: Callable[[str], None] = lambda uid: None
         self.nodes_changed: Callable[[], None] = lambda: None
 
-    async def run(self) -> None:
-        """Keeps the caches until cancelled."""
+    def subscribe(self) -> None:
         for jobs in self._jobs.values():
             jobs.subscribe(self._heard_of_job)
         self._pods.subscribe(self._heard_of_pod)
         self._events.subscribe(self._heard_of_event)
         if self._nodes is not None:
             self._nodes.subscribe(lambda change: self.nodes_changed() if change.old != change.new else None)
+
+    async def run(self) -> None:
+        """Keeps the caches until cancelled."""
+        self.subscribe()
         async with asyncio.TaskGroup() as tasks:
             for cache in (*self._jobs.values(), self._pods, self._events, *([self._nodes] if self._nodes is not None else [])):
                 tasks.create_task(cache.run())

@@ -62,10 +62,7 @@ class Scene:
         self.observer.job_changed = self._changed
         self.observer.job_gone = self._changed
         self._version = 0
-        for jobs in self.observer._jobs.values():
-            jobs.subscribe(self.observer._heard_of_job)
-        self.observer._pods.subscribe(self.observer._heard_of_pod)
-        self.observer._events.subscribe(self.observer._heard_of_event)
+        self.observer.subscribe()
         self.put(*objects)
 
     def _changed(self, uid: str) -> None:
