@@ -56,14 +56,13 @@ class Placement:
         self._mirrors.add(os.stat(self._stage).st_dev)
         for name in names:
             source, copy = os.path.join(original, name), os.path.join(self._stage, name)
-            if os.path.islink(source):
-                os.symlink(os.readlink(source), copy)
-                continue
-            if os.path.isdir(source):
-                os.mkdir(copy)
-            else:
-                os.close(os.open(copy, os.O_CREAT | os.O_WRONLY, 0o644))
-            linux.bind(source, copy)
+            try:
+                _show(source, copy)
+            except FileNotFoundError:
+                if os.path.lexists(source):
+                    raise
+                # A folder such as /tmp is everybody's: what another program has removed meanwhile is not there for the container either.
+                _remove(copy)
         if original == "/":
             self._become_root()
         else:
@@ -76,3 +75,21 @@ class Placement:
         os.chdir("/")
         linux.detach("/.old")
         os.rmdir("/.old")
+
+
+def _show(source: str, copy: str) -> None:
+    if os.path.islink(source):
+        os.symlink(os.readlink(source), copy)
+        return
+    if os.path.isdir(source):
+        os.mkdir(copy)
+    else:
+        os.close(os.open(copy, os.O_CREAT | os.O_WRONLY, 0o644))
+    linux.bind(source, copy)
+
+
+def _remove(copy: str) -> None:
+    if os.path.isdir(copy):
+        os.rmdir(copy)
+    elif os.path.lexists(copy):
+        os.unlink(copy)
