@@ -28,21 +28,23 @@ async def kill(cluster: LocalCluster, process: str) -> None:
 
 
 async def test_training_does_not_notice_that_the_control_plane_is_killed_process_by_process(cluster: LocalCluster) -> None:
-    async with elastic_run(cluster, "undisturbed", workers=2, steps=400) as run:
+    stop = cluster.data_dir / "stop-undisturbed"
+    async with elastic_run(cluster, "undisturbed", workers=2, steps=50, stop_file=stop) as run:
         await run.step(10, world=2)
         before = await run.pods()
         for process in ("controller", "rendezvous", "apiserver", "agents"):
             run.training.story.tell(f"kill {process}")
             await kill(cluster, process)
             await run.more_steps(20)
+        stop.touch()
         await run.success()
-        assert run.training.steps == [(step, 2) for step in range(1, 401)]
+        assert run.training.steps == [(step, 2) for step in range(1, run.training.step + 1)]
         assert await run.pods() == before
         assert await run.restarts() == {}
 
 
 async def test_a_scaling_that_nobody_was_there_to_see_is_carried_out_afterwards(cluster: LocalCluster) -> None:
-    async with elastic_run(cluster, "unseen", workers=1, steps=400) as run:
+    async with elastic_run(cluster, "unseen", workers=1, steps=5000) as run:
         await run.step(5, world=1)
         cluster.kill("controller")
         cluster.kill("rendezvous")

@@ -101,11 +101,14 @@ async def test_evictions_are_never_charged_and_a_crash_of_the_training_is(cluste
 
 
 async def test_the_death_of_worker_0_costs_no_more_than_the_step_in_flight(cluster: LocalCluster) -> None:
-    async with elastic_run(cluster, "headless", workers=2, steps=300) as run:
+    """It trains until worker 0 is there again, however long that takes."""
+    stop = cluster.data_dir / "stop-headless"
+    async with elastic_run(cluster, "headless", workers=2, steps=50, stop_file=stop) as run:
         await run.step(5, world=2)
         other, worlds = (await run.pods())[run.pod_name(1)], run.training.worlds
         run.kill_worker(run.pod_name(0))
         await run.new_world(2, after=worlds)
+        stop.touch()
         await run.success()
         assert run.training.repeated <= 1
         assert (await run.pods())[run.pod_name(1)] == other

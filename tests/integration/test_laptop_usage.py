@@ -43,14 +43,21 @@ async def test_cpu_and_memory_of_each_container_are_served_and_kubectl_top_shows
     pair = [container(sys.executable, "-c", BUSY, name="busy"), container("sleep", "600", name="quiet")]
     await kube.create(PODS, pod(busy, *pair, labels={"kind": "busy"}), namespace=NAMESPACE)
     await kube.create(PODS, pod(idle, container("sleep", "600")), namespace=NAMESPACE)
-    found = await until(lambda: measured(kube, busy), "metrics of the busy pod", within_s=60)
+
+    async def filled() -> Object | None:
+        """The first look may be while its processes still start."""
+        found = await measured(kube, busy)
+        used = {c["name"]: parse(c["usage"]["memory"]) for c in (found or {"containers": ()})["containers"]}
+        return found if used.get("busy", 0) > 2 * (64 << 20) else None
+
+    found = await until(filled, "metrics of the busy pod with the memory of both processes", within_s=60)
     await until(lambda: measured(kube, idle), "metrics of the idle pod")
     used = {c["name"]: c["usage"] for c in found["containers"]}
     assert set(used) == {"busy", "quiet"}
     # Two processes share what cores this machine can spare.
     assert 0.05 < parse(used["busy"]["cpu"]) < 2.5
     assert parse(used["quiet"]["cpu"]) < parse("50m")
-    assert 2 * (64 << 20) < parse(used["busy"]["memory"]) < 400 << 20, "both processes are counted, and what they share is counted once"
+    assert parse(used["busy"]["memory"]) < 400 << 20, "what both processes share is counted once"
     assert found["metadata"]["labels"] == {"kind": "busy"}
     assert 0 < float(found["window"].removesuffix("s")) < 3 * READ_EVERY_S
     chosen = (await kube.list(POD_METRICS, namespace=NAMESPACE, labels="kind=busy")).items

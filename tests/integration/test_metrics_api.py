@@ -264,8 +264,13 @@ async def test_a_stock_autoscaler_goes_from_10_to_11_and_from_20_to_19(kube: Kub
     kept = (await one.hpa())["spec"]["behavior"]
     assert [kept[way]["tolerance"] for way in ("scaleUp", "scaleDown")] == ["0", "0"], "the API server keeps tolerances"
     await asyncio.gather(one.reaches(11, wanted=11, replicas=10), two.reaches(19, wanted=19, replicas=20))
-    status = (await one.hpa())["status"]
-    assert {c["type"]: c["reason"] for c in status["conditions"]}["ScalingActive"] == "ValidMetricFound"
+
+    async def is_active() -> bool:
+        """Its status follows the change of the job."""
+        conditions = ((await one.hpa()).get("status") or {}).get("conditions") or ()
+        return {c["type"]: c["reason"] for c in conditions}.get("ScalingActive") == "ValidMetricFound"
+
+    await until("the autoscaler's status says that it has a metric", is_active)
 
 
 async def test_without_tolerance_a_swallowed_step_is_rounded_or_waits_in_words(kube: Kube, serving: Serving) -> None:
