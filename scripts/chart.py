@@ -28,6 +28,7 @@ BUILDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "etcd": (".Values.etcd", ("etcd",)),
     "autoscaler": (".Values.autoscaler", ("autoscaler",)),
     "metricsApi": ("and .Values.autoscaler .Values.metricsApi", ("autoscaler", "autoscaler-metrics-api")),
+    "dashboard": (".Values.dashboard", ("dashboard",)),
     "monitoring": (".Values.monitoring", ("monitoring",)),
 }
 """By value: its condition in templates, and the components that stand for it. The first has none of them."""
@@ -42,6 +43,8 @@ etcd: false
 # elastic-autoscaler, and what it serves to HorizontalPodAutoscalers.
 autoscaler: false
 metricsApi: false
+# elastic-dashboard, reached through kubectl port-forward.
+dashboard: false
 # ServiceMonitors for the Prometheus operator, and a dashboard for Grafana.
 monitoring: false
 """

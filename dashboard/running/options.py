@@ -28,6 +28,7 @@ class Options:
     allow_changes: bool
     reclaim_command: tuple[str, ...]
     health_port: int
+    metrics_port: int
     ready_file: Path | None
     identity: str
 

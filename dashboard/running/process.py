@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from dashboard.history.book import Book
 from dashboard.history.store import Store
+from dashboard.running.metrics import Progress
 from dashboard.running.options import Options
 from dashboard.serving.changes import Reclaims
 from dashboard.serving.guard import Guard
@@ -27,8 +28,8 @@ from dashboard.watching.observer import Observer
 from elastic.kube import connect
 from elastic.kube.access import without_certificate
 from elastic.kube.client import Kube
+from elastic.membership import training
 from elastic.membership.client import RendezvousClient
-from elastic.membership.training import Progress
 from elastic.runtime.process import Parts, write_ready
 from elastic.runtime.signal_file import table_of
 from elastic.runtime.web import serving, taken
@@ -48,6 +49,8 @@ class Process:
         self._book = Book(job_of_uid=self._observer.job_of_uid)
         self._store = Store(options.laptop / HISTORY, self._book) if options.laptop is not None else None
         views = Views(self._observer, self._book)
+        self._registry = CollectorRegistry()
+        self._registry.register(Progress(self._observer, views))
         self._streams = Streams(self._observer, self._book, views, self._news)
         self._observer.job_changed = self._job_changed
         self._observer.job_gone = self._job_gone
@@ -67,7 +70,12 @@ class Process:
     async def run(self, stop: asyncio.Event) -> None:
         """Works until stopped; raises when a part ends by itself, because all parts are needed."""
         options, client = self._options, self._client()
-        health = serving(health_port=options.health_port, metrics_port=0, is_ready=self._is_ready.is_set, registry=CollectorRegistry())
+        health = serving(
+            health_port=options.health_port,
+            metrics_port=options.metrics_port,
+            is_ready=self._is_ready.is_set,
+            registry=self._registry,
+        )
         async with health, self._server.serving(_opened(options), self._tls):
             parts = [self._observer.run(), self._say_ready(), self._renew_certificate()]
             if self._store is not None:
@@ -96,7 +104,7 @@ class Process:
         async for progress in client.progress():
             self._heard(progress)
 
-    def _heard(self, progress: Progress) -> None:
+    def _heard(self, progress: training.Progress) -> None:
         self._book.hear(progress)
         self._news.tell(progress.job)
 

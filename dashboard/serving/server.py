@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import ssl
@@ -32,8 +31,6 @@ log = logging.getLogger(__name__)
 BOUNDS = Bounds(most=512, strangers=128, of_one_address=384, first_request_s=10.0, body_s=10.0)
 BACKLOG = 128
 MOST_BODY = 64 * 1024
-LOGIN_S = 10.0
-LOGINS_AT_ONCE = 8
 LONGEST_NAME = 253
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SessionHandle = Callable[[web.Request, Session], Awaitable[web.StreamResponse]]
@@ -67,7 +64,6 @@ class Server:
         self._sessions, self._guard, self._reclaims, self._settings = sessions, guard, reclaims, settings
         self._is_ready = is_ready
         self._places, self._logs = Places(), Places()
-        self._logins = asyncio.Semaphore(LOGINS_AT_ONCE)
         self._pages = pages()
 
     def application(self, *outer: object) -> web.Application:
@@ -124,19 +120,15 @@ class Server:
         )
 
     async def _login_by_link(self, request: web.Request) -> web.Response:
-        cookie = await self._begin(request.query.get("token", "")) if self._sessions.wants == "link" else None
+        cookie = await self._sessions.begin(request.query.get("token", "")) if self._sessions.wants == "link" else None
         response = web.Response(status=303, headers={"Location": "/" if cookie is not None else "/#/login", "Cache-Control": "no-store"})
         return self._with_cookie(response, cookie)
 
     async def _login(self, request: web.Request) -> web.Response:
-        cookie = await self._begin(msgspec.json.decode(await request.read(), type=Login).token.strip())
+        cookie = await self._sessions.begin(msgspec.json.decode(await request.read(), type=Login).token.strip())
         if cookie is None:
             return web.json_response({"error": "this token is not known, or has been used"}, status=401)
         return self._with_cookie(web.json_response({"isLoggedIn": True}), cookie)
-
-    async def _begin(self, shown: str) -> str | None:
-        async with asyncio.timeout(LOGIN_S), self._logins:
-            return await self._sessions.begin(shown)
 
     def _with_cookie(self, response: web.Response, cookie: str | None) -> web.Response:
         if cookie is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -37,15 +38,11 @@ class Views:
 
     async def jobs(self, caller: Caller) -> list[JobSeen]:
         """Those that the caller may read, by name."""
-        allowed: dict[tuple[str, str], bool] = {}
-        found = []
-        for job in sorted(self._observer.jobs(), key=lambda job: (job.key.namespace, job.key.name, job.key.kind)):
-            place = (job.key.kind, job.key.namespace)
-            if place not in allowed:
-                allowed[place] = await sees(caller, job)
-            if allowed[place]:
-                found.append(job)
-        return found
+        jobs = sorted(self._observer.jobs(), key=lambda job: (job.key.namespace, job.key.name, job.key.kind))
+        places = list({(job.key.kind, job.key.namespace): job for job in jobs}.items())
+        answers = await asyncio.gather(*(sees(caller, job) for _, job in places))
+        allowed = {place for (place, _), is_allowed in zip(places, answers, strict=True) if is_allowed}
+        return [job for job in jobs if (job.key.kind, job.key.namespace) in allowed]
 
     async def find(self, caller: Caller, namespace: str, name: str, kind: str | None) -> list[JobSeen]:
         return [job for job in self._observer.job(namespace, name, kind) if await sees(caller, job)]

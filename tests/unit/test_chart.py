@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPONENTS = {"etcd": "etcd", "autoscaler": "autoscaler", "metricsApi": "autoscaler-metrics-api", "monitoring": "monitoring"}
+COMPONENTS = {"etcd": "etcd", "autoscaler": "autoscaler", "metricsApi": "autoscaler-metrics-api", "dashboard": "dashboard"}
+COMPONENTS |= {"monitoring": "monitoring"}
 IMAGE = "registry.example.com/elastic-training:1"
 
 
@@ -94,7 +95,8 @@ def by_name(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         {"mpi": False},
         {"etcd": True},
         {"autoscaler": True},
-        {"mpi": False, "etcd": True, "autoscaler": True, "metricsApi": True, "monitoring": True},
+        {"dashboard": True},
+        {"mpi": False, "etcd": True, "autoscaler": True, "metricsApi": True, "dashboard": True, "monitoring": True},
     ],
     ids=lambda values: "+".join(values) or "nothing",
 )

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from cli_api import Api, job, running, served
 from click.testing import CliRunner
@@ -17,6 +18,8 @@ from dashboard.running.main import main
 from dashboard.running.options import Options
 from dashboard.running.process import Process
 from elastic.kube import connect
+from elastic.local import dashboard
+from elastic.local.files import ClusterState, Layout
 from elastic.runtime.one_time import OneTimeToken
 
 
@@ -57,6 +60,7 @@ def options(kubeconfig: Path, folder: Path, listening: socket.socket) -> Options
         allow_changes=False,
         reclaim_command=(),
         health_port=0,
+        metrics_port=0,
         ready_file=folder / "ready",
         identity="test",
     )
@@ -88,3 +92,30 @@ async def test_it_shows_what_the_cluster_has_and_keeps_its_history(tmp_path: Pat
         {"namespace": "default", "job": "train", "kind": "PyTorchJob", "pod": "train-worker-0", "state": "Running"}
     ]
     assert (folder / "history.db").exists()
+
+
+def test_elastic_up_starts_it_with_options_that_it_knows(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    layout.signals.write_text("signals: []")
+    given = dashboard.arguments(layout, tmp_path / "account", tmp_path / "user", allow_changes=True)
+    (tmp_path / "account").write_text("")
+    context = main.make_context("elastic-dashboard", [*given, "--dashboard-fd", "3"])
+    chosen = context.params
+    assert (chosen["laptop"], chosen["user_kubeconfig"], chosen["listen_fd"]) == (layout.dashboard, tmp_path / "user", 3)
+    assert chosen["reclaim_command"][1:] == ("-m", "elastic.cli", "node", "reclaim", "--data-dir", str(tmp_path))
+    reading = dashboard.arguments(layout, tmp_path / "account", tmp_path / "user", allow_changes=False)
+    assert main.make_context("elastic-dashboard", reading).params["reclaim_command"] == ()
+
+
+def test_the_link_is_of_the_dashboard_that_runs(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    assert dashboard.link(layout) is None
+    state = ClusterState(
+        supervisor=1, sandbox="", server="", kubeconfig="", nodes=1, gpus=0, control_plane=True, processes={"dashboard": 2}
+    )
+    layout.write_state(state)
+    layout.ports.write_text('{"dashboard": 4711}')
+    layout.dashboard.mkdir()
+    assert dashboard.link(layout) == f"http://127.0.0.1:4711/login?token={OneTimeToken(layout.dashboard / 'token').current()}"
+    layout.write_state(msgspec.structs.replace(state, processes={}))
+    assert dashboard.link(layout) is None

@@ -11,7 +11,9 @@ import aiohttp
 import pytest
 from cli_api import Api, running, served
 from dashboard_scene import Scene, event, job, kube, node, owned, pod
+from prometheus_client import CollectorRegistry, generate_latest
 
+from dashboard.running import metrics
 from dashboard.serving import server as server_module
 from dashboard.serving import stream as stream_module
 from dashboard.serving.guard import HEADERS
@@ -184,6 +186,23 @@ async def test_the_list_says_what_a_job_is_and_how_it_trains(tmp_path: Path):
         (row,) = json.loads((await read(browser, "/api/jobs"))[1])
     assert (row["name"], row["state"], row["world"], row["wanted"], row["generation"]) == ("train", "Running", 2, 3, 4)
     assert (row["step"], row["loss"], row["rate"], row["unit"]) == (25, 0.5, 1.0, "steps")
+
+
+def test_prometheus_gets_the_progress_of_jobs_that_are_not_over():
+    shown = Scene(job(status=running()), job("done", status={"conditions": [{"type": "Succeeded", "status": "True"}]}))
+    for at in range(0, 30, 5):
+        shown.now = 1000.0 + at
+        shown.book.hear(Progress(job="uid-train", generation=5, phase="running", size=2, step=at, highest=at, values={"loss": 0.5}))
+    registry = CollectorRegistry()
+    registry.register(metrics.Progress(shown.observer, shown.views))
+    lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    labels = 'job="train",kind="PyTorchJob",namespace="default"'
+    assert sorted(lines) == [
+        f"elastic_job_loss{{{labels}}} 0.5",
+        f'elastic_job_speed{{{labels},unit="steps"}} 1.0',
+        f"elastic_job_step{{{labels}}} 25.0",
+        f"elastic_job_world_size{{{labels}}} 2.0",
+    ]
 
 
 async def test_a_jobs_page_has_its_history_workers_and_events_as_they_are(tmp_path: Path):
