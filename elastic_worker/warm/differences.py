@@ -8,7 +8,7 @@ import os
 import re
 import typing
 
-from elastic_worker.settings import GENERATION
+from elastic_worker.settings import GENERATION, REPORTS
 
 PER_WORKER = frozenset(
     (
@@ -24,6 +24,7 @@ PER_WORKER = frozenset(
         "MASTER_ADDR",
         "MASTER_PORT",
         GENERATION,
+        REPORTS,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "USE_LIBUV",
         "CUDA_VISIBLE_DEVICES",

@@ -25,6 +25,7 @@ def test_a_workers_own_variables_may_differ() -> None:
         "MASTER_PORT": "29500",
         "TORCHELASTIC_RESTART_COUNT": "1",
         "ELASTIC_GENERATION": "7",
+        "ELASTIC_REPORTS": "/tmp/elastic-abc/reports",
         "CUDA_VISIBLE_DEVICES": "2",
     }
     assert differences.of_environment(before, before, asked) == ""
