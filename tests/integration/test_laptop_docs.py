@@ -1,4 +1,4 @@
-"""docs/laptop.md is a transcript: every command in it is run, in order, and answers what the page says."""
+"""These pages are transcripts: every command in them is run, in order, and answers what the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(console|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = {"laptop": ("web.yaml", "job.yaml", "guest.yaml")}
+PAGES = {
+    "laptop": ("web.yaml", "job.yaml", "guest.yaml"),
+    "spot": ("signals.yaml",),
+    "autoscaling": ("policy.yaml", "progress.yaml"),
+}
 """The names of the files that a page shows."""
 
 
@@ -54,9 +58,15 @@ def test_three_dots_stand_for_what_differs() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("laptop", marks=pytest.mark.timeout(300)),
+        pytest.param("spot", marks=[pytest.mark.full, pytest.mark.timeout(900)]),
+        pytest.param("autoscaling", marks=[pytest.mark.full, pytest.mark.timeout(1800)]),
+    ],
+)
 def test_a_page_about_the_laptop_cluster_tells_what_happens(name: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
     for file, text in files(page, PAGES[name]).items():
@@ -71,7 +81,7 @@ def test_a_page_about_the_laptop_cluster_tells_what_happens(name: str, tmp_path:
                 variable, _, value = step.command.removeprefix("export ").partition("=")
                 env[variable] = value.replace("$PWD", str(tmp_path))
                 continue
-            done = subprocess.run(["bash", "-c", step.command], cwd=tmp_path, env=env, text=True, stdout=-1, stderr=-2, timeout=120)
+            done = subprocess.run(["bash", "-c", step.command], cwd=tmp_path, env=env, text=True, stdout=-1, stderr=-2, timeout=300)
             assert agrees(step.answer, done.stdout), f"$ {step.command}\n{done.stdout}\nbut the page says:\n{step.answer}"
     finally:
         subprocess.run(["elastic", "down", "--data-dir", "lab"], cwd=tmp_path, env=env, capture_output=True, check=False)
