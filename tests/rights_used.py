@@ -1,4 +1,4 @@
-"""What the controller's account really did, by the audit of the laptop's API server, against what elastic.api.rights grants it."""
+"""What an account really did, by the audit of the laptop's API server, against what elastic.api.rights grants it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def granted(found: Iterable[Role]) -> set[Use]:
     }
 
 
-def used(audit: Path, *, allowed: bool = True) -> set[Use]:
+def used(audit: Path, *, account: str = ACCOUNT, allowed: bool = True) -> set[Use]:
     lines = map(json.loads, audit.read_text().splitlines())
     return {
         (line["verb"], line["group"], "/".join(filter(None, (line["resource"], line["subresource"]))))
         for line in lines
-        if line["user"] == ACCOUNT and line["allowed"] == allowed
+        if line["user"] == account and line["allowed"] == allowed
     }

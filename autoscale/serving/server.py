@@ -42,13 +42,14 @@ class MetricsApi:
         self._access = Access(kube)
 
     async def run(self) -> None:
-        """Serves until cancelled."""
-        await self._identity.look()
-        await self._keeping.begin()
-        async with self._serving(), asyncio.TaskGroup() as group:
-            group.create_task(self._keeping.run())
-            group.create_task(self._identity.run())
-            group.create_task(self._autoscalers.run())
+        """Serves until cancelled; the socket is closed then."""
+        with self._opened:
+            await self._identity.look()
+            await self._keeping.begin()
+            async with self._serving(), asyncio.TaskGroup() as group:
+                group.create_task(self._keeping.run())
+                group.create_task(self._identity.run())
+                group.create_task(self._autoscalers.run())
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
