@@ -223,7 +223,7 @@ def event_seen(raw: Object) -> EventSeen:
     at = raw.get("lastTimestamp") or series.get("lastObservedTime") or raw.get("eventTime") or raw["metadata"].get("creationTimestamp")
     return EventSeen(
         about=(_text(about.get("kind"), 64), _text(about.get("namespace"), 253), _text(about.get("name"), 253)),
-        uid=_text(about.get("uid"), 64),
+        uid=_text(about.get("uid"), 253),
         type=_text(raw.get("type"), 64),
         reason=_text(raw.get("reason"), 128),
         message=_text(raw.get("message")),

@@ -1,0 +1,113 @@
+"""The dashboard's pages in Debian's Chromium over objects that a test names: what is hostile is text, nothing is asked of another host, and
+nothing is wider than a phone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import chromium
+import pytest
+from cli_api import running
+from dashboard_scene import Scene, event, job, node, owned, pod
+
+from elastic.membership.training import Progress
+from elastic.runtime.one_time import OneTimeToken
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.full,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(chromium.PROGRAM is None, reason="needs Chromium; install Debian's package chromium"),
+]
+HOSTILE = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+NARROW, WIDE = 390, 1280
+
+
+def scene() -> Scene:
+    rescale = {
+        "id": "r1",
+        "at": "2026-01-01T00:00:00Z",
+        "cause": "plan",
+        "reason": HOSTILE,
+        "fromSize": 1,
+        "toSize": 2,
+        "phases": {"round": 900},
+    }
+    shown = Scene(
+        job(HOSTILE, status=running(generation=2, lastRescale=rescale), elasticPolicy={"minReplicas": 1, "maxReplicas": 4}),
+        owned(pod(0, of=HOSTILE)),
+        node(taints=[{"key": HOSTILE, "value": HOSTILE, "effect": "NoSchedule"}]),
+        event(of=HOSTILE, message=HOSTILE, reason=HOSTILE),
+    )
+    for at in range(0, 60, 5):
+        shown.now = 1_700_000_000.0 + at
+        told = {"phase": "running", "size": 2, "step": at, "highest": at, "values": {"loss": 1.0 / (at + 1)}}
+        shown.book.hear(Progress(job=f"uid-{HOSTILE}", generation=2, **told))
+    return shown
+
+
+async def test_what_is_hostile_is_text_on_every_page_and_at_every_width(tmp_path: Path) -> None:
+    shown = scene()
+    served = shown.served(tmp_path, allows_changes=True, reclaim=("true",), is_logged_in=False)
+    async with served as browser, chromium.opened(tmp_path / "chromium") as page:
+        url = str(browser._base_url).rstrip("/")
+        await page.open(f"{url}/login?token={OneTimeToken(tmp_path / 'token').current()}")
+        for width in (WIDE, NARROW):
+            await page.size(width, dark=width == NARROW)
+            await page.ask("location.hash = '#/'")
+            await page.wait("document.querySelector('h1')?.textContent === 'Jobs' && document.querySelector('tbody a')")
+            assert await page.ask("document.querySelector('tbody a').textContent") == HOSTILE
+            assert await page.ask("document.documentElement.scrollWidth") <= width
+            await page.ask("document.querySelector('tbody a').click()")
+            await page.wait("document.querySelectorAll('canvas').length === 4 && document.querySelector('[aria-label=Workers] tbody tr')")
+            assert await page.ask("document.querySelector('h1').textContent") == HOSTILE
+            assert HOSTILE in await page.ask("document.querySelector('[aria-label=Events] tbody').textContent")
+            assert HOSTILE in await page.ask("document.querySelector('[aria-label=Changes] tbody').textContent")
+            await page.wait(f"document.documentElement.scrollWidth <= {width}")
+            await page.ask("location.hash = '#/nodes'")
+            await page.wait(
+                "document.querySelector('h1')?.textContent === 'Nodes' && document.querySelector('[aria-label=Nodes] tbody tr')"
+            )
+            assert await page.ask("document.documentElement.scrollWidth") <= width
+            assert await page.ask("document.querySelectorAll('main script, main img, [onerror]').length") == 0
+            assert "owned" not in (await page.ask("document.title")).split()[0]
+        assert page.said == []
+        assert {address.split("/")[2] for address in page.asked if address.startswith("http")} == {url.removeprefix("http://")}
+
+
+async def test_a_page_is_live_and_keeps_the_focus(tmp_path: Path) -> None:
+    shown = Scene(job(status=running()), job("other", status=running()))
+    async with shown.served(tmp_path, is_logged_in=False) as browser, chromium.opened(tmp_path / "chromium") as page:
+        url = str(browser._base_url).rstrip("/")
+        await page.open(f"{url}/login?token={OneTimeToken(tmp_path / 'token').current()}")
+        await page.wait("document.querySelectorAll('tbody a').length === 2")
+        await page.ask("document.querySelectorAll('tbody a')[1].focus()")
+        shown.put(job(workers=7, status=running(worldSize=7)))
+        await page.wait("document.querySelectorAll('tbody tr')[1].textContent.includes('7 of 7')")
+        assert await page.ask("document.activeElement.textContent") == "train"
+        shown.drop(job("other"))
+        await page.wait("document.querySelectorAll('tbody a').length === 1")
+        assert await page.ask("document.activeElement.textContent") == "train"
+
+
+async def test_the_keyboard_reaches_the_content_and_answers_a_question(tmp_path: Path) -> None:
+    shown = Scene(job(status=running(), elasticPolicy={"minReplicas": 1, "maxReplicas": 4}))
+    async with shown.served(tmp_path, allows_changes=True, is_logged_in=False) as browser, chromium.opened(tmp_path / "chromium") as page:
+        url = str(browser._base_url).rstrip("/")
+        await page.open(f"{url}/login?token={OneTimeToken(tmp_path / 'token').current()}")
+        await page.wait("document.querySelector('tbody a')")
+        await page.press("Tab")
+        assert await page.ask("document.activeElement.className") == "skip"
+        assert await page.ask("getComputedStyle(document.activeElement).outlineStyle") != "none"
+        await page.press("Enter")
+        assert await page.ask("document.activeElement.id") == "main"
+        await page.ask("document.querySelector('tbody a').click()")
+        await page.wait("document.querySelector('[aria-label=Changes] button')")
+        assert await page.ask("document.activeElement.tagName") == "H1"
+        await page.ask("document.querySelector('[role=group] button').focus()")
+        await page.press("Enter")
+        await page.wait("document.getElementById('confirm').open")
+        await page.press("Escape")
+        await page.wait("!document.getElementById('confirm').open")
+        assert await page.ask("document.activeElement.textContent") == "Scale"
