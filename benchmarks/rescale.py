@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.rescaling import report
 from benchmarks.rescaling.scenarios import Measured, Sequence
 from benchmarks.rescaling.settings import SETTINGS
+from elastic.local.etcd import program
 
 
 def main() -> None:
@@ -34,6 +35,9 @@ def main() -> None:
 
     found = [Measured(**fields) for fields in json.loads(chosen.raw.read_text())] if chosen.raw and chosen.raw.exists() else []
     names = [name for name in chosen.settings.split(",") if not (chosen.quick and name == "stock")]
+    if "etcd" in names and program() is None:
+        names.remove("etcd")
+        print("without the setting etcd: there is no etcd on PATH; install Debian's etcd-server")
     until = time.monotonic() + chosen.limit
     runs = {setting.name: 1 if chosen.quick else chosen.runs for setting in SETTINGS}
     if chosen.stock_runs is not None:

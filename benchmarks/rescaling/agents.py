@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.rescaling.etcd import Etcd
 from benchmarks.rescaling.server import JOB, Server
 from benchmarks.rescaling.settings import Setting, free_port
 from rendezvous.c10d import PROGRAM
@@ -27,7 +28,7 @@ class Lost(Exception):
 class Agents:
     """The agents of one job under one setting. The first one started hosts torch's own store."""
 
-    def __init__(self, setting: Setting, folder: Path, *, server: Server | None, library: Path, script: Path = SCRIPT) -> None:
+    def __init__(self, setting: Setting, folder: Path, *, server: Server | Etcd | None, library: Path, script: Path = SCRIPT) -> None:
         self._setting = setting
         self._script = script
         self._folder = folder
@@ -125,13 +126,9 @@ class Agents:
         environment |= {"OMP_NUM_THREADS": "1", "BENCH_AGENT": name, "BENCH_MARK": f"{self._mark}-{name}", "LOGLEVEL": "INFO"}
         server = self._server
         if server is not None:
-            environment |= {
-                "PET_RDZV_BACKEND": "elastic",
-                "PET_RDZV_ENDPOINT": f"127.0.0.1:{server.port}",
+            environment |= server.environment() | {
                 "PET_RDZV_ID": JOB,
                 "PET_MAX_RESTARTS": "1000000",
-                "ELASTIC_TOKEN": server.job_token,
-                "ELASTIC_CA": server.ca,
                 "ELASTIC_MEMBER": name,
                 "ELASTIC_POD_UID": f"uid-{name}",
                 "ELASTIC_POD_IP": "127.0.0.1",

@@ -8,7 +8,7 @@ from html import escape
 
 from benchmarks.rescaling.settings import SETTINGS
 
-WIDTH, LEFT, RIGHT, TOP = 860, 250, 70, 64
+WIDTH, LEFT, RIGHT, TOP = 860, 250, 70, 82
 BAR, GAP = 15, 16
 LEAST_S, MOST_S = 0.1, 100.0
 TICKS_S = (0.1, 0.3, 1, 3, 10, 30, 100)
@@ -48,11 +48,14 @@ def _head(height: int) -> list[str]:
         f"<rect width='{WIDTH}' height='{height}' fill='#ffffff'/>",
         f"<text x='40' y='22' font-size='14' fill='#222'>{TITLE}</text>",
     ]
-    x = 40.0
+    x, y = 40.0, 34
     for setting in SETTINGS:
-        lines.append(f"<rect x='{x:.0f}' y='34' width='11' height='11' fill='{setting.colour}'/>")
-        lines.append(f"<text x='{x + 16:.0f}' y='44' font-size='12' fill='#222'>{escape(setting.words)}</text>")
-        x += 28 + 6.2 * len(setting.words)
+        width = 28 + 6.2 * len(setting.words)
+        if x + width > WIDTH:
+            x, y = 40.0, y + 18
+        lines.append(f"<rect x='{x:.0f}' y='{y}' width='11' height='11' fill='{setting.colour}'/>")
+        lines.append(f"<text x='{x + 16:.0f}' y='{y + 10}' font-size='12' fill='#222'>{escape(setting.words)}</text>")
+        x += width
     return lines
 
 

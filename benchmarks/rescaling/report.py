@@ -64,15 +64,15 @@ def _ratio(found: Sequence[Measured], scenario: str, slow: str, fast: str) -> fl
 
 
 def phases(found: Sequence[Measured]) -> str:
-    """Where the milliseconds of the backend elastic go: medians, as the rendezvous server kept them, and the rest."""
-    rows = [["event", "start", *PHASES, "rest"], ["---"] * (len(PHASES) + 3)]
+    """Where the milliseconds of our backends go: medians, as the rendezvous server or the controller kept them, and the rest."""
+    rows = [["event", "setting", *PHASES, "rest"], ["---"] * (len(PHASES) + 3)]
     for scenario, words in SCENARIOS.items():
         for setting in (setting for setting in SETTINGS if setting.is_ours):
             measured = [one for one in of(found, setting.name, scenario) if one.phases]
             if measured:
                 marks = [f"{statistics.median(one.phases.get(name, 0) for one in measured):.0f}" for name in PHASES]
                 rest = f"{statistics.median(one.rest_ms for one in measured):.0f}"
-                rows.append([words, "warm" if setting.is_warm else "plain", *marks, rest])
+                rows.append([words, setting.name, *marks, rest])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -100,6 +100,12 @@ def verdicts(found: Sequence[Measured]) -> list[str]:
         lost = sum(1 for measured in found if measured.setting == setting and measured.seconds is None)
         if any(measured.setting == setting for measured in found):
             said.append(_verdict(f"{setting} survives everything", f"{lost} lost", "none lost", lost == 0))
+    for other, aim in (("store", 1.0), ("warm", 0.5)):
+        for scenario in SCENARIOS:
+            ratio = _ratio(found, scenario, other, "etcd")
+            if ratio:
+                words = "never slower" if aim == 1 else "within twice"
+                said.append(_verdict(f"etcd against {other}, {scenario}", f"{ratio:.1f} times", words, ratio >= aim))
     return said
 
 
@@ -134,7 +140,7 @@ def write(found: Sequence[Measured], docs: Path) -> None:
     parts = [
         table(found),
         f"Seconds: median (least to most, number of runs). Machine: {machine}. {_load()}",
-        "Milliseconds by phase, of the backend elastic (medians):",
+        "Milliseconds by phase, of our backends (medians):",
         phases(found),
         aims(verdicts(found)),
     ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.rescaling.agents import Agents, Lost
+from benchmarks.rescaling.etcd import Etcd
 from benchmarks.rescaling.server import Server
 from benchmarks.rescaling.settings import Setting
 from elastic_worker.startup.deliver import deliver
@@ -59,7 +60,7 @@ class Sequence:
     def run(self) -> list[Measured]:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rescale-", ignore_cleanup_errors=True)))
-            self._server = stack.enter_context(Server(folder)) if self._setting.is_ours else None
+            self._server = stack.enter_context(self._meeting(folder)) if self._setting.is_ours else None
             library = folder / "library"
             deliver(str(library))
             self._agents = Agents(self._setting, folder, server=self._server, library=library)
@@ -70,6 +71,9 @@ class Sequence:
             except Lost as lost:
                 print(f"{self._setting.name}: {lost}\n{self._agents.tails()}")
             return self._found
+
+    def _meeting(self, folder: Path) -> Server | Etcd:
+        return Etcd(folder) if self._setting.is_in_etcd else Server(folder)
 
     def _all(self) -> None:
         agents = self._agents

@@ -45,9 +45,14 @@ class Server:
         self._process.terminate()
         self._process.wait(START_S)
 
-    @property
-    def job_token(self) -> str:
-        return job_token(self._key, JOB)
+    def environment(self) -> dict[str, str]:
+        """What tells an agent where to meet."""
+        return {
+            "PET_RDZV_BACKEND": "elastic",
+            "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}",
+            "ELASTIC_TOKEN": job_token(self._key, JOB),
+            "ELASTIC_CA": self.ca,
+        }
 
     def expect(self, members: tuple[str, ...], *, leaving: tuple[str, ...] = (), by_s: float = 0.0, most: int = LARGEST) -> None:
         """Say, as the controller would, who should be there, and who leaves because its machine goes."""

@@ -13,14 +13,16 @@ LARGEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to run torchrun. `is_ours`: the backend elastic, started as in a pod. Otherwise torch's own c10d: the first agent hosts its
-    store, or, with `has_store_pod`, a process of its own does, as in the controller's store pod."""
+    """One way to run torchrun. `is_ours`: the backend elastic, or with `is_in_etcd` elastic-etcd, started as in a pod. Otherwise
+    torch's own c10d: the first agent hosts its store, or, with `has_store_pod`, a process of its own does, as in the store pod.
+    """
 
     name: str
     words: str
     colour: str
     is_ours: bool = False
     is_warm: bool = False
+    is_in_etcd: bool = False
     has_store_pod: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     configuration: str = ""
@@ -69,6 +71,7 @@ SETTINGS = (
         environment={"ELASTIC_WARM_START": "off"},
         patience_s=60.0,
     ),
+    Setting(name="etcd", words="etcd, warm start", colour="#8464a0", is_ours=True, is_warm=True, is_in_etcd=True, patience_s=60.0),
     Setting(name="warm", words="elastic, warm start", colour="#2c5f8a", is_ours=True, is_warm=True, patience_s=60.0),
 )
 
