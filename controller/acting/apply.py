@@ -157,7 +157,7 @@ class Applier:
             if isinstance(action, SetExpectation):
                 is_heard = self._membership.tell(uid, action, is_awaited=is_awaited)
             elif isinstance(action, Forget):
-                self._membership.forget(uid, is_awaited=action.is_awaited)
+                self._membership.forget(uid, is_awaited=action.is_awaited, place=action.place)
         return is_heard
 
     async def _act_all(self, key: Key, job: Object, actions: Iterable[Action], outcome: Outcome) -> list[bool]:

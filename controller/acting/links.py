@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from controller.acting.link import RendezvousLink
@@ -30,7 +30,6 @@ class Links:
         self._places = places
         known = [link.worlds for link in (server, etcd) if link is not None]
         self.worlds: Mapping[str, World] = ChainMap(*known)
-        self.forgotten: Collection[str] = server.forgotten if server is not None else ()
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
         """True once it is acknowledged. An etcd that is out of reach is not waited for: the job's pods are counted."""
@@ -41,9 +40,15 @@ class Links:
         world = self._etcd.worlds.get(job_uid)
         return is_heard or (world is not None and world.phase == UNREACHED)
 
-    def forget(self, job_uid: str, *, is_awaited: bool = False) -> None:
+    def forget(self, job_uid: str, *, is_awaited: bool = False, place: Place | None = None) -> None:
+        if place is not None:
+            self._places.meet_at(job_uid, place)
         for link in self._all():
-            link.forget(job_uid, is_awaited=is_awaited and link is self._server)
+            link.forget(job_uid, is_awaited=is_awaited and (link is self._etcd) == (place is not None))
+
+    def has_forgotten(self, job_uid: str) -> bool:
+        """Whether the answer has come that nothing is known of a suspended job any more."""
+        return any(job_uid in link.forgotten for link in self._all())
 
     async def run(self, changed: Callable[[str], None]) -> None:
         """Until cancelled."""

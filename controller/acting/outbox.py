@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from controller.deciding.actions import SetExpectation
+from elastic.etcd.place import Place
 from elastic.membership import wire
 from elastic.membership.protocol import UnknownVersion
 from elastic.runtime.fence import is_lapse
@@ -28,7 +29,7 @@ class Membership(Protocol):
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool: ...
 
-    def forget(self, job_uid: str, *, is_awaited: bool = False) -> None: ...
+    def forget(self, job_uid: str, *, is_awaited: bool = False, place: Place | None = None) -> None: ...
 
 
 class Listener(Protocol):

@@ -125,9 +125,12 @@ class SetExpectation:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The rendezvous server need not know this job any more. is_awaited: a later plan needs to know that it has forgotten the job."""
+    """The rendezvous server, or the etcd at `place`, need not know this job any more. is_awaited: a later plan needs to know that it has
+    forgotten the job.
+    """
 
     is_awaited: bool = False
+    place: Place | None = None
 
 
 Action = Create | Update | Delete | SetCondition | DeleteJob | SetExpectation | Forget

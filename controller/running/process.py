@@ -161,7 +161,7 @@ class Process:
             Secrets(self._kube),
             settings=self._settings(),
             worlds=link.worlds if link is not None else {},
-            forgotten=link.forgotten if link is not None else (),
+            has_forgotten=link.has_forgotten if link is not None else lambda uid: False,
             token_for=lambda uid, role: job_token(self._key, uid, role) if self._key else "",
             metrics=self._metrics,
         )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -62,7 +62,7 @@ class Reconciler:
         *,
         settings: Settings,
         worlds: Mapping[str, World],
-        forgotten: Collection[str],
+        has_forgotten: Callable[[str], bool],
         token_for: Callable[[str, Role], str],
         metrics: Metrics,
         new_keys: Callable[[], KeyPair] = new_key_pair,
@@ -79,7 +79,7 @@ class Reconciler:
         self._secrets = secrets
         self._settings = settings
         self._worlds = worlds
-        self._forgotten = forgotten
+        self._has_forgotten = has_forgotten
         self._token_for = token_for
         self._metrics = metrics
         self._uids: dict[Key, str] = {}
@@ -291,7 +291,7 @@ class Reconciler:
             now=now,
             settings=self._settings,
             world=self._worlds.get(uid),
-            is_forgotten=uid in self._forgotten,
+            is_forgotten=self._has_forgotten(uid),
             token=self._token_for(uid, Role.AGENT),
             launcher_token=self._token_for(uid, Role.LAUNCHER),
             etcd_password=self._token_for(uid, Role.ETCD),

@@ -82,7 +82,7 @@ class Controller:
             settings=replace(SETTINGS, gang_scheduler=gang_scheduler),
             new_keys=lambda: KeyPair(private="private", public="public"),
             worlds=self._link.worlds,
-            forgotten=self._link.forgotten,
+            has_forgotten=self._link.has_forgotten,
             token_for=lambda uid, role: f"{role} token of {uid}",
             metrics=Metrics(CollectorRegistry(), waiting=self.queue.__len__, sent={}),
             clock=loop.time,

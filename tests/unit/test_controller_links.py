@@ -63,6 +63,17 @@ async def test_worlds_of_both_are_known_and_a_job_is_forgotten_where_it_was_know
     assert (both.etcds.forgotten, both.server.forgotten) == (["in-etcd"], [])
 
 
+async def test_a_suspended_job_is_forgotten_where_it_meets_also_if_this_controller_never_spoke_of_it(both: Both) -> None:
+    both.links.forget("in-etcd", is_awaited=True, place=PLACE)
+    both.links.forget("at-server", is_awaited=True)
+    await a_few_turns()
+    assert (both.etcds.forgotten, both.server.forgotten) == (["in-etcd"], ["at-server"])
+    assert both.places["in-etcd"] == PLACE
+    assert both.links.has_forgotten("in-etcd")
+    assert both.links.has_forgotten("at-server")
+    assert not both.links.has_forgotten("another")
+
+
 async def test_an_etcd_that_is_out_of_reach_is_not_waited_for(both: Both) -> None:
     both.etcds.is_away = True
     assert not both.links.tell("in-etcd", tell(place=PLACE), is_awaited=True)

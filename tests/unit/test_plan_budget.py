@@ -232,3 +232,30 @@ def test_a_job_resumes_only_once_the_server_has_forgotten_the_run_before() -> No
     assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
     assert cluster.job.status.start_time == cluster.now
     assert cluster.state() == "not Suspended"
+
+
+def test_a_job_that_meets_in_an_etcd_resumes_once_that_has_forgotten_the_run_before_or_a_minute_later() -> None:
+    """Agents of the next run found the world of the former one there, and counted its members as lost. Where the etcd does not let the
+    controller in, the job must not wait for ever.
+    """
+    cluster = running(2, rdzvBackend="etcd", rdzvHost="etcd")
+    policy = cluster.job.run_policy
+    for is_forgotten in (True, False):
+        cluster.job = structs.replace(cluster.job, run_policy=structs.replace(policy, suspend=True))
+        cluster.settle()
+        assert cluster.names() == []
+        cluster.is_forgotten = is_forgotten
+        cluster.job = structs.replace(cluster.job, run_policy=policy)
+        planned = cluster.round()
+        if not is_forgotten:
+            (forget,) = planned.actions
+            assert isinstance(forget, Forget)
+            assert forget.is_awaited
+            assert forget.place is not None
+            assert forget.place.endpoints == ("etcd:2379",)
+            assert planned.look_again_at == cluster.now + timedelta(seconds=60)
+            assert "once the etcd where it meets has forgotten" in cluster.job.status.conditions[-1].message
+            cluster.is_forgotten = False
+            cluster.now += timedelta(seconds=60)
+        cluster.settle()
+        assert cluster.names() == ["train-worker-0", "train-worker-1"]

@@ -10,13 +10,18 @@ from controller.deciding.actions import Forget, JobEvent, Plan, normal
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.cleanup import everything_deleted
 from controller.deciding.lifecycle.conditions import holds, reason_of, with_condition, without_condition
+from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.etcd import place
 from controller.deciding.rendezvous.world_status import record_restarts
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import tally
 from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, JobStatus, ReplicaStatus
 from elastic.api.words import ConditionType
+
+ETCD_FORGETS_S = 60
+"""So long a resumed job waits for its etcd."""
 
 
 def suspend(view: JobView) -> Plan | None:
@@ -39,25 +44,34 @@ def _suspended(view: JobView) -> Plan:
         status = replace(status, replica_statuses=_still_there(job, snapshot))
     if status.elastic is not None:
         status = replace(status, elastic=replace(status.elastic, world_size=0, replaced=(), waits_for="", ranks=""))
-    forget = () if job.elastic is None or snapshot.is_forgotten else (Forget(is_awaited=_meets_at_server(view)),)
+    forget = () if job.elastic is None or snapshot.is_forgotten else (_forget(view),)
     return Plan((*forget, *everything_deleted(snapshot)), status, news)
 
 
 def wait_until_forgotten(view: JobView) -> Plan | None:
-    """A job resumes once the rendezvous server has forgotten the run before. A server that was out of reach meanwhile would take the ends
-    of that run's workers for losses.
+    """A job resumes once the rendezvous server, or the etcd where it meets, has forgotten the run before. Where that was out of reach
+    meanwhile, the ends of that run's workers would be taken for losses. Not every etcd lets the controller in: it is not waited for long.
     """
-    if view.snapshot.is_forgotten or not holds(view.status, ConditionType.SUSPENDED) or not _meets_at_server(view):
+    forget = _forget(view)
+    if view.snapshot.is_forgotten or not holds(view.status, ConditionType.SUSPENDED) or not forget.is_awaited:
         return None
     job, now = view.job, view.snapshot.now
-    message = f"{job.kind.name} {job.metadata.name} resumes once the rendezvous server has answered that it has forgotten the run before."
+    where = "the rendezvous server has answered that it has" if forget.place is None else "the etcd where it meets has"
+    message = f"{job.kind.name} {job.metadata.name} resumes once {where} forgotten the run before."
     status = with_condition(view.status, ConditionType.SUSPENDED, reason=reason_of(job, "Suspended"), message=message, now=now)
-    return Plan((Forget(is_awaited=True),), status, view.news)
+    if forget.place is None:
+        return Plan((forget,), status, view.news)
+    said = status.condition(ConditionType.SUSPENDED.value)
+    until = after(said.last_update_time or now, ETCD_FORGETS_S) if said is not None else now
+    return Plan((forget,), status, view.news, look_again_at=until) if now < until and view.sees_members else None
 
 
-def _meets_at_server(view: JobView) -> bool:
+def _forget(view: JobView) -> Forget:
+    """Who is to forget the job's run, and whether the next one waits for that."""
+    if view.backend is RendezvousBackend.ETCD:
+        return Forget(is_awaited=True, place=place(view.job, view.snapshot.settings))
     is_at_server = view.backend in (RendezvousBackend.OURS, RendezvousBackend.HOSTS)
-    return is_at_server and view.snapshot.settings.rendezvous is not None
+    return Forget(is_awaited=is_at_server and view.snapshot.settings.rendezvous is not None)
 
 
 def resumed(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, tuple[JobEvent, ...]]:
