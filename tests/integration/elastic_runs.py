@@ -153,6 +153,7 @@ async def elastic_run(
     stop_file: Path | None = None,
     image: str = "",
     pod: Mapping[str, Any] | None = None,
+    run_policy: Mapping[str, Any] | None = None,
     **policy: Any,
 ) -> AsyncIterator[ElasticRun]:
     """The example with another name, size and image, and `pod` beside what its pods' spec says; takes the job away at the end, however the
@@ -160,6 +161,7 @@ async def elastic_run(
     job = yaml.safe_load(JOB_FILE.read_text())
     job["metadata"]["name"] = name
     job["spec"]["elasticPolicy"] |= policy
+    job["spec"]["runPolicy"] = {**job["spec"].get("runPolicy", {}), **(run_policy or {})}
     worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
     worker["replicas"] = workers
     container = worker["template"]["spec"]["containers"][0]

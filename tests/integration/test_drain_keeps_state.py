@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from elastic_runs import NAMESPACE, ElasticRun, elastic_run
+from etcd_server import needs_etcd
 from grounds import Ground
+from installed_etcd import etcd_on_path
 from laptop import until
 
 from elastic.api.names import JOB_NAME
@@ -21,7 +23,7 @@ DRAINED_WITHIN_S = 240.0
 
 @pytest.fixture(scope="module")
 def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with ground.cluster(tmp_path_factory.mktemp("drained"), nodes=2) as running:
+    with etcd_on_path(), ground.cluster(tmp_path_factory.mktemp("drained"), nodes=2) as running:
         yield running
 
 
@@ -33,10 +35,18 @@ async def workers_on(run: ElasticRun, node: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "drains"), [(1, 1), pytest.param(2, 1, marks=pytest.mark.full), pytest.param(1, 2, marks=pytest.mark.full)]
+    ("workers", "drains", "backend"),
+    [
+        (1, 1, "elastic"),
+        pytest.param(2, 1, "elastic", marks=pytest.mark.full),
+        pytest.param(1, 2, "elastic", marks=pytest.mark.full),
+        pytest.param(1, 2, "etcd", marks=[pytest.mark.full, needs_etcd]),
+        pytest.param(2, 1, "etcd", marks=[pytest.mark.full, needs_etcd]),
+    ],
 )
-async def test_a_drain_of_the_node_with_all_workers_loses_no_steps(cluster: LocalCluster, workers: int, drains: int) -> None:
-    async with elastic_run(cluster, f"drained-{workers}", workers=workers, steps=5000, minReplicas=workers, maxReplicas=workers) as run:
+async def test_a_drain_of_the_node_with_all_workers_loses_no_steps(cluster: LocalCluster, workers: int, drains: int, backend: str) -> None:
+    policy = {"minReplicas": workers, "maxReplicas": workers, "rdzvBackend": backend}
+    async with elastic_run(cluster, f"drained-{workers}-{backend}", workers=workers, steps=5000, **policy) as run:
         first, second = "node-0", "node-1"
         await cordon(run.kube, second)
         await run.step(5, world=workers)

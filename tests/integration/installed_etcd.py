@@ -1,0 +1,56 @@
+"""The laptop cluster's etcd, as a job's user or its administrator sees it."""
+
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+from elastic_runs import ElasticRun
+from etcd_server import PROGRAM
+
+from elastic.etcd.accounts import ROOT, Accounts
+from elastic.etcd.channels import Channels
+from elastic.etcd.grpc_store import GrpcStore
+from elastic.etcd.place import Access, user_of
+from elastic.local import LocalCluster
+from elastic.membership.tokens import Role, job_token, load_keys
+
+
+@contextmanager
+def etcd_on_path() -> Iterator[None]:
+    """A cluster that starts in here offers an etcd."""
+    with pytest.MonkeyPatch.context() as patch:
+        if PROGRAM is not None:
+            patch.setenv("PATH", f"{Path(PROGRAM).parent}:{os.environ['PATH']}")
+        yield
+
+
+@asynccontextmanager
+async def store_of(cluster: LocalCluster, job: str = "") -> AsyncIterator[GrpcStore]:
+    """With the login of this job's agents; for no job with the administrator's."""
+    folder = cluster.data_dir / "installation"
+    access = Access(user=user_of(job) if job else ROOT, password=password_of(cluster, job), ca=(folder / "ca.crt").read_text())
+    port = json.loads((cluster.data_dir / "ports.json").read_text())["etcd"]
+    store = GrpcStore(Channels(), (f"127.0.0.1:{port}",), access, is_tls=True)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def password_of(cluster: LocalCluster, job: str) -> str:
+    return job_token(load_keys(cluster.data_dir / "installation")[0], job, Role.ETCD)
+
+
+def prefix_of(run: ElasticRun) -> str:
+    return f"/elastic-training/{run.key.uid}/"
+
+
+async def is_clean(cluster: LocalCluster, run: ElasticRun) -> bool:
+    """Whether nothing is left of the job: no record, no user, no role."""
+    async with store_of(cluster) as store:
+        roles = (await store.call("Auth/RoleList", "AuthRoleListRequest")).roles
+        users = await Accounts(store, password="").jobs()
+        return not (await store.list(prefix_of(run))).entries and run.key.uid not in users and user_of(run.key.uid) not in roles

@@ -1,0 +1,71 @@
+"""A job that meets in the installation's etcd on the laptop, with the controller in it: workers come, go and die while others train, its
+login opens no other job's records, and nothing is left of the job.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from elastic_runs import ElasticRun, elastic_run
+from etcd_server import needs_etcd
+from grounds import Ground
+from installed_etcd import etcd_on_path, is_clean, prefix_of, store_of
+from laptop import until
+
+from elastic.api.words import Cause
+from elastic.etcd.accounts import Accounts
+from elastic.etcd.store import Refused
+from elastic.local import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.full, needs_etcd, pytest.mark.timeout(300)]
+ETCD = {"rdzvBackend": "etcd", "readyAfterSeconds": 1}
+OTHERS = "/elastic-training/00000000-1111-2222-3333-444444444444/"
+
+
+@pytest.fixture(scope="module")
+def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with etcd_on_path(), ground.cluster(tmp_path_factory.mktemp("etcd-laptop")) as running:
+        yield running
+
+
+async def has_pods(run: ElasticRun, count: int) -> bool:
+    return len(await run.pods()) == count
+
+
+async def test_a_job_grows_loses_a_worker_and_shrinks_without_a_charge_and_leaves_nothing(cluster: LocalCluster) -> None:
+    async with elastic_run(cluster, "etcd-resized", workers=1, steps=5000, **ETCD) as run:
+        await run.step(5, world=1)
+        await run.scale(3)
+        await run.world(3)
+        assert run.training.repeated == 0
+        worlds = run.training.worlds
+        run.kill_worker(run.pod_name(1))
+        await run.new_world(3, after=worlds)
+        await run.scale(2)
+        await run.world(2)
+        await until(partial(has_pods, run, 2), "the pod that left is gone")
+        assert not [cause for cause in await run.restarts() if Cause(cause).is_charged]
+        elastic = await run.elastic()
+        assert (elastic["backend"], elastic["worldSize"], elastic["lastRescale"]["cause"]) == ("etcd", 2, "plan")
+        await its_login_opens_nothing_else(cluster, run)
+        await run.more_steps(3)
+    await until(partial(is_clean, cluster, run), "the job's records, its user and its role are gone")
+
+
+async def its_login_opens_nothing_else(cluster: LocalCluster, run: ElasticRun) -> None:
+    """With it another job's records can neither be listed, written, deleted nor watched, and no user can be seen."""
+    async with store_of(cluster) as administrator, store_of(cluster, run.key.uid) as own:
+        assert {entry.key for entry in (await own.list(prefix_of(run))).entries} > {"world", "expected"}
+        assert await administrator.put(OTHERS + "world", b"{}", lease=0, unchanged=0)
+        with pytest.raises(Refused, match="permission denied"):
+            await own.list(OTHERS)
+        with pytest.raises(Refused, match="permission denied"):
+            await own.put(OTHERS + "expected", b"{}", lease=0, unchanged=0)
+        with pytest.raises(Refused, match="permission denied"):
+            await own.remove(OTHERS)
+        with pytest.raises(Refused, match="permission denied"):
+            await anext(aiter(own.watch(OTHERS, 1)))
+        with pytest.raises(Refused, match="permission denied"):
+            await Accounts(own, password="").jobs()
+        assert [entry.key for entry in (await administrator.list(OTHERS)).entries] == ["world"]
+        await administrator.remove(OTHERS)
