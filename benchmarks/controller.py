@@ -39,13 +39,9 @@ def laptop(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def real(folder: Path, assets: Path) -> Iterator[Path]:
-    plane = ControlPlane(assets, folder)
-    try:
-        plane.start()
+    with ControlPlane(assets, folder) as plane:
         asyncio.run(install_crds(plane.kubeconfig))
         yield plane.kubeconfig
-    finally:
-        plane.stop()
 
 
 def show(title: str, kubeconfig: Path, folder: Path, loads: list[Load]) -> None:

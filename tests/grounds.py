@@ -33,13 +33,12 @@ class Ground:
             return
         servers = folder / "servers"
         servers.mkdir(parents=True)
-        plane = ControlPlane(self.assets, servers, **{name: options[name] for name in ("node_grace_s",) if name in options})
-        try:
-            plane.start()
-            with Joined(plane, data_dir=folder / "nodes", sandbox=self.sandbox, **options) as running:
-                yield running
-        finally:
-            plane.stop()
+        grace = {name: options[name] for name in ("node_grace_s",) if name in options}
+        with (
+            ControlPlane(self.assets, servers, **grace) as plane,
+            Joined(plane, data_dir=folder / "nodes", sandbox=self.sandbox, **options) as running,
+        ):
+            yield running
 
 
 class Joined(LocalCluster):

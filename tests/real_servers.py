@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Self
 
 from cryptography.hazmat.primitives import serialization
 
@@ -42,6 +43,17 @@ class ControlPlane:
     @staticmethod
     def missing(assets: Path) -> list[str]:
         return [name for name in NEEDED if not (assets / name).is_file()]
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         self._write_certificates()

@@ -262,32 +262,30 @@ def without_times(status: Object) -> Object:
 async def main(names: list[str]) -> None:
     chosen = [s for s in SCENARIOS if not names or s.name in names]
     RECORDINGS.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="recording-") as folder:
-        plane = ControlPlane(Path(os.environ["KUBEBUILDER_ASSETS"]), Path(folder))
-        plane.start()
-        try:
-            async with connect(plane.kubeconfig) as kube:
-                metrics = Metrics()
-                await define(kube)
-                runner = await publish(kube, metrics, Path(folder))
-                await asyncio.sleep(KNOWN_AFTER_S)
-                turns = asyncio.Semaphore(AT_A_TIME)
+    with (
+        tempfile.TemporaryDirectory(prefix="recording-") as folder,
+        ControlPlane(Path(os.environ["KUBEBUILDER_ASSETS"]), Path(folder)) as plane,
+    ):
+        async with connect(plane.kubeconfig) as kube:
+            metrics = Metrics()
+            await define(kube)
+            runner = await publish(kube, metrics, Path(folder))
+            await asyncio.sleep(KNOWN_AFTER_S)
+            turns = asyncio.Semaphore(AT_A_TIME)
 
-                async def one(scenario: Scenario) -> None:
-                    async with turns:
-                        try:
-                            made = await Recording(kube, metrics, scenario).record()
-                        except Exception as error:
-                            print(f"{scenario.name}: {type(error).__name__}: {error}", flush=True)
-                            return
-                        (RECORDINGS / f"{scenario.name}.json").write_text(json.dumps(made, indent=1) + "\n")
-                        sizes = [s["replicas"] for s in made["sizes"]]
-                        print(f"{scenario.name}: {len(made['statuses'])} statuses, sizes {sizes}", flush=True)
+            async def one(scenario: Scenario) -> None:
+                async with turns:
+                    try:
+                        made = await Recording(kube, metrics, scenario).record()
+                    except Exception as error:
+                        print(f"{scenario.name}: {type(error).__name__}: {error}", flush=True)
+                        return
+                    (RECORDINGS / f"{scenario.name}.json").write_text(json.dumps(made, indent=1) + "\n")
+                    sizes = [s["replicas"] for s in made["sizes"]]
+                    print(f"{scenario.name}: {len(made['statuses'])} statuses, sizes {sizes}", flush=True)
 
-                await asyncio.gather(*(one(s) for s in chosen))
-                await runner.cleanup()
-        finally:
-            plane.stop()
+            await asyncio.gather(*(one(s) for s in chosen))
+            await runner.cleanup()
 
 
 if __name__ == "__main__":

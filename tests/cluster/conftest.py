@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -32,21 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def kubeconfig(request: pytest.FixtureRequest) -> Path:
     if given := os.environ.get("KUBECONFIG"):
-        yield Path(given)
-        return
-    folder = os.environ.get("KUBEBUILDER_ASSETS")
-    if not folder:
-        pytest.skip("no real API server: set KUBECONFIG, or KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver")
-    if missing := ControlPlane.missing(Path(folder)):
-        pytest.skip(f"no real API server: {', '.join(missing)} missing in KUBEBUILDER_ASSETS {folder}")
-    plane = ControlPlane(Path(folder), tmp_path_factory.mktemp("control-plane"))
-    try:
-        plane.start()
-        yield plane.kubeconfig
-    finally:
-        plane.stop()
+        return Path(given)
+    plane: ControlPlane = request.getfixturevalue("real_plane")
+    return plane.kubeconfig
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -32,21 +31,14 @@ def is_asked_inside(use: Use) -> bool:
 
 
 @pytest.fixture
-def plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets or ControlPlane.missing(Path(assets)):
-        pytest.skip("no real API server whose flags can be chosen: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver")
+def plane(tmp_path: Path, real_assets: Path) -> Iterator[ControlPlane]:
     policy = tmp_path / "policy.yaml"
     policy.write_text(yaml.safe_dump(POLICY))
     flags = (f"--audit-policy-file={policy}", f"--audit-log-path={tmp_path / 'audit.log'}")
     guarded = ("--enable-admission-plugins=OwnerReferencesPermissionEnforcement",)
-    made = ControlPlane(Path(assets), tmp_path, api_flags=(*flags, *guarded))
-    try:
-        made.start()
+    with ControlPlane(real_assets, tmp_path, api_flags=(*flags, *guarded)) as made:
         asyncio.run(prepare(made.kubeconfig))
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture

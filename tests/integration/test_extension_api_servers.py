@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -20,7 +19,6 @@ from laptop import until
 from real_servers import ControlPlane, machine_address
 from yarl import URL
 
-ASSETS = os.environ.get("KUBEBUILDER_ASSETS")
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 
@@ -45,19 +43,13 @@ class Server:
 
 @pytest.fixture(scope="module", params=["own", pytest.param("real", marks=pytest.mark.cluster)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("aggregating")
     if request.param == "own":
+        folder = tmp_path_factory.mktemp("aggregating")
         with running(folder) as own:
             yield Server(own.url, "127.0.0.1", folder / "ca.crt", token=own.token)
-        return
-    if not ASSETS:
-        pytest.skip("KUBEBUILDER_ASSETS names no folder of servers")
-    plane = ControlPlane(Path(ASSETS), folder)
-    try:
-        plane.start()
-        yield Server(plane.url, machine_address(), folder / "ca.crt", certificate=folder / "admin.crt")
-    finally:
-        plane.stop()
+    else:
+        plane: ControlPlane = request.getfixturevalue("real_plane")
+        yield Server(plane.url, machine_address(), plane.folder / "ca.crt", certificate=plane.folder / "admin.crt")
 
 
 @pytest_asyncio.fixture

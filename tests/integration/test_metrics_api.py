@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
 import uuid
@@ -52,20 +51,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module", params=["own", pytest.param("real", marks=pytest.mark.cluster)])
-def kubeconfig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def kubeconfig(request: pytest.FixtureRequest) -> Iterator[Path]:
     if request.param == "own":
         with LocalCluster(control_plane=False, autoscaler_period_s=2) as cluster:
             yield cluster.kubeconfig
-        return
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    if not assets:
-        pytest.skip("KUBEBUILDER_ASSETS names no folder of servers")
-    plane = ControlPlane(Path(assets), tmp_path_factory.mktemp("plane"))
-    try:
-        plane.start()
+    else:
+        plane: ControlPlane = request.getfixturevalue("real_plane")
         yield plane.kubeconfig
-    finally:
-        plane.stop()
 
 
 @pytest_asyncio.fixture
@@ -160,6 +152,9 @@ async def serving(kube: Kube) -> AsyncIterator[Serving]:
             for version in versions:
                 with contextlib.suppress(KubeError):
                     await kube.delete(API_SERVICES, f"{version}.{group}")
+        for resource in (HORIZONTAL_POD_AUTOSCALERS, JOBS):
+            for item in (await kube.list(resource, namespace="default")).items:
+                await kube.delete(resource, item["metadata"]["name"], namespace="default")
 
 
 async def ensure(kube: Kube, resource: Resource, body: Object, *, namespace: str | None = None) -> None:
