@@ -269,12 +269,16 @@ class Hub:
         if active is None:
             if len(self._jobs) >= MAX_JOBS:
                 raise Full(f"this server holds {MAX_JOBS} jobs already")
-            job = begin(uid, instance=self._instance, up_since=self._up_since, now=self._clock(), limits=self._limits)
+            job = begin(uid, instance=self._instance_for(uid), up_since=self._up_since, now=self._clock(), limits=self._limits)
             active = self._jobs[uid] = ActiveJob(job)
             if self._pulse_timer is None:
                 self._alive_at = self._clock()
                 self._pulse()
         return active
+
+    def _instance_for(self, uid: str) -> str:
+        """A job that was forgotten may begin at a generation that this server sealed before: the worlds must differ in their ids."""
+        return f"{self._instance}.{self._forgotten[uid]}" if uid in self._forgotten else self._instance
 
     def _apply(self, active: ActiveJob, event: Event) -> None:
         """Take an event in. Those of one turn of the loop are decided on together."""

@@ -116,6 +116,22 @@ async def test_the_controller_hears_what_changed_since_and_of_what_was_forgotten
     assert hub.world("job") is None
 
 
+async def test_a_job_that_was_forgotten_has_no_world_with_the_id_of_a_former_one(hub: Hub) -> None:
+    """It was suspended before the status had its newest generation, and counted on from the one before."""
+    ids = []
+    for start in range(3):
+        hub.expect("job", Expectation(members=("w0",), min=1, max=1))
+        attach(hub, "w0", f"w0/{start}")
+        await turn()
+        known = hub.job("job")
+        assert known is not None
+        assert known.membership.world is not None
+        ids.append(known.membership.world.id)
+        hub.forget("job")
+    assert len(set(ids)) == 3, ids
+    assert ids[0] == "1-s1"
+
+
 async def test_only_the_newest_report_of_a_member_is_kept_and_none_of_a_stranger(hub: Hub, clock: Clock) -> None:
     for name in ("w0", "w1"):
         hub.report("job", Report(member=name, step=9))
