@@ -207,6 +207,7 @@ async def test_a_user_may_neither_read_nor_write_nor_watch_under_another_prefix(
         await store.close()
 
 
+@pytest.mark.full
 async def test_a_quota_that_is_used_up_is_reported_within_seconds_and_made_room_for(tmp_path: Path) -> None:
     with Etcd(tmp_path, options=("--quota-backend-bytes=8388608",)) as etcd:
         async with controller() as following:
