@@ -20,11 +20,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.torch, needs_etcd, pytest.mar
 class EtcdAgents(Agents):
     """Agents of one job that meet in an etcd. The library is delivered into a folder, as it is into an image without it."""
 
-    def __init__(self, folder: Path, etcd: Etcd, *, job: str = "by-hand", conf: str = "", token: str = "") -> None:
+    def __init__(self, folder: Path, etcd: Etcd, *, job: str = "by-hand", conf: str = "", token: str = "", **login: str) -> None:
         super().__init__(folder, None, job=job)
         self.etcd = etcd
         self.conf = conf
         self.token = token
+        self.login = login
         self._delivered = folder / "library"
         deliver = [sys.executable, str(ROOT / "elastic_worker/startup/deliver.py"), str(self._delivered)]
         subprocess.run(deliver, check=True, capture_output=True)
@@ -32,7 +33,7 @@ class EtcdAgents(Agents):
     def rendezvous(self) -> dict[str, str]:
         environment = {"PET_RDZV_BACKEND": "elastic-etcd", "PET_RDZV_ENDPOINT": self.etcd.endpoint, "PYTHONPATH": str(self._delivered)}
         environment |= {"PET_RDZV_CONF": self.conf} if self.conf else {}
-        return environment | ({"ELASTIC_TOKEN": self.token} if self.token else {})
+        return environment | self.login | ({"ELASTIC_TOKEN": self.token} if self.token else {})
 
     def situation(self) -> str:
         return f"{self.world()}\n--- etcd\n{self.etcd.log()}"
@@ -148,11 +149,9 @@ def test_training_goes_on_while_one_member_of_three_dies(tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_a_wrong_password_ends_an_agent_with_etcds_words(tmp_path: Path, etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_password_ends_an_agent_with_etcds_words(tmp_path: Path, etcd: Etcd) -> None:
     etcd.ask_for_passwords("ann", "secret", "/elastic-training/")
-    monkeypatch.setenv("ELASTIC_ETCD_USER", "ann")
-    monkeypatch.setenv("ELASTIC_ETCD_PASSWORD", "guess")
-    agents = EtcdAgents(tmp_path / "job", etcd)
+    agents = EtcdAgents(tmp_path / "job", etcd, ELASTIC_ETCD_USER="ann", ELASTIC_ETCD_PASSWORD="guess")
     try:
         agents.start("w0", nnodes="1:1")
         assert agents.wait_for_end("w0") == 1
