@@ -1,6 +1,5 @@
 """Real torchrun agents at the end of a job's work: who comes too late is let go with status 0, and who still works is left alone."""
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -47,6 +46,13 @@ def finish(agents: Agents, *names: str) -> None:
         (agents.folder / f"finish-{name}").touch()
 
 
+def finished(agents: Agents, server: Server, *names: str) -> None:
+    """They end with 0, and the server knows it."""
+    finish(agents, *names)
+    line = f'elastic_rendezvous_members{{phase="finished"}} {len(names)}.0'.encode()
+    wait_until(lambda: line in server.call("GET", "/metrics")[1], what=agents.describe)
+
+
 def ends_well(agents: Agents, *names: str) -> None:
     for name in names:
         wait_until(lambda name=name: agents.processes[name].poll() is not None, what=lambda: agents.describe(), patience_s=60)  # type: ignore[misc]
@@ -62,8 +68,8 @@ def phase(server: Server, agents: Agents) -> str:
 
 
 def test_a_worker_that_comes_back_after_its_peers_have_finished_ends_with_0(agents: Agents, server: Server) -> None:
+    finished(agents, server, "train-worker-0", "train-worker-2")
     agents.signal("train-worker-1", signal.SIGKILL)
-    finish(agents, "train-worker-0", "train-worker-2")
     ends_well(agents, "train-worker-0", "train-worker-2")
     agents.kill_pod("train-worker-1")
     agents.start("train-worker-1")
@@ -74,7 +80,7 @@ def test_a_worker_that_comes_back_after_its_peers_have_finished_ends_with_0(agen
 
 
 def test_who_works_on_after_its_peers_is_left_alone_and_a_newcomer_waits_for_it(agents: Agents, server: Server) -> None:
-    finish(agents, "train-worker-0")
+    finished(agents, server, "train-worker-0")
     agents.kill_pod("train-worker-1")
     server.expect(agents.job, Expectation(members=(*NAMES, "train-worker-3"), min=2, max=4, budget=Budget(max_restarts=0)))
     agents.start("train-worker-3")
@@ -90,16 +96,15 @@ def test_who_works_on_after_its_peers_is_left_alone_and_a_newcomer_waits_for_it(
 
 def test_a_worker_that_fails_when_too_few_are_left_to_begin_again_does_not_wait_for_ever(agents: Agents, server: Server) -> None:
     (agents.folder / "fail-train-worker-1").touch()
-    finish(agents, "train-worker-0", "train-worker-2")
-    time.sleep(1)
+    finished(agents, server, "train-worker-0", "train-worker-2")
     finish(agents, "train-worker-1")
     ends_well(agents, *NAMES)
 
 
 def test_a_server_that_was_killed_in_between_hears_from_the_controller_that_the_work_is_done(agents: Agents, server: Server) -> None:
     starts = len(agents.log())
-    os.kill(agents.processes["train-worker-1"].pid, signal.SIGKILL)
-    finish(agents, "train-worker-0", "train-worker-2")
+    finished(agents, server, "train-worker-0", "train-worker-2")
+    agents.signal("train-worker-1", signal.SIGKILL)
     ends_well(agents, "train-worker-0", "train-worker-2")
     agents.kill_pod("train-worker-1")
     server.kill()
