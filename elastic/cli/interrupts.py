@@ -81,9 +81,28 @@ async def _asked(interrupted: asyncio.Event, *, can_leave: bool, say: Callable[[
 
 
 def end_by_sigterm() -> None:
-    """SIGTERM ends the command as Ctrl-C does, also where SIGINT is ignored, as a shell has it for commands in its background."""
+    """SIGTERM ends the command as Ctrl-C does, also where SIGINT is ignored, as a shell has it for commands in its background. Not while a
+    loop runs: see `cancelled_by_sigterm`."""
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     signal.signal(signal.SIGTERM, signal.default_int_handler if is_ignored else lambda *_: os.kill(os.getpid(), signal.SIGINT))
+
+
+@contextmanager
+def cancelled_by_sigterm() -> Iterator[None]:
+    """SIGTERM cancels the present task, wherever it waits. The handler of `end_by_sigterm` would raise inside what the loop just does."""
+    former = signal.getsignal(signal.SIGTERM)
+    _let_sigterm_cancel()
+    try:
+        yield
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, former)
+
+
+def _let_sigterm_cancel() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 @contextmanager
@@ -95,12 +114,10 @@ def _interruptions() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
         terminated.set()
         interrupted.set()
 
-    former = signal.getsignal(signal.SIGTERM)
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
     loop.add_signal_handler(signal.SIGTERM, terminate)
     try:
         yield interrupted, terminated
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, former)
+        _let_sigterm_cancel()

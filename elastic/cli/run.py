@@ -19,7 +19,7 @@ from elastic.api.kinds import KINDS
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG
 from elastic.cli.failures import said
 from elastic.cli.images import image_option
-from elastic.cli.interrupts import Left, asking, end_by_sigterm
+from elastic.cli.interrupts import Left, asking, cancelled_by_sigterm, end_by_sigterm
 from elastic.cli.jobs.following import followed
 from elastic.cli.local_paths import placed, without_command
 from elastic.cli.run_printer import Printer
@@ -123,7 +123,7 @@ def run(
         raise CannotRun(str(error)) from error
     except KubeError as error:
         raise CannotRun(said(error) or error.message) from error
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         code = INTERRUPTED
     sys.exit(code)
 
@@ -249,6 +249,11 @@ def _is_laptops(kubeconfig: Path) -> bool:
 
 
 async def _run(cluster: _Cluster, report: Report, wish: _Wish, *, printer: Printer) -> int:
+    with cancelled_by_sigterm():
+        return await _run_to_its_end(cluster, report, wish, printer=printer)
+
+
+async def _run_to_its_end(cluster: _Cluster, report: Report, wish: _Wish, *, printer: Printer) -> int:
     async with connect(cluster.kubeconfig) as kube:
         namespace = wish.namespace or kube.access.namespace
         submission = Submission(kube, namespace=namespace, replace=wish.replace, replace_over=wish.replace_over)

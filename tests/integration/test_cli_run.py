@@ -120,6 +120,7 @@ async def test_sigterm_ends_a_run_in_a_scripts_background(cluster: LocalCluster,
     file.write_text(json.dumps(job("behind", "echo going; sleep 1000")))
     code, said = _ended(*at(cluster), str(file), once="going", by=signal.SIGTERM, sigint=signal.SIG_IGN)
     assert code == 130, said
+    assert "interrupted: deleting what this run created" in said
     async with connect(cluster.kubeconfig) as kube:
         assert await get(kube, "behind", resource=JOBS) is None
 
