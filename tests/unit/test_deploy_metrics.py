@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics as AutoscalerMetrics
 from controller.running.metrics import Metrics
+from dashboard.running.metrics import Progress
 from rendezvous.server.metrics import metrics_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -17,6 +19,11 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
 def autoscalers() -> AutoscalerMetrics:
     return AutoscalerMetrics(CollectorRegistry(), Book(is_ready=lambda: True), leads=lambda: True, sent={"GET": 1})
+
+
+def dashboards() -> set[str]:
+    observer = SimpleNamespace(jobs=lambda: ())
+    return {metric.name for metric in Progress(observer, SimpleNamespace(row=None)).collect()}  # type: ignore[arg-type]
 
 
 def exported() -> set[str]:
@@ -45,5 +52,5 @@ def test_every_metric_stands_on_the_page_about_them_and_no_other() -> None:
     named = set(re.findall(r"`((?:training_operator|elastic)_\w+)`", (DEPLOY.parent / "docs" / "metrics.md").read_text()))
     text = generate_latest(Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1}).registry) + metrics_of(lambda: ())()[0]
     text += generate_latest(autoscalers().registry)
-    made = set(re.findall(r"# TYPE (\S+)", text.decode()))
+    made = {*re.findall(r"# TYPE (\S+)", text.decode()), *dashboards()}
     assert named == {name for name in made if not name.endswith("_created") and not name.startswith("process_")}
