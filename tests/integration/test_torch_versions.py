@@ -68,9 +68,9 @@ def test_a_job_grows_survives_every_loss_and_finishes(server: Server, tmp_path: 
         last = agents.processes["train-worker-2"]
         wait_until(lambda: last.poll() is not None, what=lambda: f"the last worker finishes\n{agents.describe()}")
         assert last.returncode == 0, agents.describe()
+        wait_until(lambda: (world := server.world("job")) is not None and world.phase == "finished", what=agents.describe, patience_s=10)
         world = server.world("job")
         assert world is not None
-        assert world.phase == "finished"
         assert world.restarts.get("user") == 1
         assert "starts plainly" not in agents.output("train-worker-2")
         assert ("workers start plainly: ELASTIC_WARM_START is off" in agents.output("train-worker-2")) == (start == "plain")
