@@ -27,7 +27,7 @@ STOP_S = 90.0
 LOOK_EVERY_S = 0.5
 LANES = 2
 FRAMEWORKS = ("xgboost", "jax", "mxnet", "paddle", "tensorflow", "horovod")  # as long as their installation takes
-PLACES = ("tests/heavy", *(f"tests/integration/test_horovod_{name}.py" for name in ("elastic", "hazards", "losses")))
+PLACES = ("tests/heavy", *(f"tests/integration/test_horovod_{name}.py" for name in ("elastic", "hazards")))
 REPORTS = pathlib.Path(".cache/tests/heavy")
 
 
