@@ -97,7 +97,7 @@ class Server:
         finally:
             await listener.close()
             opened.close()
-            await runner.cleanup()
+            await listener.cleanup(runner)
             await self._reclaims.close()
             await self._sessions.close()
 
