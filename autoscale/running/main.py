@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from autoscale.running.options import Options, mistakes
 from elastic.api.kinds import KINDS
 from elastic.logs import log_to
 from elastic.runtime.election import LEASE_S
+from elastic.runtime.flags import chosen_kinds, identity
 
 if TYPE_CHECKING:
     from elastic.kube.client import Kube
@@ -61,8 +60,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 def main(*, log_level: str, kinds: str, **flags: Any) -> None:
     """Chooses the number of workers of elastic jobs with a scalingPolicy."""
     log_to(sys.stderr, level=log_level)
-    chosen = tuple(dict.fromkeys(kind.strip() for kind in kinds.split(",") if kind.strip()))
-    options = Options(kinds=chosen, identity=f"{socket.gethostname()}_{os.getpid()}", **flags)
+    options = Options(kinds=chosen_kinds(kinds), identity=identity(), **flags)
     if wrong := list(mistakes(options)):
         raise click.UsageError("\n".join(wrong))
     sys.exit(asyncio.run(_run(options)))

@@ -6,7 +6,6 @@ import logging
 import socket
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -20,7 +19,7 @@ from autoscale.running.rounds import Rounds
 from autoscale.watching.observer import Observer
 from elastic.api.rights import METRICS_API
 from elastic.kube.client import Kube
-from elastic.membership.client import RendezvousClient
+from elastic.membership.reading import reader
 from elastic.runtime.cert_rotation import Place
 from elastic.runtime.election import Election, Terms
 from elastic.runtime.process import Parts, write_ready
@@ -49,7 +48,8 @@ class Process:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until stopped; raises when a part ends by itself, because all parts are needed."""
-        options, client = self._options, self._client()
+        options = self._options
+        client = reader(options.rendezvous_url, token=options.rendezvous_token, ca=options.rendezvous_ca)
         async with serving(
             health_port=options.health_port,
             metrics_port=options.metrics_port,
@@ -77,12 +77,6 @@ class Process:
 
     def _leads(self) -> bool:
         return self._election is None or self._election.is_held
-
-    def _client(self) -> RendezvousClient | None:
-        token, ca = self._options.rendezvous_token, self._options.rendezvous_ca
-        if token is None or ca is None:
-            return None
-        return RendezvousClient(self._options.rendezvous_url, token=partial(_read, token), ca=ca.read_text())
 
     async def _say_ready(self) -> None:
         while self._observer.lacking():
@@ -113,11 +107,6 @@ def _metrics_api(kube: Kube, options: Options, figures: Book) -> "MetricsApi | N
             raise taken("--metrics-api-port", options.metrics_api_port, error) from error
     place = Place(namespace=options.lease_namespace, name=METRICS_API)
     return MetricsApi(kube, figures, opened, place, owner=METRICS_API, namespace=options.namespace)
-
-
-async def _read(token: Path) -> str:
-    """Read for each connection: a projected token is renewed in its file."""
-    return token.read_text().strip()
 
 
 def _election(kube: Kube, options: Options) -> Election:

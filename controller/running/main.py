@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from dataclasses import replace
@@ -17,6 +16,7 @@ from controller.running.options import Options, mistakes
 from elastic.api.kinds import KINDS
 from elastic.logs import log_to
 from elastic.runtime.election import LEASE_S
+from elastic.runtime.flags import chosen_kinds, identity
 
 if TYPE_CHECKING:
     from elastic.kube.client import Kube
@@ -104,8 +104,7 @@ def main(*, log_level: str, kinds: str, **flags: Any) -> None:
     log_to(sys.stderr, level=log_level)
     # kopf logs each event that it hands over; our logs say what followed.
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
-    chosen = tuple(dict.fromkeys(kind.strip() for kind in kinds.split(",") if kind.strip()))
-    options = Options(kinds=chosen, identity=f"{socket.gethostname()}_{os.getpid()}", **flags)
+    options = Options(kinds=chosen_kinds(kinds), identity=identity(), **flags)
     if wrong := list(mistakes(options)):
         raise click.UsageError("\n".join(wrong))
     sys.exit(asyncio.run(_run(options)))

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic.api.kinds import KINDS
 from elastic.api.names import DNS_1123
+from elastic.runtime.flags import HIGHEST_PORT, kind_mistakes, port_mistakes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,12 @@ class Options:
     identity: str
 
 
-HIGHEST_PORT = 65535
 ENDPOINT = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):([0-9]{1,5})\Z")
 
 
 def mistakes(options: Options) -> Iterator[str]:
     """One sentence for each option that cannot be meant so."""
-    yield from _kinds(options)
+    yield from kind_mistakes(options.kinds, of="controller")
     yield from _namespaces(options)
     yield from _rendezvous(options)
     yield from _etcd(options)
@@ -58,14 +57,6 @@ def mistakes(options: Options) -> Iterator[str]:
         yield f"--gang-scheduler-name is {name!r} but must be a scheduler's name in lower-case letters, digits, dashes and dots, as volcano"
     if options.init_tries < 1:
         yield f"--pytorch-init-container-max-tries is {options.init_tries} but must be at least 1"
-
-
-def _kinds(options: Options) -> Iterator[str]:
-    if not options.kinds:
-        yield f"--enable-kinds names no kind; choose from {', '.join(KINDS)}"
-    for kind in options.kinds:
-        if kind not in KINDS:
-            yield f"--enable-kinds: {kind!r} is not a kind of this controller; choose from {', '.join(KINDS)}"
 
 
 def _namespaces(options: Options) -> Iterator[str]:
@@ -107,9 +98,7 @@ def _etcd(options: Options) -> Iterator[str]:
 
 def _ports(options: Options) -> Iterator[str]:
     ports = {"--health-port": options.health_port, "--metrics-port": options.metrics_port, "--webhook-port": options.webhook_port}
-    for flag, port in ports.items():
-        if not 0 <= port <= HIGHEST_PORT:
-            yield f"{flag} is {port} but must be from 1 to {HIGHEST_PORT}, or 0 for none"
+    yield from port_mistakes(ports)
     if options.webhook_port and options.webhook_port in (options.health_port, options.metrics_port):
         yield f"--webhook-port is {options.webhook_port}, which another flag uses; give the webhook a port of its own"
     if options.webhook_port and options.webhook_fd is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ import click
 from dashboard.running.options import Options, mistakes
 from elastic.api.kinds import KINDS
 from elastic.logs import log_to
+from elastic.runtime.flags import chosen_kinds, identity
 
 if TYPE_CHECKING:
     from elastic.kube.client import Kube
@@ -48,8 +47,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 def main(*, log_level: str, kinds: str, **flags: Any) -> None:
     """Shows jobs, their history, workers and nodes in a browser."""
     log_to(sys.stderr, level=log_level)
-    chosen = tuple(dict.fromkeys(kind.strip() for kind in kinds.split(",") if kind.strip()))
-    options = Options(kinds=chosen, identity=f"{socket.gethostname()}_{os.getpid()}", **flags)
+    options = Options(kinds=chosen_kinds(kinds), identity=identity(), **flags)
     if wrong := list(mistakes(options)):
         raise click.UsageError("\n".join(wrong))
     sys.exit(asyncio.run(_run(options)))

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic.api.kinds import KINDS
+from elastic.membership.reading import reader_mistakes
+from elastic.runtime.flags import HIGHEST_PORT, kind_mistakes, port_mistakes
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -40,21 +41,11 @@ class Options:
 
 def mistakes(options: Options) -> Iterator[str]:
     """One sentence for each option that cannot be meant so."""
-    for kind in options.kinds:
-        if kind not in KINDS:
-            yield f"--enable-kinds: {kind!r} is not a kind of this control plane; choose from {', '.join(KINDS)}"
-    if not options.kinds:
-        yield f"--enable-kinds names no kind; choose from {', '.join(KINDS)}"
-    given = {
-        "--rendezvous-url": bool(options.rendezvous_url),
-        "--rendezvous-token": options.rendezvous_token is not None,
-        "--rendezvous-ca": options.rendezvous_ca is not None,
-    }
-    if any(given.values()) and not all(given.values()):
-        missing = " and ".join(flag for flag, is_given in given.items() if not is_given)
-        yield f"{', '.join(flag for flag in given if given[flag])} alone is not enough; give {missing} as well"
+    yield from kind_mistakes(options.kinds)
+    yield from reader_mistakes(options.rendezvous_url, token=options.rendezvous_token, ca=options.rendezvous_ca)
+    yield from port_mistakes({"--health-port": options.health_port, "--metrics-port": options.metrics_port})
     host, colon, port = options.listen.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= HIGHEST_PORT):
         yield f"--listen is {options.listen!r} but must be HOST:PORT, such as 127.0.0.1:8080"
     elif host.strip("[]") not in LOOPBACK and options.tls is None and not options.tls_elsewhere:
         yield (

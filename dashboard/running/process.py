@@ -30,6 +30,7 @@ from elastic.kube.access import without_certificate
 from elastic.kube.client import Kube
 from elastic.membership import training
 from elastic.membership.client import RendezvousClient
+from elastic.membership.reading import reader
 from elastic.runtime.process import Parts, write_ready
 from elastic.runtime.signal_file import table_of
 from elastic.runtime.web import serving, taken
@@ -69,7 +70,8 @@ class Process:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until stopped; raises when a part ends by itself, because all parts are needed."""
-        options, client = self._options, self._client()
+        options = self._options
+        client = reader(options.rendezvous_url, token=options.rendezvous_token, ca=options.rendezvous_ca)
         health = serving(
             health_port=options.health_port,
             metrics_port=options.metrics_port,
@@ -107,12 +109,6 @@ class Process:
     def _heard(self, progress: training.Progress) -> None:
         self._book.hear(progress)
         self._news.tell(progress.job)
-
-    def _client(self) -> RendezvousClient | None:
-        token, ca = self._options.rendezvous_token, self._options.rendezvous_ca
-        if token is None or ca is None:
-            return None
-        return RendezvousClient(self._options.rendezvous_url, token=partial(_read, token), ca=ca.read_text())
 
     async def _say_ready(self) -> None:
         while True:
@@ -169,8 +165,3 @@ def _tls(folder: Path | None) -> ssl.SSLContext | None:
 
 def _load(context: ssl.SSLContext, folder: Path) -> None:
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-
-
-async def _read(token: Path) -> str:
-    """Read for each connection: a projected token is renewed in its file."""
-    return token.read_text().strip()

@@ -29,6 +29,8 @@ from elastic.runtime.one_time import OneTimeToken
         (["--enable-kinds", "Pod"], "'Pod' is not a kind of this control plane"),
         (["--enable-kinds", ""], "--enable-kinds names no kind"),
         (["--rendezvous-url", "https://r"], "--rendezvous-url alone is not enough; give --rendezvous-token and --rendezvous-ca as well"),
+        (["--rendezvous-url", "http://r", "--rendezvous-token", "t", "--rendezvous-ca", "c"], "must begin with https://"),
+        (["--metrics-port", "65536"], "--metrics-port is 65536 but must be from 1 to 65535, or 0 for none"),
         (["--listen", "8080"], "--listen is '8080' but must be HOST:PORT"),
         (["--listen", "0.0.0.0:8080"], "give --tls FOLDER"),
         (["--laptop", "x"], "--laptop and --user-kubeconfig belong together"),
