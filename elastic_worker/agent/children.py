@@ -74,6 +74,8 @@ class ChildWatch:
         self._finished = set()  # type: typing.Set[int]
         self._succeeded = 0
         self._lock = threading.Lock()
+        self._unreported = set()  # type: typing.Set[int]
+        self._reported = threading.Condition(self._lock)
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="elastic-children", daemon=True)
 
@@ -84,6 +86,11 @@ class ChildWatch:
         """Stop watching, because the world of these children is over."""
         with self._lock:
             self._is_over = True
+
+    def wait_for_reports(self, timeout_s: float) -> None:
+        """Wait until the end of each child has been reported."""
+        with self._reported:
+            self._reported.wait_for(lambda: not self._unreported, timeout_s)
 
     def running(self) -> typing.List[int]:
         """The children that have not ended yet."""
@@ -143,10 +150,12 @@ class ChildWatch:
                     if has_ended:
                         self._handle_end(poller, pid, status)
         finally:
-            with self._lock:
+            with self._reported:
                 for descriptor in self._running.values():
                     _close(descriptor)
                 self._running.clear()
+                self._unreported.clear()
+                self._reported.notify_all()
 
     def _look_for_new(self, poller: "select.poll") -> None:
         for pid in children_of_this_process() - self._before - self._seen:
@@ -161,6 +170,7 @@ class ChildWatch:
             self._seen.add(pid)
             with self._lock:
                 self._running[pid] = descriptor
+                self._unreported.add(pid)
             if is_first:
                 self._on_start()
 
@@ -174,6 +184,9 @@ class ChildWatch:
         _close(descriptor)
         if not self._is_over:
             self._on_end(pid, status)
+        with self._reported:
+            self._unreported.discard(pid)
+            self._reported.notify_all()
 
 
 def _close(descriptor: int) -> None:

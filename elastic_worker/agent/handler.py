@@ -126,7 +126,7 @@ class ElasticHandler(RendezvousHandler):
 
     def shutdown(self) -> bool:
         if self._workers is not None:
-            self._workers.end()
+            self._workers.end_with_torchrun()
         if self._store is not None:
             self._store.close()
         if self._is_started:

@@ -18,6 +18,8 @@ SIGTERM_DELAY_S = 0.3
 """How long the report of a worker that ended by SIGTERM is delayed. If the whole pod ends, the agent gets SIGTERM within this time."""
 REPORT_WAIT_S = 0.5
 """How long to wait until ChildWatch reports an end that torch has seen already."""
+LAST_REPORT_WAIT_S = 2.0
+"""The same where torchrun ends. What has not been reported by then is lost: the job would count as unfinished until its pod has ended."""
 
 
 class LocalWorkers:
@@ -74,6 +76,12 @@ class LocalWorkers:
         """torch came back to the barrier. Unless it was asked to, a worker failed: make sure that the server learns of it."""
         if not self.is_rejoining and not self._has_failed.wait(REPORT_WAIT_S):
             self._presence.report_state("failed", generation=self.generation, detail="torchrun restarts its workers")
+        self.end()
+
+    def end_with_torchrun(self) -> None:
+        """torchrun ends, because it saw its workers end: stop watching once their ends are reported."""
+        if self._is_spontaneous():
+            self._watch.wait_for_reports(LAST_REPORT_WAIT_S)
         self.end()
 
     def end(self) -> None:

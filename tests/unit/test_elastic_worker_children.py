@@ -12,6 +12,8 @@ import pytest
 
 from elastic_worker.agent import children
 from elastic_worker.agent.children import ChildWatch
+from elastic_worker.agent.view import View
+from elastic_worker.agent.workers import LocalWorkers
 
 
 class Seen:
@@ -121,3 +123,55 @@ def test_a_child_that_we_finish_counts_as_ended_with_0_for_us_and_for_whoever_st
         for process in (stuck, fine):
             process.kill()
             process.wait()
+
+
+class Reports:
+    """A rendezvous that notes which states were reported."""
+
+    peer, away_s, denied, refused, wake_fd = "nobody", 0.0, "", "", -1
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.view = View({})
+        self.kinds: list[str] = []
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None: ...
+
+    def enter(self, view: View) -> None: ...
+
+    def leave(self, reason: str, by_signal: bool = False) -> None: ...
+
+    def report_state(self, kind: str, **fields: object) -> None:
+        time.sleep(0.3 if kind == "started" else 0.0)
+        self.kinds.append(kind)
+
+
+@pytest.mark.parametrize(("code", "end"), [("pass", "finished"), ("raise SystemExit(3)", "failed")])
+def test_an_end_that_torch_saw_first_is_reported_before_torchrun_ends(code: str, end: str) -> None:
+    """The job counted as unfinished for as long as its pod took to end, for torchrun was quicker than the thread that reports."""
+    reports = Reports()
+    workers = LocalWorkers(reports, generation=1, is_terminating=threading.Event())
+    workers.begin()
+    process = child(code)
+    wait_until(lambda: bool(workers._watch.running()))  # the thread that reports is busy for some time from now on
+    process.wait()
+    workers.end_with_torchrun()
+    assert reports.kinds == ["started", end]
+
+
+def test_torchrun_does_not_wait_for_a_worker_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastic_worker.agent.workers.LAST_REPORT_WAIT_S", 0.1)
+    workers = LocalWorkers(Reports(), generation=1, is_terminating=threading.Event())
+    workers.begin()
+    process = child("import time; time.sleep(60)")
+    try:
+        wait_until(lambda: bool(workers._watch.running()))
+        workers.end_with_torchrun()
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
