@@ -152,8 +152,8 @@ class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": 
     """The controller's full state of one job, sent at each change; sending it twice changes nothing.
 
     pending: members whose pods cannot have joined yet; the world is formed without waiting for them.
-    newcomers: members whose pods, as far as the controller knows, have not been in a world yet. A server that has just started does not
-    mistake them for members of the world that it finds.
+    newcomers: members whose pods have not been Ready in a world yet. A server that has just started does not mistake them for members of
+    the world that it finds, unless it finds one of them in it.
     ended: ends of containers that no World has confirmed yet.
     finished: members whose pods have ended with 0; a server that has just started does not know them.
     floor, charged, fruitless, step: from the job's status, for a server that has just started: the highest generation, the restarts within

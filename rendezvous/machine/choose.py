@@ -84,8 +84,7 @@ def state_holders(job: Job) -> frozenset[str]:
         return frozenset(world.ranks)
     if world.heirs is not None:
         return world.heirs
-    newcomers = expectation.newcomers if expectation is not None else ()
-    return frozenset(world.ranks).difference(newcomers) or frozenset(world.ranks)
+    return frozenset(world.ranks).difference(_newcomers(job.membership)) or frozenset(world.ranks)
 
 
 def _with_state(job: Job, chosen: tuple[str, ...], held_back: list[str]) -> tuple[str, ...]:
@@ -116,8 +115,22 @@ def absent(group: Membership) -> list[str]:
 
 def absent_survivors(group: Membership) -> list[str]:
     """Of the absent those that may have been in the current world."""
-    newcomers = group.expectation.newcomers if group.expectation is not None else ()
-    return sorted(set(absent(group)).difference(newcomers))
+    away = absent(group)
+    return away if _may_have_newcomers(group) else sorted(set(away).difference(_newcomers(group)))
+
+
+def _may_have_newcomers(group: Membership) -> bool:
+    """Whether workers that the controller calls newcomers may be in the current world: one of them is, or the controller has not heard of
+    this world. A worker is a newcomer until it is Ready, which may be long after it came into a world.
+    """
+    world, expectation = group.world, group.expectation
+    if world is None or expectation is None:
+        return False
+    return world.generation > expectation.floor or any(name in world.ranks for name in _newcomers(group))
+
+
+def _newcomers(group: Membership) -> tuple[str, ...]:
+    return group.expectation.newcomers if group.expectation is not None else ()
 
 
 def ranked(group: Membership, names: tuple[str, ...]) -> tuple[str, ...]:

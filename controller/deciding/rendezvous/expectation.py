@@ -19,7 +19,7 @@ from rendezvous.delivery import is_undeliverable
 
 def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> SetExpectation:
     """The whole expectation. Its members are the pods that stay and the names of pods to come; `pending` are those that do not run yet,
-    `newcomers` those that have not been seen in a world yet.
+    `newcomers` those that have not been Ready in a world yet.
     """
     job, snapshot = view.job, view.snapshot
     assert job.elastic is not None
