@@ -201,7 +201,7 @@ def _left(group: Group, name: str) -> str:
 
 
 def _change(group: Group, waits: Waits) -> Step:
-    """Whether members of a world that stands are asked back, so that others can join or must go."""
+    """Whether members of a world that stands are asked back, so that others can join or must go, or to number it above those before."""
     world, rules = group.world, group.rules
     assert world is not None
     if group.has_finished:
@@ -211,7 +211,7 @@ def _change(group: Group, waits: Waits) -> Step:
         still = ((PROGRESS, group.records.progress_written),)
         return _call(group, Round("training reported no further step for {:g} s".format(rules.hang_s or 0.0), HANG), unchanged=still)
     wanted = group.target()
-    if not wanted or set(wanted) == set(group.ranks):
+    if not wanted or (set(wanted) == set(group.ranks) and not group.is_behind):
         return Step("generation {} trains with {} members, and no more are taken in".format(world.generation, len(world.seats)))
     going = [name for name in group.ranks if name not in wanted]
     coming = [name for name in wanted if name not in group.ranks]
@@ -219,7 +219,10 @@ def _change(group: Group, waits: Waits) -> Step:
         cause = next((group.leaving(name) for name in going if group.leaving(name)), PLAN)
         return _call(group, Round(clipped("{} must go ({})".format(listed(going), cause)), cause))
     calm = _waiting_for(group, waits, coming) if len(wanted) < rules.max else ""
-    return Step(calm) if calm else _call(group, Round(clipped("{} joined".format(listed(coming))), PLAN))
+    if calm:
+        return Step(calm)
+    behind = "the controller knows of a later world than generation {}".format(world.generation)
+    return _call(group, Round(clipped("{} joined".format(listed(coming)) if coming else behind), PLAN))
 
 
 def _hangs(group: Group, waits: Waits) -> bool:

@@ -236,6 +236,13 @@ class Group:
     def _is_survivor(self, name: str) -> bool:
         return self.standings.get(name, Standing.GONE) is not Standing.GONE
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether this world was numbered without the controller's word, below a world that the controller has seen. The controller takes
+        it for an older one, in which nothing counts.
+        """
+        return self.world is not None and self.expected is not None and self.world.generation < self.expected.floor
+
     def next_generation(self) -> int:
         """Above every world that anybody here knows of."""
         known = [max(present.record.entered, present.record.after) for present in self.records.members.values()]

@@ -46,6 +46,30 @@ def test_without_a_word_of_the_controller_none_is_formed_where_there_is_one() ->
     job.close()
 
 
+def test_a_world_that_was_formed_before_the_controller_spoke_is_numbered_above_those_that_it_knows(job: Job) -> None:
+    """A job was suspended and its records removed; when it was resumed, the etcd was away. Agents reached it again before the controller
+    did, which had seen world 10: their world 1 was an old one to it for ever, without members, and failures in it were not counted.
+    """
+    job.start("w0", "w1")
+    job.live(3)
+    assert job.world().generation == 1
+    job.expect("w0", "w1", floor=10)
+    job.live(3)
+    assert (job.world().generation, set(job.names()), job.world().restarts) == (11, {"w0", "w1"}, {})
+    assert job.world().reason.startswith("the controller knows of a later world than generation 1")
+    job.expect("w0", "w1", floor=11)
+    job.live(10)
+    assert job.world().generation == 11, "training is disturbed once"
+
+
+def test_a_world_with_a_low_number_trains_on_where_its_members_could_form_no_other(job: Job) -> None:
+    job.start("w0", "w1")
+    job.live(3)
+    job.expect("w0", "w1", "w2", floor=10, min=3, max=3)
+    job.live(10)
+    assert (job.world().generation, job.world().round) == (1, None)
+
+
 def test_a_member_that_must_leave_is_let_go_and_never_rank_0(job: Job) -> None:
     job.expect("w0", "w1", "w2")
     job.start("w0", "w1", "w2")
