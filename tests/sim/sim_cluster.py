@@ -47,6 +47,8 @@ class Cluster:
         self.kubelets = Kubelets(api, server, draw)
         self._dead: dict[str, float] = {}
         self._reclaimed: dict[str, float] = {}
+        self._announced: set[str] = set()
+        """Nodes of which a cloud says that they go, or may go: pods that are bound there meanwhile must leave again."""
         self._drains: dict[str, Eviction] = {}
         self._made = 0
         for _ in range(nodes):
@@ -76,6 +78,7 @@ class Cluster:
         signal = signal or self._draw.choice(LEAVES)
         left_s = signal.lead_s if after_s is None else after_s
         self._reclaimed.setdefault(name, _time() + left_s)
+        self._announced.add(name)
         for pod in self.pods(node=name):
             self._loses(pod)
         self._show(name, as_seen(signal, now=now(), left_s=left_s))
@@ -84,6 +87,7 @@ class Cluster:
         """A cloud says that a machine may go; it stays."""
         signal = signal or self._draw.choice(WARNINGS)
         if signal.meaning is Meaning.PREPARE:
+            self._announced.add(name)
             for pod in self.pods(node=name):
                 self._loses(pod)
         self._show(name, as_seen(signal, now=now(), left_s=None))
@@ -93,6 +97,7 @@ class Cluster:
         if name in self._dead:
             return
         self._reclaimed.pop(name, None)
+        self._announced.discard(name)
 
         def change(node: Object) -> None:
             node["spec"]["taints"] = []
@@ -158,6 +163,7 @@ class Cluster:
     def _delete_node(self, name: str) -> None:
         self._dead.pop(name, None)
         self._reclaimed.pop(name, None)
+        self._announced.discard(name)
         self._drains.pop(name, None)
         if self._api.find(NODES, name) is not None:
             for pod in self.pods(node=name):
@@ -294,7 +300,10 @@ class Cluster:
         free = [node for node in self.nodes() if self._has_room(node)]
         free = [node for node in free if node not in avoided(pod)] or free
         if free:
-            self._api.change(PODS, name, lambda item: item["spec"].update({"nodeName": self._draw.choice(free)}))
+            node = self._draw.choice(free)
+            self._api.change(PODS, name, lambda item: item["spec"].update({"nodeName": node}))
+            if node in self._announced:
+                self._loses(pod)
         elif not pod["status"].get("conditions"):
             told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node has room"}
             told["lastTransitionTime"] = stamp(now())
