@@ -64,6 +64,7 @@ class Laws:
         self.lives: dict[str, Life] = {}
         self.last_write, self.writes, self.newest = 0.0, 0, ""
         self.has_finished = False
+        self.scaler_wrote_at = 0.0
         self.scaled: list[tuple[float, int]] = []
         """When the autoscaler changed the number of workers, and by how many."""
         self._holder = ""
@@ -84,7 +85,8 @@ class Laws:
                 self._breach("never two leaders", f"{write.actor} {write.verb}s {write.name} while {self._holder} holds the lease")
             self.last_write, self.writes, self.newest = _time(), self.writes + 1, f"{write.resource.plural} {write.name}"
         if write.actor in SCALERS:
-            self.last_write, self.newest = _time(), f"{write.resource.plural} {write.name} by {write.actor}"
+            self.last_write = self.scaler_wrote_at = _time()
+            self.newest = f"{write.resource.plural} {write.name} by {write.actor}"
         if write.resource == self._jobs:
             self._see_job(write)
         elif write.resource == EVENTS and write.after is not None:
