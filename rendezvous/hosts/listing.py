@@ -76,7 +76,7 @@ def decided(job: HostJob, now: float) -> HostJob:
         job = replace(job, report=None)
     hosts = job.facts.hosts if job.facts is not None else ()
     here = {host.uid: host for host in hosts}
-    stay = [replace(entry, slots=here[entry.uid].slots) for entry in (*job.listed, *_assigned_before(job, now)) if entry.uid in here]
+    stay = [replace(entry, slots=here[entry.uid].slots) for entry in (*job.listed, *_assigned_unlisted(job, now)) if entry.uid in here]
     apart_until = _apart_until(job, now)
     come, reasons = _who_comes(job, known={entry.uid for entry in stay}, apart_until=apart_until, now=now)
     listed, kept_why = _without_leaving(job, here, [*stay, *come], now)
@@ -96,11 +96,15 @@ def decided(job: HostJob, now: float) -> HostJob:
     )
 
 
-def _assigned_before(job: HostJob, now: float) -> list[Listed]:
-    """The hosts to which the driver has assigned ranks, while a new server has no list: also of those that leave one must stay."""
-    if job.listed or job.report is None or job.facts is None:
+def _assigned_unlisted(job: HostJob, now: float) -> list[Listed]:
+    """The hosts to which the driver has assigned ranks, if none of them is listed: one must stay, although it may leave. A new server has
+    no list; and a driver may have begun with a list that was exchanged before it reported.
+    """
+    if job.report is None or job.facts is None:
         return []
-    return [Listed(host.uid, host.name, host.slots, now) for host in job.facts.hosts if host.name in job.report.assigned]
+    assigned = [host for host in job.facts.hosts if host.name in job.report.assigned]
+    listed = {entry.uid for entry in job.listed}
+    return [] if any(host.uid in listed for host in assigned) else [Listed(host.uid, host.name, host.slots, now) for host in assigned]
 
 
 def _who_comes(job: HostJob, *, known: set[str], apart_until: float | None, now: float) -> tuple[list[Listed], dict[str, str]]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from elastic.membership.hosts import Host, HostFacts, LauncherReport, Observed
 from rendezvous.hosts.listing import (
@@ -121,6 +122,22 @@ def test_a_new_server_keeps_the_last_host_with_the_state_by_the_drivers_report_a
     job = with_report(known, report("w0", proven=("uid-w0", "uid-w1")), 1)
     assert names(job) == ["w0", "w1"]
     assert names(with_report(job, report("w0", "w1"), 2)) == ["w1"]
+
+
+def test_hosts_that_were_exchanged_before_the_driver_reported_come_back_until_another_has_the_state() -> None:
+    """A launcher was preempted as its job began: its driver read the list with its own pod only, which left the list as soon as three
+    workers were proven, and the driver reported that it had begun there. Then no listed host had the training state.
+    """
+    own, others = host("job-launcher", is_local=True, leaving=True), [host(f"w{index}") for index in range(3)]
+    job = with_facts(HostJob(), facts(replace(own, leaving=False), *others, least=3), 0)
+    assert names(job) == ["job-launcher"], "the list that the driver read"
+    job = proven(with_facts(job, facts(own, *others, least=3), 0), *(one.uid for one in others), now=1)
+    assert names(job) == ["w0", "w1", "w2"]
+    job = with_report(job, report("job-launcher"), 2)
+    assert sorted(names(job)) == ["job-launcher", "w0", "w1", "w2"]
+    assert reason(job, "job-launcher") == "it leaves, but no other host has the training state yet"
+    job = with_report(job, report("job-launcher", "w0", "w1", "w2"), 3)
+    assert names(job) == ["w0", "w1", "w2"]
 
 
 def test_before_the_driver_has_assigned_ranks_every_host_may_be_exchanged() -> None:
