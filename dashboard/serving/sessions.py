@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import secrets
 import time
 from collections.abc import Callable
@@ -20,10 +19,11 @@ from autoscale.jobs import JOBS
 from dashboard.serving.callers import BadToken, Bearer, Caller, Owner
 from elastic.kube.access import Access
 from elastic.kube.client import Kube
+from elastic.runtime import signed_cookie
 from elastic.runtime.files import write_private
 from elastic.runtime.one_time import OneTimeToken
 
-COOKIE = "elastic-dashboard"
+COOKIE = signed_cookie.NAME
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 200
 LONGEST_TOKEN = 16 * 1024
@@ -52,27 +52,24 @@ class Sessions(Protocol):
 
 
 class LaptopSessions:
-    """A cookie says until when it is good, under an HMAC, so that it outlives this process."""
+    """Signed cookies, so that they outlive this process."""
 
     wants = "link"
 
     def __init__(self, folder: Path, kube: Kube, *, clock: Callable[[], float] = time.time) -> None:
         self._owner, self._clock = Owner(kube), clock
         self._token = OneTimeToken(folder / "token")
-        self._key_file = folder / "key"
+        self._key_file = folder / signed_cookie.KEY
         self._key = self._made_key()
 
     async def of(self, request: web.Request) -> Session | None:
-        text, _, mark = request.cookies.get(COOKIE, "").partition(".")
-        if not (text.isascii() and text.isdigit() and len(text) < 16) or not hmac.compare_digest(mark.encode(), self._mark(text).encode()):
-            return None
-        return Session(mark, self._owner) if int(text) > self._clock() else None
+        cookie = request.cookies.get(COOKIE, "")
+        return Session(cookie, self._owner) if signed_cookie.is_good(self._key, cookie, self._clock()) else None
 
     async def begin(self, shown: str) -> str | None:
         if not self._token.take(shown):
             return None
-        text = str(int(self._clock()) + SESSION_S)
-        return f"{text}.{self._mark(text)}"
+        return signed_cookie.made(self._key, int(self._clock()) + SESSION_S)
 
     async def end(self, request: web.Request) -> None:
         """All cookies: there is one user."""
@@ -81,9 +78,6 @@ class LaptopSessions:
 
     async def close(self) -> None:
         await self._owner.kube.close()
-
-    def _mark(self, text: str) -> str:
-        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
     def _made_key(self) -> bytes:
         if not self._key_file.exists():

@@ -89,7 +89,7 @@ def choose(data_dir: Path | None, kubeconfig: Path | None, *, context: str | Non
     if kubeconfig and data_dir:
         raise click.UsageError("--kubeconfig and --data-dir name two clusters; give one of them")
     if kubeconfig is not None:
-        return Cluster(kubeconfig, context, namespace)
+        return Cluster(kubeconfig, context, namespace, _folder_of(kubeconfig))
     layout = Layout((data_dir or default_data_dir()).resolve())
     if layout.is_running():
         return Cluster(layout.kubeconfig, context, namespace, layout.root)
@@ -98,3 +98,9 @@ def choose(data_dir: Path | None, kubeconfig: Path | None, *, context: str | Non
     if KUBECTLS.is_file():
         return Cluster(KUBECTLS, context, namespace)
     raise click.ClickException("no cluster runs; start one with `elastic up --detach`, or name one with --kubeconfig FILE")
+
+
+def _folder_of(kubeconfig: Path) -> Path | None:
+    """Of the laptop cluster that wrote this kubeconfig and runs; users often name it by KUBECONFIG."""
+    layout = Layout(kubeconfig.resolve().parent)
+    return layout.root if layout.kubeconfig == kubeconfig.resolve() and layout.is_running() else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,9 @@ from elastic.local.sandbox import Mode
 from elastic.runtime.signal_file import table_of
 
 if TYPE_CHECKING:
-    from elastic.client.summary import Summary
+    from elastic.cli.jobs.found import Found
+    from elastic.client.sample import Sample
+    from elastic.kube.client import Kube
 
 HOW_TO = """The cluster is ready: {nodes} node(s), sandbox {sandbox}, {control_plane}.
 Images are not pulled: a container's command runs as a process, with the Python environment of this `elastic` first on its PATH,
@@ -182,7 +184,8 @@ def status(output: str, data_dir: Path) -> None:
     if output != "table":
         running = {name: {"pid": pid, "running": is_alive(pid), "log": str(layout.log(name))} for name, pid in processes.items()}
         facts = {"server": state.server, "kubeconfig": state.kubeconfig, "sandbox": state.sandbox, "nodes": state.nodes, "gpus": state.gpus}
-        jobs = [{"kind": job.kind.name, "namespace": job.namespace, "name": job.name, "state": job.state} for job in _jobs(state)]
+        there, samples = _jobs(state, layout)
+        jobs = [_as_data(job, samples.get(job.key.uid)) for job in there]
         click.echo(as_data({"running": True, **facts, "processes": running, "jobs": jobs}, output))
         return
     click.echo(f"server      {state.server}")
@@ -192,26 +195,41 @@ def status(output: str, data_dir: Path) -> None:
     for name, pid in processes.items():
         running_now = "running" if is_alive(pid) else "not running"
         click.echo(f"process     {name:<12} {pid:>8}  {running_now:<11}  {layout.log(name)}")
-    if state.control_plane and (jobs_there := _jobs(state)):
+    there, samples = _jobs(state, layout)
+    if there:
         from elastic.cli.jobs.look import jobs_table
 
-        click.echo(f"\n{jobs_table(jobs_there, with_namespace=True)}")
+        click.echo(f"\n{jobs_table(there, samples, with_namespace=True)}")
 
 
-def _jobs(state: ClusterState) -> list[Summary]:
+def _as_data(job: Found, sample: Sample | None) -> dict[str, Any]:
+    from elastic.cli.jobs.top import progress_of
+    from elastic.client.summary import summary
+
+    told = summary(job.kind, job.object)
+    progress = {name: value for name, value in progress_of(job, sample).items() if name in ("world", "step", "speed", "unit", "loss")}
+    return {"kind": told.kind.name, "namespace": told.namespace, "name": told.name, "state": told.state, **progress}
+
+
+def _jobs(state: ClusterState, layout: Layout) -> tuple[list[Found], dict[str, Sample]]:
     """The jobs of all namespaces; none where the API does not answer: the processes say more then."""
     if not state.control_plane:
-        return []
+        return [], {}
     from elastic.cli.cluster_choice import Cluster
     from elastic.cli.failures import said
     from elastic.cli.jobs import found
-    from elastic.client.summary import summary
+    from elastic.cli.jobs.live import live
+
+    cluster = Cluster(Path(state.kubeconfig), data_dir=layout.root)
+
+    async def read(kube: Kube, namespace: str) -> tuple[list[Found], dict[str, Sample]]:
+        listed = await found.jobs(kube, None)
+        return listed, await live(kube, cluster, None) if listed else {}
 
     try:
-        listed = Cluster(Path(state.kubeconfig)).ask(lambda kube, _: found.jobs(kube, None))
+        return cluster.ask(read)
     except Exception as error:
         if (words := said(error)) is None and not isinstance(error, click.ClickException):
             raise
         click.echo(f"jobs        unknown: {words or error}", err=True)
-        return []
-    return [summary(job.kind, job.object) for job in listed]
+        return [], {}

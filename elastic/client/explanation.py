@@ -25,8 +25,11 @@ MOST_NAMES = 3
 CHARGED = frozenset(cause.value for cause in Cause if cause.is_charged)
 
 
-def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], now: datetime) -> Iterator[str]:
+def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], now: datetime, *, progress: str = "") -> Iterator[str]:
+    """progress: what was heard last of its training."""
     yield _size(job)
+    if progress:
+        yield f"It {'ended' if job.is_over else 'is'} at {progress}."
     yield from _since(job, now)
     if job.state == "Failed":
         yield f"It failed: {job.message}"

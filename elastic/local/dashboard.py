@@ -1,4 +1,4 @@
-"""The dashboard of a laptop cluster: how it is started, and the link that lets its user in."""
+"""The dashboard of a laptop cluster: how it is started, and what lets its user in."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from elastic.local.files import Layout
+from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
 
 MODULE = "dashboard.running.main"
@@ -25,7 +26,20 @@ def arguments(layout: Layout, account: Path, user: Path, *, allow_changes: bool)
 
 def link(layout: Layout) -> str | None:
     """For the next browser; None where no dashboard runs."""
+    at = address(layout)
+    return None if at is None else f"{at}/login?token={OneTimeToken(layout.dashboard / TOKEN).current()}"
+
+
+def address(layout: Layout) -> str | None:
     state, port = layout.read_state(), layout.read_ports().get("dashboard")
     if state is None or port is None or "dashboard" not in state.processes:
         return None
-    return f"http://127.0.0.1:{port}/login?token={OneTimeToken(layout.dashboard / TOKEN).current()}"
+    return f"http://127.0.0.1:{port}"
+
+
+def cookie(layout: Layout, until: int) -> str | None:
+    """A session for a command of the user, who alone may read the key; None before the dashboard has made it."""
+    try:
+        return signed_cookie.made((layout.dashboard / signed_cookie.KEY).read_bytes(), until)
+    except FileNotFoundError:
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,13 +11,14 @@ import click
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
+from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.printing import STATES, as_data, coloured, output_option, plain, table
 from elastic.client.ages import age
+from elastic.client.sample import Sample, shortened
 from elastic.client.summary import Summary, conditions_of, pod_restarts, pod_state, rank_of, summary
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
 
-COLUMNS = ("NAME", "KIND", "STATE", "WORKERS", "WORLD", "RESTARTS", "RESCALED", "AGE")
 LATEST_EVENTS = 15
 
 
@@ -25,20 +26,22 @@ LATEST_EVENTS = 15
 @click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
 @click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Of all namespaces.")
 @output_option("wide", "name")
+@dashboard_option
 @cluster_options
-def get(words: tuple[str, ...], everywhere: bool, output: str, cluster: Cluster) -> None:
+def get(words: tuple[str, ...], everywhere: bool, output: str, url: str | None, cluster: Cluster) -> None:
     """Show jobs of all kinds, or those named."""
     kind, names = found.split(words)
 
-    async def read(kube: Kube, namespace: str) -> list[Found]:
+    async def read(kube: Kube, namespace: str) -> tuple[list[Found], dict[str, Sample]]:
         if names:
-            return await found.named(kube, namespace, kind, names)
-        listed = await found.jobs(kube, None if everywhere else namespace, [kind] if kind is not None else None)
+            listed = await found.named(kube, namespace, kind, names)
+        else:
+            listed = await found.jobs(kube, None if everywhere else namespace, [kind] if kind is not None else None)
         if not listed and not everywhere:
             await found.check_namespace(kube, namespace)
-        return listed
+        return listed, await live(kube, cluster, url) if listed and output in ("table", "wide") else {}
 
-    there = cluster.ask(read)
+    there, samples = cluster.ask(read)
     if output in ("json", "yaml"):
         objects = [_identified(job) for job in there]
         click.echo(as_data(objects[0] if len(names) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}, output))
@@ -47,30 +50,46 @@ def get(words: tuple[str, ...], everywhere: bool, output: str, cluster: Cluster)
     elif not there:
         click.echo("there are no jobs", err=True)
     else:
-        click.echo(jobs_table([summary(job.kind, job.object) for job in there], with_namespace=everywhere, is_wide=output == "wide"))
+        click.echo(jobs_table(there, samples, with_namespace=everywhere, is_wide=output == "wide"))
 
 
-def jobs_table(jobs: Sequence[Summary], *, with_namespace: bool, is_wide: bool = False, now: datetime | None = None) -> str:
-    now = now or datetime.now(UTC)
-    headers = [*(["NAMESPACE"] if with_namespace else []), *COLUMNS, *(["WAITS FOR"] if is_wide or any(j.waits_for for j in jobs) else [])]
-    rows = []
-    for job in jobs:
-        size = f"{job.running}/{job.wanted}"
-        world = "-" if job.world is None else job.world
-        row = [
-            job.name,
-            job.kind.name,
-            job.state,
-            size,
-            world,
-            sum(job.restarts.values()),
-            age(job.rescale.get("at"), now),
-            age(job.created, now),
-        ]
-        rows.append(
-            [*([job.namespace] if with_namespace else []), *row, *([job.waits_for] if len(headers) > len(row) + with_namespace else [])]
-        )
-    return "\n".join(_state_coloured(line, jobs, at) for at, line in enumerate(table(headers, rows).split("\n")))
+def jobs_table(there: Sequence[Found], samples: Mapping[str, Sample], *, with_namespace: bool, is_wide: bool = False) -> str:
+    """What only some jobs have gets its columns where one of these is shown."""
+    now = datetime.now(UTC)
+    jobs = [summary(job.kind, job.object) for job in there]
+    newest = [samples.get(job.key.uid, Sample(uid="")) for job in there]
+    columns = {"NAMESPACE": [job.namespace for job in jobs]} if with_namespace else {}
+    columns |= {
+        "NAME": [job.name for job in jobs],
+        "KIND": [job.kind.name for job in jobs],
+        "STATE": [job.state for job in jobs],
+        "WORKERS": [f"{job.running}/{job.wanted}" for job in jobs],
+        "WORLD": [_or_dash(world_of(job, sample)) for job, sample in zip(jobs, newest, strict=True)],
+    }
+    if is_wide or any(sample.progress for sample in newest):
+        columns |= {
+            "STEP": [_or_dash(sample.step) for sample in newest],
+            "SPEED": [sample.speed or "-" for sample in newest],
+            "LOSS": ["-" if sample.loss is None else shortened(sample.loss) for sample in newest],
+        }
+    columns |= {
+        "RESTARTS": [str(sum(job.restarts.values())) for job in jobs],
+        "RESCALED": [age(job.rescale.get("at"), now) for job in jobs],
+        "AGE": [age(job.created, now) for job in jobs],
+    }
+    if is_wide or any(job.waits_for for job in jobs):
+        columns["WAITS FOR"] = [job.waits_for for job in jobs]
+    rows = zip(*columns.values(), strict=True)
+    return "\n".join(_state_coloured(line, jobs, at) for at, line in enumerate(table(list(columns), rows).split("\n")))
+
+
+def world_of(job: Summary, sample: Sample | None) -> int | None:
+    """As the rendezvous server has it, else as the status has."""
+    return sample.world if sample is not None and sample.world is not None and not job.is_over else job.world
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
 
 
 def _state_coloured(line: str, jobs: Sequence[Summary], at: int) -> str:

@@ -11,7 +11,10 @@ from elastic.api.names import JOB_NAME
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
+from elastic.cli.jobs.live import dashboard_option, live
+from elastic.cli.jobs.look import world_of
 from elastic.cli.printing import as_data, output_option, plain, table
+from elastic.client.sample import Sample, shortened
 from elastic.client.summary import pod_state, rank_of, summary
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -26,19 +29,21 @@ MIB = 1 << 20
 @click.command()
 @click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
 @output_option()
+@dashboard_option
 @cluster_options
-def top(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
+def top(words: tuple[str, ...], output: str, url: str | None, cluster: Cluster) -> None:
     """Show CPU and memory of the workers of jobs, and how far training is."""
     kind, names = found.split(words)
 
-    async def read(kube: Kube, namespace: str) -> tuple[list[tuple[Found, list[Object]]], dict[str, Object] | None]:
+    async def read(kube: Kube, namespace: str) -> tuple[list[tuple[Found, list[Object]]], dict[str, Object] | None, dict[str, Sample]]:
         jobs = await (found.named(kube, namespace, kind, names) if names else found.jobs(kube, namespace, [kind] if kind else None))
-        return [(job, await found.pods_of(kube, job)) for job in jobs], await _usage(kube, namespace)
+        pods = [(job, await found.pods_of(kube, job)) for job in jobs]
+        return pods, await _usage(kube, namespace), await live(kube, cluster, url)
 
-    jobs, usage = cluster.ask(read)
+    jobs, usage, samples = cluster.ask(read)
     rows = [row for job, pods in jobs for row in rows_of(job, pods, usage or {})]
     if output != "table":
-        click.echo(as_data({"jobs": [_progress(job) for job, _ in jobs], "workers": rows}, output))
+        click.echo(as_data({"jobs": [progress_of(job, samples.get(job.key.uid)) for job, _ in jobs], "workers": rows}, output))
         return
     headers = ("JOB", "POD", "RANK", "STATE", "NODE", "CPU", "MEMORY")
     if rows:
@@ -46,9 +51,8 @@ def top(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
     else:
         click.echo("no pods", err=True)
     for job, _ in jobs:
-        facts = {name: value for name, value in _progress(job).items() if name not in ("job", "kind") and value is not None}
-        if facts:
-            click.echo(plain(f"{job.title}: " + ", ".join(f"{name} {value}" for name, value in facts.items())))
+        if facts := _in_words(progress_of(job, samples.get(job.key.uid))):
+            click.echo(plain(f"{job.title}: {facts}"))
     if usage is None:
         click.echo(NO_METRICS, err=True)
 
@@ -89,17 +93,31 @@ def _sum(containers: Sequence[Object], resource: str) -> float | None:
     return float(sum(parse(amount) for amount in amounts)) if containers else None
 
 
-def _progress(job: Found) -> dict[str, Any]:
-    """What the status says of the training: the step of the last restart, and the throughput at the autoscaler's last decision."""
+def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
+    """What was heard last, and what the autoscaler measured at its last decision. Without a sample, the step of the last restart."""
     told = summary(job.kind, job.object)
+    newest = sample or Sample(uid="")
     return {
         "job": told.name,
         "kind": told.kind.name,
-        "world": told.world,
-        "step": told.step,
+        "world": world_of(told, sample),
+        "step": told.step if newest.step is None else newest.step,
+        "speed": newest.rate,
+        "unit": f"{newest.unit}/s" if newest.rate is not None else None,
+        "loss": newest.loss,
         "throughput": told.autoscaler.get("throughput"),
         "efficiencyPercent": told.autoscaler.get("efficiencyPercent"),
     }
+
+
+def _in_words(progress: Mapping[str, Any]) -> str:
+    facts = {name: value for name, value in progress.items() if name not in ("job", "kind", "unit") and value is not None}
+    for name in ("speed", "loss"):
+        if name in facts:
+            facts[name] = shortened(facts[name])
+    if "speed" in facts:
+        facts["speed"] += f" {progress['unit']}"
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 def _cell(value: Any, name: str) -> str:

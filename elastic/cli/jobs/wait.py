@@ -13,8 +13,10 @@ from elastic.cli.jobs import found
 from elastic.cli.jobs.change import LOOK_EVERY_S, is_there
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found
+from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.printing import as_data, output_option, plain
 from elastic.client.explanation import explained
+from elastic.client.sample import Sample
 from elastic.client.summary import summary
 from elastic.kube.client import Kube
 from elastic.kube.following import Condition, Happening, Outcome
@@ -81,16 +83,18 @@ async def _until(kube: Kube, job: Found, what: str) -> Outcome | None:
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
 @output_option()
+@dashboard_option
 @cluster_options
-def explain(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
+def explain(words: tuple[str, ...], output: str, url: str | None, cluster: Cluster) -> None:
     """Say why a job has its size, what it waits for, and what its last change cost."""
 
-    async def read(kube: Kube, namespace: str) -> tuple[Found, list[Object]]:
+    async def read(kube: Kube, namespace: str) -> tuple[Found, list[Object], Sample | None]:
         job = await found.one(kube, namespace, words)
-        return job, await found.pods_of(kube, job)
+        return job, await found.pods_of(kube, job), (await live(kube, cluster, url)).get(job.key.uid)
 
-    job, pods = cluster.ask(read)
-    lines = list(explained(summary(job.kind, job.object), pods, job.object.get("spec") or {}, datetime.now(UTC)))
+    job, pods, sample = cluster.ask(read)
+    told = summary(job.kind, job.object)
+    lines = list(explained(told, pods, job.object.get("spec") or {}, datetime.now(UTC), progress=sample.progress if sample else ""))
     if output == "table":
         click.echo("\n".join(map(plain, lines)))
     else:
