@@ -1,7 +1,6 @@
 """Puts the autoscaler's parts together and runs them until stopped."""
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
@@ -22,7 +21,7 @@ from elastic.kube.client import Kube
 from elastic.membership.reading import reader
 from elastic.runtime.cert_rotation import Place
 from elastic.runtime.election import Election, Terms
-from elastic.runtime.process import Parts, write_ready
+from elastic.runtime.process import Parts, wait_listed, write_ready
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LEASE = "elastic-autoscaler"
-BLIND_S = 10.0
 
 
 class Process:
@@ -79,13 +77,7 @@ class Process:
         return self._election is None or self._election.is_held
 
     async def _say_ready(self) -> None:
-        while self._observer.lacking():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BLIND_S):
-                    await self._observer.wait_synced()
-                    break
-            message = "some resources cannot be listed: install kinds that are not served or change --enable-kinds; grant list and watch"
-            log.warning(message, extra={"lacking": self._observer.lacking()})
+        await wait_listed(self._observer, log, remedy="install kinds that are not served or change --enable-kinds")
         log.info("all caches are synced", extra={"jobs": len(self._observer.jobs())})
         self._is_ready.set()
         if self._options.ready_file is not None:

@@ -1,7 +1,6 @@
 """Puts the controller's parts together and runs them until stopped."""
 
 import asyncio
-import contextlib
 import logging
 import socket
 import ssl
@@ -38,7 +37,7 @@ from elastic.membership.protocol import UnknownVersion
 from elastic.membership.tokens import BadKey, Role, control_token, job_token, load_keys
 from elastic.runtime.election import Election, Terms
 from elastic.runtime.fence import FencedWriter, Writer
-from elastic.runtime.process import Parts, write_ready
+from elastic.runtime.process import Parts, wait_listed, write_ready
 from elastic.runtime.signal_file import table_of
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
 from elastic.runtime.workqueue import WorkQueue
@@ -50,7 +49,6 @@ log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
 FINISH_S = 1.0
 """For reconciles that run when the process gets a signal to end; another process takes over soon after."""
-BLIND_S = 10.0
 OWN = "own"
 OWN_WAIT = ("python3", "-m", "elastic_worker.startup.resolve")
 OWN_KUBECTL = ("python3", "-m", "elastic_worker.mpi.kubectl", "--install", "/opt/kube")
@@ -209,16 +207,7 @@ class Process:
         )
 
     async def _say_ready(self) -> None:
-        while self._observer.lacking():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BLIND_S):
-                    await self._observer.wait_synced()
-                    break
-            log.warning(
-                "some resources cannot be listed: install kinds that are not served, or change --gang-scheduler-name or --enable-kinds; "
-                "grant list and watch",
-                extra={"lacking": self._observer.lacking()},
-            )
+        await wait_listed(self._observer, log, remedy="install kinds that are not served or change --gang-scheduler-name or --enable-kinds")
         log.info("all caches are synced", extra={"jobs": len(self._observer.job_keys())})
         if self._door is not None:
             await self._door.wait_open()

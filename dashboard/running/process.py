@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import ssl
@@ -31,12 +30,11 @@ from elastic.kube.client import Kube
 from elastic.membership import training
 from elastic.membership.client import RendezvousClient
 from elastic.membership.reading import reader
-from elastic.runtime.process import Parts, write_ready
+from elastic.runtime.process import Parts, wait_listed, write_ready
 from elastic.runtime.signal_file import table_of
 from elastic.runtime.web import serving, taken
 
 log = logging.getLogger(__name__)
-BLIND_S = 10.0
 CERTIFICATE_LOOK_S = 60.0
 HISTORY = "history.db"
 
@@ -111,13 +109,7 @@ class Process:
         self._news.tell(progress.job)
 
     async def _say_ready(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BLIND_S):
-                    await self._observer.wait_synced()
-                    break
-            message = "some resources cannot be listed: install kinds that are not served or change --enable-kinds; grant list and watch"
-            log.warning(message, extra={"lacking": self._observer.lacking()})
+        await wait_listed(self._observer, log, remedy="install kinds that are not served or change --enable-kinds")
         self._book.drop_all_but(job.uid for job in self._observer.jobs())
         log.info("jobs and pods are seen", extra={"jobs": len(list(self._observer.jobs()))})
         self._is_ready.set()

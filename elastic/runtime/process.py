@@ -3,9 +3,15 @@ and says by a file that it is ready.
 """
 
 import asyncio
+import contextlib
+import logging
 import signal
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from pathlib import Path
+from typing import Protocol
+
+BLIND_S = 10.0
+"""How long resources may be unlisted before a warning names them, and between two warnings."""
 
 
 def stop_on_signals() -> asyncio.Event:
@@ -41,6 +47,26 @@ class Parts:
                 task.result()
         finally:
             stopping.cancel()
+
+
+class Observer(Protocol):
+    """Lists and watches resources."""
+
+    def lacking(self) -> Collection[str]:
+        """What has not been listed yet."""
+
+    async def wait_synced(self) -> None:
+        """Returns once all that it needs is listed."""
+
+
+async def wait_listed(observer: Observer, log: logging.Logger, *, remedy: str) -> None:
+    """Returns once the observer has listed what it needs; says meanwhile what it cannot list, and the remedy."""
+    while observer.lacking():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BLIND_S):
+                await observer.wait_synced()
+                break
+        log.warning("some resources cannot be listed: %s; grant list and watch", remedy, extra={"lacking": observer.lacking()})
 
 
 def write_ready(path: Path, text: str = "ready\n") -> None:

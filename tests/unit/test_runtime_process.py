@@ -1,12 +1,14 @@
 """What every process's main does: it ends when it is told to or when a part ends, and leaves nothing running."""
 
 import asyncio
+import logging
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from elastic.runtime import process
 from elastic.runtime.process import Parts, stop_on_signals, write_ready
 
 
@@ -43,3 +45,26 @@ def test_the_ready_file_is_whole_or_not_there(tmp_path: Path) -> None:
     write_ready(tmp_path / "ready")
     assert [path.name for path in tmp_path.iterdir()] == ["ready"]
     assert (tmp_path / "ready").read_text() == "ready\n"
+
+
+class Listing:
+    """Lists two resources; they can be listed once it has been waited for twice."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def lacking(self) -> list[str]:
+        return ["jobs", "pods"]
+
+    async def wait_synced(self) -> None:
+        self.waits += 1
+        if self.waits < 3:
+            await asyncio.Event().wait()
+
+
+async def test_what_cannot_be_listed_is_named_until_it_can(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(process, "BLIND_S", 0.01)
+    async with asyncio.timeout(10):
+        await process.wait_listed(Listing(), logging.getLogger("test"), remedy="install them")
+    assert [record.getMessage() for record in caplog.records] == ["some resources cannot be listed: install them; grant list and watch"] * 2
+    assert vars(caplog.records[0])["lacking"] == ["jobs", "pods"]
