@@ -6,8 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 
 import aiohttp
@@ -23,6 +22,7 @@ from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.runtime.cert_rotation import Keeping, Place
 from elastic.runtime.listener import Bounds, Listener
+from elastic.runtime.served import served
 
 log = logging.getLogger(__name__)
 BOUNDS = Bounds(most=256, strangers=128, of_one_address=200, first_request_s=5.0, pace_s=0.002)
@@ -51,20 +51,12 @@ class MetricsApi:
                 group.create_task(self._identity.run())
                 group.create_task(self._autoscalers.run())
 
-    @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
+    def _serving(self) -> AbstractAsyncContextManager[None]:
         listener = Listener(BOUNDS)
         app = web.Application(client_max_size=1024, middlewares=[listener.middleware])
         app.router.add_route("*", "/{tail:.*}", self._handle)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        assert runner.server is not None
-        listener.open([self._opened], runner.server, tls=self._keeping.tls, backlog=BACKLOG)
-        try:
-            yield
-        finally:
-            await listener.close()
-            await listener.cleanup(runner)
+        return served(runner, listener, self._opened, tls=self._keeping.tls, backlog=BACKLOG)
 
     async def _handle(self, request: web.Request) -> web.Response:
         reply = await self._reply(request)

@@ -9,14 +9,15 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
 
 from controller.webhook.judges import Busy, NoReview, Verdict
 from elastic.api import webhook
 from elastic.runtime.listener import Bounds, Listener
+from elastic.runtime.served import served
 
 BOUNDS = Bounds(most=128, strangers=128, of_one_address=64, first_request_s=3.0, oldest_goes_at_once=True, pace_s=0.005)
 """A TLS handshake takes a millisecond or two of the controller's time; hence the pace."""
@@ -54,8 +55,9 @@ class Room:
         self._held += Counter()  # forgets addresses that hold nothing
 
 
-@asynccontextmanager
-async def serving(opened: socket.socket, *, tls: ssl.SSLContext, judge: Callable[[bytes, str], Awaitable[Verdict]]) -> AsyncIterator[None]:
+def serving(
+    opened: socket.socket, *, tls: ssl.SSLContext, judge: Callable[[bytes, str], Awaitable[Verdict]]
+) -> AbstractAsyncContextManager[None]:
     """Serves for the length of the block; requests that have come are answered before it ends."""
     listener = Listener(BOUNDS)
     app = web.Application(middlewares=[listener.middleware])
@@ -72,15 +74,7 @@ async def serving(opened: socket.socket, *, tls: ssl.SSLContext, judge: Callable
         logger=silent,
         shutdown_timeout=STOP_S,
     )
-    await runner.setup()
-    assert runner.server is not None
-    listener.open([opened], runner.server, tls=tls, backlog=BACKLOG)
-    try:
-        yield
-    finally:
-        await listener.close()
-        opened.close()
-        await listener.cleanup(runner)
+    return served(runner, listener, opened, tls=tls, backlog=BACKLOG)
 
 
 class _Reception:

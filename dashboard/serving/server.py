@@ -26,6 +26,7 @@ from dashboard.watching.observer import Observer
 from dashboard.watching.seen import JobSeen, PodSeen
 from elastic.kube.resources import PODS
 from elastic.runtime.listener import Bounds, Listener
+from elastic.runtime.served import served
 
 log = logging.getLogger(__name__)
 BOUNDS = Bounds(most=512, strangers=128, of_one_address=384, first_request_s=10.0, body_s=10.0)
@@ -89,15 +90,10 @@ class Server:
     async def serving(self, opened: socket.socket, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
         listener = Listener(BOUNDS)
         runner = web.AppRunner(self.application(listener.middleware), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        assert runner.server is not None
-        listener.open([opened], runner.server, tls=tls, backlog=BACKLOG)
         try:
-            yield
+            async with served(runner, listener, opened, tls=tls, backlog=BACKLOG):
+                yield
         finally:
-            await listener.close()
-            opened.close()
-            await listener.cleanup(runner)
             await self._reclaims.close()
             await self._sessions.close()
 

@@ -2,12 +2,13 @@
 
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
 from elastic.runtime.listener import Bounds, Listener
+from elastic.runtime.served import served
 
 ALL_ADDRESSES = "0.0.0.0"
 BOUNDS = Bounds(most=64, strangers=64, of_one_address=32, first_request_s=5.0, body_s=5.0, oldest_goes_at_once=True)
@@ -45,25 +46,17 @@ async def serving(*, health_port: int, metrics_port: int, is_ready: Callable[[],
             if not port:
                 continue
             try:
-                opened = stack.enter_context(socket.create_server((ALL_ADDRESSES, port), backlog=BACKLOG))
+                opened = socket.create_server((ALL_ADDRESSES, port), backlog=BACKLOG)
             except OSError as error:
                 flags = " and ".join(flag for flag, chosen in ports.items() if chosen == port)
                 raise taken(flags, port, error) from error
-            await stack.enter_async_context(_served(opened, found))
+            await stack.enter_async_context(_serving(opened, found))
         yield
 
 
-@asynccontextmanager
-async def _served(opened: socket.socket, routes: list[web.RouteDef]) -> AsyncIterator[None]:
+def _serving(opened: socket.socket, routes: list[web.RouteDef]) -> AbstractAsyncContextManager[None]:
     listener = Listener(BOUNDS)
     app = web.Application(client_max_size=1024, middlewares=[listener.middleware])
     app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    assert runner.server is not None
-    listener.open([opened], runner.server, tls=None, backlog=BACKLOG)
-    try:
-        yield
-    finally:
-        await listener.close()
-        await listener.cleanup(runner)
+    return served(runner, listener, opened, tls=None, backlog=BACKLOG)
