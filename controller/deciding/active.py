@@ -29,7 +29,17 @@ from controller.deciding.objects.hpa import autoscaler, left_out
 from controller.deciding.objects.pdb import disruption_budget
 from controller.deciding.objects.pods import pod_for
 from controller.deciding.objects.services import services
-from controller.deciding.rendezvous import c10d_recovery, c10d_store, departures, etcd, host_list, readiness, worker_library, world_status
+from controller.deciding.rendezvous import (
+    c10d_recovery,
+    c10d_store,
+    departures,
+    etcd,
+    host_list,
+    latecomers,
+    readiness,
+    worker_library,
+    world_status,
+)
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, loss_backoff, missing_workers, pod_revision, spare_workers
 from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
@@ -170,6 +180,7 @@ def _next_look(view: JobView, replicas: ReplicaPlan, ready: readiness.Readiness,
         doomed.look_again_at,
         departures.next_deadline(view, replicas.leaving) if replicas.leaving else None,
         gang_restart.pause_until(view),
+        latecomers.look_again_at(view),
         creation_backoff.next_try(view.status, now),
     )
     return min((moment for moment in moments if moment is not None), default=None)

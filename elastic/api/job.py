@@ -287,7 +287,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     ranks: str = ""
     """The indexes of the workers at our rendezvous in the order of their ranks, `1,0,2`; of at most 1,024 workers."""
     waits_for: str = ""
-    """Why fewer workers run than are wanted, where something keeps the others."""
+    """Why fewer workers run than are wanted, where something keeps the others; and who runs and never came to the first rendezvous."""
     observed: str = ""
     """Of an elastic MPIJob, who says so: Horovod's `driver` or the `pods`."""
     leaving: tuple[Leaving, ...] = ()

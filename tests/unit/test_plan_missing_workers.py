@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from job_builders import OURS, PLAIN, Cluster, elastic_job
 
+from controller.deciding.rendezvous import latecomers
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, Phase, World
 from elastic.api.job import ElasticStatus
@@ -82,3 +83,41 @@ def test_the_status_says_which_worker_has_which_rank() -> None:
     cluster.world = World(generation=2, members=frozenset(names), ranked=tuple(f"train-worker-{n}" for n in range(1025)), phase="running")
     cluster.settle()
     assert elastic(cluster).ranks == ""
+
+
+def test_a_worker_that_runs_and_does_not_come_to_the_first_rendezvous_is_named() -> None:
+    cluster = Cluster(elastic_job(3), settings=OURS)
+    cluster.settle()
+    for name in list(cluster.pods):
+        running = Container(name="pytorch", is_running=True, started_at=cluster.now)
+        cluster.set(name, Phase.RUNNING)
+        cluster.pods[name] = replace(cluster.pods[name], containers=(running,))
+    here = frozenset(("train-worker-0", "train-worker-1"))
+    cluster.world = World(generation=0, members=frozenset(), phase="forming", waiting=here)
+    last = cluster.settle()[-1]
+    assert elastic(cluster).waits_for == "", "loading Python and torch takes time"
+    assert last.look_again_at is not None
+    cluster.now = last.look_again_at
+    cluster.settle()
+    said = "1 of 3 workers: train-worker-2 has run for 30 s and has not come to the rendezvous; see the log"
+    assert elastic(cluster).waits_for == said
+    assert message(cluster).endswith(f" Missing {said}.")
+    cluster.world = World(generation=1, members=here | {"train-worker-2"}, size=3, phase="running")
+    cluster.settle()
+    assert (elastic(cluster).waits_for, "Missing" in message(cluster)) == ("", False)
+    cluster.world = World(generation=1, members=frozenset(), phase="forming", waiting=here)
+    cluster.settle()
+    assert elastic(cluster).waits_for == "", "a new rendezvous server hears from them one by one"
+
+
+def test_of_many_that_do_not_come_some_are_named() -> None:
+    cluster = Cluster(elastic_job(5), settings=OURS)
+    cluster.settle()
+    for name in list(cluster.pods):
+        cluster.set(name, Phase.RUNNING)
+        cluster.pods[name] = replace(cluster.pods[name], containers=(Container(name="pytorch", is_running=True, started_at=cluster.now),))
+    cluster.world = World(generation=0, members=frozenset(), phase="empty")
+    cluster.now += latecomers.LATE
+    cluster.settle()
+    names = "train-worker-0, train-worker-1, train-worker-2 and 2 more"
+    assert elastic(cluster).waits_for == f"5 of 5 workers: {names} have run for 30 s and have not come to the rendezvous; see the log"

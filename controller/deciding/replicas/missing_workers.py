@@ -1,5 +1,5 @@
-"""Says why fewer workers of an elastic job run than are wanted: `status.elastic.waitsFor` and the message of the condition Running.
-Workers that are only starting are no reason.
+"""Says why fewer workers of an elastic job run, or meet, than are wanted: `status.elastic.waitsFor` and the message of the condition
+Running. Workers that are only starting are no reason.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous import latecomers
 from controller.deciding.replicas import creation_backoff
 from controller.deciding.replicas.tally import Tally
 from controller.watching.snapshot import ORDINARY_WAITS, Pod
@@ -33,7 +34,7 @@ def _in_words(view: JobView, obstacles: Sequence[str]) -> str:
         return ""
     missing = job.workers - workers.active
     if missing <= 0 or not obstacles:
-        return ""
+        return latecomers.in_words(view)
     return f"{missing} of {job.workers} workers: {printable(obstacles[0]).rstrip('.')}"
 
 
