@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import math
 import sqlite3
+import sys
 
 import pytest
 from dashboard_scene import Scene, job
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from dashboard.history import book as book_module
 from dashboard.history.record import MOST_RESCALES, Record
 from dashboard.history.series import GAPS_S, MOST_BYTES, ROWS, Row, Series
-from dashboard.history.store import Store
+from dashboard.history.store import Store, pause_s
 from dashboard.watching.seen import job_seen
 from elastic.api.kinds import KINDS
 from elastic.membership.training import Progress
@@ -209,3 +211,51 @@ async def test_a_full_disk_costs_the_history_only(tmp_path):
     (tmp_path / "gone").mkdir()
     await store.save()
     assert scene.book.unsaved == set()
+
+
+SAVING = """
+import asyncio, sys
+from pathlib import Path
+from dashboard.history.book import Book
+from dashboard.history.store import Store
+from elastic.membership.training import Progress
+
+async def main():
+    file, step = Path(sys.argv[1]), int(sys.argv[2])
+    book = Book(job_of_uid=lambda uid: None, clock=lambda: 5.0 * step)
+    store = Store(file, book)
+    await store.load()
+    while True:
+        step += 1
+        book.hear(Progress(job="uid-train", generation=1, phase="running", size=2, step=step, highest=step))
+        await store.save()
+        print(step, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_was_saved_outlives_a_sigkill_in_the_middle_of_a_save(tmp_path):
+    """Each process is killed while it saves as fast as it can; the next one begins with all that was reported as saved."""
+    file, step = tmp_path / "history.db", 0
+    for kill in range(2):
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", SAVING, str(file), str(step), stdout=asyncio.subprocess.PIPE)
+        assert process.stdout is not None
+        for _ in range(20 + 13 * kill):
+            step = int(await process.stdout.readline())
+        process.kill()
+        rest = (await process.stdout.read()).split()
+        await process.wait()
+        step = int(rest[-1]) if rest else step
+        scene = Scene()
+        await Store(file, scene.book).load()
+        record = scene.book.get("uid-train")
+        assert record is not None
+        last = record.series.last()
+        assert last is not None
+        assert last.step in (step, step + 1), "what was saved last, or what was being saved"
+        step = int(last.step)
+
+
+def test_few_jobs_are_saved_each_five_seconds_and_many_each_half_minute():
+    assert [pause_s(written) for written in (0, 100_000, 500_000, 90_000_000)] == [5.0, 5.0, pytest.approx(15.3, abs=0.1), 30.0]
