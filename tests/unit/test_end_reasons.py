@@ -1,7 +1,7 @@
 """What a node, a kubelet or a runtime says about the end of a pod decides who pays for it."""
 
+import re
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -32,11 +32,12 @@ def counts(cluster: Cluster) -> dict[str, int]:
 
 
 def test_docs_faults_shows_the_table() -> None:
-    lines = []
-    for (meaning, place), rows in groupby(TABLE, key=lambda row: (row.meaning, row.place)):
-        lines += [f"{meaning.value}, in {place.value}:"]
-        lines += [f"- `{row.word}`{'*resource*' if row.word == 'OutOf' else ''}: {row.writer}" for row in rows] + [""]
-    assert "\n".join(lines) in FAULTS.read_text()
+    shown = []
+    for line in FAULTS.read_text().splitlines():
+        cells = line.split(" | ")
+        shown += [(cells[0].removeprefix("| "), cells[1], word) for word in re.findall(r"`(\w+)`", cells[-1]) if len(cells) == 3]
+    wanted = [(row.meaning.value, row.place.value, row.word) for row in TABLE]
+    assert [row for row in shown if row[1] in {place.value for place in Place}] == wanted
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.place is not Place.CONTAINER], ids=lambda row: row.word)
