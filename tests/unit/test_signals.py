@@ -56,7 +56,7 @@ def test_the_page_shows_the_table() -> None:
     text = page.PAGE.read_text()
     assert page.with_table(text) == text
     for row in BUILT_IN:
-        assert f"| `{row.name}` |" in text
+        assert f"- `{row.name}` (" in text
 
 
 @pytest.mark.parametrize("name", PLAYABLE)
