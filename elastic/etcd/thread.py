@@ -3,7 +3,6 @@ This is the seam between the two loops: it looks like the rendezvous server's cl
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -20,6 +19,8 @@ from elastic.membership import wire
 log = logging.getLogger(__name__)
 CENSUS_S = 60.0
 """Between two looks at whose users the installation's etcd holds."""
+END_S = 3.0
+"""For the thread to cancel what it does and to end."""
 
 Result = TypeVar("Result")
 
@@ -39,7 +40,8 @@ class EtcdThread:
         self._worlds: asyncio.Queue[wire.World] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._membership: EtcdMembership | None = None
-        self._census: concurrent.futures.Future[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._ending = asyncio.Event()
 
     def meet_at(self, job_uid: str, place: Place) -> None:
         """Where this job's records lie."""
@@ -120,16 +122,15 @@ class EtcdThread:
         self._visitor = Visitor(read_secret=self._read_at_home, own=self._own, follows_others=self._follows_others)
         self._membership = EtcdMembership(visit=self._visitor.open, token_for=self._token_for, emit=self._emit)
         if self._own is not None:
-            self._census = asyncio.run_coroutine_threadsafe(self._take_census(), self._loop)
-        threading.Thread(target=self._run, args=(self._loop,), name="elastic-etcd", daemon=True).start()
+            asyncio.run_coroutine_threadsafe(self._take_census(), self._loop)
+        self._ending = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._loop, self._ending), name="elastic-etcd", daemon=True)
+        self._thread.start()
         return self._membership
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_forever()
-        finally:
-            loop.close()
+    def _run(self, loop: asyncio.AbstractEventLoop, ending: asyncio.Event) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels at its end what still runs, and waits for it
+            runner.run(ending.wait())
 
     async def _there(self, work: Coroutine[Any, Any, Result]) -> Result:
         assert self._loop is not None
@@ -140,14 +141,13 @@ class EtcdThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(self._read_secret, namespace, name), self._home))
 
     async def _stop(self) -> None:
-        membership, loop, self._membership = self._membership, self._loop, None
-        if membership is None or loop is None:
+        membership, loop, thread, self._membership = self._membership, self._loop, self._thread, None
+        if membership is None or loop is None or thread is None:
             return
-        if self._census is not None:
-            self._census.cancel()
         with contextlib.suppress(Exception):
             await self._there(membership.close())
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(self._ending.set)
+        await asyncio.to_thread(thread.join, END_S)
 
 
 async def _awaited(read: ReadSecret, namespace: str, name: str) -> Any:
