@@ -2,7 +2,7 @@
 Its parts stand in the modules that they are imported from; this one only puts them into order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -66,8 +66,9 @@ def keep_running(view: JobView) -> Plan:
     restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in counted)
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
-    status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic))
-    elastic = replace(elastic, waits_for=missing_workers.in_words(view))
+    held = creation_backoff.types_held_back(view, replicas.missing, made)
+    status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic), held=held)
+    elastic = replace(elastic, waits_for=missing_workers.in_words(view, held=held))
     if elastic != known:
         status = replace(status, elastic=elastic)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
@@ -141,16 +142,16 @@ def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
         yield from c10d_store.unguarded(job)
 
 
-def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool) -> JobStatus:
+def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool, held: Collection[str]) -> JobStatus:
     """The status with its counts and the condition that follows from them. A group being restarted is not Running even if some of its pods
     still are, nor is one with fewer workers than it needs, except in strict compatibility. A job that has not begun stays as it is while
-    its first pods start.
+    its first pods start. `held` are the types of which pods wait to be created.
     """
     job, now = view.job, view.snapshot.now
     status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
     is_active = not is_apart and is_running(job, view.counts)
     pause = (
-        creation_backoff.in_words(view.status, view.snapshot)
+        creation_backoff.in_words(view.status, view.snapshot, held=held)
         + gang_restart.pause_in_words(view)
         + worker_library.wait_in_words(view)
         + etcd.wait_in_words(view)
@@ -161,14 +162,14 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     if is_active and not waits:
         message = f"{job.kind.name} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"
         status = with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
-        return without_former_words(status, mark=creation_backoff.WAITS, now=now)
+        return without_former_words(status, now=now)
     if restarting:
         message = restarting[0].message + pause
         status = with_condition(status, ConditionType.RESTARTING, reason=reason_of(job, "Restarting"), message=message, now=now)
     has_no_room = any(pod.unscheduled for pod in view.snapshot.pods)
     if waits and (is_active or has_no_room or has_begun(status)):
         status = with_running_false(status, reason=reason_of(job, "Waiting"), message=f"{waits}{remarks}", now=now)
-    return status if restarting else with_words_at_end(status, pause, mark=creation_backoff.WAITS, now=now)
+    return status if restarting else with_words_at_end(status, pause, now=now)
 
 
 def _next_look(view: JobView, replicas: ReplicaPlan, ready: readiness.Readiness, doomed: DoomedPods) -> datetime | None:

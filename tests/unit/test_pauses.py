@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from controller.deciding.pauses import SKEW, next_pause_s, pause_end
+from controller.deciding.pauses import SKEW, next_pause_s, pause_end, start_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -27,3 +27,10 @@ def test_a_pause_ends_with_its_time() -> None:
 def test_a_pause_that_began_in_the_future_is_over_once_that_is_more_than_the_skew_of_two_clocks() -> None:
     assert pause_end(NOW, 8, now=NOW - SKEW) is not None
     assert pause_end(NOW, 8, now=NOW - SKEW - timedelta(seconds=1)) is None
+
+
+def test_a_pause_that_began_in_the_future_stays_over_when_that_time_comes() -> None:
+    now = NOW - timedelta(seconds=60)
+    start = start_of(NOW, 8, now=now)
+    assert all(pause_end(start, 8, now=now + timedelta(seconds=later)) is None for later in range(100))
+    assert start_of(NOW, 8, now=NOW - SKEW) == NOW

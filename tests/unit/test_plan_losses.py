@@ -166,6 +166,54 @@ def test_a_clock_that_has_stepped_back_keeps_nobody_waiting() -> None:
     assert "train-worker-1" in cluster.pods
 
 
+def test_a_pause_that_a_clock_which_stepped_back_ended_does_not_begin_again() -> None:
+    """A minute later the clock showed the time at which the pause had begun: the job waited, and said so, once more."""
+    cluster = running()
+    pauses(cluster, "fails", losses=9)
+    lose(cluster)
+    began = cluster.now
+    cluster.now -= timedelta(seconds=60)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    cluster.job = replaced_workers(cluster, 1)
+    cluster.settle()
+    cluster.now = began + timedelta(seconds=1)
+    cluster.job = replaced_workers(cluster, 3)
+    cluster.settle()
+    assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
+
+
+def test_a_job_that_lacks_no_pod_does_not_say_that_it_waits() -> None:
+    """The place that was lost again and again was one that the job had no longer."""
+    cluster = running()
+    pauses(cluster, "fails", losses=9)
+    lose(cluster, "train-worker-1")
+    assert "It waits" in cluster.job.status.conditions[-1].message
+    cluster.job = replaced_workers(cluster, 1)
+    cluster.settle()
+    assert cluster.job.status.conditions[-1].message == "PyTorchJob team/train is running."
+
+
+@pytest.mark.parametrize("end", ["succeeds", "fails", "is suspended"])
+def test_a_job_that_is_over_or_suspended_does_not_say_that_it_waits(end: str) -> None:
+    cluster = Cluster(elastic_job(2, least=2))
+    cluster.settle()
+    cluster.run_all()
+    pauses(cluster, "vanishes", losses=9)
+    lose(cluster, how="vanishes")
+    assert any("It waits" in condition.message for condition in cluster.job.status.conditions)
+    if end == "is suspended":
+        cluster.job = elastic_job(2, least=2, policy={"suspend": True}, status=cluster.job.status)
+    else:
+        phase, code = (Phase.SUCCEEDED, 0) if end == "succeeds" else (Phase.FAILED, 1)
+        cluster.set("train-worker-0", phase, code=code)
+        cluster.job = elastic_job(2, least=2, policy={"backoffLimit": 0}, status=cluster.job.status)
+    cluster.settle()
+    assert cluster.state() == {"succeeds": "Succeeded", "fails": "Failed", "is suspended": "Suspended"}[end]
+    assert not [condition for condition in cluster.job.status.conditions if "It waits" in condition.message]
+
+
 def test_a_pod_that_could_not_be_created_is_not_lost() -> None:
     """Its name was taken by another job's pod, and the condition said that pods had vanished."""
     cluster = running()

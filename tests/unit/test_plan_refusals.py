@@ -82,6 +82,18 @@ def test_once_all_have_begun_the_past_is_forgiven() -> None:
     assert cluster.job.status.elastic.refused == ()
 
 
+def test_a_pause_that_a_clock_which_stepped_back_ended_does_not_begin_again() -> None:
+    cluster = refused_one()
+    cluster.settle()
+    began = cluster.now
+    cluster.now -= timedelta(seconds=60)
+    cluster.settle()
+    assert cluster.pods["train-worker-1"].phase is Phase.PENDING, "it is made again at once"
+    cluster.now = began + timedelta(seconds=1)
+    cluster.settle()
+    assert not [condition for condition in cluster.job.status.conditions if "It waits" in condition.message]
+
+
 def test_an_image_that_cannot_be_pulled_makes_no_pod_anew() -> None:
     cluster = Cluster(job(Worker=replica(2)))
     cluster.settle()

@@ -272,9 +272,14 @@ def test_a_clock_that_steps_back_makes_nobody_wait_until_it_is_there_again() -> 
         cluster.settle()
         cluster.run_all()
     assert cluster.pods == {}, "the second time it waits"
+    began = cluster.now
     cluster.now -= timedelta(seconds=90)
     cluster.settle()
     assert len(cluster.pods) == 3
+    cluster.run_all()
+    cluster.now = began + timedelta(seconds=1)
+    cluster.settle()
+    assert "It waits" not in cluster.job.status.conditions[-1].message, "the pause that was over does not begin again"
 
 
 def test_disruptions_never_make_it_wait() -> None:

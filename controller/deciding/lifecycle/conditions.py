@@ -8,6 +8,10 @@ from elastic.api.job import Condition, Job, JobStatus
 from elastic.api.words import ConditionType
 
 ENDS = (ConditionType.SUCCEEDED.value, ConditionType.FAILED.value)
+IDLE = (*ENDS, ConditionType.SUSPENDED.value)
+"""Of a job that waits for nothing."""
+WAITS = " It waits "
+"""What comes after it in a message holds as long as the job waits for it."""
 _EXCLUDES = {ConditionType.RUNNING.value: ConditionType.RESTARTING.value, ConditionType.RESTARTING.value: ConditionType.RUNNING.value}
 
 
@@ -48,27 +52,29 @@ def with_condition(status: JobStatus, type: ConditionType, *, reason: str, messa
     kept = [c for c in status.conditions if c.type not in dropped]
     if is_true and type.value in ENDS:
         kept = [_no_longer_running(c, now) for c in kept]
+    if is_true and type.value in IDLE:
+        kept = [_without_words(c, now) for c in kept]
     return replace(status, conditions=(*kept, new))
 
 
-def with_words_at_end(status: JobStatus, words: str, *, mark: str, now: datetime) -> JobStatus:
-    """The status whose newest condition's message ends with these words, which begin with `mark`, and with no older ones of the sort."""
+def with_words_at_end(status: JobStatus, words: str, *, now: datetime) -> JobStatus:
+    """The status whose newest condition's message ends with these words, which begin with WAITS, and with no older ones of the sort."""
     if not status.conditions:
         return status
     last = status.conditions[-1]
-    message = last.message.partition(mark)[0] + words
+    message = last.message.partition(WAITS)[0] + words
     return status if message == last.message else _in_place(status, replace(last, message=message, last_update_time=now))
 
 
-def without_former_words(status: JobStatus, *, mark: str, now: datetime) -> JobStatus:
-    """The status in which only the newest condition's message may have words from `mark` on."""
+def without_former_words(status: JobStatus, *, now: datetime) -> JobStatus:
+    """The status in which only the newest condition's message may have words from WAITS on."""
+    former = (_without_words(condition, now) for condition in status.conditions[:-1])
+    return replace(status, conditions=(*former, *status.conditions[-1:]))
 
-    def cut(condition: Condition) -> Condition:
-        message, found, _ = condition.message.partition(mark)
-        return replace(condition, message=message, last_update_time=now) if found else condition
 
-    former = status.conditions[:-1]
-    return replace(status, conditions=(*map(cut, former), *status.conditions[-1:]))
+def _without_words(condition: Condition, now: datetime) -> Condition:
+    message, found, _ = condition.message.partition(WAITS)
+    return replace(condition, message=message, last_update_time=now) if found else condition
 
 
 def with_running_false(status: JobStatus, *, reason: str, message: str, now: datetime) -> JobStatus:

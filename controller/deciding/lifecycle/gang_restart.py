@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from controller.deciding import compat
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.conditions import reason_of
+from controller.deciding.lifecycle.conditions import WAITS, reason_of
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
-from controller.deciding.pauses import next_pause_s, pause_end
+from controller.deciding.pauses import next_pause_s, pause_end, start_of
 from controller.deciding.settings import Settings
 from controller.deciding.status_room import listed
 from controller.frameworks import FRAMEWORKS
@@ -70,7 +70,7 @@ def _rank(verdict: Verdict) -> tuple[bool, float, bool]:
 
 def with_gang_restart(view: JobView, known: ElasticStatus, ended: Verdict | None) -> ElasticStatus:
     """The status with the group's size once it is complete, and with the next group's number when a replica has ended or is gone."""
-    snapshot, everybody = view.snapshot, total(view.job)
+    snapshot, everybody, known = view.snapshot, total(view.job), _dated(known, view.snapshot.now)
     members = _members(view.job, snapshot)
     working = [pod for pod in members if not pod.is_deleting and (pod.is_active or pod.is_over) and not is_refused(pod)]
     if ended is not None:
@@ -82,6 +82,13 @@ def with_gang_restart(view: JobView, known: ElasticStatus, ended: Verdict | None
         return known
     going = listed([pod.name for pod in members if pod.is_deleting]) or f"{everybody - len(there)} of {everybody}"
     return _next(known, f"{going} left", cause=Cause.DISRUPTION, size=everybody, now=snapshot.now)
+
+
+def _dated(known: ElasticStatus, now: datetime) -> ElasticStatus:
+    last = known.last_rescale
+    if last is None or last.at is None or not last.phases.get(PAUSE):
+        return known
+    return replace(known, last_rescale=replace(last, at=start_of(last.at, _length_s(last), now=now)))
 
 
 def _members(job: Job, snapshot: Snapshot) -> list[Pod]:
@@ -126,13 +133,17 @@ def pause_until(view: JobView) -> datetime | None:
     last = known.last_rescale if view.restarts_as_a_whole and known is not None else None
     if last is None or last.at is None or not last.phases.get(PAUSE):
         return None
-    return pause_end(last.at, min(last.phases[PAUSE] / 1000, LONGEST_PAUSE_S), now=now)
+    return pause_end(last.at, _length_s(last), now=now)
+
+
+def _length_s(last: Rescale) -> float:
+    return min(last.phases.get(PAUSE, 0) / 1000, LONGEST_PAUSE_S)
 
 
 def pause_in_words(view: JobView) -> str:
     """What the message of a condition goes on with during the pause."""
     end = pause_until(view)
-    return f" It waits until {end:%H:%M:%S} UTC to create all pods again." if end is not None else ""
+    return f"{WAITS}until {end:%H:%M:%S} UTC to create all pods again." if end is not None else ""
 
 
 def may_start(view: JobView) -> bool:

@@ -6,9 +6,9 @@ import re
 
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import first_error, restart_accounting
+from controller.deciding.lifecycle.conditions import WAITS
 from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
 from controller.deciding.rendezvous.expectation import allowed_sizes
-from controller.deciding.replicas.creation_backoff import WAITS
 from controller.deciding.settings import Settings
 from elastic.api.job import Job
 from elastic.api.rendezvous_choice import ETCDS, obstacle_to_library

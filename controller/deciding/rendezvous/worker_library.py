@@ -10,10 +10,11 @@ from msgspec import structs
 
 from controller.deciding.actions import Forget, JobEvent, Plan, normal, warning
 from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle.conditions import WAITS
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.rendezvous import etcd
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas.creation_backoff import LONGEST_MESSAGE, WAITS
+from controller.deciding.replicas.creation_backoff import LONGEST_MESSAGE
 from controller.watching.snapshot import Pod
 from elastic.api.job import ElasticStatus, Job, Object
 from elastic.api.rendezvous_choice import obstacle_to_library

@@ -4,7 +4,7 @@ A pod that a node refused keeps its place until then, and counts as one that is 
 What has been refused stands in the status, so that another controller waits as long. The store pod of c10d waits in the same way.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -12,10 +12,10 @@ from msgspec import structs
 
 from controller.deciding.actions import Action, Create, Delete, JobEvent, warning
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.conditions import with_words_at_end
+from controller.deciding.lifecycle.conditions import WAITS, with_words_at_end
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
-from controller.deciding.pauses import next_pause_s, pause_end
+from controller.deciding.pauses import next_pause_s, pause_end, start_of
 from controller.deciding.replicas import loss_backoff
 from controller.deciding.replicas.loss_backoff import STORE
 from controller.deciding.status_room import with_counted
@@ -30,14 +30,14 @@ LONGEST_NODE_PAUSE_S = 300
 LONGEST_API_PAUSE_S = 60
 """A refused request costs little, and no watch reports when a quota has room again."""
 LONGEST_MESSAGE = 300
-WAITS = " It waits "
 
 
 def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
     """The status with each refusal and loss that is new in this look, and without refusals that have been made up for."""
     status = loss_backoff.noted(job, snapshot, status)
     known, types = status.elastic or ElasticStatus(), {"": STORE, **{type.lower(): type for type in job.replicas}}
-    entries = {(entry.type, entry.node != ""): entry for entry in known.refused if not _is_over(job, snapshot, entry)}
+    left = (entry for entry in known.refused if not _is_over(job, snapshot, entry))
+    entries = {(entry.type, entry.node != ""): _dated(entry, snapshot.now) for entry in left}
     before = set(known.counted)
     refused_now = {pod.uid: pod for pod in _refused(snapshot) if pod.type in types and pod.uid not in before}
     # What has no room waits for the next reconcile, and so does its pod: it is deleted once its end is counted.
@@ -53,6 +53,10 @@ def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
     if (refused, counted) == (known.refused, known.counted):
         return status
     return structs.replace(status, elastic=structs.replace(known, refused=refused, counted=counted))
+
+
+def _dated(entry: Refusal, now: datetime) -> Refusal:
+    return structs.replace(entry, at=start_of(entry.at, _pause_s(entry), now=now))
 
 
 def _is_refusal(one: NotCreated, types: Mapping[str, str]) -> bool:
@@ -90,10 +94,16 @@ def _is_over(job: Job, snapshot: Snapshot, entry: Refusal) -> bool:
     if entry.type not in (STORE, *job.replicas):
         return True
     type, count = ("", 1) if entry.type == STORE else (entry.type.lower(), job.replicas[entry.type].replicas)
-    pods = [pod for pod in _all_pods(snapshot) if pod.type == type and not pod.is_deleting]
-    is_full = len(pods) >= count
-    has_begun = not any(is_refused(pod) or pod.phase is Phase.PENDING for pod in pods)
-    return not _is_waiting(entry, snapshot.now) and is_full and (has_begun or not entry.node)
+    pods = _pods(snapshot, type)
+    return not _is_waiting(entry, snapshot.now) and len(pods) >= count and (_have_begun(pods) or not entry.node)
+
+
+def _pods(snapshot: Snapshot, type: str) -> list[Pod]:
+    return [pod for pod in _all_pods(snapshot) if pod.type == type and not pod.is_deleting]
+
+
+def _have_begun(pods: Iterable[Pod]) -> bool:
+    return not any(is_refused(pod) or pod.phase is Phase.PENDING for pod in pods)
 
 
 def with_waiting(snapshot: Snapshot, status: JobStatus) -> Snapshot:
@@ -110,6 +120,14 @@ def made_now(view: JobView, missing: Iterable[tuple[str, int]]) -> list[tuple[st
     return loss_backoff.made_now(view, (place for place in missing if place[0] not in held_back))
 
 
+def types_held_back(view: JobView, missing: Iterable[tuple[str, int]], made: Collection[tuple[str, int]]) -> frozenset[str]:
+    """The types of which missing replicas are not among those that are made now, and the store pod, of which there is always one."""
+    types = {type for type, index in missing if (type, index) not in made}
+    if types and view.restarts_as_a_whole:
+        types.update(view.job.replicas)
+    return frozenset({*types, STORE})
+
+
 def without_waiting(actions: Iterator[Action], status: JobStatus, now: datetime) -> Iterator[Action]:
     """The actions about objects beside the replicas, without those by which a store pod that waits would be made again."""
     is_waiting = any(entry.type == STORE for entry in _waiting(status, now)) or loss_backoff.holds_back(status, STORE, now)
@@ -121,18 +139,25 @@ def next_try(status: JobStatus, now: datetime) -> datetime | None:
     return min(filter(None, (*ends, loss_backoff.next_try(status, now))), default=None)
 
 
-def in_words(status: JobStatus, snapshot: Snapshot) -> str:
-    """What the message of a condition goes on with while pods wait. It stays the same for as long as they do."""
+def in_words(status: JobStatus, snapshot: Snapshot, *, held: Collection[str]) -> str:
+    """What the message of a condition goes on with while pods wait: missing ones, of the types `held`, and those that nodes refused. It
+    stays the same for as long as they do.
+    """
     now, taken = snapshot.now, sorted(one.message for one in snapshot.not_created if one.is_taken)
     by_name = f"{WAITS}for a name: {taken[0].rstrip('.')}." if taken else ""
-    lost = (f"{WAITS}{words}" for words in loss_backoff.in_words(status, now))
-    return by_name + "".join((*map(_pause_in_words, _waiting(status, now)), *lost))
+    lost = (f"{WAITS}{words}" for words in loss_backoff.in_words(status, now, held=held))
+    refused = (entry for entry in _waiting(status, now) if (_keeps_a_place(snapshot, entry) if entry.node else entry.type in held))
+    return by_name + "".join((*map(_pause_in_words, refused), *lost))
+
+
+def _keeps_a_place(snapshot: Snapshot, entry: Refusal) -> bool:
+    return not _have_begun(_pods(snapshot, "" if entry.type == STORE else entry.type.lower()))
 
 
 def waiting_for_right(status: JobStatus, message: str, *, now: datetime) -> JobStatus:
     """The status that says that the controller may not read the job's Secret; the next plan takes the words back."""
     words = f"{WAITS}for the right to read its Secret: {message[:LONGEST_MESSAGE].rstrip('.')}."
-    return with_words_at_end(status, words, mark=WAITS, now=now)
+    return with_words_at_end(status, words, now=now)
 
 
 def _pause_in_words(entry: Refusal) -> str:

@@ -12,7 +12,7 @@ from msgspec import structs
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
-from controller.deciding.pauses import SKEW, next_pause_s, pause_end
+from controller.deciding.pauses import SKEW, next_pause_s, pause_end, start_of
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import LAUNCHER_INDEX, Phase, Pod, Snapshot, pod_from
 from elastic.api import names
@@ -35,8 +35,13 @@ STORE = "store"
 def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
     """The status with each loss that is new in this look of a pod that was made of late."""
     known = status.elastic or ElasticStatus()
-    entries = tuple(_with_losses(job, snapshot, entry) for entry in known.replaced if entry.type in (STORE, *job.replicas))
+    dated = (_dated(entry, snapshot.now) for entry in known.replaced if entry.type in (STORE, *job.replicas))
+    entries = tuple(_with_losses(job, snapshot, entry) for entry in dated)
     return status if entries == known.replaced else structs.replace(status, elastic=structs.replace(known, replaced=entries))
+
+
+def _dated(entry: Replacements, now: datetime) -> Replacements:
+    return entry if entry.at is None else structs.replace(entry, at=start_of(entry.at, _pause_s(entry), now=now))
 
 
 def _with_losses(job: Job, snapshot: Snapshot, entry: Replacements) -> Replacements:
@@ -180,9 +185,9 @@ def next_try(status: JobStatus, now: datetime) -> datetime | None:
     return min((_end(entry) for entry in _waiting(status, now)), default=None)
 
 
-def in_words(status: JobStatus, now: datetime) -> Iterator[str]:
-    """For each type that waits: how long, until when, and for what."""
-    for entry in _waiting(status, now):
+def in_words(status: JobStatus, now: datetime, *, held: Collection[str]) -> Iterator[str]:
+    """For each of these types that waits: how long, until when, and for what."""
+    for entry in (entry for entry in _waiting(status, now) if entry.type in held):
         pods = (
             f"{entry.count} pods ({entry.type}) in a row were lost soon after they were created, the last one: {entry.message.rstrip('.')}."
         )

@@ -2,7 +2,7 @@
 Running. Workers that are only starting are no reason.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -17,9 +17,9 @@ from elastic.api.kinds import WORKER
 from elastic.membership.wire import printable
 
 
-def in_words(view: JobView) -> str:
-    """Empty where all that are wanted run, or nothing is known to keep the others."""
-    pause = creation_backoff.in_words(view.status, view.snapshot).strip()
+def in_words(view: JobView, *, held: Collection[str]) -> str:
+    """Empty where all that are wanted run, or nothing is known to keep the others. `held` are the types of which pods wait."""
+    pause = creation_backoff.in_words(view.status, view.snapshot, held=held).strip()
     return _in_words(view, [*_obstacles(view), *([pause] if pause else [])])
 
 
