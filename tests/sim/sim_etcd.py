@@ -239,8 +239,10 @@ class EtcdAgent:
         asyncio.get_running_loop().call_later(seconds, call, *args)
 
 
-def agent_of(pod: Object, env: dict[str, str], *, run: int, etcds: Etcds, draw: random.Random, ended: Callable[[int], None]) -> EtcdAgent:
-    """The agent in a pod, as its environment asks for."""
+def agent_of(
+    pod: Object, env: dict[str, str], *, process: str, etcds: Etcds, draw: random.Random, ended: Callable[[int], None]
+) -> EtcdAgent:
+    """The agent in a pod, as its environment asks for. `process` names it."""
     name, uid, job_uid = pod["metadata"]["name"], pod["metadata"]["uid"], env["PET_RDZV_ID"]
     given = {MEMBER: name, POD_UID: uid, POD_IP: "10.0.0.1", TOKEN: token_of(job_uid)}
     options: dict[str, Any] = dict(item.split("=", 1) for item in env["PET_RDZV_CONF"].split(",") if item)
@@ -248,7 +250,7 @@ def agent_of(pod: Object, env: dict[str, str], *, run: int, etcds: Etcds, draw: 
     settings = read(
         given, options, endpoint=env["PET_RDZV_ENDPOINT"], job=job_uid, nodes=(int(least), int(most or least)), local_address=None
     )
-    return EtcdAgent(settings, f"{uid}/{run}", etcds, draw, ended)
+    return EtcdAgent(settings, process, etcds, draw, ended)
 
 
 class _Way(InMemory):

@@ -110,6 +110,7 @@ class Kubelets:
             return
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         run.runs += 1
+        process = f"{uid}/{int(now().timestamp() * 1000)}-{run.runs}"
 
         def ended(code: int) -> None:
             there = self._api.find(PODS, name)
@@ -117,9 +118,9 @@ class Kubelets:
                 self.end(there, code=code, reason="Completed" if code == 0 else "Error")
 
         if env["PET_RDZV_BACKEND"] == ETCD_BACKEND:
-            run.agent = agent_of(pod, env, run=run.runs, etcds=self._server.etcds, draw=self._draw, ended=ended)
+            run.agent = agent_of(pod, env, process=process, etcds=self._server.etcds, draw=self._draw, ended=ended)
         else:
-            run.agent = Agent(name, f"{uid}/{run.runs}", env["PET_RDZV_ID"], self._server, self._draw, ended)
+            run.agent = Agent(name, process, env["PET_RDZV_ID"], self._server, self._draw, ended)
         run.agent.start()
 
     def end(self, pod: Object, *, code: int, reason: str) -> None:

@@ -1,7 +1,7 @@
 """Who counts as Ready at our rendezvous: workers that are in the world and have the job's state, and nobody because a container runs."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from controller.deciding.settings import Settings
 from controller.watching.snapshot import IN_WORLD, Container, InWorld, Phase, Pod, World, pod_from
 from elastic.api.job import ElasticStatus, Job, JobStatus
 from elastic.kube.resources import SERVICES
+from elastic_worker.agent.presence_thread import process_id
 
 STANDS = NOW - timedelta(seconds=10)
 
@@ -23,9 +24,11 @@ def begun(workers: int = 2, **more: Any) -> Job:
     return elastic_job(workers, status=JobStatus(start_time=NOW, elastic=ElasticStatus(backend="elastic")), **more)
 
 
-def worker(index: int, gate: InWorld | None = None, *, run: int = 0, is_running: bool = True, **changes: Any) -> Pod:
-    """A worker with the gate; `run` is its container's restart count."""
-    container = Container(name="pytorch", restarts=run, is_running=is_running, exit_code=None if is_running else 1)
+def worker(
+    index: int, gate: InWorld | None = None, *, run: int = 0, is_running: bool = True, began: datetime | None = None, **changes: Any
+) -> Pod:
+    """A worker with the gate; `run` is its container's restart count, `began` the start of that run."""
+    container = Container(name="pytorch", restarts=run, is_running=is_running, exit_code=None if is_running else 1, started_at=began)
     return pod(index=index, in_world=gate or InWorld(), containers=(container,), **changes)
 
 
@@ -152,6 +155,23 @@ def test_an_agent_that_was_started_anew_within_its_container_counts_from_its_own
     assert told(found) == {"0": "StartedAnew"}
     assert told(decided(begun(1), *applied(pods, found), of=world(0, generation=3, starts="b", has_stepped=True))) == {"0": "StepReported"}
     assert told(decided(begun(1), *pods, of=world(0, generation=3, starts="b", has_stepped=True))) == {"0": "StepReported"}
+
+
+def test_an_agent_counts_with_the_container_that_started_it_whatever_run_the_condition_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The container was restarted, and its new agent joined while the watch of pods stalled: the condition named the new agent beside the
+    old run. Once the pod was seen as it is, the agent was taken for one that had ended, and the worker stayed unready for ever.
+    """
+    monkeypatch.setattr("elastic_worker.agent.presence_thread.time.time", lambda: NOW.timestamp() + 0.4)
+    agent = process_id("uid-train-worker-0").partition("/")[2]
+    stands = world(0, has_stepped=True, starts=agent)
+    stale = applied([worker(0)], decided(begun(1), worker(0), of=stands))[0].in_world
+    for began, reasons in ((NOW, {"0": "StepReported"}), (NOW + timedelta(seconds=1), {})):
+        seen = worker(0, stale, run=1, began=began)
+        anew = decided(begun(1), seen, of=stands)
+        assert told(anew) == {"0": "StartedAnew"}
+        assert told(decided(begun(1), *applied([seen], anew), of=stands)) == reasons, (
+            "it ended with a container that ran before, or did not"
+        )
 
 
 def test_a_namesake_in_the_world_makes_nobody_ready() -> None:

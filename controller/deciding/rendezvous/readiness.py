@@ -14,10 +14,11 @@ from enum import StrEnum
 from controller.deciding import compat
 from controller.deciding.actions import SetCondition
 from controller.deciding.job_view import JobView
+from controller.deciding.moments import of_timestamp
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import allowed_sizes
 from controller.deciding.rendezvous.world_status import FORMED
-from controller.watching.snapshot import IN_WORLD, Pod, Snapshot, World
+from controller.watching.snapshot import IN_WORLD, Container, Pod, Snapshot, World
 from elastic.api.job import ElasticPolicy, Job, Object
 
 NO_WORLD = World(generation=0, members=frozenset())
@@ -61,6 +62,8 @@ class WorkerReadiness:
 
 
 _HOLDER = re.compile(r"\(container run (\d{1,9}), agent (\S{1,300})\)\Z")
+_START = re.compile(r"\A(\d{1,15})-")
+"""An agent is named after the milliseconds at which it started (`elastic_worker.agent.presence_thread.process_id`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,12 @@ def _unseen(view: JobView, pods: Sequence[Pod]) -> Iterator[tuple[Pod, WorkerRea
 
 def running(pod: Pod, job: Job) -> int | None:
     """Which run of the training container runs now."""
-    return next((c.restarts for c in pod.containers if c.name == job.kind.container and c.is_running), None)
+    container = _running(pod, job)
+    return container.restarts if container is not None else None
+
+
+def _running(pod: Pod, job: Job) -> Container | None:
+    return next((c for c in pod.containers if c.name == job.kind.container and c.is_running), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +144,7 @@ class _Look:
 
     def _inside(self, pod: Pod, holder: Holder, was: Holder | None) -> WorkerReadiness | None:
         is_same = was is not None and was.is_same(holder)
-        if was is not None and was.run != holder.run and was.agent and was.agent == holder.agent:
+        if was is not None and was.run != holder.run and was.agent and was.agent == holder.agent and not self._runs_now(pod, holder.agent):
             return None  # the server has not noticed yet that this agent went with its container
         if is_same and _is_met(pod) and not _is_spare(pod):
             return None
@@ -148,6 +156,14 @@ class _Look:
         if _is_met(pod) and not is_same:
             return WorkerReadiness(Reason.STARTED_ANEW, "The agent that was in the world has ended", was or holder)
         return None
+
+    def _runs_now(self, pod: Pod, agent: str) -> bool:
+        """Was this agent started by the container that runs now? Where the watch of pods stalled, the condition may name it beside the run
+        before. Both times are by the clock of the pod's node.
+        """
+        container, start = _running(pod, self.job), _START.match(agent)
+        began = container.started_at if container is not None else None
+        return began is not None and start is not None and of_timestamp(int(start[1]) / 1000) >= began
 
     def spares(self, pods: Sequence[Pod]) -> list[Pod]:
         """Workers at the rendezvous for which the allowed sizes have no place until another leaves. So many of them count as Ready that the
