@@ -45,7 +45,7 @@ autoscaler: false
 metricsApi: false
 # elastic-dashboard, reached through kubectl port-forward.
 dashboard: false
-# ServiceMonitors for the Prometheus operator, and a dashboard for Grafana.
+# Monitors and alerts for the Prometheus operator, and a dashboard for Grafana.
 monitoring: false
 """
 NOTES = """\

@@ -24,7 +24,7 @@ GAUGES: Mapping[str, tuple[str, Callable[[JobRow], float | None]]] = MappingProx
 
 
 class Progress(Collector):
-    """Made anew for each scrape, so that nothing is left of jobs that are gone; those that are over are left out."""
+    """Made anew for each scrape, so that nothing is left of jobs that are gone; those that are over or suspended are left out."""
 
     def __init__(self, observer: Observer, views: Views) -> None:
         self._observer, self._views = observer, views
@@ -33,7 +33,7 @@ class Progress(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        rows = [row for row in map(self._views.row, self._observer.jobs()) if not row.is_over]
+        rows = [row for row in map(self._views.row, self._observer.jobs()) if not (row.is_over or row.is_suspended)]
         for name, (text, value_of) in GAUGES.items():
             family = GaugeMetricFamily(name, text, labels=LABELS)
             for row in rows:

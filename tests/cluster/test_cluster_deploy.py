@@ -48,7 +48,7 @@ pytestmark = [
 PATIENCE_S = 120
 DEPLOYMENTS = Resource("apps", "v1", "deployments")
 ACCESS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False)
-MONITORS = ROOT / "tests" / "fixtures" / "servicemonitor-crd.yaml"
+MONITORS = ROOT / "tests" / "fixtures" / "monitoring-crds.yaml"
 NOBODY = {"spec": {"jaxReplicaSpecs": {"Worker": {"replicas": 0}}}}
 
 
@@ -346,14 +346,15 @@ async def test_monitors_and_dashboard_are_applied_where_their_kind_exists(
     for item in yaml.safe_load_all(MONITORS.read_text()):
         name = item["metadata"]["name"]
         await kube.patch(CUSTOM_RESOURCE_DEFINITIONS, name, item, kind=Patch.APPLY, field_manager="test", force=True)
-    monitors = Resource("monitoring.coreos.com", "v1", "servicemonitors")
+    kinds = [Resource("monitoring.coreos.com", "v1", plural) for plural in ("servicemonitors", "podmonitors", "prometheusrules")]
 
     async def served() -> bool:
         with contextlib.suppress(KubeError):
-            await kube.list(monitors)
+            for kind in kinds:
+                await kube.list(kind)
             return True
         return False
 
     await until(served)
     applied(kubeconfig, kustomization(tmp_path / "watched", "namespaced", "monitoring", namespace=namespace))
-    assert len((await kube.list(monitors, namespace=namespace)).items) == 2
+    assert [len((await kube.list(kind, namespace=namespace)).items) for kind in kinds] == [2, 2, 1]

@@ -330,6 +330,18 @@ def test_monitors_find_services_and_ports(build: Build, overlay: str) -> None:
         assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
 
 
+def test_pod_monitors_find_what_speaks_of_jobs_and_keep_their_names(build: Build) -> None:
+    found = build("standalone", components=("monitoring", "autoscaler", "dashboard"))
+    monitors = [item for item in found if item["kind"] == "PodMonitor"]
+    assert len(monitors) == 2
+    for monitor in monitors:
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (pod,) = [pod for pod in _pods(found) if wanted <= pod["metadata"]["labels"].items()]
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        assert endpoint["honorLabels"] is True, "`job` and `namespace` are the job's, not those of the scrape"
+
+
 @pytest.mark.parametrize("namespace", ["", "team-a"])
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_services_and_budgets_choose_the_pods_that_they_are_for(build: Build, overlay: str, namespace: str) -> None:

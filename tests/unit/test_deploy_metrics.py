@@ -4,7 +4,9 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,16 +29,52 @@ def dashboards() -> set[str]:
 
 
 def exported() -> set[str]:
-    """Every name that Prometheus finds at the processes of the control plane."""
+    """Every name that Prometheus finds at the processes of the control plane, and its own about them."""
     metrics = Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1})
     text = (generate_latest(metrics.registry) + generate_latest(autoscalers().registry) + metrics_of(lambda: ())()[0]).decode()
     names = {family.name for family in text_string_to_metric_families(text)}
     kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
     return (
         names
+        | dashboards()
+        | {"up"}
         | set(kinds)
         | {f"{name}{end}" for name, kind in kinds.items() if kind == "histogram" for end in ("_bucket", "_sum", "_count")}
     )
+
+
+WORDS = {"sum", "min", "max", "by", "le", "for", "absent", "vector", "or", "and", "offset", "rate", "increase", "changes"}
+WORDS |= {"histogram_quantile"}
+"""Of PromQL, as far as the rules use it."""
+
+
+def test_the_rules_ask_for_metrics_that_are_exported_by_labels_that_they_have() -> None:
+    rules = [rule for group in rule_groups() for rule in group["rules"]]
+    for rule in rules:
+        bare = re.sub(r'"[^"]*"|\[[^]]*\]|\b\d\S*', " ", rule["expr"])
+        labels = {name for group in re.findall(r"by \(([^)]*)\)|\{([^}]*)\}", bare) for name in re.findall(r"\w+", " ".join(group))}
+        assert labels <= {"le", "namespace", "kind", "job", "job_namespace", "framework"}, rule
+        named = set(re.findall(r"[a-z_]{2,}", bare)) - WORDS - labels
+        assert named, rule
+        assert named <= exported(), rule
+        assert labels >= set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"]))) or "elastic_job_" in rule["expr"]
+
+
+def test_an_alert_says_what_is_wrong_and_what_to_do() -> None:
+    rules = [rule for group in rule_groups() for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules) >= 10
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["annotations"]["description"].endswith("."), rule
+        assert f"`{rule['alert']}`" in (DEPLOY.parent / "docs" / "metrics.md").read_text(), "the page lists each"
+
+
+def rule_groups() -> list[dict[str, Any]]:
+    made = yaml.safe_load((DEPLOY / "components" / "monitoring" / "rules.yaml").read_text())
+    assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    groups: list[dict[str, Any]] = made["spec"]["groups"]
+    return groups
 
 
 def test_the_dashboard_asks_for_metrics_that_are_exported() -> None:
@@ -44,7 +82,7 @@ def test_the_dashboard_asks_for_metrics_that_are_exported() -> None:
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
     named = {name for text in asked for name in re.findall(r"\b(?:training_operator|elastic)_\w+", text)}
-    assert len(named) >= 10
+    assert len(named) >= 14
     assert named <= exported()
 
 
