@@ -12,6 +12,7 @@ from elastic_worker.horovod.arrivals import Arrivals, Place, Slot, WorldLost
 POLL_S = 0.2
 REMIND_S = 2.0
 MEET_S = 20.0
+MOST_CONNECTING = 1024
 
 
 def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = None) -> None:
@@ -21,6 +22,7 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
     from horovod.runner.common.util import env
     from horovod.runner.elastic import discovery, driver
     from horovod.runner.elastic.worker import HostUpdateResult
+    from horovod.runner.http import http_server
 
     make_handler, remote_command = gloo_run.create_rendezvous_handler, gloo_run.get_remote_command
 
@@ -67,6 +69,27 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
             hosts.ended(slot_info.hostname)
             super()._handle_worker_exit(slot_info, exit_code, timestamp)
 
+    class Client(driver.WorkerNotificationClient):  # type: ignore[misc]
+        """Notifies a worker in a thread: Horovod does so with the driver's lock held and without a time limit, so that a worker whose host
+        has vanished would stop the driver for minutes."""
+
+        def __init__(self, *args: typing.Any, **kwargs: typing.Any) -> None:
+            self._is_sending = threading.Lock()
+            super().__init__(*args, **kwargs)
+
+        def notify_hosts_updated(self, timestamp: int, update_res: typing.Any) -> None:
+            """Not while one is under way: it is repeated until workers have met."""
+            if self._is_sending.acquire(blocking=False):
+                threading.Thread(target=self._send_update, args=(timestamp, update_res), daemon=True).start()
+
+        def _send_update(self, timestamp: int, update_res: typing.Any) -> None:
+            try:
+                super().notify_hosts_updated(timestamp, update_res)
+            except Exception:  # whatever Horovod's messages raise; a worker that is lost is replaced anyway
+                pass
+            finally:
+                self._is_sending.release()
+
     class ServedHosts(discovery.HostDiscovery):  # type: ignore[misc]
         driver: typing.Optional[Driver] = None
 
@@ -102,6 +125,9 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
     launch.discovery = types.SimpleNamespace(HostDiscoveryScript=chosen, FixedHosts=discovery.FixedHosts)
     driver.DISCOVER_HOSTS_FREQUENCY_SECS = POLL_S
     driver._epoch_time_s = Stamps()
+    driver.WorkerNotificationClient = Client
+    # Workers that meet ask all at once. From a full queue (of 5) the kernel drops connections, and they come again after 1 to 3 s.
+    http_server.RendezvousHTTPServer.request_queue_size = MOST_CONNECTING
     gloo_run.ElasticDriver = Driver
     gloo_run.create_rendezvous_handler = handler
     # Each pod has its own folder for temporary files: commits of a worker that are kept in the launcher's would go with the launcher.

@@ -26,12 +26,14 @@ host=$1; shift
 exec /bin/sh -c "$*"
 """
 LAUNCH = """\
-import sys
+import logging, sys
 sys.path.insert(0, {root!r})
 from elastic_worker.horovod import run, server
 if __name__ == "__main__":
     run.FOLDER = {folder!r}
     run.INTERFACE = "lo"
+    logging.basicConfig(level=logging.INFO, format="%(created).3f driver: %(message)s")
+    run.log = logging.info
     run.main()
 """
 TRAIN = """\
@@ -62,6 +64,13 @@ optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05
 state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0)
 if WITH:
     state = elastic.state(hvd, state)
+def noted(name, call):
+    def run(*arguments):
+        note(name)
+        return call(*arguments)
+    return run
+state.restore, state.on_reset = noted("lost", state.restore), noted("met", state.on_reset)
+hvd.elastic.init = noted("meets", hvd.elastic.init)
 @hvd.elastic.run
 def train(state):
     note("enters", state.step, hvd.rank(), hvd.size())
@@ -145,6 +154,18 @@ class Lab:
     def steps(self) -> list[Step]:
         found = [re.match(r"(\S+) \S+ step (\d+) (\d+) ", line) for line in self.lines()]
         return [Step(float(one[1]), int(one[2]), int(one[3])) for one in found if one]
+
+    def until_listed(self, *names: str, after: float, patience_s: float = 120.0) -> float:
+        """When horovodrun got a list with exactly these hosts."""
+        wanted, found = ", ".join(f"{name}:1" for name in sorted(names)), list[float]()
+
+        def is_listed() -> bool:
+            lines = re.findall(r"^(\S+) driver: hosts: (.*)$", self.output(), re.MULTILINE)
+            found.extend(float(at) for at, hosts in lines if hosts == wanted and float(at) > after)
+            return bool(found)
+
+        wait_until(is_listed, what=self.story, patience_s=patience_s)
+        return found[0]
 
     def until_step(self, *, size: int, after: float = 0.0, patience_s: float = 120.0) -> Step:
         """The first step in a world of this size after this time."""

@@ -92,6 +92,31 @@ from horovod.runner.elastic import driver as theirs
 stamps = [theirs._epoch_time_s() for _ in range(5)]
 assert stamps == sorted(set(stamps)) and stamps[0] >= int(time.time()) - 1, stamps
 """
+SILENT = """
+import socket
+from horovod.runner.elastic.driver import WorkerNotificationClient
+found = launch.discovery.HostDiscoveryScript("/etc/mpi/discover_hosts.sh", None)
+hosts.listed, over = {"w0": 1}, threading.Event()
+driver = gloo_run.ElasticDriver(mock.Mock(), found, 1, 4)
+driver.start(1, lambda slot, events: (over.wait(60), (1, time.time()))[1])
+silent = socket.create_server(("127.0.0.1", 0))
+with mock.patch.object(WorkerNotificationClient, "_probe", return_value={"lo": [silent.getsockname()]}):
+    driver.register_worker_server("w0", 0, {}, b"key")
+hosts.listed = {"w0": 1, "w1": 1}
+silent.settimeout(20)
+connection, _ = silent.accept()
+for name in ("w2", "w3"):
+    hosts.listed = {**hosts.listed, name: 1}
+    until(lambda: name in driver._host_manager.current_hosts.available_hosts)
+over.set()
+driver.stop()
+"""
+CROWD = """
+import socket
+from horovod.runner.http import http_server
+server = http_server.RendezvousHTTPServer(("127.0.0.1", 0), http_server.RendezvousHandler, 0)
+crowd = [socket.create_connection(server.server_address, timeout=3) for _ in range(64)]
+"""
 LEAVES_ALONE = """
 open("own.sh", "w").write("#!/bin/sh\\necho own:3\\n")
 os.chmod("own.sh", 0o755)
@@ -134,6 +159,16 @@ def test_a_new_hosts_worker_starts_early_and_gets_its_rank_when_the_others_meet(
 
 def test_two_changes_in_one_second_have_two_times(tmp_path: Path) -> None:
     in_horovod(tmp_path, STAMPS)
+
+
+def test_the_driver_goes_on_while_a_worker_does_not_answer(tmp_path: Path) -> None:
+    """A host that vanishes answers nobody, and Horovod's driver waited for its rank 0 with its lock held."""
+    in_horovod(tmp_path, SILENT)
+
+
+def test_workers_that_ask_all_at_once_are_all_heard(tmp_path: Path) -> None:
+    """Horovod's server queues five connections; the kernel drops further ones, and they come again after seconds."""
+    in_horovod(tmp_path, CROWD)
 
 
 def test_a_script_of_the_users_own_is_run_as_ever(tmp_path: Path) -> None:
