@@ -29,6 +29,8 @@ TUNING = (
     ("last_call_timeout", "2"),  # stock waits 30 s in every round below max
     ("keep_alive_interval", "1"),  # a dead agent is noticed after 3 s; stock takes 15 s
     ("keep_alive_max_attempt", "3"),
+    # After the stock 600 s below min the first agent gives up, and closes the rendezvous for good, also for workers that find room later.
+    ("join_timeout", str(365 * 24 * 3600)),
     ("read_timeout", "180"),  # the store pod may still pull its image when the first worker starts
 )
 

@@ -56,5 +56,12 @@ def test_a_users_rendezvous_settings_win_over_the_tuning() -> None:
     assert env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
+def test_agents_wait_for_workers_that_find_no_room_for_days() -> None:
+    """An agent below min gave up after 600 s and closed the rendezvous: once there was room, every agent ended, and then the job."""
+    env = {entry["name"]: entry["value"] for entry in c10d_env(store())}
+    conf = dict(pair.split("=") for pair in env["PET_RDZV_CONF"].split(","))
+    assert int(conf["join_timeout"]) >= 30 * 24 * 3600
+
+
 def test_the_same_job_gives_the_same_objects() -> None:
     assert (store_pod(store()), store_service(store())) == (store_pod(store()), store_service(store()))
