@@ -1,7 +1,7 @@
 """The main job on one machine: an elastic PyTorchJob starts at one worker, is scaled to three, loses one to SIGKILL, trains on, succeeds.
 
 Everything is real: the API server over HTTPS, the controller, the rendezvous server, torchrun, DDP on gloo. Exits 0 only when every step
-happened and nothing is left running.
+happened and nothing is left running. With --reclaim a node is taken away instead, as a cloud does; with --picture it draws what happened.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ import tempfile
 from typing import Any
 
 import yaml
+from picture import draw
 from story import MissingStep, Story, Training
 
 from elastic.api.kinds import KINDS
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.following import JobKey, Outcome, follow, resource_of
+from elastic.kube.resources import PODS
 from elastic.local import LocalCluster
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOB_FILE = ROOT / "examples/pytorch-elastic/job.yaml"
 NAMESPACE = "default"
 LEAST_STEPS = 100  # far more than the loss needs to fall to a hundredth
+LONG_LESSON = {"STEPS": "300", "LEARNING_RATE": "0.002"}
+"""With the half minute until a reclaimed node goes, the loss still falls at the end."""
 PYTORCH = KINDS["PyTorchJob"]
 JOBS = resource_of(PYTORCH)
 
@@ -41,18 +45,38 @@ async def watch(kube: Kube, job: JobKey, training: Training) -> None:
     training.end(await follow(kube, job, training.hear))
 
 
-def job_that_trains_until(told: pathlib.Path) -> dict[str, Any]:
+def job_that_trains_until(told: pathlib.Path, *, by_reclaim: bool) -> dict[str, Any]:
     """The job of the file, with a training that goes on until that file is there: however slow this machine is, no scene comes too late,
     and however quick it is, nobody waits for steps after the last one."""
     job: dict[str, Any] = yaml.safe_load(JOB_FILE.read_text())
     worker = job["spec"][PYTORCH.replica_key]["Worker"]["template"]["spec"]["containers"][0]
-    others = [entry for entry in worker["env"] if entry["name"] != "STEPS"]
-    worker["env"] = [*others, {"name": "STEPS", "value": str(LEAST_STEPS)}, {"name": "STOP_FILE", "value": str(told)}]
+    own = {"STEPS": str(LEAST_STEPS), "STOP_FILE": str(told)} | (LONG_LESSON if by_reclaim else {})
+    others = [entry for entry in worker["env"] if entry["name"] not in own]
+    worker["env"] = [*others, *({"name": name, "value": value} for name, value in own.items())]
     return job
 
 
-async def play(cluster: LocalCluster, story: Story, told: pathlib.Path) -> None:
-    job = job_that_trains_until(told)
+async def kill(cluster: LocalCluster, story: Story, victim: str) -> float:
+    """Returns when it happened."""
+    began = story.tell(f"SIGKILL every process of {victim}")
+    story.mark(f"SIGKILL of {victim}")
+    for pid in cluster.pids(NAMESPACE, victim):
+        os.kill(pid, signal.SIGKILL)
+    return began
+
+
+async def reclaim(kube: Kube, cluster: LocalCluster, story: Story, victim: str) -> tuple[float, asyncio.subprocess.Process]:
+    """What `elastic node reclaim` does: the notice now, the loss of the machine after 30 s, when the process ends."""
+    node = str((await kube.get(PODS, victim, namespace=NAMESPACE))["spec"]["nodeName"])
+    words = [sys.executable, "-m", "elastic.cli", "node", "reclaim", node, "--as", "gcp", "--data-dir", str(cluster.data_dir)]
+    process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.DEVNULL)
+    began = story.tell(f"elastic node reclaim {node} --as gcp: notice is given to {victim}'s node, which is lost in 30 s")
+    story.mark("notice: a spot node will go")
+    return began, process
+
+
+async def play(cluster: LocalCluster, story: Story, told: pathlib.Path, *, by_reclaim: bool) -> None:
+    job = job_that_trains_until(told, by_reclaim=by_reclaim)
     name = job["metadata"]["name"]
     training = Training(story)
     async with connect(cluster.kubeconfig) as kube, asyncio.TaskGroup() as tasks:
@@ -64,6 +88,7 @@ async def play(cluster: LocalCluster, story: Story, told: pathlib.Path) -> None:
         story.figure("job applied -> first steps, world of 1", began)
 
         began = story.tell("scale to 3")
+        story.mark("scaled to 3")
         await scale(kube, name, 3)
         await training.until("a step in a world of 3", lambda t: t.world == 3)
         story.figure("scaled to 3 -> first step, world of 3", began)
@@ -71,14 +96,25 @@ async def play(cluster: LocalCluster, story: Story, told: pathlib.Path) -> None:
         at, worlds = training.step, training.worlds
         await training.until("ten more steps in the world of 3", lambda t: t.step >= at + 10)
         victim = f"{name}-worker-1"
-        began = story.tell(f"SIGKILL every process of {victim}")
-        for pid in cluster.pids(NAMESPACE, victim):
-            os.kill(pid, signal.SIGKILL)
+        deed = "notice" if by_reclaim else "SIGKILL"
+        machine = None
+        if by_reclaim:
+            began, machine = await reclaim(kube, cluster, story, victim)
+        else:
+            began = await kill(cluster, story, victim)
         # The survivors re-form at once. When the replacement is quick, it joins them before their first step.
         await training.until("a step after the loss of a worker", lambda t: t.worlds > worlds and t.world > 0)
-        story.figure("SIGKILL -> first step after it", began)
+        story.figure(f"{deed} -> first step after it", began)
         await training.until("a step in a world of 3 again", lambda t: t.worlds > worlds and t.world == 3)
-        story.figure("SIGKILL -> first step, world of 3 again", began)
+        story.figure(f"{deed} -> first step, world of 3 again", began)
+        if machine is not None:
+            story.waits_for = "the loss of the machine"
+            if await machine.wait():
+                raise MissingStep("the node to be reclaimed: the command failed")
+            story.tell("the node is gone")
+            story.mark("the node is gone")
+            at = training.step
+            await training.until("twenty more steps after the loss of the machine", lambda t: t.step >= at + 20)
 
         story.tell(f"touch {told}, which the training takes for its end once it has made its steps")
         told.touch()
@@ -90,10 +126,10 @@ async def play(cluster: LocalCluster, story: Story, told: pathlib.Path) -> None:
         )
 
 
-def perform(cluster: LocalCluster, story: Story, told: pathlib.Path) -> bool:
+def perform(cluster: LocalCluster, story: Story, told: pathlib.Path, *, by_reclaim: bool) -> bool:
     """Play it; whether something that the demo promises was missing."""
     try:
-        asyncio.run(play(cluster, story, told))
+        asyncio.run(play(cluster, story, told, by_reclaim=by_reclaim))
         return False
     except ExceptionGroup as group:
         missing, other = group.split(MissingStep)
@@ -104,34 +140,56 @@ def perform(cluster: LocalCluster, story: Story, told: pathlib.Path) -> bool:
         return True
 
 
-def show_logs(folder: pathlib.Path) -> None:
+def show_logs(folder: pathlib.Path, story: Story) -> None:
     for log in sorted(folder.glob("*.log")):
-        print(f"--- {log.name}: last lines\n{log.read_text(errors='replace')[-2000:]}")
+        story.say(f"--- {log.name}: last lines\n{log.read_text(errors='replace')[-2000:]}")
 
 
 def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()]
 
 
+NEXT = """
+Next, after `. .venv/bin/activate`:
+  elastic up --nodes 2                             a cluster that stays, and a link to its dashboard
+  elastic run train.py --workers 1:4               your own script (docs/cli.md)
+  elastic run examples/pytorch-elastic/job.yaml    the job of this demo (docs/elastic-pytorch.md)"""
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--sandbox", choices=["auto", "netns", "loopback"], default="auto", help="how pods are kept apart")
+    options.add_argument("--reclaim", action="store_true", help="take a node away instead of a worker; takes half a minute more")
+    options.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="write there what happened, as SVG")
     chosen = options.parse_args()
     story = Story()
+    picture = chosen.picture.resolve() if chosen.picture else None
     os.chdir(ROOT)
-    with tempfile.TemporaryDirectory(prefix="elastic-demo-") as folder:
-        began = story.tell("start the laptop cluster and the control plane")
-        with LocalCluster(data_dir=pathlib.Path(folder), sandbox=chosen.sandbox) as cluster:
-            processes = list(cluster.processes().values())
-            story.tell(f"ready: sandbox {cluster.sandbox}, kubeconfig {cluster.kubeconfig}")
-            story.figure("cluster and control plane ready", began)
-            missing = perform(cluster, story, pathlib.Path(folder, "enough"))
-            if missing:
-                show_logs(pathlib.Path(folder))
-        left = alive(processes)
-        story.tell(f"cluster stopped; {len(left)} of its processes left running")
+    with story.shown(), tempfile.TemporaryDirectory(prefix="elastic-demo-") as folder:
+        left, missing = run(story, pathlib.Path(folder), sandbox=chosen.sandbox, by_reclaim=chosen.reclaim)
     story.summary()
+    if picture is not None and not missing:
+        what = "a spot node is taken back" if chosen.reclaim else "a worker is killed"
+        picture.write_text(draw(story.steps, story.marks, f"An elastic PyTorchJob while {what}"))
+    print(NEXT)
     return 1 if left or missing else 0
+
+
+def run(story: Story, folder: pathlib.Path, *, sandbox: str, by_reclaim: bool) -> tuple[list[int], bool]:
+    """The cluster's processes that are left, and whether something was missing."""
+    story.waits_for = "the laptop cluster"
+    began = story.tell("start the laptop cluster and the control plane")
+    with LocalCluster(data_dir=folder, sandbox=sandbox, nodes=2 if by_reclaim else 1) as cluster:
+        processes = list(cluster.processes().values())
+        story.tell(f"ready: sandbox {cluster.sandbox}, kubeconfig {cluster.kubeconfig}")
+        story.figure("cluster and control plane ready", began)
+        missing = perform(cluster, story, folder / "enough", by_reclaim=by_reclaim)
+        if missing:
+            show_logs(folder, story)
+        story.waits_for = "the cluster to stop"
+    left = alive(processes)
+    story.tell(f"cluster stopped; {len(left)} of its processes left running")
+    return left, missing
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the demo prints and waits for: a clock of plain lines, and the training as its own log lines tell it.
+"""What the demo prints and waits for: a clock of lines, and the training as its own log lines tell it.
 
 Knows the line format of examples/pytorch-elastic/train.py, nothing of Kubernetes or of how the lines came here.
 """
@@ -6,32 +6,84 @@ Knows the line format of examples/pytorch-elastic/train.py, nothing of Kubernete
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from view import View
 
 from elastic.kube.following import Condition, Event, Happening, Line, Outcome
 
 STEP = re.compile(r"^step (\d+) world (\d+) loss ([0-9.]+)$")
+MOST_WORKERS = 3
 FORMED = re.compile(r"^world (\d+) rank 0 starts at step (\d+)$")
+
+
+BARS = "▁▂▃▄▅▆▇█"
+DRAWN_LOSSES = 24
 
 
 class MissingStep(Exception):
     """Something the demo promises did not happen; the text says what."""
 
 
+class Step(NamedTuple):
+    """One step as a worker reported it, `at` seconds after the demo began."""
+
+    at: float
+    step: int
+    world: int
+    loss: float
+
+
 @dataclass
 class Story:
-    """Prints what happens with its milliseconds, and remembers the seconds that the summary shows."""
+    """Prints what happens with its milliseconds, and remembers what the summary and the picture show."""
 
     start: float = field(default_factory=time.monotonic)
     figures: list[tuple[str, float]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    marks: list[tuple[float, str]] = field(default_factory=list)
+    """What was done to the training, and when."""
+    waits_for: str = ""
+    view: View | None = None
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Meanwhile somebody watches: on a terminal one line lives, elsewhere no five seconds are silent."""
+        with View(self.standing) as self.view:
+            yield
+        self.view = None
 
     def tell(self, text: str) -> float:
         now = time.monotonic()
-        print(f"{(now - self.start) * 1000:8.0f} ms  {text}", flush=True)
+        self.say(f"{(now - self.start) * 1000:8.0f} ms  {text}")
         return now
+
+    def say(self, text: str) -> None:
+        if self.view is not None:
+            self.view.line(text)
+        else:
+            print(text, flush=True)
+
+    def mark(self, text: str) -> None:
+        self.marks.append((time.monotonic() - self.start, text))
+
+    def standing(self) -> str:
+        """How it stands now, in one line; empty where nothing is waited for."""
+        clock = f"{(time.monotonic() - self.start) * 1000:8.0f} ms  "
+        waits = f"waiting for {self.waits_for}" if self.waits_for else ""
+        if not self.steps:
+            return clock + waits if waits else ""
+        at = self.steps[-1]
+        is_live = self.view is not None and self.view.lives
+        world = f"{'●' * at.world}{'○' * (MOST_WORKERS - at.world)} {at.world}" if is_live else f"{at.world}"
+        curve = curve_of([step.loss for step in self.steps]) if is_live else ""
+        return clock + "  ".join(filter(None, (f"world {world}", f"step {at.step}", f"loss {at.loss:.6f}", waits, curve)))
 
     def figure(self, what: str, since: float) -> None:
         self.figures.append((what, time.monotonic() - since))
@@ -41,6 +93,14 @@ class Story:
         print("\nSummary")
         for what, seconds in self.figures:
             print(f"  {what:<{width}}  {seconds:7.2f} s")
+
+
+def curve_of(losses: Sequence[float]) -> str:
+    """All losses so far as a few bars on a logarithmic scale."""
+    logs = [math.log(max(loss, 1e-12)) for loss in losses]
+    chosen = [logs[len(logs) * at // DRAWN_LOSSES] for at in range(DRAWN_LOSSES)] if len(logs) > DRAWN_LOSSES else logs
+    least, most = min(chosen), max(chosen)
+    return "".join(BARS[round((value - least) / (most - least) * (len(BARS) - 1))] if most > least else BARS[0] for value in chosen)
 
 
 @dataclass
@@ -84,6 +144,7 @@ class Training:
             self.story.tell(f"training: step {step} in a world of {world}, loss {loss:.4f}")
         self.repeated += step <= self.step
         self.step, self.world, self.loss = step, world, loss
+        self.story.steps.append(Step(time.monotonic() - self.story.start, step, world, loss))
         self.first_loss = self.first_loss or loss
 
     def _wake(self) -> None:
@@ -92,6 +153,7 @@ class Training:
 
     async def until(self, what: str, reached: Callable[[Training], bool], *, within_s: float = 300.0) -> None:
         """Wait until the training is there; say what is missing when it is not in time, or when the job ended before."""
+        self.story.waits_for = what
         try:
             async with asyncio.timeout(within_s):
                 while not reached(self) and self.ended is None:

@@ -25,6 +25,7 @@ except ImportError:  # not put into this container
 
 STEPS = int(os.environ.get("STEPS", "400"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.1"))
+LEARNING_RATE = float(os.environ.get("LEARNING_RATE", "0.02"))
 STOP_FILE = os.environ.get("STOP_FILE", "")  # where all workers can see it; without it STEPS is the end, with it the least
 CHECKPOINT = pathlib.Path(os.environ.get("CHECKPOINT_DIR", tempfile.gettempdir())) / f"checkpoint-{os.environ.get('LOCAL_RANK', '0')}.pt"
 
@@ -73,7 +74,7 @@ def train() -> int:
     torch.manual_seed(0)
     truth = torch.randn(16, 1)
     model = torch.nn.Linear(16, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.5)
     step = restore(model, optimizer)
     parallel = DistributedDataParallel(model)
     reports = reporter() if rank == 0 else None

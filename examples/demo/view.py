@@ -1,0 +1,72 @@
+"""How the demo shows what happens: lines, and on a terminal below them one line that lives. Elsewhere a line says how it stands whenever
+nothing else was printed for some seconds. Knows nothing of training.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+QUIET_S = 4.0
+FRAME_S = 0.2
+CLEAR = "\r\x1b[2K"
+
+
+class View:
+    """`standing` says in one line how it stands now; empty: there is nothing to say."""
+
+    def __init__(self, standing: Callable[[], str], out: TextIO = sys.stdout, *, quiet_s: float = QUIET_S) -> None:
+        self._standing, self._out, self._quiet_s = standing, out, quiet_s
+        self.lives = out.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._lock = threading.Lock()
+        self._printed_at = time.monotonic()
+        self._shown = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> View:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The live line goes; the lines stay."""
+        self._ended.set()
+        self._thread.join()
+        with self._lock:
+            self._draw("")
+
+    def line(self, text: str) -> None:
+        with self._lock:
+            below, self._shown = self._shown, ""
+            self._out.write(f"{CLEAR if below else ''}{text}\n")
+            self._draw(below)
+            self._out.flush()
+            self._printed_at = time.monotonic()
+
+    def _run(self) -> None:
+        while not self._ended.wait(FRAME_S):
+            try:
+                self._refresh()
+            except OSError:  # nobody reads any more; the next line says so where it is noticed
+                return
+
+    def _refresh(self) -> None:
+        text = self._standing()
+        if self.lives:
+            with self._lock:
+                self._draw(text)
+        elif text and time.monotonic() - self._printed_at > self._quiet_s:
+            self.line(text)
+
+    def _draw(self, text: str) -> None:
+        """On one line, however narrow the terminal is: a second one would not be cleared."""
+        text = text[: shutil.get_terminal_size().columns - 1] if self.lives else ""
+        if text != self._shown:
+            self._out.write(CLEAR + text)
+            self._out.flush()
+            self._shown = text
