@@ -24,7 +24,20 @@ def kept(hvd: typing.Any, state: typing.Any) -> typing.Any:
     launcher = Launcher.of(os.environ)
     state._elastic = Keeper(hvd, commits() if hasattr(state, "_handlers") else None, Progress(launcher) if launcher is not None else None)
     state.__class__ = type(base.__name__, (Kept, base), {})
+    if hasattr(getattr(hvd, "elastic", None), "init"):
+        hvd.elastic.init = after_the_last_world(state._elastic, hvd.elastic.init)
     return state
+
+
+def after_the_last_world(keeper: "Keeper", init: typing.Callable[..., typing.Any]) -> typing.Callable[..., typing.Any]:
+    """Horovod's `init` between two worlds. Its `shutdown` leaves connections open: where a worker is lost while all shut down, those that
+    still wait for this one would do so until gloo's timeout."""
+
+    def begin(*arguments: typing.Any, **options: typing.Any) -> typing.Any:
+        connections.shut(keeper.gloos)
+        return init(*arguments, **options)
+
+    return begin
 
 
 def commits() -> Commits:

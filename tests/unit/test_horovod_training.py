@@ -1,6 +1,8 @@
 """What a training program's state gains from our library; Horovod itself is played by a world of one worker."""
 
+import os
 import queue
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +182,30 @@ def test_a_checkpoint_that_is_asked_for_is_a_commit_and_the_answer() -> None:
     asked.is_asked = True
     assert [state.step_done(1000) for _ in range(4)] == [False, True, False, False]
     assert state._elastic.number == 1
+
+
+class Elastic:
+    """The module horovod.torch.elastic, whose functions leave a world and come into the next one."""
+
+    begun = 0
+
+    def init(self) -> None:
+        self.begun += 1
+
+
+def test_connections_of_the_last_world_end_before_the_next_one_begins() -> None:
+    """Where a worker was lost while all shut down, others may still wait for this one."""
+    world: Any = World()
+    world.elastic = Elastic()
+    state = training.kept(world, State(torch.nn.Linear(2, 1), step=0))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        theirs, _ = server.accept()
+        with theirs:
+            state._elastic.gloos = {ours.fileno(): os.fstat(ours.fileno()).st_ino}
+            world.elastic.init()
+            theirs.settimeout(20)
+            assert theirs.recv(1) == b""
+    assert world.elastic.begun == 1
 
 
 def test_the_state_of_another_framework_keeps_no_commits(folder: Path) -> None:
