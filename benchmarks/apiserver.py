@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import re
-import socket
 import ssl
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ import aiohttp
 from cryptography.hazmat.primitives import serialization
 
 from elastic import certificates
+from elastic.local.ports import free_port
 
 IN_FLIGHT = 32
 SENT = re.compile(rb'"sent":"([0-9.]+)"')
@@ -57,12 +57,6 @@ class Result:
 
 def tail(log: Path) -> str:
     return log.read_text(errors="replace")[-2000:]
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def ended(processes: list[subprocess.Popen[bytes]]) -> None:

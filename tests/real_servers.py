@@ -20,6 +20,7 @@ from typing import Self
 from cryptography.hazmat.primitives import serialization
 
 from elastic.certificates import Pair, issue, load_key, make_ca
+from elastic.local.ports import free_ports
 from elastic.local.sandbox import linux
 
 READY_WITHIN_S = 120
@@ -38,7 +39,7 @@ class ControlPlane:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._commands: dict[str, list[str | Path]] = {}
         self._ca = make_ca("kube-ca")
-        self._etcd, self._etcd_peer, self._api, self._manager, self._scheduler = _free_ports(5)
+        self._etcd, self._etcd_peer, self._api, self._manager, self._scheduler = free_ports(5)
 
     @staticmethod
     def missing(assets: Path) -> list[str]:
@@ -243,11 +244,3 @@ def machine_address() -> str:
 
 def _encoded(pem: bytes) -> str:
     return base64.b64encode(pem).decode()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [held.getsockname()[1] for held in sockets]
-    for held in sockets:
-        held.close()
-    return ports

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -39,6 +38,7 @@ from elastic.kube.resources import (
     Resource,
 )
 from elastic.local.installation import ensure_installation
+from elastic.local.ports import free_port
 
 PATIENCE_S = 200
 VOLCANO = "volcano"
@@ -116,8 +116,7 @@ def rendezvous(installation: Path, folder: Path) -> Iterator[str]:
 def control_plane(account: Path, folder: Path, *, gang_scheduler: str) -> Iterator[None]:
     """Controller and rendezvous server, with everything turned on that takes a right of its own."""
     ensure_installation(folder / "installation", addresses=())
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with rendezvous(folder / "installation", folder) as address:
         flags = ["--installation", str(folder / "installation"), "--rendezvous-url", f"https://{address}", "--rendezvous-endpoint", address]
         flags += ["--gang-scheduler-name", gang_scheduler, "--webhook-port", str(port)]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks.rescaling.etcd import Etcd
 from benchmarks.rescaling.server import JOB, Server
-from benchmarks.rescaling.settings import Setting, free_port
+from benchmarks.rescaling.settings import Setting
+from elastic.local.ports import free_port
 from rendezvous.c10d import PROGRAM
 from rendezvous.delivery import WRAPPER
 

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import Self
 
-from benchmarks.rescaling.settings import LARGEST, free_port
+from benchmarks.rescaling.settings import LARGEST
 from elastic.local.installation import ensure_installation
+from elastic.local.ports import free_port
 from elastic.membership.client import RendezvousClient
 from elastic.membership.tokens import control_token, job_token, load_keys
 from elastic.membership.wire import Expectation, Leaving, World

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -74,8 +73,3 @@ SETTINGS = (
     Setting(name="etcd", words="etcd, warm start", colour="#8464a0", is_ours=True, is_warm=True, is_in_etcd=True, patience_s=60.0),
     Setting(name="warm", words="elastic, warm start", colour="#2c5f8a", is_ours=True, is_warm=True, patience_s=60.0),
 )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

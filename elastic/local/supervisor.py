@@ -28,6 +28,7 @@ from elastic.local.children import Child, ChildFailed
 from elastic.local.etcd.activation import start_when_called
 from elastic.local.files import ClusterState, FolderError, Layout
 from elastic.local.ownership import AlreadyRunning, sole_owner
+from elastic.local.ports import free_port
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
 from elastic.runtime.files import write_private
@@ -221,9 +222,9 @@ class Supervisor:
 
     def _free_port(self, name: str) -> int:
         """A port for a program that opens its sockets itself; the same over restarts."""
-        opened = self._opened(name)
-        opened.close()
-        self._sockets.remove(opened)
+        if name not in self._ports:
+            self._ports[name] = free_port()
+            write_private(self._layout.ports, json.dumps(self._ports).encode())
         return self._ports[name]
 
     def _lent(self, child: Child, name: str) -> int:
@@ -235,7 +236,7 @@ class Supervisor:
 
     def _opened(self, name: str, *, port: int = 0) -> socket.socket:
         """A socket on the host's loopback, whose port stays over restarts."""
-        opened = _listen(port or self._ports.get(name, 0), is_wish=not port)
+        opened = _listen(port or self._ports.get(name) or free_port(), is_wish=not port)
         self._sockets.append(opened)
         self._ports[name] = opened.getsockname()[1]
         write_private(self._layout.ports, json.dumps(self._ports).encode())

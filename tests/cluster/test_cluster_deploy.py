@@ -39,6 +39,7 @@ from elastic.kube.resources import (
     Object,
     Resource,
 )
+from elastic.local.ports import free_port
 from elastic.runtime.certificate import LIFE
 
 pytestmark = [
@@ -127,8 +128,7 @@ class Replica:
 
     def __init__(self, kubeconfig: Path, folder: Path, *flags: str) -> None:
         folder.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         ready = folder / "ready"
         args = ["controller.running.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), "--leader-elect", *flags]
         args += ["--webhook-port", str(self.port)]

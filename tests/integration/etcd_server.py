@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -16,19 +15,13 @@ from typing import Any, Self
 
 import pytest
 
+from elastic.local.ports import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 UNPACKED = ROOT / ".cache/etcd/usr/bin/etcd"
 PROGRAM = os.environ.get("ELASTIC_TEST_ETCD") or (str(UNPACKED) if UNPACKED.exists() else shutil.which("etcd"))
 needs_etcd = pytest.mark.skipif(PROGRAM is None, reason="there is no etcd: scripts/setup-tests unpacks Debian's etcd-server")
 PATIENCE_S = 60.0
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 class Etcd:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import pytest
 from msgspec import structs
 from torch_agents import TRAINING, Agents, Proxy, Server, serving, wait_until
 
+from elastic.local.ports import free_port
 from elastic.membership.wire import Budget, Expectation
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
@@ -233,8 +233,3 @@ def test_a_static_job_runs_beside_an_elastic_one(server: Server, agents: Agents,
     result = subprocess.run([*command, str(script), "3", "0", str(tmp_path / "static")], env=environment, capture_output=True, timeout=100)
     assert result.returncode == 0, result.stderr
     agents.wait_for_world(1)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -4,7 +4,6 @@ charged. Pods keep the library they were born with, so members of both releases 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from release_before import ROOT, ControlPlane, Release, release_before, training
 
 from elastic.local import LocalCluster
 from elastic.local.installation import ensure_installation
+from elastic.local.ports import free_port
 
 IMAGE = "example.com/train-without-elastic:1"
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(400)]
@@ -38,10 +38,7 @@ def cluster(releases: dict[str, Release], tmp_path_factory: pytest.TempPathFacto
 async def plane(cluster: LocalCluster, tmp_path: Path) -> Iterator[ControlPlane]:
     await install_crds(cluster.kubeconfig, kinds="pytorchjobs")
     ensure_installation(tmp_path / "installation", addresses=())
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = ControlPlane(tmp_path, cluster.kubeconfig, tmp_path / "installation", port)
+    started = ControlPlane(tmp_path, cluster.kubeconfig, tmp_path / "installation", free_port())
     try:
         yield started
     finally:

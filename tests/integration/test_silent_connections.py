@@ -24,6 +24,7 @@ from elastic import certificates
 from elastic.local.agent.endpoint import Endpoint
 from elastic.local.agent.fleet import Fleet
 from elastic.local.agent.usage import Usage
+from elastic.local.ports import free_port
 from elastic.local.sandbox.channel import Channel
 from elastic.runtime import listener
 from elastic.runtime import web as health
@@ -248,8 +249,7 @@ async def silent_at(port: int, count: int, stack: contextlib.AsyncExitStack) -> 
 
 async def test_probes_are_answered_while_a_crowd_says_nothing() -> None:
     """Each silent connection stayed for good, and took one of the controller's file descriptors."""
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        port = chosen.getsockname()[1]
+    port = free_port()
     async with (
         contextlib.AsyncExitStack() as stack,
         health.serving(health_port=port, metrics_port=0, is_ready=lambda: True, registry=CollectorRegistry()),

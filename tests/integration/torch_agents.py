@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from elastic.local.installation import ensure_installation
+from elastic.local.ports import free_port
 from elastic.membership.client import RendezvousClient
 from elastic.membership.tokens import control_token, job_token, load_keys
 from elastic.membership.wire import Expectation, World
@@ -85,8 +86,7 @@ class Server:
         self.installation = folder / "installation"
         ensure_installation(self.installation, addresses=())
         self._folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.key = load_keys(self.installation)[0]
         self.ca = (self.installation / "ca.crt").read_text()

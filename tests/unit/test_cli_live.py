@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from dashboard.serving.sessions import LaptopSessions, Session
 from elastic.cli import main
 from elastic.client.sample import Sample, samples, shortened
 from elastic.local.files import ClusterState, Layout
+from elastic.local.ports import free_port
 from elastic.membership.training import Progress
 
 BOUNDS = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 4}}
@@ -99,8 +99,7 @@ async def test_status_of_the_laptop_says_it_too(tmp_path: Path) -> None:
 
 async def test_a_dashboard_that_is_down_costs_the_samples_only(tmp_path: Path) -> None:
     async with laptop(tmp_path) as kubeconfig:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
+        port = free_port()
         write_state(tmp_path, kubeconfig, port)
         said = await asked(kubeconfig, "get")
         assert (said.exit_code, said.stdout.splitlines()[1].split()[:5]) == (0, ["train", "PyTorchJob", "Running", "3/3", "3"])

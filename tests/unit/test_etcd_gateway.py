@@ -1,13 +1,13 @@
 """Calls to etcd's JSON gateway: what they cost where the peer is refused, slow, silent or hostile, and how tokens are renewed."""
 
 import contextlib
-import socket
 import time
 from collections.abc import Iterator
 
 import pytest
 from etcd_peers import Handle, Peer, Request, drip, drip_head, end_at_once, flood, peer, silence
 
+from elastic.local.ports import free_port
 from elastic_worker.etcd import gateway
 from elastic_worker.etcd.gateway import Endpoint, Gateway, Login, Refused, Unreachable, checked, number
 
@@ -25,11 +25,6 @@ def calling(*handles: Handle, login: Login | None = None, call_s: float = 0.4) -
         made = Gateway([Endpoint("127.0.0.1", one.port) for one in peers], login=login, call_s=call_s)
         stack.callback(made.close)
         yield made, peers
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def test_a_call_is_a_post_whose_answer_is_json() -> None:
@@ -59,7 +54,7 @@ def test_the_next_endpoint_answers_for_a_bad_one_and_is_kept(handle: Handle) -> 
 
 
 def test_all_endpoints_are_named_where_none_answers() -> None:
-    ports = closed_port(), closed_port()
+    ports = free_port(), free_port()
     etcd = Gateway([Endpoint("127.0.0.1", port) for port in ports])
     with pytest.raises(Unreachable, match=rf"127.0.0.1:{ports[0]}: .*refused; 127.0.0.1:{ports[1]}: .*refused"):
         etcd.call("kv/range", {})
