@@ -145,6 +145,9 @@ def shape_of(pod: Object) -> Shape:
 def _shape(text: str) -> Shape:
     asked, needs = json.loads(text)
     amounts = {name: float(Fraction(amount)) for name, amount in asked.items()}
+    if any(amount < 0 for amount in amounts.values()):
+        # No server runs such a pod, and a template with one would make room for all jobs out of nothing.
+        raise ValueError(f"a pod asks for less than nothing: {text[:200]}")
     return Shape(hashlib.sha256(text.encode()).hexdigest()[:16], amounts, {"spec": needs})
 
 

@@ -219,6 +219,26 @@ def test_a_job_in_a_queue_of_kueues_keeps_its_number_and_says_why() -> None:
     assert "Kueue suspends an admitted job" in outcome.decision.reason
 
 
+@pytest.mark.parametrize("amount", ["1e999999999999", "1e-999999999999"])
+def test_a_template_with_an_absurd_amount_costs_no_more_than_another(amount: str) -> None:
+    found = job_seen(asking(amount))
+    assert found is not None
+    assert 0 < found.shape.amounts["cpu"] < 1e20
+
+
+def test_a_template_that_asks_for_less_than_nothing_makes_no_room() -> None:
+    with pytest.raises(ValueError, match="less than nothing"):
+        job_seen(asking("1", overhead={"cpu": "-64"}))
+
+
+def asking(cpu: str, **spec: Any) -> dict[str, Any]:
+    raw = raw_job()
+    template = raw["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    template["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    template |= spec
+    return raw
+
+
 def test_a_job_of_another_manager_is_left_alone() -> None:
     raw = raw_job()
     raw["spec"]["runPolicy"] = {"managedBy": "kueue.x-k8s.io/multikueue"}

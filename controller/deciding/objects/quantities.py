@@ -3,17 +3,11 @@
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
+from elastic.kube import quantity
+
 _DECIMAL = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1)}
 _DECIMAL |= {letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", start=1)}
 _BINARY = {f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", start=1)}
-_ALL = _BINARY | _DECIMAL
-
-
-def parsed(text: int | str) -> tuple[Fraction, bool]:
-    """The amount, and whether it was written with a binary suffix; ValueError for what is no quantity."""
-    word = str(text).strip()
-    suffix = next((s for s in _ALL if s and word.endswith(s)), "")
-    return Fraction(word.removesuffix(suffix)) * _ALL[suffix], suffix in _BINARY
 
 
 def written(amount: Fraction, *, binary: bool) -> str:
@@ -30,7 +24,6 @@ def added(parts: Iterable[Mapping[str, int | str]]) -> dict[str, int | str]:
     sums: dict[str, tuple[Fraction, bool]] = {}
     for part in parts:
         for name, text in part.items():
-            amount, binary = parsed(text)
-            before, form = sums.get(name, (Fraction(0), binary))
-            sums[name] = (before + amount, form)
+            before, form = sums.get(name, (Fraction(0), quantity.is_binary(text)))
+            sums[name] = (before + quantity.parse(text), form)
     return {name: written(amount, binary=form) for name, (amount, form) in sums.items()}

@@ -18,7 +18,7 @@ _DECIMAL = {18: "E", 15: "P", 12: "T", 9: "G", 6: "M", 3: "k", 0: "", -3: "m", -
 def canonical(text: str) -> str | None:
     """None for what is no quantity."""
     m = _FORM.fullmatch(text)
-    if not m:
+    if not m or len(text) > quantity.LONGEST:
         return None
     value, suffix = quantity.parse(text), m[1] or ""
     if suffix in _BINARY[1:] and value.denominator == 1 and abs(value) >= 1024:
