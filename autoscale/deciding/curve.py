@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from elastic.api.scaling import LEAST_RATE, MOST_RATE
+
 DEFAULT_CONTENTION = 0.05
 """b over a, for a job of which nothing is known: ten workers then do the work of seven."""
 LEAST_COUNT = 3
@@ -54,8 +56,8 @@ Sizes = tuple[Measured, ...]
 
 
 def with_rate(known: Sizes, *, size: int, rate: float) -> Sizes:
-    """What is known after one more measurement; one that is no positive number is left out."""
-    if not (math.isfinite(rate) and rate > 0 and size > 0):
+    """What is known after one more measurement; one that cannot be true is left out."""
+    if not (LEAST_RATE <= rate <= MOST_RATE and size > 0):
         return known
     old = next((one for one in known if one.size == size), None)
     if old is None:
@@ -86,7 +88,8 @@ def _shifted(known: Sizes, old: Measured, rate: float) -> Sizes:
         replace(one, rate=one.rate * ratio, variance=one.variance * ratio * ratio, count=min(one.count, LEAST_COUNT), odd=0)
         for one in known
     )
-    return tuple(Measured(one.size, rate, one.variance) if one.size == old.size else one for one in moved)
+    found = (Measured(one.size, rate, one.variance) if one.size == old.size else one for one in moved)
+    return tuple(one for one in found if LEAST_RATE <= one.rate <= MOST_RATE)
 
 
 def _bounded(known: Iterable[Measured], *, keep: int) -> Sizes:

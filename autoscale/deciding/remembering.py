@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from autoscale.deciding.curve import LEAST_COUNT, Measured, Sizes
 from autoscale.deciding.jobs import JobSeen, Outcome
 from autoscale.deciding.signals import Hand, Memory
+from elastic.api.scaling import MOST_SPREAD, Record, SizeRecord
 from elastic.api.scaling import Decision as Written
-from elastic.api.scaling import Record, SizeRecord
 from elastic.api.words import Through
 
 NUMBERS = re.compile(r"-?[0-9]+")
@@ -30,7 +30,7 @@ def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record
             efficiency_percent=None if figures.efficiency is None else max(0, min(1000, round(100 * figures.efficiency))),
         ),
         sizes=tuple(
-            SizeRecord(one.size, _short(one.rate), _short((one.variance**0.5) / one.rate), min(one.count, 64))
+            SizeRecord(one.size, _short(one.rate), _short(min(one.variance**0.5 / one.rate, MOST_SPREAD)), min(one.count, 64))
             for one in memory.sizes
             if one.count >= LEAST_COUNT
         ),

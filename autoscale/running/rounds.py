@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Never
 
 import aiohttp
@@ -110,7 +111,7 @@ class Rounds:
             return
         pods = self._observer.pods()
         self._sources.look(self._readable(jobs, pods) if self._leads() else ())
-        outcomes = decide_all(states, self._observer.nodes(), pods, setting=self._setting, now=now, monotonic=self._monotonic())
+        outcomes = self._outcomes(states, pods, now)
         for state in states:
             outcome = outcomes.get(state.seen.key)
             if outcome is None:
@@ -119,6 +120,25 @@ class Rounds:
             self._book.decided(state.seen, outcome)
             if self._leads() and self._is_work(state.seen, outcome, now):
                 self._queue.add(state.seen.key)
+
+    def _outcomes(self, states: list[JobState], pods: list[PodSeen], now: float) -> dict[JobKey, Outcome]:
+        """Without the jobs about which nothing can be decided: what one job reports, or has written, must not end the scaling of others."""
+        decide = partial(decide_all, setting=self._setting, now=now, monotonic=self._monotonic())
+        try:
+            return decide(states, self._observer.nodes(), pods)
+        except Exception:
+            log.exception("a round of decisions failed, and is repeated without the jobs that cannot be decided about")
+            self._metrics.failures.inc()
+        return decide([state for state in states if self._can_be_decided(state, decide)], self._observer.nodes(), pods)
+
+    def _can_be_decided(self, state: JobState, decide: Callable[..., dict[JobKey, Outcome]]) -> bool:
+        """Alone, and where there are no nodes."""
+        try:
+            decide([state], (), ())
+        except Exception as error:
+            log.warning("nothing can be decided about a job", extra={**state.seen.key.fields(), "error": repr(error)})
+            return False
+        return True
 
     def _readable(self, jobs: Iterable[JobSeen], pods: Iterable[PodSeen]) -> list[tuple[JobSeen, PodSeen]]:
         """The jobs that name a source of progress, each with the pod of rank 0: without our rendezvous that is its first worker."""

@@ -20,6 +20,8 @@ DESIRED = "desired_workers"
 """The external metric by which a HorizontalPodAutoscaler learns the decision."""
 LONGEST_RECORD = 1024
 MOST_SECONDS = 2**31 - 1
+LEAST_RATE, MOST_RATE, MOST_SPREAD = 1e-9, 1e15, 1e3
+"""What is measured outside of them is nonsense: its ratios and squares would leave what numbers can hold."""
 
 Percent: TypeAlias = Annotated[int, Meta(ge=1, le=100, extra_json_schema={"format": "int32"})]
 Seconds: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_SECONDS, extra_json_schema={"format": "int32"})]
@@ -141,8 +143,8 @@ class SizeRecord(Struct, frozen=True, array_like=True):
     """The throughput that was measured with one number of workers: its mean, the relative spread, how often it was measured."""
 
     size: Annotated[int, Meta(ge=1, le=MOST_MEMBERS)]
-    rate: Annotated[float, Meta(gt=0, le=1e15)]
-    spread: Annotated[float, Meta(ge=0, le=1e3)]
+    rate: Annotated[float, Meta(ge=LEAST_RATE, le=MOST_RATE)]
+    spread: Annotated[float, Meta(ge=0, le=MOST_SPREAD)]
     count: Annotated[int, Meta(ge=0, le=64)]
 
 
@@ -157,7 +159,7 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reversals: Annotated[int, Meta(ge=0, le=64)] = 0
     was_ours: bool = False
     """The autoscaler has set the number of workers before: from then on, a number that it has not set is someone else's."""
-    hand: int | None = None
+    hand: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     """The number that someone else has set, as long as it is held."""
     hand_until: float = 0.0
 

@@ -7,8 +7,8 @@ from typing import Any
 
 def holds(entry: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """One expression over labels; an operator that label selectors do not have holds nowhere."""
-    value, values = labels.get(entry["key"]), entry.get("values") or ()
-    match entry["operator"]:
+    value, values = labels.get(entry.get("key", "")), entry.get("values") or ()
+    match entry.get("operator"):
         case "In":
             return value is not None and value in values
         case "NotIn":

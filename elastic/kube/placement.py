@@ -2,6 +2,7 @@
 no node will do. Pure; it refuses to know the API, time, and any pod but those it is given.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from elastic.kube.quantity import Amounts
 
 Object = dict[str, Any]
 _BLOCKING = ("NoSchedule", "NoExecute")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +167,15 @@ def _matches(term: Object, node: Candidate) -> bool:
 
 
 def _holds(entry: Object, labels: dict[str, str]) -> bool:
-    """As a label selector, and two operators more, which only nodes know."""
-    operator = entry["operator"]
+    """As a label selector, and two operators more, which only nodes know. A job's template may hold what no API server has checked."""
+    operator, values = entry.get("operator"), entry.get("values") or ()
     if operator not in ("Gt", "Lt"):
         return holds(entry, labels)
-    value, values = labels.get(entry["key"]), entry.get("values") or ()
-    if value is None or not value.lstrip("-").isdigit() or not values:
+    value, bound = _whole(labels.get(entry.get("key", ""))), _whole(values[0]) if values else None
+    if value is None or bound is None:
         return False
-    return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
+    return value > bound if operator == "Gt" else value < bound
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and _WHOLE.fullmatch(text) else None

@@ -9,7 +9,7 @@ from autoscale_jobs import measured
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscale.deciding.curve import LEAST_COUNT, MOST_SIZES, Curve, Sizes, default_gain, with_rate
+from autoscale.deciding.curve import LEAST_COUNT, MOST_SIZES, SHIFTED_AFTER, Curve, Sizes, default_gain, with_rate
 
 
 def fed(rates: list[float], *, size: int = 4, known: Sizes = ()) -> Sizes:
@@ -101,3 +101,17 @@ def test_bounds_are_bounds_whatever_was_measured(found: dict[int, float], spread
         assert 0 <= rate.low <= rate.mid <= rate.high
         assert math.isfinite(rate.mid)
         assert curve.share > 0
+
+
+def test_rates_that_cannot_be_true_leave_no_size_beyond_what_numbers_hold() -> None:
+    """A job may report anything with any number of workers, and its figures are computed together with those of all other jobs."""
+    known: Sizes = ()
+    for turn in range(60):
+        size, rate = (1, 1e-9) if turn % 2 else (2, 1e15)
+        for _ in range(4 * SHIFTED_AFTER):
+            known = with_rate(known, size=size, rate=rate)
+            curve = Curve(known, least=1)
+            assert math.isfinite(curve.rate(3).mid)
+            assert math.isfinite(curve.gain(1, 4).mid)
+    for rate in (1e-300, 5e-324, 1e300, math.inf, math.nan, -1.0, 0.0):
+        assert with_rate((), size=1, rate=rate) == ()

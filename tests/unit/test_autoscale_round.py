@@ -172,7 +172,13 @@ def test_a_record_never_takes_more_than_its_room() -> None:
     assert from_text(as_text(longest)) is not None
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"decision": 4}', '{"decision": {"workers": -1}}', "x" * 10_000, "[" * 4000])
+HOSTILE = '{"decision": {"workers": 2}, "sizes": [[5, 1e-320, 0, 64], [6, 1e9, 0, 64]]}'
+"""Rates so far apart that their ratio is no number."""
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "{", "[]", '{"decision": 4}', '{"decision": {"workers": -1}}', "x" * 10_000, "[" * 4000, HOSTILE]
+)
 def test_an_annotation_that_someone_else_wrote_is_no_memory(text: str | None) -> None:
     assert from_text(text) is None
     assert memory_of(None) == Memory()

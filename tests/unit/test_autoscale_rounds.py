@@ -14,6 +14,7 @@ from test_autoscale_round import LINEAR, node, running, state
 
 from autoscale.acting.scaler import Scaler
 from autoscale.deciding.cluster import NodeSeen, PodSeen
+from autoscale.deciding.curve import Measured
 from autoscale.deciding.jobs import JobSeen, Owner
 from autoscale.deciding.round import Setting
 from autoscale.deciding.signals import Memory
@@ -204,3 +205,17 @@ def test_noise_costs_no_writes() -> None:
     from benchmarks.autoscale_round import writes_at_rest
 
     assert writes_at_rest() <= 2
+
+
+async def test_a_job_about_which_nothing_can_be_decided_ends_no_round_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Its memory is what a hostile annotation was before rates had bounds."""
+    loop = Loop()
+    bad = replace(loop.cluster.seen, key=JobKey("PyTorchJob", "evil", "bad"), uid="uid-bad")
+    jobs = [bad, loop.cluster.seen]
+    loop.cluster.jobs = lambda: jobs  # type: ignore[method-assign]
+    loop.book.states(jobs, now=0.0)
+    loop.book._entries["uid-bad"].memory = Memory(sizes=(Measured(1, 5e-324, 0.0, 10), Measured(2, 1e308, 0.0, 10)))
+    await loop.once()
+    assert loop.api.kinds == ["job", "scale", "events"], "the good job is scaled"
+    assert "nothing can be decided about a job" in caplog.text
+    assert loop.book.of(bad.key) is None
