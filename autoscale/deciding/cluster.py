@@ -77,13 +77,17 @@ class Room:
             names.pop()  # room only becomes less
         return None
 
-    def fits_without(self, shape: Shape, gone: Iterable[PodSeen]) -> bool:
-        """Would such a pod find room if these were gone?"""
+    def count_to_free(self, shape: Shape, pods: Iterable[PodSeen]) -> int | None:
+        """How many of these would have to go, the first ones first, until such a pod finds room; None where that would not help."""
         freed: dict[str, dict[str, float]] = {}
-        for pod in gone:
-            if pod.node in self._free:
-                _add(freed.setdefault(pod.node, dict(self._free[pod.node])), pod.shape.amounts, 1)
-        return any(has(free, shape.amounts) and fits_but_for_room(shape.pod, self._nodes[name].candidate) for name, free in freed.items())
+        for count, pod in enumerate(pods, start=1):
+            if pod.node not in self._free:
+                continue
+            there = freed.get(pod.node) or freed.setdefault(pod.node, dict(self._free[pod.node]))
+            _add(there, pod.shape.amounts, 1)
+            if has(there, shape.amounts) and fits_but_for_room(shape.pod, self._nodes[pod.node].candidate):
+                return count
+        return None
 
     def release(self, pods: Iterable[PodSeen]) -> None:
         for pod in pods:

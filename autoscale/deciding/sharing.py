@@ -15,6 +15,8 @@ from autoscale.figures import JobKey
 
 MOST_GAIN = 1.0
 """No worker counts for more than the first one of its job, whatever is reported."""
+MOST_VAIN = 64
+"""Kinds of waiting pods of one namespace for which no room is found, that are tried in one round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,26 +126,47 @@ def given_back(room: Room, waiting: Iterable[tuple[PodSeen, bool]], surplus: Ite
     """How many workers each job gives back, and for which pod. `waiting` are pods without room, each with whether its job lacks it for its
     minimum; such a pod also takes from jobs of its own class. From several jobs the one gives that gives fewest workers, and loses least.
     """
-    left = {one.key: list(one.pods) for one in surplus}
     facts = {one.key: one for one in surplus}
+    left = {one.key: list(one.pods) for one in facts.values()}
     found: dict[JobKey, tuple[int, str]] = {}
+    vain = _Vain()
     for pod, is_needed in sorted(waiting, key=lambda one: (-one[0].priority, not one[1], one[0].key)):
-        if room.take(pod.shape) is not None:
+        if vain.has(pod, is_needed=is_needed) or room.take(pod.shape) is not None:
             continue
-        best: tuple[int, float, JobKey] | None = None
-        for key, pods in left.items():
-            owner = facts[key]
-            if owner.key == pod.job or not (owner.priority < pod.priority or (is_needed and owner.priority == pod.priority)):
-                continue
-            count = next((n for n in range(1, len(pods) + 1) if room.fits_without(pod.shape, pods[:n])), None)
-            if count is not None and (best is None or (count, owner.gain) < best[:2]):
-                best = count, owner.gain, key
-        if best is None:
+        givers = [one for one in facts.values() if one.key != pod.job and _goes_before(pod, one, is_needed=is_needed)]
+        counts = [(count, one.gain, one.key) for one in givers if (count := room.count_to_free(pod.shape, left[one.key])) is not None]
+        if not counts:
+            vain.note(pod, is_needed=is_needed)
             continue
-        count, _, key = best
+        count, _, key = min(counts, key=lambda one: one[:2])
         room.release(left[key][:count])
         left[key] = left[key][count:]
         room.take(pod.shape)
         before, words = found.get(key, (0, "/".join(pod.key)))
         found[key] = before + count, words
     return found
+
+
+def _goes_before(pod: PodSeen, holder: Surplus, *, is_needed: bool) -> bool:
+    return holder.priority < pod.priority or (is_needed and holder.priority == pod.priority)
+
+
+class _Vain:
+    """Pods for which nothing that others give back makes room. Another one like them is not tried again, and of one namespace only some
+    kinds are: whoever may create pods that fit nowhere could hold up every round.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: set[tuple[str, int, bool, JobKey | None]] = set()
+        self._of_namespace: dict[str, int] = {}
+
+    def has(self, pod: PodSeen, *, is_needed: bool) -> bool:
+        return _kind(pod, is_needed) in self._kinds or self._of_namespace.get(pod.key[0], 0) >= MOST_VAIN
+
+    def note(self, pod: PodSeen, *, is_needed: bool) -> None:
+        self._kinds.add(_kind(pod, is_needed))
+        self._of_namespace[pod.key[0]] = self._of_namespace.get(pod.key[0], 0) + 1
+
+
+def _kind(pod: PodSeen, is_needed: bool) -> tuple[str, int, bool, JobKey | None]:
+    return pod.shape.name, pod.priority, is_needed, pod.job

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room, Shape
 from autoscale.deciding.curve import default_gain
-from autoscale.deciding.sharing import Claim, Surplus, given_back, granted
+from autoscale.deciding.sharing import MOST_VAIN, Claim, Surplus, given_back, granted
 from autoscale.figures import JobKey
 from elastic.kube.placement import Candidate
 
@@ -130,3 +132,34 @@ def test_nobody_gives_back_what_would_not_help() -> None:
 def test_who_finds_free_room_takes_it_from_nobody() -> None:
     sponge = workers("sponge", 2)
     assert given_back(full(sponge, gpus=3), [(pod("one", priority=9, since=0.0), False)], [sponge]) == {}
+
+
+def test_a_flood_of_pods_that_fit_nowhere_costs_others_no_room_and_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 pods of a deployment with a wrong node selector held up a round for minutes: each was tried against each worker of each job."""
+    sponge = workers("sponge", 101)
+    flood = [(strange(pod(f"flood-{n}", priority=9, since=0.0), n), False) for n in range(1000)]
+    same = [(strange(pod(f"same-{n}", priority=9, since=0.0), 0), False) for n in range(1000)]
+    wanted = (replace(pod("wanted", priority=1, since=0.0), key=("b", "wanted")), False)
+    tried = 0
+
+    def counted(self: Room, shape: Shape, pods: Iterable[PodSeen]) -> int | None:
+        nonlocal tried
+        tried += 1
+        return count_to_free(self, shape, pods)
+
+    count_to_free = Room.count_to_free
+    monkeypatch.setattr(Room, "count_to_free", counted)
+    assert given_back(full(sponge, gpus=101), [*flood, *same, wanted], [sponge]) == {key("sponge"): (1, "b/wanted")}
+    assert tried <= MOST_VAIN + 1
+
+
+def strange(seen: PodSeen, number: int) -> PodSeen:
+    return replace(seen, shape=Shape(f"strange-{number}", {"gpu": 1.0}, {"spec": {"nodeSelector": {"none": str(number)}}}))
+
+
+@given(st.lists(st.tuples(st.sampled_from("nm"), st.integers(0, 3)), max_size=12), st.integers(0, 6))
+def test_as_few_workers_go_as_make_room(held: list[tuple[str, int]], wanted: int) -> None:
+    room = Room([node("n", 0), node("m", 0)], ())
+    pods = [replace(pod(str(i), node=on), shape=Shape(f"g{gpus}", {"gpu": float(gpus)}, {"spec": {}})) for i, (on, gpus) in enumerate(held)]
+    enough = [n for n in range(1, len(pods) + 1) if any(sum(g for o, g in held[:n] if o == on) >= wanted for on, _ in held[:n])]
+    assert room.count_to_free(Shape("wanted", {"gpu": float(wanted)}, {"spec": {}}), pods) == (enough[0] if enough else None)
