@@ -12,7 +12,7 @@ SPARE = 1e-9
 """Of an amount: sums of decimal fractions are not exact."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Shape:
     """What a pod needs of a node: amounts, and the parts of its spec by which nodes are chosen. Equal names, equal shapes."""
 

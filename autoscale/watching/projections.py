@@ -4,9 +4,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from fractions import Fraction
-from functools import lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Shape
 from autoscale.deciding.jobs import JobSeen, Owner
@@ -137,18 +136,16 @@ def shape_of(pod: Object) -> Shape:
     """What a pod needs of a node. Equal needs share one value: a job's workers are many."""
     spec = pod.get("spec") or {}
     needs = {name: spec[name] for name in CHOOSING if spec.get(name)}
-    asked = {name: str(amount) for name, amount in requests({"spec": {"containers": [], **spec}}).items()}
-    return _shape(json.dumps([asked, needs], sort_keys=True))
-
-
-@lru_cache(maxsize=4096)
-def _shape(text: str) -> Shape:
-    asked, needs = json.loads(text)
-    amounts = {name: float(Fraction(amount)) for name, amount in asked.items()}
-    if any(amount < 0 for amount in amounts.values()):
+    asked = {name: float(amount) for name, amount in requests({"spec": {"containers": [], **spec}}).items()}
+    if any(amount < 0 for amount in asked.values()):
         # No server runs such a pod, and a template with one would make room for all jobs out of nothing.
-        raise ValueError(f"a pod asks for less than nothing: {text[:200]}")
-    return Shape(hashlib.sha256(text.encode()).hexdigest()[:16], amounts, {"spec": needs})
+        raise ValueError(f"a pod asks for less than nothing: {asked}")
+    name = hashlib.sha256(json.dumps([asked, needs], sort_keys=True).encode()).hexdigest()[:32]
+    return _shapes.setdefault(name, Shape(name, asked, {"spec": needs}))
+
+
+_shapes: WeakValueDictionary[str, Shape] = WeakValueDictionary()
+"""Those of the jobs and pods that are there."""
 
 
 def node_seen(raw: Object) -> NodeSeen:

@@ -1,13 +1,16 @@
 """Reads the progress of jobs whose script reports none: one follow of rank 0's log, or one page of its pod now and then.
 
-Each source costs a bounded amount whatever the pod says: lines and pages are cut, a silent one is given up and tried again later.
+Each source costs a bounded amount whatever the pod says: lines and pages are cut, of a flood of output only parts are read, a silent one is
+given up and tried again later.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
 import aiohttp
@@ -26,6 +29,9 @@ LONGEST_LINE = 4096
 LONGEST_PAGE = 1024 * 1024
 PAGE_EVERY_S = 5.0
 PAGE_S = 3.0
+BYTES_A_SECOND, BURST = 64 * 1024, 256 * 1024
+"""Of one source, in the long run and at once: all of them are read in one thread."""
+FIRST_LINES, SKIPPED_TO_LINES = 1, 20
 LEAST_GAP_S = 1.0
 """Between two reports of one source."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
@@ -59,8 +65,8 @@ class Sources:
         self._session: aiohttp.ClientSession | None = None
 
     def look(self, wanted: Iterable[tuple[JobSeen, PodSeen]]) -> None:
-        """Reads from these pods and from no others. Of too many jobs the last ones wait."""
-        chosen = {seen.key: (seen, pod) for seen, pod in list(wanted)[:MOST_SOURCES]}
+        """Reads from these pods and from no others. Of too many jobs the last ones of the namespaces with most of them wait."""
+        chosen = {seen.key: (seen, pod) for seen, pod in _in_turns(wanted)[:MOST_SOURCES]}
         for key, source in list(self._sources.items()):
             now = chosen.get(key)
             if now is None or now[1].uid != source.pod.uid or now[0].progress != source.seen.progress:
@@ -97,22 +103,30 @@ class Sources:
 
     async def _follow_log(self, seen: JobSeen, pod: PodSeen, parts: list[Part]) -> None:
         self._note(seen, f"no line of the log of {pod.key[1]} matches logPattern so far")
+        lines, more = FIRST_LINES, True
+        while more:
+            found = self._kube.logs(pod.key[1], namespace=pod.key[0], container=seen.container, follow=True, tail_lines=lines)
+            async with contextlib.aclosing(found) as chunks:
+                more = await self._read_log(seen, chunks, parts)
+            await asyncio.sleep(BURST / BYTES_A_SECOND if more else 0)
+            lines = SKIPPED_TO_LINES
+
+    async def _read_log(self, seen: JobSeen, chunks: AsyncIterator[bytes], parts: list[Part]) -> bool:
+        """Whether it was left because more came than is read; else it has ended."""
         loop = asyncio.get_running_loop()
-        told_at, rest = 0.0, b""
-        chunks = self._kube.logs(pod.key[1], namespace=pod.key[0], container=seen.container, follow=True, tail_lines=1)
+        told_at, rest = loop.time() - LEAST_GAP_S, b""
+        left, left_at = float(BURST), loop.time()
         async for chunk in chunks:
+            now = loop.time()
+            left, left_at = min(BURST, left + (now - left_at) * BYTES_A_SECOND) - len(chunk), now
             *lines, rest = (rest + chunk).split(b"\n")
             rest = rest[-LONGEST_LINE:]
-            if loop.time() - told_at < LEAST_GAP_S:
-                continue
-            # The newest line that matches is enough, and a flood of others costs no more than a few.
-            for line in reversed(lines[-20:]):
-                found = numbers(parts, line[:LONGEST_LINE].decode(errors="replace"))
-                if found is not None and found["step"] <= MOST_STEP:
-                    told_at = loop.time()
-                    samples = found.get("samples")
-                    self._say(seen, Report(found["step"], None if samples is None else float(samples)))
-                    break
+            if now - told_at >= LEAST_GAP_S and (report := _newest(parts, lines)) is not None:
+                told_at = now
+                self._say(seen, report)
+            if left < 0:
+                return True
+        return False
 
     async def _follow_page(self, seen: JobSeen, pod: PodSeen, page: PrometheusProgress) -> None:
         if not pod.address:
@@ -120,19 +134,21 @@ class Sources:
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
         url = f"http://{host}:{page.port}{page.path}"
         if self._session is None:
-            self._session = aiohttp.ClientSession()
+            self._session = aiohttp.ClientSession(auto_decompress=False, headers={"Accept-Encoding": "identity"})
         while True:
             timeout = aiohttp.ClientTimeout(total=PAGE_S)
             async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
                 if response.status != 200:
                     raise ValueError(f"its page answered {response.status}")
-                text = (await response.content.read(LONGEST_PAGE)).decode(errors="replace")
+                if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+                    raise ValueError(f"its page came as {encoding[:20]!r}, although it was asked for as it is")
+                text = await _bounded(response.content)
             step = amount(text, page.step)
             if step is None or not 0 <= step <= MOST_STEP:
                 self._note(seen, f"the page of {pod.key[1]} has no number for {page.step}")
             else:
                 self._say(seen, Report(int(step), amount(text, page.samples) if page.samples else None))
-            await asyncio.sleep(PAGE_EVERY_S)
+            await asyncio.sleep(max(PAGE_EVERY_S, len(text) / BYTES_A_SECOND))
 
     def _say(self, seen: JobSeen, report: Report) -> None:
         self._note(seen, "")
@@ -144,15 +160,48 @@ class Sources:
             source.trouble = trouble
 
 
-def amount(text: str, name: str) -> float | None:
-    """The first value of a metric in the text format; None if there is none, or it is no number."""
-    for line in text.splitlines():
-        if line.startswith(name) and line[len(name) : len(name) + 1] in ("{", " ", "\t"):
-            rest = line.rpartition("}")[2] if line[len(name)] == "{" else line[len(name) :]
-            words = rest.split()
-            try:
-                found = float(words[0])
-            except (IndexError, ValueError):
-                return None
-            return found if abs(found) <= 1e18 else None
+def _in_turns(wanted: Iterable[tuple[JobSeen, PodSeen]]) -> list[tuple[JobSeen, PodSeen]]:
+    """The first of each namespace, then the second of each, and so on: no namespace takes the places of others."""
+    counts: Counter[str] = Counter()
+    ordered = []
+    for seen, pod in wanted:
+        counts[seen.key.namespace] += 1
+        ordered.append((counts[seen.key.namespace], seen, pod))
+    ordered.sort(key=lambda one: one[0])
+    return [(seen, pod) for _, seen, pod in ordered]
+
+
+def _newest(parts: list[Part], lines: list[bytes]) -> Report | None:
+    """Of the newest line that matches. A flood of others costs no more than a few."""
+    for line in reversed(lines[-20:]):
+        found = numbers(parts, line[:LONGEST_LINE].decode(errors="replace"))
+        if found is not None and found["step"] <= MOST_STEP:
+            samples = found.get("samples")
+            return Report(found["step"], None if samples is None else float(samples))
     return None
+
+
+async def _bounded(content: aiohttp.StreamReader) -> bytes:
+    body = bytearray()
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) >= LONGEST_PAGE:
+            break
+    return bytes(body[:LONGEST_PAGE])
+
+
+def amount(text: bytes, name: str) -> float | None:
+    """The first value of a metric in the text format; None if there is none, or it is no number. A page of a million lines costs no more
+    than three searches.
+    """
+    found = [at for end in "{ \t" if (at := (b"\n" + text).find(f"\n{name}{end}".encode())) >= 0]
+    if not found:
+        return None
+    line = text[min(found) :][:LONGEST_LINE].partition(b"\n")[0].decode(errors="replace")
+    rest = line.rpartition("}")[2] if line[len(name)] == "{" else line[len(name) :]
+    words = rest.split()
+    try:
+        value = float(words[0])
+    except (IndexError, ValueError):
+        return None
+    return value if abs(value) <= 1e18 else None

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -192,7 +192,7 @@ class Kube:
         follow: bool = False,
         previous: bool = False,
         tail_lines: int | None = None,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yields a container's output in chunks as they come."""
         params = _without_none(container=container, follow="true" if follow else None, previous="true" if previous else None)
         if tail_lines is not None:

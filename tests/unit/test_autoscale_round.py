@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -334,6 +336,13 @@ def test_a_worker_that_waits_for_room_is_known_by_its_condition() -> None:
     assert found.unschedulable_since == 1_800_000_000.0
     assert found.shape is shape_of(WORKER), "equal needs share one value"
     assert pod_seen({**raw, "status": {"phase": "Succeeded"}}) is None
+
+
+def test_nothing_is_kept_of_the_needs_of_templates_that_are_gone() -> None:
+    """A template may hold a megabyte, and be changed without end."""
+    known = weakref.ref(shape_of({"spec": {"nodeSelector": {"only": "here"}}}))
+    gc.collect()
+    assert known() is None
 
 
 # --- what the controller copies

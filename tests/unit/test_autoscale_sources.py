@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from test_autoscale_round import pod, state
 
 from autoscale.deciding.jobs import JobSeen
 from autoscale.deciding.training import SAMPLES
+from autoscale.figures import JobKey
 from autoscale.running.book import Book
 from autoscale.watching import sources
 from autoscale.watching.sources import Report, Sources, amount
@@ -106,9 +108,9 @@ async def test_a_pod_that_is_no_longer_wanted_is_read_no_more() -> None:
 
 
 @contextlib.asynccontextmanager
-async def page(body: bytes, *, status: int = 200) -> AsyncIterator[int]:
+async def page(body: bytes, *, status: int = 200, encoding: str = "identity") -> AsyncIterator[int]:
     async def answer(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=body, status=status, headers={"Location": "http://127.0.0.1:1/"})
+        return web.Response(body=body, status=status, headers={"Location": "http://127.0.0.1:1/", "Content-Encoding": encoding})
 
     app = web.Application()
     app.router.add_get("/metrics", answer)
@@ -157,7 +159,75 @@ async def test_an_endless_page_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("value", ["", "x", "1e99", "nan", "inf"])
 def test_a_value_that_is_no_amount_is_none(value: str) -> None:
-    assert amount(f"m {value}\n", "m") is None
+    assert amount(f"m {value}\n".encode(), "m") is None
+
+
+@pytest.mark.parametrize(
+    ("page", "value"),
+    [
+        (b'm{rank="0"} 4 17\n', 4.0), (b"m\t5", 5.0), (b"mm 1\nxm 2\n# m 3\nm 6\n", 6.0), (b"m{a=\"}\"} 7\n", 7.0), (b"m x\nm 8\n", None),
+        (b"m_total 9\n", None), (b"m 1\nm{} 2\n", 1.0), (b"m " + b" " * 5000 + b"1\n", None), (b"m" * 1_000_000, None), (b"", None),
+    ],
+)  # fmt: skip
+def test_the_first_line_of_a_metric_has_its_amount(page: bytes, value: float | None) -> None:
+    assert amount(page, "m") == value
+
+
+async def test_a_compressed_page_is_not_unpacked() -> None:
+    """A few hundred bytes unpack to megabytes, in the process that scales all jobs."""
+    async with page(gzip.compress(b"train_step_total 5\n"), encoding="gzip") as port:
+        reports, trouble = await heard(Logs(), job(paged(port)), "came as 'gzip'", address="127.0.0.1")
+    assert reports == []
+    assert "asked for as it is" in trouble
+
+
+async def test_of_a_flood_of_output_only_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pod that prints without end would keep the thread that scales all jobs busy."""
+    monkeypatch.setattr(sources, "BURST", 1000)
+    monkeypatch.setattr(sources, "BYTES_A_SECOND", 1e6)
+    logs = Flood(b"step 7 of 9, samples 70.\n" * 10)
+    reports: list[Report] = []
+    found = Sources(logs, lambda _, report: reports.append(report))  # type: ignore[arg-type]
+    seen = job(LOGGED)
+    found.look([(seen, pod("one-0", on="n", job=seen.key, index=0))])
+    async with asyncio.timeout(PATIENCE_S):
+        while logs.opened < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await found.close()
+    assert logs.most_read <= 1000 + 2 * 250
+    assert reports[0] == Report(7, 70.0)
+    assert found.trouble(seen.key) == ""
+
+
+class Flood(Logs):
+    """A pod that prints without end."""
+
+    def __init__(self, chunk: bytes) -> None:
+        super().__init__()
+        self.chunk, self.opened, self.most_read = chunk, 0, 0
+
+    async def logs(self, name: str, **asked: Any) -> AsyncIterator[bytes]:
+        self.opened += 1
+        read = 0
+        while True:
+            read += len(self.chunk)
+            self.most_read = max(self.most_read, read)
+            yield self.chunk
+
+
+async def test_a_namespace_with_many_jobs_leaves_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MOST_SOURCES", 2)
+    logs = Logs()
+    many = [job_of("many", f"job-{n}") for n in range(5)]
+    found = Sources(logs, lambda *_: None)  # type: ignore[arg-type]
+    found.look([(seen, pod(f"{seen.key.name}-0", on="n", job=seen.key, index=0)) for seen in (*many, job_of("few", "one"))])
+    await asyncio.sleep(0.01)
+    await found.close()
+    assert [asked["name"] for asked in logs.asked] == ["job-0-0", "one-0"]
+
+
+def job_of(namespace: str, name: str) -> JobSeen:
+    return replace(job(LOGGED), key=JobKey("PyTorchJob", namespace, name), uid=name)
 
 
 def test_what_a_source_says_counts_in_the_world_that_the_stream_knows() -> None:
