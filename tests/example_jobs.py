@@ -59,10 +59,10 @@ def environment(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def laptop(ground: Ground, *frameworks: str) -> Iterator[LocalCluster]:
+def laptop(ground: Ground, *frameworks: str, **options: Any) -> Iterator[LocalCluster]:
     """A cluster in which the environments of these frameworks stand for the examples' images, as far as they are made."""
     images = {f"example.com/{name}": environment(name) for name in frameworks if is_made(name)}
-    with TemporaryDirectory() as folder, contextlib.chdir(ROOT), ground.cluster(Path(folder), images=images) as cluster:
+    with TemporaryDirectory() as folder, contextlib.chdir(ROOT), ground.cluster(Path(folder), images=images, **options) as cluster:
         # Examples name their files from the repository's root, where their reader stands.
         yield cluster
 
