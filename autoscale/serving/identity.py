@@ -38,9 +38,6 @@ class Caller:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-ANONYMOUS = Caller("system:anonymous", ("system:unauthenticated",))
-
-
 @dataclass(frozen=True, slots=True)
 class Headers:
     """The config map's settings."""
@@ -144,17 +141,19 @@ class Identity:
         except (KubeError, aiohttp.ClientError, TimeoutError, ValueError, ssl.SSLError) as error:
             log.warning("who may speak for users could not be read", extra={"config_map": f"{NAMESPACE}/{NAME}", "error": str(error)})
 
-    async def caller(self, request: web.Request) -> Caller | None:
-        """None: the credentials are wrong."""
+    def told(self, request: web.Request) -> Caller | None:
+        """Who asks, as an API server says; None where a client asks for itself."""
         certificate = request.get_extra_info("peercert")
-        if certificate and self._headers is not None:
-            found = told(self._headers, request.headers, common_names(certificate))
-            if found is not None:
-                return found
+        if not certificate or self._headers is None:
+            return None
+        return told(self._headers, request.headers, common_names(certificate))
+
+    async def shown(self, request: web.Request) -> Caller | None:
+        """Whose token a client shows; None without one, or where it is wrong."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
-            return ANONYMOUS
-        return await self._of_token(token.strip()) if len(token) <= LONGEST_TOKEN else None
+        if scheme.lower() != "bearer" or not token.strip() or len(token) > LONGEST_TOKEN:
+            return None
+        return await self._of_token(token.strip())
 
     async def _of_token(self, token: str) -> Caller | None:
         known = self._tokens.get(token)

@@ -14,9 +14,9 @@ from aiohttp import web
 
 from autoscale.figures import Figures
 from autoscale.serving.access import Access, Question
-from autoscale.serving.answers import Reply, document, failed, parsed, values
+from autoscale.serving.answers import Asked, Reply, document, failed, parsed, values
 from autoscale.serving.applied import Autoscalers
-from autoscale.serving.identity import Identity
+from autoscale.serving.identity import Caller, Identity
 from autoscale.serving.registration import Registration
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 BOUNDS = Bounds(most=256, strangers=128, of_one_address=200, first_request_s=5.0, pace_s=0.002)
 BACKLOG = 128
 REVIEWED_WITHIN_S = 8.0
+STRANGERS_AT_ONCE = 8
+"""Clients that are no API server whose questions are reviewed at a time: each costs two requests of ours."""
 HEALTH = ("/healthz", "/livez", "/readyz")
 
 
@@ -40,6 +42,7 @@ class MetricsApi:
         self._identity = Identity(kube, self._keeping.tls)
         self._keeping.shown = self._identity.show
         self._access = Access(kube)
+        self._strangers = asyncio.Semaphore(STRANGERS_AT_ONCE)
 
     async def run(self) -> None:
         """Serves until cancelled; the socket is closed then."""
@@ -76,12 +79,26 @@ class MetricsApi:
             return failed(404, "NotFound", f"there is nothing at {path}")
         try:
             async with asyncio.timeout(REVIEWED_WITHIN_S):
-                caller = await self._identity.caller(request)
-                if caller is None:
-                    return failed(401, "Unauthorized", "Unauthorized")
-                if not await self._access.allows(Question(caller, asked)):
-                    return failed(403, "Forbidden", f'forbidden: User "{caller.name}" cannot get path "{path}"')
+                refusal = await self._refusal(request, asked)
         except (KubeError, aiohttp.ClientError, TimeoutError) as error:
             log.warning("who asks could not be reviewed", extra={"path": path, "error": str(error) or repr(error)})
             return failed(503, "ServiceUnavailable", "the API server did not say whether this is allowed; try again")
+        if refusal is not None:
+            return refusal
         return values(asked, request.query, self._figures, self._autoscalers.desired, now=time.time())
+
+    async def _refusal(self, request: web.Request, asked: Asked) -> Reply | None:
+        """API servers come first: of all other clients only a few cost us requests of our own at a time."""
+        caller = self._identity.told(request)
+        if caller is not None:
+            return await self._forbidden(request.path, caller, asked)
+        async with self._strangers:
+            caller = await self._identity.shown(request)
+            if caller is None:
+                return failed(401, "Unauthorized", "Unauthorized")
+            return await self._forbidden(request.path, caller, asked)
+
+    async def _forbidden(self, path: str, caller: Caller, asked: Asked) -> Reply | None:
+        if await self._access.allows(Question(caller, asked)):
+            return None
+        return failed(403, "Forbidden", f'forbidden: User "{caller.name}" cannot get path "{path}"')

@@ -316,8 +316,8 @@ async def test_who_may_not_read_values_is_refused_also_where_it_calls_us_itself(
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
     token = (await kube.create(accounts, request, namespace="default", name=name, subresource="token"))["status"]["token"]
     cases: tuple[tuple[dict[str, str], int], ...] = (
-        ({}, 403),
-        ({"X-Remote-User": "admin", "X-Remote-Group": "system:masters"}, 403),
+        ({}, 401),
+        ({"X-Remote-User": "admin", "X-Remote-Group": "system:masters"}, 401),
         ({"Authorization": "Bearer wrong"}, 401),
         ({"Authorization": f"Bearer {token}"}, 403),
     )

@@ -1,0 +1,76 @@
+"""Who may cost the metrics APIs requests of their own: API servers, and of all other clients a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from autoscale.running.book import Book
+from autoscale.serving import server
+from autoscale.serving.identity import Headers
+from autoscale.serving.server import MetricsApi
+from elastic.kube.client import Kube
+from elastic.runtime.cert_rotation import Place
+
+PATH = "/apis/external.metrics.k8s.io/v1beta1/namespaces/a/desired_workers"
+
+
+class Slow:
+    """An API server that answers reviews when it is let."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.let = asyncio.Event()
+
+    async def create(self, resource: Any, body: Any, **_: Any) -> Any:
+        self.asked.append(body["kind"])
+        await self.let.wait()
+        return {"status": {"authenticated": True, "user": {"username": "somebody"}, "allowed": True}}
+
+
+class Request(SimpleNamespace):
+    def get_extra_info(self, name: str) -> Any:
+        return self.certificate
+
+
+def request(*, certificate: Any = None, **headers: str) -> Any:
+    return Request(path=PATH, method="GET", query={}, certificate=certificate, headers=headers)
+
+
+@pytest.fixture
+def kube() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def serving(kube: Slow) -> Iterator[MetricsApi]:
+    opened, client, place = socket.socket(), cast("Kube", kube), Place(namespace="n", name="s")
+    with opened:
+        made = MetricsApi(client, Book(is_ready=lambda: True), opened, place, owner="o", namespace=None)
+        made._identity._headers = Headers("ca", ("front-proxy",), ("X-Remote-User",), (), (), ())
+        yield made
+
+
+async def test_who_shows_nothing_is_refused_without_a_question(kube: Slow, serving: MetricsApi) -> None:
+    assert (await serving._reply(request())).status == 401
+    assert (await serving._reply(request(**{"X-Remote-User": "system:admin"}))).status == 401
+    assert kube.asked == []
+
+
+async def test_a_flood_of_tokens_costs_few_requests_at_a_time_and_holds_up_no_api_server(kube: Slow, serving: MetricsApi) -> None:
+    """They took all connections of the process, also those on which it renews its Lease."""
+    flood = [asyncio.create_task(serving._reply(request(Authorization=f"Bearer {number}"))) for number in range(200)]
+    await asyncio.sleep(0.01)
+    assert len(kube.asked) == server.STRANGERS_AT_ONCE
+    certificate = {"subject": ((("commonName", "front-proxy"),),)}
+    proxied = asyncio.create_task(serving._reply(request(certificate=certificate, **{"X-Remote-User": "hpa"})))
+    await asyncio.sleep(0.01)
+    assert kube.asked[server.STRANGERS_AT_ONCE :] == ["SubjectAccessReview"]
+    kube.let.set()
+    assert (await proxied).status == 200
+    assert {(await one).status for one in flood} == {200}
