@@ -15,8 +15,6 @@ WIDTH, LEFT, RIGHT = 860, 84, 24
 WORLD_TOP, WORLD_BOTTOM = 62, 142
 LOSS_TOP, LOSS_BOTTOM = 176, 306
 BOTTOM = LOSS_BOTTOM + 44
-LEAST_PAUSE_S = 0.3
-"""Between two steps; a longer time is shown as a pause."""
 Scale = Callable[[float], float]
 """Where a second lies in the picture."""
 FONT = "font-family='system-ui, sans-serif'"
@@ -52,12 +50,11 @@ def _text(x: float, y: float, words: str, *, size: int = 12, colour: str = GREY,
 def _pauses(steps: Sequence[Step], x: Scale) -> Iterator[str]:
     """From the last step of one world to the first of the next."""
     for before, after in pairwise(steps):
-        lasted = after.at - before.at
-        if lasted >= LEAST_PAUSE_S:
+        if after.round != before.round:
             left, right = x(before.at), x(after.at)
             size = f"width='{right - left:.1f}' height='{LOSS_BOTTOM - WORLD_TOP}'"
             yield f"<rect x='{left:.1f}' y='{WORLD_TOP}' {size} fill='#f3e3c3'/>"
-            yield _text((left + right) / 2, LOSS_BOTTOM - 6, f"{lasted:.1f} s", size=11, anchor="middle")
+            yield _text((left + right) / 2, LOSS_BOTTOM - 6, f"{after.at - before.at:.1f} s", size=11, anchor="middle")
 
 
 def _world(steps: Sequence[Step], x: Scale) -> Iterator[str]:
@@ -72,7 +69,7 @@ def _world(steps: Sequence[Step], x: Scale) -> Iterator[str]:
     yield _text(WIDTH - RIGHT, WORLD_BOTTOM - 8, "workers that train together", anchor="end")
     path = f"M {x(steps[0].at):.1f} {y(steps[0].world):.1f}"
     for before, after in pairwise(steps):
-        if after.world != before.world or after.at - before.at >= LEAST_PAUSE_S:
+        if after.round != before.round:
             path += f" H {x(before.at):.1f} M {x(after.at):.1f} {y(after.world):.1f}"
     path += f" H {x(steps[-1].at):.1f}"
     yield f"<path d='{path}' fill='none' stroke='{BLUE}' stroke-width='3'/>"

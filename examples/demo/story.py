@@ -38,6 +38,8 @@ class Step(NamedTuple):
     step: int
     world: int
     loss: float
+    round: int
+    """Which world it was, counted from the first."""
 
 
 @dataclass
@@ -144,7 +146,7 @@ class Training:
             self.story.tell(f"training: step {step} in a world of {world}, loss {loss:.4f}")
         self.repeated += step <= self.step
         self.step, self.world, self.loss = step, world, loss
-        self.story.steps.append(Step(time.monotonic() - self.story.start, step, world, loss))
+        self.story.steps.append(Step(time.monotonic() - self.story.start, step, world, loss, self.worlds))
         self.first_loss = self.first_loss or loss
 
     def _wake(self) -> None:
