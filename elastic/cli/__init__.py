@@ -26,6 +26,9 @@ SECTIONS = {
         "validate": ("elastic.cli.validate:validate", "Check job files; name each problem and its place."),
         "crds": ("elastic.cli.crds:crds", "Print the custom resource definitions."),
     },
+    "Any cluster": {
+        "adopt": ("elastic.cli.adopting.command:adopt", "Take a cluster's jobs over from the Training Operator, or give them back."),
+    },
     "The laptop cluster": {
         "up": ("elastic.cli.up:up", "Start the laptop cluster and the control plane on it."),
         "dashboard": ("elastic.cli.up:dashboard", "Print a link to the laptop cluster's dashboard."),

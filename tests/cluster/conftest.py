@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from old_operators import Typed
 from real_servers import ControlPlane
 
 from elastic.api import API_VERSION, KINDS, Kind
@@ -84,3 +85,12 @@ async def _until_served(kube: Kube, kind: Kind) -> None:
         else:
             return
         await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+def typed(real_assets: Path, tmp_path: Path) -> Iterator[Typed]:
+    """A server of its own: what other tests define would be in the way."""
+    folder = tmp_path / "plane"
+    folder.mkdir()
+    with ControlPlane(real_assets, folder) as plane:
+        yield Typed(plane.kubeconfig)

@@ -19,7 +19,11 @@ from elastic.cli import main
 
 PYTORCH = KINDS["PyTorchJob"]
 Object = dict[str, Any]
-OF_GROUPS = {"Lease": "leases", "PodMetrics": "pods"}
+OF_GROUPS = {"Lease": "leases", "PodMetrics": "pods", "Deployment": "deployments"}
+OF_CLUSTER = {
+    "CustomResourceDefinition": "customresourcedefinitions",
+    "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
+}
 
 
 def path_of(object: Object) -> str:
@@ -28,6 +32,8 @@ def path_of(object: Object) -> str:
         return f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/{KINDS[object['kind']].plural}/{metadata['name']}"
     if object["kind"] in ("Namespace", "Node"):
         return f"/api/v1/{object['kind'].lower()}s/{metadata['name']}"
+    if object["kind"] in OF_CLUSTER:
+        return f"/apis/{object['apiVersion']}/{OF_CLUSTER[object['kind']]}/{metadata['name']}"
     if object["kind"] in OF_GROUPS:
         return f"/apis/{object['apiVersion']}/namespaces/{metadata['namespace']}/{OF_GROUPS[object['kind']]}/{metadata['name']}"
     return f"/api/v1/namespaces/{metadata['namespace']}/{object['kind'].lower()}s/{metadata['name']}"

@@ -1,0 +1,150 @@
+"""Decides what taking over from the Training Operator changes in a cluster, and giving back. Pure: it knows objects, and asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elastic.api import webhook
+from elastic.api.kinds import API_VERSION, GROUP, KINDS
+from elastic.client.summary import summary
+from elastic.kube.resources import Object
+
+OPERATOR_LABEL = "control-plane=kubeflow-training-operator"
+WEBHOOK_SUFFIX = "validator.training-operator.kubeflow.org"
+COMPAT, STRICT = "elastic-training/compat", "strict"
+SERVED = API_VERSION.partition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is in the cluster."""
+
+    operators: Sequence[Object]
+    webhooks: Sequence[Object]
+    definitions: Sequence[Object]
+    """Of our kinds."""
+    jobs: Sequence[Object]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is done, in words."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate(Change):
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Change):
+    namespace: str
+    name: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWebhook(Change):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Change):
+    """Definitions and webhooks."""
+
+    objects: tuple[Object, ...]
+
+
+def obstacles(seen: Seen) -> Iterator[str]:
+    """Why this cluster cannot be taken over as it is."""
+    for definition in seen.definitions:
+        stored = (definition.get("status") or {}).get("storedVersions") or [SERVED]
+        if other := [version for version in stored if version != SERVED]:
+            name = definition["metadata"]["name"]
+            yield (
+                f"{name} has objects of version {', '.join(other)}, which are another operator's; "
+                "docs/migration.md says what to do with the MPI Operator's jobs"
+            )
+
+
+def takeover(seen: Seen, ours: Sequence[Object]) -> Iterator[Change]:
+    """In the order that loses nothing: while no controller acts, pods train on. ours: the definitions to apply."""
+    for job in seen.jobs:
+        if _keeps_its_rendezvous(job):
+            where = f"{job['metadata']['namespace']}/{job['metadata']['name']}"
+            words = f"annotate {job['kind']} {where} with {COMPAT}={STRICT}: its workers meet at worker 0, as they began"
+            yield Annotate(words, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
+    for operator in seen.operators:
+        if replicas := _replicas(operator):
+            yield _scaled(operator, 0, f"stop {_where(operator)} ({replicas} to 0 replicas); pods train on, nothing starts until ours runs")
+    for one in seen.webhooks:
+        name = one["metadata"]["name"]
+        yield DeleteWebhook(f"delete the webhook configuration {name}, which refuses all jobs without its server", name)
+    known = {definition["metadata"]["name"] for definition in seen.definitions}
+    replaced = [item["metadata"]["name"] for item in ours if item["metadata"]["name"] in known]
+    added = [item["metadata"]["name"] for item in ours if item["metadata"]["name"] not in known]
+    parts = [f"replace {len(replaced)}" if replaced else "", f"add {len(added)}" if added else ""]
+    yield Apply(f"{' and '.join(filter(None, parts))} definitions of kinds ({GROUP}); stored jobs stay", tuple(ours))
+
+
+def saved(seen: Seen) -> Object:
+    """What giving back needs."""
+    return {
+        "operators": [{**_name(one), "replicas": _replicas(one)} for one in seen.operators],
+        "objects": [_bare(one) for one in (*seen.definitions, *seen.webhooks)],
+    }
+
+
+def return_(kept: Object, ours: Sequence[Object]) -> Iterator[Change]:
+    """ours: the deployments of our controllers."""
+    for one in ours:
+        if replicas := _replicas(one):
+            yield _scaled(one, 0, f"stop {_where(one)} ({replicas} to 0 replicas); pods train on")
+    yield DeleteWebhook(f"delete the webhook configuration {webhook.NAME}, where it is", webhook.NAME)
+    objects = tuple(kept["objects"])
+    names = ", ".join(one["metadata"]["name"] for one in objects)
+    yield Apply(f"apply what was there before: {names}; stored jobs stay", objects)
+    for operator in kept["operators"]:
+        where = f"{operator['namespace']}/{operator['name']}"
+        yield Scale(f"start {where} with {operator['replicas']} replicas", operator["namespace"], operator["name"], operator["replicas"])
+
+
+def jobs_in_words(seen: Seen) -> str:
+    going = [job for job in seen.jobs if not summary(KINDS[job["kind"]], job).is_over]
+    return f"{len(seen.jobs)} jobs, {len(going)} of them not over; they stay, and their pods run on"
+
+
+def _keeps_its_rendezvous(job: Object) -> bool:
+    """An elastic job with workers that were told to meet at worker 0; what is suspended or over has none."""
+    told = summary(KINDS[job["kind"]], job)
+    mode = (job["metadata"].get("annotations") or {}).get(COMPAT)
+    return job["kind"] == "PyTorchJob" and told.is_elastic and told.state not in ("Succeeded", "Failed", "Suspended") and mode is None
+
+
+def _scaled(deployment: Object, replicas: int, words: str) -> Scale:
+    return Scale(words, deployment["metadata"]["namespace"], deployment["metadata"]["name"], replicas)
+
+
+def _replicas(deployment: Object) -> int:
+    count = (deployment.get("spec") or {}).get("replicas")
+    return count if isinstance(count, int) else 1
+
+
+def _where(deployment: Object) -> str:
+    return f"deployment {deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
+
+
+def _name(one: Object) -> dict[str, Any]:
+    return {"namespace": one["metadata"]["namespace"], "name": one["metadata"]["name"]}
+
+
+def _bare(one: Object) -> Object:
+    """As somebody would apply it: without what the server added."""
+    kept = {key: value for key, value in one["metadata"].items() if key in ("name", "labels", "annotations")}
+    return {**{key: value for key, value in one.items() if key not in ("status", "metadata")}, "metadata": kept}

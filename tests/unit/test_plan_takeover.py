@@ -1,0 +1,75 @@
+"""Jobs that the Training Operator started, after our controller has taken its place: their pods go on, and who is lost is replaced."""
+
+from __future__ import annotations
+
+import pytest
+from job_builders import OURS, Cluster, elastic_job, job, pod, replica
+from msgspec import structs
+
+from controller.watching.snapshot import Phase, Service
+from elastic.api.job import Job
+
+
+def taken_over(one: Job, **types: int) -> Cluster:
+    """Its pods and Services lack what only we write."""
+    cluster = Cluster(one, settings=OURS)
+    for type, count in types.items():
+        for index in range(count):
+            made = pod(type, index)
+            cluster.pods[made.name] = made
+            cluster.services[made.name] = Service(name=made.name, uid=f"service-{made.name}", owner="job-uid")
+    cluster.settle()
+    return cluster
+
+
+def strict(one: Job) -> Job:
+    return structs.replace(one, metadata=structs.replace(one.metadata, annotations={"elastic-training/compat": "strict"}))
+
+
+def static() -> Job:
+    return job(Worker=replica(3, restart="ExitCode"))
+
+
+def elastic() -> Job:
+    return elastic_job(3, restart="ExitCode")
+
+
+def mpi() -> Job:
+    return job("MPIJob", Launcher=replica(1, kind="MPIJob"), Worker=replica(3, kind="MPIJob", restart="ExitCode"))
+
+
+@pytest.mark.parametrize(
+    ("one", "types"),
+    [(static(), {}), (elastic(), {}), (strict(elastic()), {}), (mpi(), {"launcher": 1})],
+    ids=["static", "elastic", "strict", "mpi"],
+)
+def test_pods_of_the_former_controller_go_on_to_the_jobs_end(one: Job, types: dict[str, int]) -> None:
+    cluster = taken_over(one, worker=3, **types)
+    before = {name: found.uid for name, found in cluster.pods.items()}
+    cluster.settle()
+    assert {name: found.uid for name, found in cluster.pods.items()} == before
+    assert cluster.state() == "Running"
+    for name in before:
+        cluster.set(name, Phase.SUCCEEDED, code=0)
+    cluster.settle()
+    assert cluster.state() == "Succeeded"
+
+
+@pytest.mark.parametrize("one", [static(), strict(elastic())], ids=["static", "strict"])
+def test_a_worker_that_is_lost_later_comes_back_under_its_name_to_its_peers(one: Job) -> None:
+    cluster = taken_over(one, worker=3)
+    former = cluster.pods["train-worker-1"].uid
+    cluster.set("train-worker-1", Phase.FAILED, code=137)
+    cluster.settle()
+    assert sorted(cluster.pods) == ["train-worker-0", "train-worker-1", "train-worker-2"]
+    assert cluster.pods["train-worker-1"].uid != former
+    assert not cluster.pods["train-worker-1"].group, "it meets those that have no group"
+
+
+def test_without_the_annotation_a_new_worker_of_an_elastic_job_would_meet_at_our_server() -> None:
+    cluster = taken_over(elastic(), worker=3)
+    cluster.set("train-worker-1", Phase.FAILED, code=137)
+    cluster.settle()
+    (new,) = [found for found in cluster.pods.values() if found.group]
+    assert new.group == "elastic"
+    assert {"train-worker-0", "train-worker-2"} < set(cluster.pods), "and the others are left to end"
