@@ -110,6 +110,8 @@ async def test_a_dashboard_that_is_down_costs_the_samples_only(tmp_path: Path) -
     ("answer", "limits", "words"),
     [
         (b"", {"WITHIN_S": 0.2}, "no answer in time"),
+        (b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 3\r\n\r\nbad", {}, "it answers 500: bad"),
+        (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", {}, ""),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 2000, {"MOST_BYTES": 1000}, "its answer has more than"),
     ],
 )
@@ -128,7 +130,7 @@ async def test_a_silent_or_endless_dashboard_is_given_up(
     async with laptop(tmp_path) as kubeconfig, await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         write_state(tmp_path, kubeconfig, server.sockets[0].getsockname()[1])
         said = await asked(kubeconfig, "get")
-        assert (said.exit_code, words in said.stderr) == (0, True)
+        assert (said.exit_code, words in said.stderr, bool(said.stderr)) == (0, True, bool(words))
 
 
 class OneToken(LaptopSessions):

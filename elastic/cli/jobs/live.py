@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 WITHIN_S = 3.0
 COOKIE_S = 60
+NOT_YET = 503
+"""A dashboard that has just started has not seen the cluster."""
 MOST_BYTES = 16 << 20
 """Of an answer; 5,000 jobs have about 4 MB."""
 
@@ -79,6 +81,8 @@ async def _ask(url: str, headers: dict[str, str]) -> dict[str, Sample]:
         aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
         session.get(f"{url.rstrip('/')}/api/jobs", allow_redirects=False) as answer,
     ):
+        if answer.status == NOT_YET:
+            return {}
         if answer.status != 200:
             raise ValueError(f"it answers {answer.status}: {(await answer.content.read(300)).decode(errors='replace')}")
         return samples(await _bounded(answer))
