@@ -102,6 +102,51 @@ def test_an_agent_that_gives_up_long_after_a_loss_is_another_story() -> None:
     assert "FreshRendezvous" not in reasons(cluster.settle())
 
 
+@pytest.mark.parametrize("restart", ["Never", "ExitCode"])
+@pytest.mark.parametrize("loss", ["evicted", "vanished"])
+def test_an_agent_that_is_seen_to_give_up_together_with_the_loss_does_not_fail_the_job(restart: str, loss: str) -> None:
+    """A controller that had just started saw the evicted pod and what its peers made of that in one look, and the job failed."""
+    cluster = training(restart=restart)
+    if loss == "evicted":
+        cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, disruption="TerminationByKubelet")
+    else:
+        del cluster.pods["train-worker-0"]
+    ended = Container("pytorch", exit_code=1, ended_at=NOW + timedelta(seconds=1))
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=Phase.FAILED, containers=(ended,))
+    cluster.now = NOW + timedelta(seconds=2)
+    plans = cluster.settle()
+    assert reasons(plans).count("FreshRendezvous") == 1
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.state() == "Running"
+    assert elastic(cluster).restarts == {}
+
+
+def test_an_agent_that_gives_up_without_a_loss_fails_the_job() -> None:
+    cluster = training(restart="Never")
+    ended = Container("pytorch", exit_code=1, ended_at=NOW + timedelta(seconds=1))
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=Phase.FAILED, containers=(ended,))
+    cluster.settle()
+    assert cluster.state() == "Failed"
+
+
+def test_an_agent_that_gave_up_by_a_clock_behind_ours_follows_from_the_loss() -> None:
+    """The controller's clock was 40 s ahead of the node's: the end was dated before the loss, and the job failed."""
+    cluster = training()
+    lose(cluster, "train-worker-0")
+    gives_up(cluster, "train-worker-1", after_s=-32)
+    assert "FreshRendezvous" in reasons(cluster.settle())
+
+
+def test_an_agent_that_ended_before_a_loss_and_works_again_has_not_given_up_for_it() -> None:
+    cluster = training()
+    works = Container("pytorch", restarts=1, is_running=True, last_exit_code=1, ended_at=NOW - timedelta(seconds=32))
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(works,))
+    lose(cluster, "train-worker-0")
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(works,))
+    assert "FreshRendezvous" not in reasons(cluster.settle())
+
+
 def test_what_a_killed_container_does_is_not_giving_up() -> None:
     cluster = training()
     lose(cluster, "train-worker-0")

@@ -5,7 +5,7 @@ After a loss that is not charged, the group restarts on a new store, uncharged; 
 
 import zlib
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -84,11 +84,11 @@ def known_to_leave(view: JobView, surplus: Sequence[Pod]) -> tuple[Pod, ...]:
 
 def restart_on_fresh_store(view: JobView) -> Plan | None:
     """A loss has made torch close its rendezvous: the store is deleted, and the group is made again at a fresh one, uncharged."""
-    job = view.job
-    pod = _gave_up_after_loss(view) if view.backend is RendezvousBackend.STORE else None
+    job, last = view.job, _newest_loss(view) if view.backend is RendezvousBackend.STORE else None
+    pod = _gave_up_after(view, last) if last is not None else None
     if pod is None:
         return None
-    elastic = _with_loss_answered(view.status.elastic or ElasticStatus(), view.snapshot)
+    elastic = _with_loss_answered(replace(view.status.elastic or ElasticStatus(), last_rescale=last), view.snapshot)
     message = (
         f"{job.kind.name} {job.metadata.name} restarts its group on a new store, because the agent of pod {pod.name} gave up after a loss."
     )
@@ -96,21 +96,41 @@ def restart_on_fresh_store(view: JobView) -> Plan | None:
     return Plan(tuple(store_deleted(job, view.snapshot)), replace(view.status, elastic=elastic), (*view.news, event))
 
 
-def _gave_up_after_loss(view: JobView) -> Pod | None:
-    """The first pod whose agent exited within WINDOW of an uncharged loss that no fresh store has answered yet."""
+def _newest_loss(view: JobView) -> Rescale | None:
+    """Also one that is seen only now: a pod that is going or gone and the agent that gave up for it may come into view together."""
+    known = view.status.elastic or ElasticStatus()
+    last, members = known.last_rescale, _members(view)
+    recorded = last.id.split(ID_SEPARATOR) if last is not None else []
+    going = [pod for pod in members if pod.is_deleting or pod.disruption]
+    is_new = any(_id_of([pod]) not in recorded for pod in going) and not set(_ids_of(going)).issubset(recorded)
+    if is_new or len(members) < known.world_size:
+        return with_c10d_world(view, known, ()).last_rescale
+    return last
+
+
+def _gave_up_after(view: JobView, last: Rescale) -> Pod | None:
+    """The first pod whose agent exited within WINDOW of this loss, if it is not charged and no fresh store has answered it yet."""
     job = view.job
-    last = job.status.elastic.last_rescale if job.status.elastic is not None else None
-    if last is None or last.at is None or last.cause not in (Cause.PLAN.value, Cause.DISRUPTION.value):
+    if last.at is None or last.cause not in (Cause.PLAN.value, Cause.DISRUPTION.value):
         return None
-    begin, end = last.at - SKEW, last.at + WINDOW
     for pod in _members(view):
         if pod.is_deleting or pod.disruption:
             continue
         for container in _own(job, pod):
-            at = container.ended_at
-            if _gave_up(container) and at is not None and begin <= at <= end:
+            if _gave_up(container) and _may_follow(container, last.at):
                 return pod
     return None
+
+
+def _may_follow(container: Container, loss_at: datetime) -> bool:
+    """Did it end within WINDOW of the loss? The loss is dated by our clock, the end by its node's. A container that does not run now may be
+    dated earlier: at a rendezvous that was closed before the loss, too, agents end again and again.
+    """
+    at = container.ended_at
+    if at is None:
+        return False
+    begin = loss_at - (SKEW if container.is_running else WINDOW)
+    return begin <= at <= loss_at + WINDOW
 
 
 def _with_loss_answered(known: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
