@@ -69,9 +69,7 @@ class Cluster:
         self._dead.setdefault(name, _time())
         for pod in self.pods(node=name):
             self._loses(pod)
-            agent = self.kubelets.agent(pod)
-            if agent is not None:
-                agent.is_over = True
+            self.kubelets.lose(pod)
 
     def reclaim_node(self, name: str, signal: Signal | None = None, *, after_s: float | None = None) -> None:
         """A cloud's notice; the machine goes when its time is up."""

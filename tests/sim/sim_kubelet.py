@@ -4,6 +4,7 @@ import asyncio
 import random
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sim_agent import Agent
 from sim_api import Api
@@ -16,15 +17,22 @@ from controller.watching.snapshot import GROUP
 from elastic.kube.resources import PODS, Object
 from rendezvous.delivery import ETCD_BACKEND
 
+if TYPE_CHECKING:
+    from sim_c10d import Stores, TorchAgent
+
 QUICK_END_S = 2.0
+FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 10.0, 300.0
 
 
 @dataclass(slots=True)
 class Run:
     """What the kubelet knows of one pod: the agent in its container, and when it will be gone once it is told to go."""
 
-    agent: Agent | EtcdAgent | None = None
+    agent: "Agent | EtcdAgent | TorchAgent | None" = None
     runs: int = 0
+    back_off_s: float = 0.0
+    again_at: float | None = None
+    """When a container that keeps ending is started again."""
     gone_at: float | None = None
     is_stuck: bool = False
     is_gone: bool = False
@@ -36,6 +44,8 @@ class Kubelets:
         self.is_finishing = False
         self.is_quick = False
         """Pods begin at the next tick, and have gone soon after they are told to."""
+        self.stores: Stores | None = None
+        """Where agents of c10d jobs meet, in lives that have such agents; there, containers that keep ending are backed off from."""
         self.refusing: dict[str, float] = {}
         """Nodes whose kubelet takes no pod in, and until when."""
         self._api, self._server, self._draw = api, server, draw
@@ -48,8 +58,15 @@ class Kubelets:
         for run in self._runs.values():
             run.is_stuck = False
 
-    def agent(self, pod: Object) -> Agent | EtcdAgent | None:
+    def agent(self, pod: Object) -> "Agent | EtcdAgent | TorchAgent | None":
         return self._run(pod).agent
+
+    def lose(self, pod: Object) -> None:
+        """The pod's machine is gone: nobody hears of it."""
+        if (agent := self._run(pod).agent) is not None:
+            agent.is_over = True
+        if self.stores is not None:
+            self.stores.silent.add(pod["metadata"]["uid"])
 
     def step(self, pod: Object) -> None:
         run, status, node = self._run(pod), pod["status"], pod["spec"].get("nodeName")
@@ -63,6 +80,12 @@ class Kubelets:
                 self._begin(pod, run)
         elif status["phase"] == "Running" and pod["spec"].get("activeDeadlineSeconds"):
             self._exceed_deadline(pod)
+        elif status["phase"] == "Running" and run.again_at is not None:
+            if asyncio.get_running_loop().time() >= run.again_at:
+                run.again_at = None
+                self._start_again(
+                    pod, run, count=status["containerStatuses"][0]["restartCount"] + 1, last=status["containerStatuses"][0]["lastState"]
+                )
         elif status["phase"] == "Running" and self._is_shut_out(pod):
             self.end(pod, code=1, reason="Error")
         elif status["phase"] == "Running" and is_ready(pod) != are_gates_met(pod):
@@ -76,7 +99,7 @@ class Kubelets:
     def _is_shut_out(self, pod: Object) -> bool:
         """At c10d's store: torch's rendezvous is closed for good once an agent of the group has ended with 0."""
         group = pod["metadata"]["labels"].get(GROUP, "")
-        if not group.startswith("c10d-") or self._draw.random() < 0.6:
+        if not group.startswith("c10d-") or self.stores is not None or self._draw.random() < 0.6:
             return False
         peers = [p for p in self._api.all(PODS) if p["metadata"]["labels"].get(GROUP) == group and p["status"]["phase"] == "Succeeded"]
         ends = [p["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] for p in peers]
@@ -106,7 +129,8 @@ class Kubelets:
 
     def _start_agent(self, pod: Object, run: Run) -> None:
         env = {e["name"]: e.get("value", "") for c in pod["spec"]["containers"] for e in c.get("env") or ()}
-        if "PET_RDZV_ID" not in env or "ELASTIC_TOKEN" not in env:
+        is_at_store = self.stores is not None and env.get("PET_RDZV_BACKEND") == "c10d"
+        if "PET_RDZV_ID" not in env or not ("ELASTIC_TOKEN" in env or is_at_store):
             return
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         run.runs += 1
@@ -117,7 +141,9 @@ class Kubelets:
             if there is not None and there["metadata"]["uid"] == uid and not is_deleting(there):
                 self.end(there, code=code, reason="Completed" if code == 0 else "Error")
 
-        if env["PET_RDZV_BACKEND"] == ETCD_BACKEND:
+        if is_at_store and self.stores is not None:
+            run.agent = self.stores.agent(pod, env, draw=self._draw, ended=ended)
+        elif env["PET_RDZV_BACKEND"] == ETCD_BACKEND:
             run.agent = agent_of(pod, env, process=process, etcds=self._server.etcds, draw=self._draw, ended=ended)
         else:
             run.agent = Agent(name, process, env["PET_RDZV_ID"], self._server, self._draw, ended)
@@ -125,24 +151,42 @@ class Kubelets:
 
     def end(self, pod: Object, *, code: int, reason: str) -> None:
         """The container ends; the kubelet starts it again where the policy says so."""
-        self.stop(pod, says_so=False)
         run, policy, name = self._run(pod), pod["spec"]["restartPolicy"], pod["metadata"]["name"]
+        if run.again_at is not None:
+            return
+        self.stop(pod, says_so=False)
         ended: Object = {"terminated": {"exitCode": code, "reason": reason}}
-        if code == 0:
+        if code == 0 or self.stores is not None:
             ended["terminated"]["finishedAt"] = stamp(now())
         main = pod["spec"]["containers"][0]["name"]
         if policy == "Always" or (policy == "OnFailure" and code != 0):
-            count = 1 + max((c["restartCount"] for c in pod["status"].get("containerStatuses") or ()), default=0)
-            again = {"name": main, "restartCount": count, "state": {"running": {"startedAt": stamp(now())}}, "lastState": ended}
-            self._api.change(PODS, name, lambda item: item["status"].update({"containerStatuses": [again]}))
-            there = self._api.find(PODS, name)
-            assert there is not None
-            self._start_agent(there, run)
+            count = max((c["restartCount"] for c in pod["status"].get("containerStatuses") or ()), default=0)
+            if self.stores is not None and run.back_off_s:
+                self._back_off(pod, run, count=count, last=ended)
+            else:
+                run.back_off_s = FIRST_BACK_OFF_S
+                self._start_again(pod, run, count=count + 1, last=ended)
             return
         count = max((c["restartCount"] for c in pod["status"].get("containerStatuses") or ()), default=0)
         over = {"phase": "Succeeded" if code == 0 else "Failed", "conditions": [{"type": "Ready", "status": "False"}]}
         over["containerStatuses"] = [{"name": main, "restartCount": count, "state": ended}]
         self._api.change(PODS, name, lambda item: item["status"].update(over))
+
+    def _start_again(self, pod: Object, run: Run, *, count: int, last: Object) -> None:
+        name = pod["metadata"]["name"]
+        main, started = pod["spec"]["containers"][0]["name"], {"running": {"startedAt": stamp(now())}}
+        again = {"name": main, "restartCount": count, "state": started, "lastState": last}
+        self._api.change(PODS, name, lambda item: item["status"].update({"containerStatuses": [again]}))
+        there = self._api.find(PODS, name)
+        assert there is not None
+        self._start_agent(there, run)
+
+    def _back_off(self, pod: Object, run: Run, *, count: int, last: Object) -> None:
+        run.again_at = asyncio.get_running_loop().time() + run.back_off_s
+        run.back_off_s = min(2 * run.back_off_s, LONGEST_BACK_OFF_S)
+        main, waits = pod["spec"]["containers"][0]["name"], {"waiting": {"reason": "CrashLoopBackOff"}}
+        state = {"name": main, "restartCount": count, "state": waits, "lastState": last}
+        self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update({"containerStatuses": [state]}))
 
     def _let_go(self, pod: Object, run: Run) -> None:
         """Told to stop: the container ends in its own time, at the latest at the end of its grace, and then the pod goes."""
