@@ -30,7 +30,10 @@ SERVICE_RANGE = "10.96.0.0/16"
 
 
 class ControlPlane:
-    def __init__(self, assets: Path, folder: Path, *, node_grace_s: float = 50.0, api_flags: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, assets: Path, folder: Path, *, node_grace_s: float = 50.0, api_flags: tuple[str, ...] = (), has_scheduler: bool = True
+    ) -> None:
+        self._has_scheduler = has_scheduler
         self._node_grace_s = node_grace_s
         self._api_flags = api_flags
         self.assets = assets
@@ -65,7 +68,7 @@ class ControlPlane:
             self._start_controller_manager()
             # Without it pods are refused.
             self._wait_for("/api/v1/namespaces/default/serviceaccounts/default")
-        if (self.assets / "kube-scheduler").is_file():
+        if self._has_scheduler and (self.assets / "kube-scheduler").is_file():
             self._start_scheduler()
 
     def stop(self) -> None:

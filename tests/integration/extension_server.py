@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from aiohttp import web
 from api_process import Client
 
 from elastic import certificates
+from elastic.runtime.listener import Bounds, Listener
+from elastic.runtime.served import served
 
 Json = dict[str, Any]
 API_SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
@@ -53,17 +56,14 @@ class Extension:
         context.load_cert_chain(folder / f"{self.service}.pem")
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=client_ca)
-        app = web.Application()
+        listener = Listener(Bounds(most=64, strangers=64, of_one_address=64))
+        app = web.Application(middlewares=[listener.middleware])
         app.router.add_route("*", "/{tail:.*}", self._handle)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, self.address, self.port, ssl_context=context)
-        await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-        try:
+        opened = socket.create_server((self.address, self.port))
+        self.port = opened.getsockname()[1]
+        async with served(runner, listener, opened, tls=context, backlog=64):
             yield
-        finally:
-            await runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if request.path in ("/apis", f"/apis/{self.group}"):
