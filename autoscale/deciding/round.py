@@ -27,10 +27,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pods:
-    """A job's workers. The last ones go first."""
+    """A job's workers. The last ones go first. going: those on nodes that were scaled in, and are there still."""
 
     workers: tuple[PodSeen, ...] = ()
     placed: tuple[PodSeen, ...] = ()
+    going: tuple[PodSeen, ...] = ()
     stuck: int = 0
     priority: int = 0
 
@@ -40,11 +41,15 @@ def decide_all(
 ) -> dict[JobKey, Outcome]:
     """For each active job the decision and the figures. `now` in seconds since 1970, `monotonic` as in the jobs' training."""
     active = [state for state in states if state.seen.is_active]
-    workers = _by_job(active, pods, setting=setting, now=now)
+    workers = _workers(active, pods, setting=setting, now=now)
     curves = {state.seen.key: Curve(state.memory.sizes, least=state.seen.bounds.least) for state in active}
     room = Room(nodes, pods)
     _reserve(room, active, workers)
-    backs = given_back(room, _waiting(pods, active, workers, now=now), _surplus(active, workers, curves))
+    waiting = _waiting(pods, active, workers, now=now)
+    soon = _room_soon(room, pods, workers)
+    backs = given_back(soon, waiting, _surplus(active, workers, curves))
+    for pod, _ in waiting:
+        room.take(pod.shape)
     found: dict[JobKey, Outcome] = {}
     wants: dict[JobKey, tuple[Signals, Decision]] = {}
     for state in active:
@@ -57,7 +62,7 @@ def decide_all(
         known = _priced(known, state.seen, workers[key], room)
         wants[key] = known, _decide(state, known, now)
     limited = [state for state in active if not setting.grows or state.seen.policy.policy is PolicyName.CAPACITY]
-    grants = _grants(room, limited, workers, curves, wants)
+    grants = _grants(room, soon, limited, workers, curves, wants)
     for state in active:
         key = state.seen.key
         known, decision = wants[key]
@@ -129,20 +134,30 @@ def _work(state: JobState) -> Work:
     return Work()
 
 
-def _by_job(active: Iterable[JobState], pods: Iterable[PodSeen], *, setting: Setting, now: float) -> dict[JobKey, _Pods]:
+def _workers(active: Sequence[JobState], pods: Iterable[PodSeen], *, setting: Setting, now: float) -> dict[JobKey, _Pods]:
     found: dict[JobKey, list[PodSeen]] = {state.seen.key: [] for state in active}
     for pod in pods:
         if pod.job is not None and pod.is_worker and pod.job in found:
             found[pod.job].append(pod)
     after_s = STUCK_IN_GROWING_CLUSTER_S if setting.grows else STUCK_S
-    return {key: _pods(workers, after_s=after_s, now=now) for key, workers in found.items()}
+    return {state.seen.key: _pods(found[state.seen.key], state.seen.replicas, after_s=after_s, now=now) for state in active}
 
 
-def _pods(workers: list[PodSeen], *, after_s: float, now: float) -> _Pods:
+def _pods(workers: list[PodSeen], replicas: int, *, after_s: float, now: float) -> _Pods:
     workers.sort(key=lambda pod: -pod.index)
     stuck = [pod for pod in workers if pod.unschedulable_since is not None and now - pod.unschedulable_since >= after_s]
-    placed = tuple(pod for pod in workers if pod.node and not pod.is_leaving)
-    return _Pods(workers=tuple(workers), placed=placed, stuck=len(stuck), priority=max((pod.priority for pod in workers), default=0))
+    there = tuple(pod for pod in workers if pod.node and not pod.is_leaving)
+    beyond = max(0, len(there) - replicas)
+    priority = max((pod.priority for pod in workers), default=0)
+    return _Pods(workers=tuple(workers), placed=there[beyond:], going=there[:beyond], stuck=len(stuck), priority=priority)
+
+
+def _room_soon(room: Room, pods: Iterable[PodSeen], workers: Mapping[JobKey, _Pods]) -> Room:
+    """The room once those have gone that are leaving: nobody gives back more for a pod that will find room then."""
+    soon = room.copy()
+    soon.release(pod for pod in pods if pod.is_leaving)
+    soon.release(pod for held in workers.values() for pod in held.going)
+    return soon
 
 
 def _reserve(room: Room, active: Iterable[JobState], workers: Mapping[JobKey, _Pods]) -> None:
@@ -184,11 +199,13 @@ def _surplus(active: Iterable[JobState], workers: Mapping[JobKey, _Pods], curves
 
 def _grants(
     room: Room,
+    soon: Room,
     active: Iterable[JobState],
     workers: Mapping[JobKey, _Pods],
     curves: Mapping[JobKey, Curve],
     wants: Mapping[JobKey, tuple[Signals, Decision]],
 ) -> dict[JobKey, int]:
+    """Room that is free now, and that no waiting pod needs once others have gone."""
     claims = []
     for state in active:
         seen, held = state.seen, workers[state.seen.key]
@@ -206,7 +223,8 @@ def _grants(
                     held=max(0, len(held.placed) - seen.bounds.least),
                 )
             )
-    return granted(room, claims)
+    later = granted(soon, claims)
+    return {key: min(count, later[key]) for key, count in granted(room, claims).items()}
 
 
 def _gain(curve: Curve, count: int) -> float:

@@ -117,6 +117,28 @@ def test_a_sponge_fills_the_cluster_and_gives_way() -> None:
     assert counts([full], [node("n", 6)], [*running(full), waiting]) == {"sponge": 5}
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_sponge_gives_back_no_more_while_the_worker_that_goes_is_still_there(is_deleted: bool) -> None:
+    """A worker takes seconds to leave its world and to end. In the meantime the job was scaled in again, for the same pod."""
+    full, sponge = state("sponge", 6, **SPONGE), state("sponge", 5, **SPONGE)
+    pods = running(full)
+    pods[-1] = replace(pods[-1], is_leaving=is_deleted)
+    waiting = pod("inference", priority=100, since=NOON - 10)
+    assert counts([sponge], [node("n", 6)], [*pods, waiting]) == {"sponge": 5}
+    two = pod("second", priority=100, since=NOON - 5)
+    assert counts([sponge], [node("n", 6)], [*pods, waiting, two]) == {"sponge": 4}, "another pod needs another worker's room"
+
+
+def test_the_room_of_anybody_that_leaves_serves_a_waiting_pod() -> None:
+    sponge, waiting = state("sponge", 5, **SPONGE), pod("inference", priority=100, since=NOON - 10)
+    ends = replace(pod("other", on="n"), is_leaving=True)
+    assert counts([sponge], [node("n", 6)], [*running(sponge), ends, waiting]) == {"sponge": 5}
+    grows = state("grows", 1, rates=LINEAR)
+    pods = [*running(sponge, grows), ends, pod("inference", priority=100, since=NOON - 10)]
+    assert counts([sponge, grows], [node("n", 7)], pods)["grows"] == 1, "room that is not free yet is not given away"
+    assert counts([sponge, grows], [node("n", 8)], pods)["grows"] == 1, "nor is it given twice: the waiting pod takes what is free"
+
+
 def test_a_job_that_waits_for_its_minimum_gets_it_from_one_that_has_more() -> None:
     rich, poor = state("rich", 4, rates=LINEAR), state("poor", 2, least=2)
     pods = [*running(rich), *(pod(f"poor-{i}", job=poor.seen.key, index=i, since=NOON - 10) for i in range(2))]
