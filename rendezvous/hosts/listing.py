@@ -102,7 +102,8 @@ def _assigned_unlisted(job: HostJob, now: float) -> list[Listed]:
     """
     if job.report is None or job.facts is None:
         return []
-    assigned = [host for host in job.facts.hosts if host.name in job.report.assigned]
+    names = set(job.report.assigned)
+    assigned = [host for host in job.facts.hosts if host.name in names]
     listed = {entry.uid for entry in job.listed}
     return [] if any(host.uid in listed for host in assigned) else [Listed(host.uid, host.name, host.slots, now) for host in assigned]
 
@@ -147,7 +148,8 @@ def _without_leaving(job: HostJob, here: Mapping[str, Host], listed: Sequence[Li
 def _holders(job: HostJob, now: float) -> set[str]:
     """The listed hosts that have the training state; empty while no training has begun."""
     if job.report is not None:
-        return {host.uid for host in (job.facts.hosts if job.facts is not None else ()) if host.name in job.report.assigned}
+        names = set(job.report.assigned)
+        return {host.uid for host in (job.facts.hosts if job.facts is not None else ()) if host.name in names}
     return {entry.uid for entry in job.listed if now >= entry.since + SETTLED_S} or {entry.uid for entry in job.listed}
 
 
@@ -185,7 +187,8 @@ def state(job: HostJob) -> HostState:
     """What the controller should know: above all, in which pods worker processes may still run."""
     hosts = job.facts.hosts if job.facts is not None else ()
     report = job.report
-    at_work = {host.uid for host in hosts if (host.uid in job.worked if report is None else host.name in report.working)}
+    names = set(report.working) if report is not None else set()
+    at_work = {host.uid for host in hosts if (host.uid in job.worked if report is None else host.name in names)}
     return HostState(
         listed=tuple(entry.uid for entry in job.listed),
         leaving=tuple(host.uid for host in hosts if host.leaving),

@@ -7,8 +7,10 @@ import logging
 from collections.abc import Callable
 
 from elastic.membership.hosts import HostFacts, HostList, HostState, LauncherReport
+from elastic.membership.limits import longest_json
 from elastic.membership.training import Progress, Signal
 from rendezvous.hosts.listing import HostJob, answer, decided, state, unproven, with_facts, with_proof, with_report
+from rendezvous.server.metered import BYTES_PER_MESSAGE, Rate
 
 log = logging.getLogger(__name__)
 
@@ -16,6 +18,9 @@ RANK_0 = "rank-0"
 """The member for whom a launcher reports: in its program the rank 0 speaks, whichever host has it."""
 RUNNING = "running"
 """The phase of a world that trains."""
+LAUNCHER_REPORT_BODY = longest_json(LauncherReport)
+REPORTS_AT_ONCE, LAUNCHER_MESSAGES_PER_S = 2, 64.0
+"""Of a launcher: the longest reports in a row, and messages of up to 4 KiB in the long run."""
 MOST_WAITING = 8
 """So many callers of one job may wait for a new list; others are answered at once."""
 
@@ -35,6 +40,7 @@ class HostLists:
         self._changed = changed
         self._stepped = stepped
         self._highest: dict[str, int] = {}
+        self._rates: dict[str, Rate] = {}
         self._jobs: dict[str, HostJob] = {}
         self._versions: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -44,6 +50,17 @@ class HostLists:
     def expect(self, uid: str, facts: HostFacts) -> None:
         """The controller says who the hosts of a job are."""
         self._take(uid, with_facts(self._jobs.get(uid, HostJob()), facts, self._clock()))
+
+    def knows(self, uid: str) -> bool:
+        return uid in self._jobs
+
+    def allows(self, uid: str, length: int) -> bool:
+        """May the job's launcher send so many bytes now? All jobs share the thread that reads them."""
+        rate = self._rates.get(uid)
+        if rate is None:
+            burst = REPORTS_AT_ONCE * LAUNCHER_REPORT_BODY / BYTES_PER_MESSAGE
+            rate = self._rates[uid] = Rate(self._clock, messages_per_s=LAUNCHER_MESSAGES_PER_S, burst=burst)
+        return rate.allows_bytes(max(length, BYTES_PER_MESSAGE))
 
     def report(self, uid: str, report: LauncherReport) -> None:
         """A launcher says what it knows. Of a job of which the controller has said nothing, nothing is kept."""
@@ -61,6 +78,7 @@ class HostLists:
         self._jobs.pop(uid, None)
         self._versions.pop(uid, None)
         self._highest.pop(uid, None)
+        self._rates.pop(uid, None)
         if (timer := self._timers.pop(uid, None)) is not None:
             timer.cancel()
         self._wake(uid)

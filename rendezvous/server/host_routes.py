@@ -8,14 +8,12 @@ import msgspec
 from aiohttp import web
 
 from elastic.membership.hosts import LauncherReport, Uid
-from elastic.membership.limits import longest_json
 from rendezvous.server.access import Gate
-from rendezvous.server.host_lists import HostLists
+from rendezvous.server.host_lists import LAUNCHER_REPORT_BODY, HostLists
 
 WAIT_S = 10.0
 VERSION_HEADER = "Elastic-Version"
 HOSTS = "/v1/jobs/{uid}/hosts"
-LAUNCHER_REPORT_BODY = longest_json(LauncherReport)
 
 _encode = msgspec.json.encode
 _reports = msgspec.json.Decoder(LauncherReport)
@@ -53,8 +51,11 @@ class HostRoutes:
         uid = request.match_info["uid"]
         if not self._is_launcher(request):
             return _of_launcher_only()
-        if (request.content_length or LAUNCHER_REPORT_BODY + 1) > LAUNCHER_REPORT_BODY:
+        length = request.content_length or LAUNCHER_REPORT_BODY + 1
+        if length > LAUNCHER_REPORT_BODY:
             return _error(413, f"a launcher's report has a Content-Length of at most {LAUNCHER_REPORT_BODY} bytes")
+        if (refusal := self._hold_back(uid, length)) is not None:
+            return refusal
         try:
             report = _reports.decode(await request.read())
         except msgspec.MsgspecError as error:
@@ -70,8 +71,16 @@ class HostRoutes:
             pod_uid = msgspec.convert(request.match_info["pod"], Uid)
         except msgspec.ValidationError as error:
             return _error(400, f"the uid of a pod: {error}")
+        if (refusal := self._hold_back(request.match_info["uid"], 0)) is not None:
+            return refusal
         self._lists.prove(request.match_info["uid"], pod_uid)
         return web.Response(status=204)
+
+    def _hold_back(self, uid: str, length: int) -> web.Response | None:
+        """Before anything of it is read."""
+        if not self._lists.knows(uid):
+            return _unknown()
+        return None if self._lists.allows(uid, length) else _error(429, "this launcher sends too much; report again in a second")
 
     async def _wait(self, uid: str, version: str) -> None:
         if version:

@@ -12,12 +12,17 @@ BYTES_PER_MESSAGE = 4096
 
 
 class Rate:
-    """A token bucket, so that one member cannot keep the server busy. `first_bytes`: what its first message may have beyond the burst."""
+    """A token bucket, so that one member cannot keep the server busy. `first_bytes`: what its first message may have beyond the burst.
+    What is refused costs nothing.
+    """
 
-    def __init__(self, clock: Callable[[], float], *, first_bytes: int = 0) -> None:
+    def __init__(
+        self, clock: Callable[[], float], *, first_bytes: int = 0, messages_per_s: float = MESSAGES_PER_S, burst: float = BURST
+    ) -> None:
         self._clock = clock
         self._at = clock()
-        self._left = BURST + first_bytes / BYTES_PER_MESSAGE
+        self._messages_per_s, self._burst = messages_per_s, burst
+        self._left = burst + first_bytes / BYTES_PER_MESSAGE
 
     def allows_message(self) -> bool:
         return self._takes(1.0)
@@ -27,9 +32,12 @@ class Rate:
 
     def _takes(self, amount: float) -> bool:
         now = self._clock()
-        self._left = min(max(BURST, self._left), self._left + (now - self._at) * MESSAGES_PER_S) - amount
+        self._left = min(max(self._burst, self._left), self._left + (now - self._at) * self._messages_per_s)
         self._at = now
-        return self._left >= 0
+        if self._left < amount:
+            return False
+        self._left -= amount
+        return True
 
 
 class Metered(asyncio.Protocol):

@@ -16,8 +16,7 @@ from elastic.membership.hosts import Host, HostFacts, LauncherReport
 from elastic.membership.tokens import Role, control_token, job_token
 from elastic.membership.wire import Expectation
 from rendezvous.server.access import Gate
-from rendezvous.server.host_lists import MOST_WAITING
-from rendezvous.server.host_routes import LAUNCHER_REPORT_BODY
+from rendezvous.server.host_lists import LAUNCHER_REPORT_BODY, MOST_WAITING, REPORTS_AT_ONCE
 from rendezvous.server.http import Face
 from rendezvous.server.hub import Hub
 
@@ -180,6 +179,22 @@ async def test_a_report_is_bounded_and_a_bad_one_is_refused_by_its_field(site: S
     assert "$.assigned[0]" in await bad.text()
     assert (await site.post(body=io.BytesIO(b" " * (LAUNCHER_REPORT_BODY + 1)))).status == 413
     assert (await site.post("/proofs/a%20b")).status == 400
+
+
+async def test_a_flood_of_long_reports_is_not_read(site: Site) -> None:
+    """All jobs share the thread that reads them."""
+    site.expect(ready("w0"))
+    answers = [await site.post(body=io.BytesIO(b" " * LAUNCHER_REPORT_BODY)) for _ in range(REPORTS_AT_ONCE + 2)]
+    assert [answer.status for answer in answers] == [*[400] * REPORTS_AT_ONCE, 429, 429]
+    lists = site.hub.hosts
+    later = lists._clock() + 30.0
+    lists._rates["j1"]._clock = lambda: later
+    assert (await site.post(body=json.dumps({"launcher": "l1"}).encode())).status == 503, "no host is listed yet"
+
+
+async def test_a_launcher_of_a_job_that_is_not_known_is_not_read(site: Site) -> None:
+    assert (await site.post(body=b"{")).status == 503
+    assert (await site.post("/proofs/uid-w0")).status == 503
 
 
 async def test_a_forgotten_job_has_no_list(site: Site) -> None:
