@@ -95,6 +95,11 @@ def says_that_workers_are_missing(settings: Settings) -> bool:
     return not settings.strict
 
 
+def says_that_the_gang_waits(settings: Settings) -> bool:
+    """Does a condition say that the gang scheduler has yet to admit a job's pod group?"""
+    return not settings.strict
+
+
 def has_upstream_launcher(settings: Settings) -> bool:
     """Does an MPI launcher get upstream's files, rights and environment, which serve Open MPI 4 alone?"""
     return settings.strict

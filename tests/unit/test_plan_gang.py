@@ -68,6 +68,29 @@ def test_pods_wait_until_volcano_has_admitted_the_group() -> None:
     assert cluster.names() == ["train-worker-0", "train-worker-1"]
 
 
+def test_a_job_says_that_it_waits_for_volcano_and_why_as_long_as_it_does() -> None:
+    """Its status said no more than that it was created, however long its queue was full."""
+    cluster = Cluster(job(Worker=replica(2)), settings=VOLCANO)
+    cluster.settle()
+    words = "PyTorchJob train is created."
+    assert cluster.job.status.conditions[-1].message == f"{words} It waits for Volcano to admit its PodGroup train to queue default."
+    full = {"type": "Unschedulable", "status": "True", "reason": "NotEnoughResources", "message": "queue resource quota insufficient"}
+    changed(cluster, status={"phase": "Pending", "conditions": [full]})
+    cluster.settle()
+    assert cluster.job.status.conditions[-1].message.endswith("to queue default: queue resource quota insufficient.")
+    admitted(cluster)
+    assert cluster.job.status.conditions[-1].message == words
+    cluster.run_all()
+    cluster.settle()
+    assert [c.type for c in cluster.job.status.conditions if "waits" in c.message] == []
+
+
+def test_strict_says_nothing_of_volcano_as_upstream_does() -> None:
+    cluster = Cluster(job(Worker=replica(2)), settings=replace(VOLCANO, strict=True))
+    cluster.settle()
+    assert cluster.job.status.conditions[-1].message == "PyTorchJob train is created."
+
+
 def test_a_group_that_somebody_moved_to_another_queue_stays_there() -> None:
     cluster = admitted(Cluster(job(Worker=replica(2), policy={"schedulingPolicy": {"queue": "gold"}}), settings=VOLCANO))
     changed(cluster, spec={"queue": "silver"})

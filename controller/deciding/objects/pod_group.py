@@ -8,6 +8,7 @@ from controller.deciding import compat
 from controller.deciding.actions import JobEvent, Plan, warning
 from controller.deciding.events import template_reason
 from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle.conditions import WAITS, with_words_at_end
 from controller.deciding.objects import quantities
 from controller.deciding.objects.differences import reconciled
 from controller.deciding.objects.ownership import owned_metadata
@@ -15,11 +16,13 @@ from controller.deciding.settings import Settings
 from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object, SchedulingPolicy
 from elastic.api.kinds import WORKER
+from elastic.membership.wire import printable
 
 VOLCANO = "volcano"
 GROUP_ANNOTATION, TASK_ANNOTATION = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 BEFORE_ADMISSION = ("", "Pending")
+LONGEST_REASON = 300
 
 
 def pod_group(job: Job, snapshot: Snapshot) -> Iterator[Object]:
@@ -55,7 +58,24 @@ def wait_for_gang(view: JobView) -> Plan | None:
     """Only the pod group is made until the gang scheduler has admitted it."""
     if not _is_waiting(view.job, view.snapshot):
         return None
-    return Plan(tuple(reconciled(view.snapshot, list(pod_group(view.job, view.snapshot)), managed=())), view.status)
+    status = with_words_at_end(view.status, _wait_in_words(view), now=view.snapshot.now)
+    return Plan(tuple(reconciled(view.snapshot, list(pod_group(view.job, view.snapshot)), managed=())), status)
+
+
+def _wait_in_words(view: JobView) -> str:
+    """What the message of a condition goes on with meanwhile; Volcano says why in a condition of the group."""
+    group = view.snapshot.find("PodGroup", view.job.metadata.name)
+    if group is None or not compat.says_that_the_gang_waits(view.snapshot.settings):
+        return ""
+    conditions = (group.raw.get("status") or {}).get("conditions") or ()
+    reasons = (
+        c.get("message") or c.get("reason") or ""
+        for c in reversed(conditions)
+        if c.get("type") == "Unschedulable" and c.get("status") == "True"
+    )
+    reason = printable(str(next(reasons, "")))[:LONGEST_REASON].rstrip(".")
+    queue = (group.raw.get("spec") or {}).get("queue") or "default"
+    return f"{WAITS}for Volcano to admit its PodGroup {group.name} to queue {queue}{': ' if reason else ''}{reason}."
 
 
 def _is_waiting(job: Job, snapshot: Snapshot) -> bool:
