@@ -177,7 +177,7 @@ class Server:
             return await send_log(request, session.caller.kube, pod, lines=lines, follow=request.query.get("follow") == "true")
 
     def _pod(self, request: web.Request, job: JobSeen) -> PodSeen:
-        pods = self._observer.pods_of(job.uid)
+        pods = self._observer.pods_of(job)
         wanted = request.query.get("pod")
         if wanted is not None:
             found = [pod for pod in pods if pod.key[1] == wanted]

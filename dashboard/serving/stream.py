@@ -1,7 +1,7 @@
 """Server-sent events: the list of jobs, one job, or the nodes, first as a whole and then what changed, at most once a second.
 
-A client costs a place, a number and one message at a time. One that takes nothing for 10 s is dropped; its browser comes back by itself
-and gets the whole again.
+A client costs a place, a number, the uids of the jobs that it sees and one message at a time. One that takes nothing for 10 s is dropped;
+its browser comes back by itself and gets the whole again.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from dashboard.history.book import Book
 from dashboard.serving.callers import BadToken, Caller, NotReviewed
-from dashboard.serving.news import NODES, News
+from dashboard.serving.news import News
 from dashboard.serving.shown import COLUMNS, encode
 from dashboard.serving.views import Views, sees
 from dashboard.watching.observer import Observer
@@ -79,18 +79,27 @@ class Streams:
         return encode({"columns": COLUMNS, "rows": rows})
 
     async def list_of(self, caller: Caller) -> bytes:
-        return b"[" + b",".join([self.row(job) for job in await self._views.jobs(caller)]) + b"]"
+        return self._rows_of(await self._views.jobs(caller))
+
+    def _rows_of(self, jobs: Iterable[JobSeen]) -> bytes:
+        return b"[" + b",".join(map(self.row, jobs)) + b"]"
 
     def jobs(self, caller: Caller) -> AsyncIterator[bytes]:
-        """`jobs`: all of them. `changed`: those that are new or changed, and the uids of those that are gone."""
+        """`jobs`: all of them. `changed`: those that are new or changed, and the uids of those that it saw and sees no more."""
+        shown: set[str] = set()
 
         async def make(topics: Sequence[str] | None) -> bytes:
+            nonlocal shown
             if topics is None:
-                return _event("jobs", await self.list_of(caller))
-            there = [(topic, self._observer.job_of_uid(topic)) for topic in topics if topic != NODES]
-            rows = [self.row(job) for _, job in there if job is not None and await sees(caller, job)]
-            gone = [uid for uid, job in there if job is None]
-            return _event("changed", b'{"jobs":[' + b",".join(rows) + b'],"gone":' + encode(gone) + b"}") if rows or gone else b""
+                found = await self._views.jobs(caller)
+                shown = {job.uid for job in found}
+                return _event("jobs", self._rows_of(found))
+            there = [job for topic in topics if (job := self._observer.job_of_uid(topic)) is not None]
+            found = [job for job in there if await sees(caller, job)]
+            seen = {job.uid for job in found}
+            gone = [topic for topic in topics if topic in shown and topic not in seen]
+            shown = (shown | seen) - set(gone)
+            return _event("changed", b'{"jobs":' + self._rows_of(found) + b',"gone":' + encode(gone) + b"}") if found or gone else b""
 
         return self._paced(make, gap_s=LEAST_GAP_S)
 

@@ -79,7 +79,7 @@ class Views:
     async def page(self, caller: Caller, job: JobSeen) -> JobPage:
         namespace, record = job.key.namespace, self._book.get(job.uid) or NO_RECORD
         sees_pods, sees_events = await caller.may_read(PODS, namespace), await caller.may_read(EVENTS, namespace)
-        pods = self._observer.pods_of(job.uid)
+        pods = self._observer.pods_of(job)
         workers = tuple(self._worker(job, pod) for pod in pods[:MOST_WORKERS]) if sees_pods else ()
         events = self._observer.events_of(job, pods) if sees_events else []
         return JobPage(

@@ -45,7 +45,7 @@ class Observer:
             project=partial(pod_seen, table),
             namespace=namespace,
             labels=JOB_NAME,
-            indexes={OWNER: lambda pod: pod.owners, NODE: lambda pod: [pod.node]},
+            indexes={OWNER: _owners, NODE: lambda pod: [pod.node]},
         )
         # Nodes belong to no namespace: with the rights of one namespace they are not seen.
         self._nodes = Cache(kube, NODES, project=partial(node_seen, table)) if namespace is None else None
@@ -91,8 +91,9 @@ class Observer:
     def job_of_uid(self, uid: str) -> JobSeen | None:
         return next((job for cache in self._jobs.values() for job in cache.by(UID, uid)), None)
 
-    def pods_of(self, uid: str) -> list[PodSeen]:
-        return sorted(self._pods.by(OWNER, uid), key=lambda pod: (pod.type, pod.index, pod.key))
+    def pods_of(self, job: JobSeen) -> list[PodSeen]:
+        """Of its own namespace: a pod of another one may name any owner."""
+        return sorted(self._pods.by(OWNER, _uid_in(job.key.namespace, job.uid)), key=lambda pod: (pod.type, pod.index, pod.key))
 
     def pods_on(self, node: str) -> list[PodSeen]:
         return self._pods.by(NODE, node)
@@ -105,7 +106,7 @@ class Observer:
 
     def events_of(self, job: JobSeen, pods: Iterable[PodSeen]) -> list[EventSeen]:
         """What was reported of the job and its pods, the newest first."""
-        found = list(self._events.by(ABOUT, job.uid))
+        found = list(self._events.by(ABOUT, _uid_in(job.key.namespace, job.uid)))
         for pod in pods:
             found += self._events.by(ABOUT, _place("Pod", *pod.key))
         return sorted(found, key=lambda event: event.at, reverse=True)[:MOST_EVENTS_OF_A_JOB]
@@ -122,8 +123,8 @@ class Observer:
     def _heard_of_pod(self, change: Change[PodSeen]) -> None:
         if change.old == change.new:
             return
-        for uid in {uid for pod in (change.old, change.new) if pod is not None for uid in pod.owners}:
-            self.job_changed(uid)
+        for namespace, uid in {(pod.key[0], uid) for pod in (change.old, change.new) if pod is not None for uid in pod.owners}:
+            self._tell_of(namespace, uid)
 
     def _heard_of_event(self, change: Change[EventSeen]) -> None:
         if change.new is None:
@@ -132,16 +133,30 @@ class Observer:
         if kind == "Pod":
             pod = self._pods.get(namespace, name)
             for uid in pod.owners if pod is not None else ():
-                self.job_changed(uid)
+                self._tell_of(namespace, uid)
         elif kind in self._jobs:
-            self.job_changed(change.new.uid)
+            self._tell_of(namespace, change.new.uid)
+
+    def _tell_of(self, namespace: str, uid: str) -> None:
+        """Whoever may make pods and Events may name any uid in them."""
+        job = self.job_of_uid(uid)
+        if job is not None and job.key.namespace == namespace:
+            self.job_changed(uid)
+
+
+def _owners(pod: PodSeen) -> list[str]:
+    return [_uid_in(pod.key[0], uid) for uid in pod.owners]
 
 
 def _subjects(event: EventSeen) -> list[str]:
     """By the uid of what it is about; a pod also by its name, for the one in its place goes on with its work."""
-    found = [event.uid] if event.uid else []
+    found = [_uid_in(event.about[1], event.uid)] if event.uid else []
     return [*found, _place(*event.about)] if event.about[0] == "Pod" else found
 
 
 def _place(kind: str, namespace: str, name: str) -> str:
     return f"{kind}/{namespace}/{name}"
+
+
+def _uid_in(namespace: str, uid: str) -> str:
+    return f"{namespace}/{uid}"

@@ -18,7 +18,7 @@ def is_good(key: bytes, cookie: str, now: float) -> bool:
     until, _, shown = cookie.partition(".")
     if not (until.isascii() and until.isdigit() and len(until) < 16):
         return False
-    return hmac.compare_digest(shown.encode(), mark(key, until).encode()) and int(until) > now
+    return hmac.compare_digest(shown.encode(errors="surrogateescape"), mark(key, until).encode()) and int(until) > now
 
 
 def mark(key: bytes, until: str) -> str:

@@ -111,6 +111,7 @@ async def test_a_dashboard_that_is_down_costs_the_samples_only(tmp_path: Path) -
     [
         (b"", {"WITHIN_S": 0.2}, "no answer in time"),
         (b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 3\r\n\r\nbad", {}, "it answers 500: bad"),
+        (b"HTTP/1.1 500 Error\r\nContent-Length: 7\r\n\r\n\x1b[31mno", {}, "it answers 500: \\x1b[31mno"),
         (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", {}, ""),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 2000, {"MOST_BYTES": 1000}, "its answer has more than"),
     ],

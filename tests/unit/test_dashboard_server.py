@@ -20,6 +20,7 @@ from dashboard.serving.guard import HEADERS
 from dashboard.serving.sessions import COOKIE, ClusterSessions, LaptopSessions
 from elastic.kube.access import from_kubeconfig
 from elastic.membership.training import Progress
+from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
@@ -292,6 +293,44 @@ async def test_nobody_sees_more_than_the_api_server_would_show_them(judged, tmp_
         root = {"Authorization": "Bearer root"}
         assert [row["name"] for row in json.loads((await read(browser, "/api/jobs", **root))[1])] == ["train", "hidden"]
         assert json.loads((await read(browser, "/api/nodes", **root))[1])["nodes"][0]["occupants"][0]["pod"] == "train-worker-0"
+
+
+async def test_what_another_namespace_says_of_a_job_is_not_shown(judged, tmp_path: Path):
+    """Whoever may make pods and Events in one namespace may name a job of another in them."""
+    shown, _, sessions = judged
+    forged, said = owned(pod(0)), event("forged", message="pay here")
+    for found in (forged, said):
+        found["metadata"]["namespace"] = "elsewhere"
+    forged["metadata"]["name"] = "a-first"
+    said["involvedObject"]["namespace"] = "elsewhere"
+    told = shown.news.version
+    shown.put(forged, said, event("nobody", of="no-such-job"))
+    assert shown.news.version == told
+    async with shown.served(tmp_path, sessions=sessions(), is_logged_in=False) as browser:
+        page = json.loads((await read(browser, "/api/jobs/default/train", Authorization="Bearer root"))[1])
+    assert [worker["pod"] for worker in page["workers"]] == ["train-worker-0"]
+    assert [one["message"] for one in page["events"]] == ["secret"]
+
+
+async def test_a_stream_says_nothing_of_jobs_that_its_caller_never_saw(judged, tmp_path: Path):
+    shown, _, sessions = judged
+    alice = {"Authorization": "Bearer alice"}
+    async with (
+        shown.served(tmp_path, sessions=sessions(), is_logged_in=False) as browser,
+        browser.get("/api/stream", headers=alice) as response,
+    ):
+        stream = events(response)
+        await anext(stream)
+        hidden = job("hidden")
+        hidden["metadata"]["namespace"] = "elsewhere"
+        shown.drop(hidden)
+        shown.drop(job())
+        assert await anext(stream) == ("changed", {"jobs": [], "gone": ["uid-train"]})
+
+
+def test_a_cookie_of_bytes_that_are_no_text_is_none():
+    """As the server reads them; it answered 500, with a traceback in its log."""
+    assert not signed_cookie.is_good(b"key", "9999999999.\udcff", 0.0)
 
 
 async def test_a_question_about_rights_is_asked_once_in_a_while(judged, tmp_path: Path):

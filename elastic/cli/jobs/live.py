@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from elastic.cli.cluster_choice import Cluster
+from elastic.cli.printing import plain
 from elastic.client.sample import Sample, samples
 from elastic.kube.client import Kube
 from elastic.local import dashboard
@@ -84,7 +85,7 @@ async def _ask(url: str, headers: dict[str, str]) -> dict[str, Sample]:
         if answer.status == NOT_YET:
             return {}
         if answer.status != 200:
-            raise ValueError(f"it answers {answer.status}: {(await answer.content.read(300)).decode(errors='replace')}")
+            raise ValueError(f"it answers {answer.status}: {plain((await answer.content.read(300)).decode(errors='replace'))}")
         return samples(await _bounded(answer))
 
 
