@@ -52,9 +52,7 @@ async def live(kube: Kube, cluster: Cluster, url: str | None) -> dict[str, Sampl
         try:
             return await _ask(url, {"Authorization": f"Bearer {token}"})
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise click.ClickException(
-                f"the dashboard at {url} does not say how jobs train: {str(error) or 'no answer in time'}"
-            ) from error
+            raise click.ClickException(f"the dashboard at {url} does not say how jobs train: {_why(error)}") from error
     layout = Layout(cluster.data_dir) if cluster.data_dir is not None else None
     if layout is None or (at := dashboard.address(layout)) is None:
         return {}
@@ -62,8 +60,12 @@ async def live(kube: Kube, cluster: Cluster, url: str | None) -> dict[str, Sampl
     try:
         return await _ask(at, {"Cookie": f"{signed_cookie.NAME}={cookie}"}) if cookie is not None else {}
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        click.echo(f"how far jobs are right now is unknown: the dashboard at {at}: {str(error) or 'no answer in time'}", err=True)
+        click.echo(f"how far jobs are right now is unknown: the dashboard at {at}: {_why(error)}", err=True)
         return {}
+
+
+def _why(error: Exception) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError) else str(error)
 
 
 def _check_address(url: str) -> None:
