@@ -47,6 +47,10 @@ ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=F
 PYTORCH = KINDS["PyTorchJob"]
 JOBS = Resource("kubeflow.org", "v1", PYTORCH.plural, kind=PYTORCH.name)
 PATIENCE_S = 90.0
+SEEN_LOST_S = 10.0
+"""Kubernetes may take so long to withdraw the endpoint of a lost pod. A real API server asks its endpoints at random, and asks again
+later and later those that failed: with an endpoint that is dead for good, a namespace may stay for minutes, whoever serves the other one.
+"""
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
@@ -296,8 +300,10 @@ async def test_discovery_answers_before_any_job_is_known_and_a_namespace_goes(ku
 async def test_a_replica_is_lost_and_a_namespace_still_goes(kube: Kube, serving: Serving) -> None:
     serving.known.want(JobKey("PyTorchJob", "default", "x"), 3, replicas=2)
     await serving.replicas[0].die()
-    await deleted(kube, f"lost-{uuid.uuid4().hex[:6]}")
+    going = asyncio.create_task(deleted(kube, f"lost-{uuid.uuid4().hex[:6]}"))
+    await asyncio.wait([going], timeout=SEEN_LOST_S)
     await serving.replicas[0].retire()
+    await going
     await until("the other one answers", lambda: discovered(kube))
     found = await kube.request("GET", f"/apis/{CUSTOM}/v1beta2/namespaces/default/pytorchjobs.kubeflow.org/x/desired_workers")
     assert found["items"][0]["value"] == "3"
