@@ -161,6 +161,6 @@ def _http_time(text: str) -> datetime | None:
     """After the first colon: `Preempt Scheduled: Mon, 02 Mar 2026 19:01:45 GMT`."""
     try:
         found = parsedate_to_datetime(text.partition(":")[2].strip()[:40])
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -94,6 +94,9 @@ def test_an_azure_preemption_says_when_in_its_message() -> None:
     found = notice(tainted("n", status={"conditions": [condition | {"message": message}]}))
     assert found is not None
     assert (found.signal, found.by) == ("aks-preempt", datetime(2026, 1, 1, 12, 0, 31, tzinfo=UTC))
+    nonsense = {"message": "Preempt Scheduled: Thu, 01 Jan 99999999999 12:00:31 GMT"}
+    unread = notice(tainted("n", status={"conditions": [condition | nonsense]}))
+    assert unread is not None, "a time that nobody can read is none"
     over = {"type": "VMEventScheduled", "status": "False", "reason": "NoVMEventScheduled", "message": "VM has no scheduled event"}
     assert notice(tainted("n", status={"conditions": [over]})) is None
 
