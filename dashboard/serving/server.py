@@ -173,7 +173,7 @@ class Server:
             return web.json_response({"error": f"you may not list pods in namespace {job.key.namespace}"}, status=403)
         pod = self._pod(request, job)
         lines = min(_number(request, "lines", USUAL_LINES), MOST_LINES)
-        with self._logs.taken(session.id):
+        with self._logs.taken(session):
             return await send_log(request, session.caller.kube, pod, lines=lines, follow=request.query.get("follow") == "true")
 
     def _pod(self, request: web.Request, job: JobSeen) -> PodSeen:
@@ -203,7 +203,7 @@ class Server:
                 texts = self._streams.job(session.caller, job.uid)
             case _:
                 raise _Refused(400, "of must be jobs, job or nodes")
-        with self._places.taken(session.id):
+        with self._places.taken(session):
             return await send(request, texts)
 
     async def _asked_for(self, request: web.Request, caller: Caller) -> JobSeen:

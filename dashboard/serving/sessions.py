@@ -5,9 +5,12 @@ token, with each request or once for a cookie that stands for it. Cookies are of
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
+import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +30,7 @@ COOKIE = signed_cookie.NAME
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 200
 LONGEST_TOKEN = 16 * 1024
+ACCOUNT = "system:serviceaccount:"
 NEW_AT_ONCE, REVIEWED_WITHIN_S = 8, 10.0
 
 
@@ -34,6 +38,8 @@ NEW_AT_ONCE, REVIEWED_WITHIN_S = 8, 10.0
 class Session:
     id: str
     caller: Caller
+    user: str = ""
+    """Whose it is; of service accounts the namespace, where somebody may make any number of them."""
 
 
 class Sessions(Protocol):
@@ -88,11 +94,12 @@ class LaptopSessions:
 @dataclass(slots=True)
 class _Known:
     caller: Bearer
+    user: str
     used_at: float
 
 
 class ClusterSessions:
-    """Tokens are kept in memory only, and at most 200 of them: the one that was not used for longest goes first."""
+    """Tokens are kept in memory only, and at most 200 of them. Of the user with the most, the one that was not used for longest goes."""
 
     wants = "token"
 
@@ -114,7 +121,7 @@ class ClusterSessions:
         if known is None:
             return None
         known.used_at = self._clock()
-        return Session(digest, known.caller)
+        return Session(digest, known.caller, known.user)
 
     async def begin(self, shown: str) -> str | None:
         session = await self._of_token(shown)
@@ -154,15 +161,35 @@ class ClusterSessions:
             except BaseException:
                 await caller.kube.close()
                 raise
+            user = user_of(token)
             while len(self._known) >= MOST_SESSIONS:
-                self._drop(min(self._known, key=lambda one: self._known[one].used_at))
-            known = self._known.setdefault(digest, _Known(caller, self._clock()))
+                self._drop(self._least_wanted(user))
+            known = self._known.setdefault(digest, _Known(caller, user, self._clock()))
             if known.caller is not caller:
                 await caller.kube.close()
         known.used_at = self._clock()
-        return Session(digest, known.caller)
+        return Session(digest, known.caller, known.user)
+
+    def _least_wanted(self, newcomer: str) -> str:
+        """Whoever gets themself many tokens ends sessions of their own."""
+        counts = Counter([newcomer, *(one.user for one in self._known.values())])
+        most = max(counts[one.user] for one in self._known.values())
+        return min((digest for digest, one in self._known.items() if counts[one.user] == most), key=lambda one: self._known[one].used_at)
 
     def _drop(self, digest: str) -> None:
         task = asyncio.create_task(self._known.pop(digest).caller.kube.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def user_of(token: str) -> str:
+    """As a token says that the API server has accepted; one that says nothing is a user of its own."""
+    try:
+        payload = token.split(".")[1]
+        said = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        issuer, subject = str(said.get("iss", "")), str(said["sub"])
+    except (IndexError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return hashlib.sha256(token.encode()).hexdigest()
+    if subject.startswith(ACCOUNT):
+        subject = ":".join(subject.split(":")[:3])
+    return f"{issuer} {subject}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from aiohttp import web
 from dashboard.history.book import Book
 from dashboard.serving.callers import BadToken, Caller, NotReviewed
 from dashboard.serving.news import News
+from dashboard.serving.sessions import Session
 from dashboard.serving.shown import COLUMNS, encode
 from dashboard.serving.views import Views, sees
 from dashboard.watching.observer import Observer
@@ -28,7 +30,7 @@ BYTES_A_SECOND = 256 * 1024
 KEEP_ALIVE_S = 15.0
 TAKEN_WITHIN_S = 10.0
 MOST_CLIENTS = 128
-MOST_OF_ONE = 16
+MOST_OF_ONE, MOST_OF_A_USER = 16, MOST_CLIENTS // 2
 LIFE_S = 4 * 3600.0
 
 
@@ -38,22 +40,24 @@ class NoPlace(Exception):
 
 @dataclass(slots=True)
 class Places:
-    """How many streams there are, in all and of one session."""
+    """How many streams there are, in all, of one session and of one user."""
 
-    _of_one: dict[str, int] = field(default_factory=dict)
+    _taken: Counter[tuple[str, str]] = field(default_factory=Counter)
+    count: int = 0
 
     @contextlib.contextmanager
-    def taken(self, session: str) -> Iterator[None]:
-        mine = self._of_one.get(session, 0)
-        if mine >= MOST_OF_ONE or sum(self._of_one.values()) >= MOST_CLIENTS:
+    def taken(self, session: Session) -> Iterator[None]:
+        limits = {("session", session.id): MOST_OF_ONE, ("user", session.user): MOST_OF_A_USER}
+        if self.count >= MOST_CLIENTS or any(self._taken[key] >= most for key, most in limits.items()):
             raise NoPlace
-        self._of_one[session] = mine + 1
+        self.count += 1
+        self._taken.update(limits.keys())
         try:
             yield
         finally:
-            self._of_one[session] -= 1
-            if not self._of_one[session]:
-                del self._of_one[session]
+            self.count -= 1
+            self._taken.subtract(limits.keys())
+            self._taken = +self._taken
 
 
 class Streams:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import aiohttp
 import pytest
+from aiohttp import web
 from cli_api import Api, running, served
 from dashboard_scene import Scene, event, job, kube, node, owned, pod
 from prometheus_client import CollectorRegistry, generate_latest
 
 from dashboard.running import metrics
 from dashboard.serving import server as server_module
+from dashboard.serving import sessions as sessions_module
 from dashboard.serving import stream as stream_module
+from dashboard.serving.callers import Caller
 from dashboard.serving.guard import HEADERS
-from dashboard.serving.sessions import COOKIE, ClusterSessions, LaptopSessions
+from dashboard.serving.sessions import COOKIE, ClusterSessions, LaptopSessions, Session, user_of
 from elastic.kube.access import from_kubeconfig
 from elastic.membership.training import Progress
 from elastic.runtime import signed_cookie
@@ -328,6 +335,52 @@ async def test_a_stream_says_nothing_of_jobs_that_its_caller_never_saw(judged, t
         assert await anext(stream) == ("changed", {"jobs": [], "gone": ["uid-train"]})
 
 
+def claimed(subject: object, number: int = 0) -> str:
+    """A token as an API server accepts it; only what it says of its user matters here."""
+    payload = base64.urlsafe_b64encode(json.dumps({"iss": "https://here", "sub": subject, "jti": number}).encode()).decode().rstrip("=")
+    return f"h.{payload}.s"
+
+
+def test_accounts_of_one_namespace_are_one_user_and_a_token_that_says_nothing_is_its_own():
+    mine = [user_of(claimed(f"system:serviceaccount:mine:{name}")) for name in ("a", "b")]
+    others = [
+        user_of(claimed("system:serviceaccount:other:a")),
+        user_of(claimed("alice")),
+        user_of("opaque"),
+        user_of("opaque-2"),
+        user_of("a.%.c"),
+    ]
+    assert mine[0] == mine[1]
+    assert len({*mine, *others}) == 6
+
+
+async def test_who_gets_themself_many_tokens_ends_no_session_of_others(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(sessions_module, "MOST_SESSIONS", 3)
+    api = Api()
+    api.answer = lambda method, url, body: (201, {"status": {"allowed": True}})  # type: ignore[method-assign]
+    with served(api, tmp_path) as kubeconfig:
+        times = itertools.count()
+        sessions = ClusterSessions(from_kubeconfig(kubeconfig), clock=lambda: float(next(times)))
+        cookie = await sessions.begin(claimed("alice"))
+        for number in range(10):
+            assert await sessions.begin(claimed("system:serviceaccount:mine:bot", number)) is not None
+        request = cast("web.Request", SimpleNamespace(headers={}, cookies={COOKIE: cookie}))
+        assert await sessions.of(request) is not None
+        assert len(sessions._known) == 3
+        await sessions.close()
+
+
+def test_no_user_takes_the_places_of_all_others():
+    places = stream_module.Places()
+    with contextlib.ExitStack() as taken:
+        for number in range(stream_module.MOST_OF_A_USER):
+            taken.enter_context(places.taken(Session(f"token-{number}", cast("Caller", None), "mine")))
+        with pytest.raises(stream_module.NoPlace), places.taken(Session("another", cast("Caller", None), "mine")):
+            pass
+        taken.enter_context(places.taken(Session("alice", cast("Caller", None), "alice")))
+    assert (places.count, len(places._taken)) == (0, 0)
+
+
 def test_a_cookie_of_bytes_that_are_no_text_is_none():
     """As the server reads them; it answered 500, with a traceback in its log."""
     assert not signed_cookie.is_good(b"key", "9999999999.\udcff", 0.0)
@@ -461,7 +514,7 @@ async def until(is_so) -> None:
 
 
 def open_streams() -> int:
-    return sum(sum(places._of_one.values()) for places in PLACES)
+    return sum(places.count for places in PLACES)
 
 
 PLACES: list[stream_module.Places] = []
