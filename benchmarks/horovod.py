@@ -2,8 +2,9 @@
 ours with an unmodified program and with one that uses our library, on one machine and in one run. Ratios are to stock, of the medians of
 all rounds.
 
-`added` and `removed`: from the change of the list to the first step in the new world. `stands still`: the longest pause between two steps
-while a host is added. `killed`: from SIGKILL of one worker of three to the next step of the others.
+`added` and `removed`: from a ready host, or the word that one leaves, to the first step in the new world; `listed` and `delisted`: to the
+list that horovodrun has (stock has no other than the file). `stands still`: the longest pause between two steps while a host is added.
+`killed`: from SIGKILL of one worker of three to the next step of the others.
 
     scripts/frameworks horovod && python -m benchmarks.horovod [--rounds 3] [--sides stock ours library]
 """
@@ -28,6 +29,7 @@ from horovod_lab import Lab, lab  # noqa: E402
 PATIENCE_S = 300.0
 ENVIRONMENT = ROOT / ".cache" / "frameworks" / "horovod"
 FIGURES = ("added", "stands still", "removed", "killed")
+OF_THE_LIST = ("listed", "delisted")
 STOCK_FLAGS = ("--network-interface", "lo", "--blacklist-cooldown-range", "1", "60")
 """Without the first it wants two hosts to start; without the second a host whose worker was killed is not used again."""
 
@@ -45,6 +47,10 @@ class Stock:
         draft.write_text("".join(f"{name}:1\n" for name in names))
         draft.replace(self._hosts)
 
+    def until_listed(self, *names: str, after: float) -> float | None:
+        """It has no other list than the file."""
+        return None
+
     def start(self) -> None:
         program = str(ENVIRONMENT / "bin" / "horovodrun")
         self._lab.run(program, str(self._script), *STOCK_FLAGS, steps=1_000_000, pace_s=0.1, every=1)
@@ -61,6 +67,9 @@ class Ours:
         self._lab.expect(*names, *gone, leaving=gone)
         self._there = list(names)
 
+    def until_listed(self, *names: str, after: float) -> float | None:
+        return self._lab.until_listed(*names, after=after, patience_s=PATIENCE_S)
+
     def start(self) -> None:
         self._lab.start(steps=1_000_000, pace_s=0.1, every=1)
 
@@ -68,7 +77,7 @@ class Ours:
 def rounds(one: Lab, side: Stock | Ours, count: int) -> dict[str, list[float]]:
     """Each round adds a host, kills the worker of a former one, waits until that has come back, and removes it. So every host is killed
     once at most, and every other time it is that of rank 0."""
-    figures: dict[str, list[float]] = {figure: [] for figure in FIGURES}
+    figures: dict[str, list[float]] = {figure: [] for figure in (*FIGURES, *OF_THE_LIST)}
     hosts = ["w0", "w1"]
     side.list(*hosts)
     side.start()
@@ -79,6 +88,8 @@ def rounds(one: Lab, side: Stock | Ours, count: int) -> dict[str, list[float]]:
         side.list(*hosts)
         step = one.until_step(size=3, after=at, patience_s=PATIENCE_S)
         figures["added"].append(step.at - at)
+        if (listed := side.until_listed(*hosts, after=at)) is not None:
+            figures["listed"].append(listed - at)
         times = [at, *(found.at for found in one.steps() if at < found.at <= step.at)]
         figures["stands still"].append(max(after - before for before, after in itertools.pairwise(times)))
         one.until_steady(size=3, patience_s=PATIENCE_S)
@@ -89,8 +100,10 @@ def rounds(one: Lab, side: Stock | Ours, count: int) -> dict[str, list[float]]:
         at = time.time()
         side.list(*hosts)
         figures["removed"].append(one.until_step(size=2, after=at, patience_s=PATIENCE_S).at - at)
+        if (delisted := side.until_listed(*hosts, after=at)) is not None:
+            figures["delisted"].append(delisted - at)
         one.until_steady(size=2, patience_s=PATIENCE_S)
-    return figures
+    return {figure: values for figure, values in figures.items() if values}
 
 
 def measured(what: str, library: bool, side: Callable[[Lab], Stock | Ours], count: int) -> dict[str, list[float]]:

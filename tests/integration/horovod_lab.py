@@ -23,8 +23,9 @@ SSH = """\
 while [[ $1 == -* ]]; do case $1 in -o | -p | -i) shift ;; esac; shift; done
 host=$1; shift
 [ -e "{folder}/unreachable-$host" ] && exit 255
-exec /bin/sh -c "$*"
+exec setsid --fork --wait /bin/sh -c "$*"
 """
+"""As sshd, it makes the command the leader of a session, and leaves it running when it ends itself."""
 LAUNCH = """\
 import logging, sys
 sys.path.insert(0, {root!r})

@@ -87,6 +87,20 @@ def test_a_new_worker_that_needs_long_stops_nobody(begin: Begin) -> None:
 
 
 @BOTH
+def test_a_host_that_cannot_be_reached_stops_nobody(begin: Begin, library: bool) -> None:
+    """One listed host in which no worker starts ends the whole job after gloo's timeout, also where it is taken back."""
+    one = begin(library)
+    (one.folder / "unreachable-w1").touch()
+    one.expect("w0", "w1")
+    one.start()
+    until(one, size=1)
+    one.until_steady(size=1, steps=150, patience_s=PATIENCE_S)
+    (one.folder / "unreachable-w1").unlink()
+    until(one, size=2)
+    assert in_order(one), one.story()
+
+
+@BOTH
 def test_a_new_host_after_a_removal_joins(begin: Begin, library: bool) -> None:
     """Horovod's issue 3494: below --min-np and then a new name; the workers that stayed did not synchronise, and the new one waited."""
     one = begin(library)
@@ -168,3 +182,30 @@ def test_one_host_is_enough_to_begin_and_the_end_of_training_ends_all(begin: Beg
     assert one.process.wait(PATIENCE_S) == 0, one.story()
     assert [line for line in one.lines() if " done " in line]
     assert one.steps()[-1].number == 150
+
+
+@BOTH
+def test_training_begins_once_there_are_as_many_slots_as_np_says(begin: Begin, library: bool) -> None:
+    """Fewer are not enough for the start, whatever --min-np is. Afterwards they are."""
+    one = begin(library)
+    one.expect("w0")
+    one.start("-np", "2")
+    time.sleep(10)
+    assert one.lines() == [], one.story()
+    one.expect("w0", "w1")
+    at = until(one, size=2)
+    one.expect("w0", "w1", leaving=("w1",))
+    until(one, size=1, after=at)
+
+
+def test_more_changes_than_the_reset_limit_end_the_job(begin: Begin) -> None:
+    one = begin(False)
+    one.expect("w0")
+    one.start("--reset-limit", "1")
+    at = until(one, size=1)
+    one.expect("w0", "w1")
+    until(one, size=2, after=at)
+    one.expect("w0", "w1", leaving=("w1",))
+    assert one.process is not None
+    assert one.process.wait(PATIENCE_S) == 1, one.story()
+    assert "resets during elastic job exceeded limit: 1" in one.output(), one.story()
