@@ -1,7 +1,8 @@
 """What elastic Horovod's launchers cost the rendezvous server while nothing changes: jobs with some hosts each, polled each second.
 
-Three kinds of callers, one after the other: `script`, discover_hosts.sh as it asks (its child waits for the next list, a connection each
-time); `library`, our horovodrun (waits too, and reports, on two connections that stay); `plain`, a new connection each second.
+Four kinds of callers, one after the other: `script`, discover_hosts.sh as it asks (its child waits for the next list, a connection each
+time); `library`, our horovodrun (waits too, and reports, on two connections that stay); `kept`, a request each second on a connection that
+stays; `plain`, a new connection each second, whose handshake is most of its cost.
 
     python -m benchmarks.host_polls [--jobs 200] [--hosts 8] [--seconds 30]
 """
@@ -70,6 +71,13 @@ class Job:
             await self.once("?unproven")
             await asyncio.sleep(max(0.0, began + 1.0 - time.monotonic()))
 
+    async def kept(self) -> None:
+        streams = await self.open()
+        while True:
+            began = time.monotonic()
+            await self.ask(streams, "?unproven")
+            await asyncio.sleep(max(0.0, began + 1.0 - time.monotonic()))
+
     async def script(self) -> None:
         version = ""
         while True:
@@ -113,7 +121,7 @@ async def run(server: Server, count: int, hosts: int, seconds: float) -> None:
     jobs = [Job(server, f"job-{index}", tls) for index in range(count)]
     facts = HostFacts(hosts=tuple(Host(name=f"w{number}", uid=f"u{number}", is_ready=True, is_local=True) for number in range(hosts)))
     server.expect({f"job-{index}": Expectation(hosts=facts, speaker="benchmark", number=1) for index in range(count)})
-    for what, caller in (("script", Job.script), ("library", Job.library), ("plain", Job.plain)):
+    for what, caller in (("script", Job.script), ("library", Job.library), ("kept", Job.kept), ("plain", Job.plain)):
         await measure(what, server, jobs, caller, seconds)
 
 

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 from example_jobs import laptop, run_to_end
@@ -25,17 +27,7 @@ def cluster(ground: Ground) -> Iterator[LocalCluster]:
 @pytest.mark.framework("horovod")
 def test_training_goes_on_as_workers_are_added_and_removed(cluster: LocalCluster) -> None:
     job = example("grows", steps=300)
-
-    async def meanwhile(kube: Kube) -> None:
-        running = Running(kube, job)
-        step = await running.until_world(1)
-        await running.scale(3)
-        step = await running.until_world(3, after=step)
-        await running.scale(2)
-        await running.until_world(2, after=step)
-        await running.until_workers("grows-worker-0", "grows-worker-1")
-
-    outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=meanwhile)
+    outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=partial(_one_three_two, job))
     assert outcome.state == "Succeeded", outcome.story
     assert outcome.elastic["observed"] == "driver", outcome.story
     assert outcome.elastic.get("restarts", {}) == {}, outcome.story
@@ -43,6 +35,33 @@ def test_training_goes_on_as_workers_are_added_and_removed(cluster: LocalCluster
     assert found[-1] < found[0] / 100, outcome.story
     steps = [int(step) for step, _ in STEP.findall(outcome.logs["grows-launcher"])]
     assert steps == sorted(steps), "an uncommitted step was lost although nothing failed"
+
+
+async def _one_three_two(job: dict[str, Any], kube: Kube) -> None:
+    running = Running(kube, job)
+    step = await running.until_world(1)
+    await running.scale(3)
+    step = await running.until_world(3, after=step)
+    await running.scale(2)
+    await running.until_world(2, after=step)
+    await running.until_workers(f"{running.name}-worker-0", f"{running.name}-worker-1")
+
+
+@pytest.mark.heavy
+@pytest.mark.full
+@pytest.mark.framework("horovod")
+def test_a_launcher_without_our_library_asks_for_its_hosts_by_the_script(cluster: LocalCluster) -> None:
+    """Its flags are the user's own; the status counts pods."""
+    job = example("scripted", steps=600)
+    job["spec"]["elasticPolicy"]["workerLibrary"] = "None"
+    launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    launcher["command"] += ["--network-interface", "eth0", "--blacklist-cooldown-range", "1", "60"]
+    outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=partial(_one_three_two, job))
+    assert outcome.state == "Succeeded", outcome.story
+    assert outcome.elastic["observed"] == "pods", outcome.story
+    assert outcome.elastic.get("restarts", {}) == {}, outcome.story
+    steps = [int(step) for step, _ in STEP.findall(outcome.logs["scripted-launcher"])]
+    assert steps == sorted(steps), outcome.story
 
 
 @pytest.mark.heavy
