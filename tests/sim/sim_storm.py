@@ -73,10 +73,13 @@ class Storm(Deeds):
             self.cluster.add_node()
             self.cluster.cordon(self._after.choice(self.cluster.nodes()), drain=True)
         self._bury()
+        # What a clock dated that is set right now comes due by as much later.
+        late_s = max((abs(controller.skew.total_seconds()) for controller in self.controllers), default=0.0)
         for controller in self.controllers:
             controller.skew = timedelta()
         if self.job is not None and self.job["spec"]["runPolicy"].get("suspend") and self.draw.random() < 0.8:
             self._suspend()
+        await asyncio.sleep(late_s)
         await self._settled()
 
     async def _settled(self) -> None:

@@ -59,11 +59,10 @@ class AtStore(Storm):
             raise AssertionError(f"no worker used up its restarts, and the job failed: {self.job['status']['conditions'][-1]['message']}")
 
     def _cannot_fail(self) -> bool:
-        policy = self.manifest["spec"]["elasticPolicy"]
-        return not self.cluster.user_failures or (policy["maxRestarts"] == ENDLESS and self._restarts_in_place())
-
-    def _restarts_in_place(self) -> bool:
-        return self.manifest["spec"]["pytorchReplicaSpecs"][WORKER]["restartPolicy"] == "OnFailure"
+        """Where containers restart in place: an agent's end may be seen before the loss that it followed from, and else fails the job."""
+        policy, replica = self.manifest["spec"]["elasticPolicy"], self.manifest["spec"]["pytorchReplicaSpecs"][WORKER]
+        is_spent = self.cluster.user_failures and policy["maxRestarts"] != ENDLESS
+        return replica["restartPolicy"] == "OnFailure" and not is_spent
 
 
 class NoRoomForLong(AtStore):
