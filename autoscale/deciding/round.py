@@ -45,11 +45,8 @@ def decide_all(
     curves = {state.seen.key: Curve(state.memory.sizes, least=state.seen.bounds.least) for state in active}
     room = Room(nodes, pods)
     _reserve(room, active, workers)
-    waiting = _waiting(pods, active, workers, now=now)
     soon = _room_soon(room, pods, workers)
-    backs = given_back(soon, waiting, _surplus(active, workers, curves))
-    for pod, _ in waiting:
-        room.take(pod.shape)
+    backs = given_back(soon, _waiting(pods, active, workers, now=now), _surplus(active, workers, curves), free=room)
     found: dict[JobKey, Outcome] = {}
     wants: dict[JobKey, tuple[Signals, Decision]] = {}
     for state in active:

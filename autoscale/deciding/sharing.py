@@ -122,16 +122,23 @@ def _fitting(room: Room, claims: Sequence[Claim], cost: Mapping[str, float]) -> 
     return found
 
 
-def given_back(room: Room, waiting: Iterable[tuple[PodSeen, bool]], surplus: Iterable[Surplus]) -> dict[JobKey, tuple[int, str]]:
+def given_back(
+    room: Room, waiting: Iterable[tuple[PodSeen, bool]], surplus: Iterable[Surplus], *, free: Room | None = None
+) -> dict[JobKey, tuple[int, str]]:
     """How many workers each job gives back, and for which pod. `waiting` are pods without room, each with whether its job lacks it for its
     minimum; such a pod also takes from jobs of its own class. From several jobs the one gives that gives fewest workers, and loses least.
+    What waiting pods find in `free`, the room without that of pods which are leaving, is taken there too.
     """
     facts = {one.key: one for one in surplus}
     left = {one.key: list(one.pods) for one in facts.values()}
     found: dict[JobKey, tuple[int, str]] = {}
     vain = _Vain()
     for pod, is_needed in sorted(waiting, key=lambda one: (-one[0].priority, not one[1], one[0].key)):
-        if vain.has(pod, is_needed=is_needed) or room.take(pod.shape) is not None:
+        if vain.has(pod, is_needed=is_needed):
+            continue
+        if free is not None:
+            free.take(pod.shape)
+        if room.take(pod.shape) is not None:
             continue
         givers = [one for one in facts.values() if one.key != pod.job and _goes_before(pod, one, is_needed=is_needed)]
         counts = [(count, one.gain, one.key) for one in givers if (count := room.count_to_free(pod.shape, left[one.key])) is not None]
