@@ -56,6 +56,19 @@ def test_a_worker_told_to_go_stays_when_another_is_lost_before_it_left() -> None
     assert cluster.job.status.elastic.leaving == ()  # type: ignore[union-attr]
 
 
+def test_a_worker_told_to_go_stays_while_the_world_lives_on_it_though_its_time_is_up() -> None:
+    """The rendezvous server had taken it in again, for its peer was lost; the controller's view of pods did not show that yet."""
+    cluster = running(elastic_job(2, least=1))
+    cluster.job = scaled(cluster.job, 1)
+    cluster.round()
+    assert [entry.member for entry in cluster.job.status.elastic.leaving] == ["train-worker-1"]  # type: ignore[union-attr]
+    cluster.world = World(generation=2, members=frozenset({"train-worker-1"}), phase="running")
+    cluster.now = NOW + timedelta(hours=1)
+    assert [name for planned in cluster.settle() for name in deleted(planned)] == []
+    cluster.world = World(generation=3, members=frozenset({"train-worker-0"}), phase="running")
+    assert [name for planned in cluster.settle() for name in deleted(planned)] == ["train-worker-1"]
+
+
 def test_that_a_worker_leaves_by_plan_is_written_down_before_its_pod_goes_also_without_any_grace() -> None:
     """A controller that died in between left a pod in deletion, which the next one took for a disruption."""
     cluster = running(elastic_job(2, elastic={"scaleInGraceSeconds": 0}))

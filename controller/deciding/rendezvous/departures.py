@@ -85,6 +85,16 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
     return Departures(tuple(may_go), out, later)
 
 
+def _carries_world(pod: Pod, view: JobView) -> bool:
+    """Whether the world would have too few members without this one: others were lost, which the view of pods may not show yet. Who leaves
+    by the user's wish alone has time."""
+    world, known = view.snapshot.world, view.status.elastic
+    if world is None or world.phase != FORMED or pod.name not in world.members:
+        return False
+    leaving = {entry.member for entry in known.leaving} if known is not None else set()
+    return len(world.members - leaving) < view.job.least_workers
+
+
 def _with_notice(entry: Leaving, notice: Notice | None) -> Leaving:
     """The entry with what its newest notice says: another signal of the node, or an earlier time. That the pod is ended then, by us too, is
     the same disruption."""
@@ -102,7 +112,8 @@ def _may_go(pod: Pod, entry: Leaving, view: JobView, *, is_stored: bool) -> bool
     if pod.phase is Phase.FAILED:
         return True
     if entry.cause == Cause.PLAN.value:
-        return _has_left(pod, entry.by, view.snapshot, is_stored=is_stored)
+        by = None if _carries_world(pod, view) else entry.by
+        return _has_left(pod, by, view.snapshot, is_stored=is_stored)
     notice = view.notices.get(entry.member)
     if notice is None or not notice.may_delete:
         return False
