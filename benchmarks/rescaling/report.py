@@ -65,15 +65,19 @@ def _ratio(found: Sequence[Measured], scenario: str, slow: str, fast: str) -> fl
 
 def phases(found: Sequence[Measured]) -> str:
     """Where the milliseconds of our backends go: medians, as the rendezvous server or the controller kept them, and the rest."""
-    rows = [["event", "setting", *PHASES, "rest"], ["---"] * (len(PHASES) + 3)]
+    ours = [setting.name for setting in SETTINGS if setting.is_ours and any(one.phases for one in found if one.setting == setting.name)]
+    rows = [[f"event ({'/'.join(ours)})", *PHASES, "rest"], ["---"] * (len(PHASES) + 2)]
     for scenario, words in SCENARIOS.items():
-        for setting in (setting for setting in SETTINGS if setting.is_ours):
-            measured = [one for one in of(found, setting.name, scenario) if one.phases]
-            if measured:
-                marks = [f"{statistics.median(one.phases.get(name, 0) for one in measured):.0f}" for name in PHASES]
-                rest = f"{statistics.median(one.rest_ms for one in measured):.0f}"
-                rows.append([words, setting.name, *marks, rest])
+        marks = [_marks([one for one in of(found, name, scenario) if one.phases]) for name in ours]
+        rows.append([words, *("/".join(of_phase) for of_phase in zip(*marks, strict=True))])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _marks(measured: Sequence[Measured]) -> list[str]:
+    if not measured:
+        return ["-"] * (len(PHASES) + 1)
+    medians = [statistics.median(one.phases.get(name, 0) for one in measured) for name in PHASES]
+    return [f"{ms:.0f}" for ms in (*medians, statistics.median(one.rest_ms for one in measured))]
 
 
 def verdicts(found: Sequence[Measured]) -> list[str]:
@@ -140,7 +144,7 @@ def write(found: Sequence[Measured], docs: Path) -> None:
     parts = [
         table(found),
         f"Seconds: median (least to most, number of runs). Machine: {machine}. {_load()}",
-        "Milliseconds by phase, of our backends (medians):",
+        "Milliseconds by phase and setting, of our backends (medians):",
         phases(found),
         aims(verdicts(found)),
     ]
