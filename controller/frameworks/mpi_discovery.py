@@ -130,6 +130,8 @@ SCRIPT = r"""
 # all hosts are gone. Until the first answer it asks again for $bound seconds, then prints the list at the end of this file.
 # A child in the background waits for each next list, so that a call each second asks the server nothing while nothing changes. It ends
 # once nobody has called for half a minute.
+# horovodrun notifies its workers of a change once, and they forget what comes while they start or meet: a host that is added then would
+# wait for the next change. So a line without slots, which changes now and then, has it compare its workers with the list again.
 
 by_python='
 import ssl, sys, urllib.request as request
@@ -215,6 +217,10 @@ followed() { # The list of the child in the background, unless it is old
   [ "$(age list)" -le 25 ] && hosts=$(sed 1d "$state/list" 2>/dev/null) && [ -n "$hosts" ]
 }
 
+remind() {
+  [ "$(age answered)" -lt 10 ] || case $(($(date +%s) / 10 % 2)) in 0) echo localhost:0 ;; *) echo 127.0.0.1:0 ;; esac
+}
+
 own_list() {
   hosts=$(sed -n 's/^#= //p' "$0") && [ -n "$hosts" ]
 }
@@ -227,7 +233,7 @@ else
   [ -e "$state/fell-back" ] && bound=0
   until=$(($(date +%s) + bound))
   while :; do
-    look && : >"$state/answered" && break
+    look && date +%s | put answered && break
     [ "$(date +%s)" -ge $until ] && own_list && : >"$state/fell-back" && break
     sleep 1
     date +%s | put called
@@ -237,5 +243,6 @@ if mkdir "$state/follower" 2>/dev/null; then
   ( follow ) </dev/null >/dev/null 2>&1 & # in parentheses, or a copy of the output stays open and the caller waits for its end
 fi
 printf '%s\n' "$hosts"
+[ ! -e "$state/answered" ] || remind
 exit 0
 # What the controller knew when it wrote this file:"""

@@ -72,6 +72,13 @@ class Launcher:
         path = self.folder / "discover_hosts.sh"
         return subprocess.Popen([path], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
+    def stop_clock(self, at: int) -> None:
+        """From now on it is this time for the script."""
+        draft = self.bin / "date.new"
+        draft.write_text(f"#!/bin/sh\necho {at}\n")
+        draft.chmod(0o755)
+        draft.replace(self.bin / "date")
+
     def poll(self) -> tuple[int, str]:
         """Exit status and output of one call."""
         process = self.start()
@@ -138,6 +145,18 @@ def test_without_any_answer_it_falls_back_to_the_controllers_list(server: Server
     server.start()
     expect(server, "w0")
     wait_until(lambda: launcher.poll() == (0, "w0:2\n"), what="the server's list, once there is one")
+
+
+def test_a_line_without_slots_changes_every_ten_seconds(server: Server, tmp_path: Path) -> None:
+    """horovodrun compares its workers with the list after a change only. None in the first moments, in which it may look for interfaces."""
+    launcher = Launcher(made(tmp_path, "launcher"), server)
+    expect(server, "w0")
+    assert launcher.poll() == (0, "w0:2\n")
+    later = int(time.time()) // 20 * 20 + 20
+    launcher.stop_clock(later + 10)
+    assert launcher.poll() == (0, "w0:2\n127.0.0.1:0\n")
+    launcher.stop_clock(later + 20)
+    assert launcher.poll() == (0, "w0:2\nlocalhost:0\n")
 
 
 def test_another_jobs_token_gets_no_list(server: Server, tmp_path: Path) -> None:

@@ -87,6 +87,33 @@ over.set()
 until(lambda: ("ended", "w0") in hosts.told and ("ended", "w1") in hosts.told)
 driver.stop()
 """
+REMINDED = """
+from horovod.runner.elastic import discovery, driver as theirs
+class Listed(discovery.HostDiscovery):
+    found = {"w0": 1}
+    def find_available_hosts_and_slots(self): return self.found
+over, client = threading.Event(), mock.Mock()
+one = theirs.ElasticDriver(mock.Mock(), Listed(), 1, 4)
+one.start(1, lambda slot, events: (over.wait(60), (1, time.time()))[1])
+def listed(**hosts):
+    Listed.found = hosts
+    until(lambda: one._host_manager.current_hosts.host_slots == hosts)
+listed(w0=1, w1=1, localhost=0)  # nobody hears of w1: its rank 0 starts still, and has said nothing of itself
+with mock.patch.object(one, "get_worker_client", return_value=client):
+    for hosts in ({"w0": 1, "w1": 1, "127.0.0.1": 0}, {"w0": 1, "w1": 1, "localhost": 0}):
+        client.reset_mock()
+        listed(**hosts)
+        until(lambda: client.notify_hosts_updated.called)
+        assert client.notify_hosts_updated.call_args[0][1] == HostUpdateResult.mixed, "workers would not synchronise"
+    threading.Thread(target=one.record_ready, args=("w0", 0), daemon=True).start()
+    until(lambda: sorted(one.host_assignments) == ["w0", "w1"])
+    client.reset_mock()
+    listed(w0=1, w1=1, **{"127.0.0.1": 0})
+    time.sleep(0.5)
+    assert not client.notify_hosts_updated.called, "the workers have the list's hosts already"
+over.set()
+one.stop()
+"""
 STAMPS = """
 from horovod.runner.elastic import driver as theirs
 stamps = [theirs._epoch_time_s() for _ in range(5)]
@@ -155,6 +182,11 @@ def test_the_driver_says_what_it_does_and_has_workers_synchronise_after_a_remova
 
 def test_a_new_hosts_worker_starts_early_and_gets_its_rank_when_the_others_meet(tmp_path: Path) -> None:
     in_horovod(tmp_path, EARLY)
+
+
+def test_a_line_without_slots_reminds_a_driver_without_our_library_of_a_host_its_workers_did_not_hear_of(tmp_path: Path) -> None:
+    """It starts no worker there, and has no worker notified that has all hosts of the list."""
+    in_horovod(tmp_path, REMINDED)
 
 
 def test_two_changes_in_one_second_have_two_times(tmp_path: Path) -> None:
