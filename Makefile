@@ -62,9 +62,9 @@ bench-rendezvous: $(READY) ## what the rendezvous server bears: 10,000 agents at
 bench-rescale: $(READY) ## seconds until training goes on after any change, against stock torchrun; renews docs/rescale.md
 	$(BIN)/python -m benchmarks.rescale --runs 3 --write
 
-build: $(READY) ## wheel, sdist and Helm chart in dist/ (kubectl makes the chart)
+build: $(READY) ## wheel, sdist and Helm chart in dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
-	mkdir -p .cache && $(BIN)/python scripts/chart.py dist
+	$(BIN)/python scripts/chart.py dist
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) .cache dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

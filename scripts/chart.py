@@ -1,37 +1,36 @@
-"""Makes the Helm chart from what kustomize makes of deploy/: `scripts/chart.py FOLDER` writes FOLDER/elastic-training-VERSION.tgz.
+"""Makes the Helm chart from what `elastic install` applies: `scripts/chart.py FOLDER` writes FOLDER/elastic-training-VERSION.tgz.
 
-A component is a value: an object, a flag or a port that only comes with it stands between `if` and `end`. Needs kubectl, not Helm.
+A component is a value: an object, a flag or a port that only comes with it stands between `if` and `end`. Needs neither kubectl nor Helm.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import shutil
-import subprocess
 import sys
 import tarfile
-import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from elastic.api.rights import SYSTEM
+from elastic.cli.installing import manifests
+from elastic.cli.installing.components import STANDALONE
+from elastic.cli.installing.manifests import VALUE, WITH, WITHOUT
+
 ROOT = Path(__file__).resolve().parents[1]
-NAMESPACE, IMAGE = "elastic-system", '"elastic-training:latest"'
-BUILDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "": ("", ()),
-    "mpi": ("not .Values.mpi", ("without-mpi",)),
-    "etcd": (".Values.etcd", ("etcd",)),
-    "autoscaler": (".Values.autoscaler", ("autoscaler",)),
-    "metricsApi": ("and .Values.autoscaler .Values.metricsApi", ("autoscaler", "autoscaler-metrics-api")),
-    "dashboard": (".Values.dashboard", ("dashboard",)),
-    "monitoring": (".Values.monitoring", ("monitoring",)),
+CONDITIONS = {
+    "without-mpi": "not .Values.mpi",
+    "etcd": ".Values.etcd",
+    "autoscaler": ".Values.autoscaler",
+    "autoscaler-metrics-api": "and .Values.autoscaler .Values.metricsApi",
+    "dashboard": ".Values.dashboard",
+    "monitoring": ".Values.monitoring",
 }
-"""By value: its condition in templates, and the components that stand for it. The first has none of them."""
+"""By component."""
 OPPOSITE = {"not .Values.mpi": ".Values.mpi"}
 VALUES = """\
 # REGISTRY/elastic-training:TAG, built with deploy/Dockerfile.
@@ -54,77 +53,15 @@ Helm leaves the kinds (CRDs) as they are on upgrade and uninstall; deleting them
 """
 
 
-@dataclass(frozen=True)
-class Maybe:
-    """A value that is there under a condition; the empty condition holds always."""
-
-    when: str
-    value: Any
-
-
-@dataclass
-class Found:
-    """The same place in several builds."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-
-    def when(self, builds: Sequence[str]) -> str:
-        """Under which condition something is here."""
-        missing = [name for name in builds if name not in self.values]
-        if not missing:
-            return ""
-        if "" not in self.values:
-            return BUILDS[next(name for name in builds if name in self.values)][0]
-        (only,) = missing
-        return OPPOSITE[BUILDS[only][0]]
+def condition(node: Any) -> str:
+    """Under which values it is there; empty: always."""
+    if not isinstance(node, dict) or VALUE not in node:
+        return ""
+    return CONDITIONS[node[WITH]] if WITH in node else OPPOSITE[CONDITIONS[node[WITHOUT]]]
 
 
-def built(components: Sequence[str]) -> list[dict[str, Any]]:
-    """What kustomize makes of the overlay standalone with these components, without the kinds."""
-    with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
-        overlay = Path(folder) / "overlays" / "standalone"
-        shutil.copytree(ROOT / "deploy/overlays/standalone", overlay)
-        for name in ("base", "components"):
-            (Path(folder) / name).symlink_to(ROOT / "deploy" / name)
-        kustomization = overlay / "kustomization.yaml"
-        kustomization.write_text(kustomization.read_text().replace("- ../../crds\n", ""))
-        users = Path(folder) / "users"
-        users.mkdir()
-        added = json.dumps([f"../components/{name}" for name in components])
-        (users / "kustomization.yaml").write_text(f"resources: [../overlays/standalone]\ncomponents: {added}\n")
-        command = ["kubectl", "kustomize", "--load-restrictor=LoadRestrictionsNone", str(users)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    if done.returncode:
-        raise SystemExit(f"chart: kubectl kustomize failed: {done.stderr.strip()}")
-    return [item for item in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if item["kind"] != "Namespace"]
-
-
-def united(builds: dict[str, Any]) -> Any:
-    """One tree of all builds. Lists keep the order of the first; what only others have comes behind."""
-    first = next(iter(builds.values()))
-    if isinstance(first, dict):
-        keys = dict.fromkeys(key for value in builds.values() for key in value)
-        places = {key: Found({name: value[key] for name, value in builds.items() if key in value}) for key in keys}
-        return {key: Maybe(place.when(list(builds)), united(place.values)) for key, place in places.items()}
-    if isinstance(first, list):
-        named: dict[str, Found] = {}
-        are_alike = len({len(value) for value in builds.values()}) == 1
-        for name, value in builds.items():
-            for place, item in enumerate(value):
-                named.setdefault(str(place) if are_alike else identity(item), Found()).values[name] = item
-        return [Maybe(found.when(list(builds)), united(found.values)) for found in named.values()]
-    if any(value != first for value in builds.values()):
-        raise SystemExit(f"chart: a component changes a value, which a chart cannot follow: {builds}")
-    return first
-
-
-def identity(item: Any) -> str:
-    """What makes two entries of a list the same one."""
-    if isinstance(item, dict) and {"kind", "metadata"} <= item.keys():
-        return f"{item['kind']}/{item['metadata']['name']}"
-    if isinstance(item, dict) and "name" in item:
-        return str(item["name"])
-    return json.dumps(item, sort_keys=True)
+def bare(node: Any) -> Any:
+    return node[VALUE] if isinstance(node, dict) and VALUE in node else node
 
 
 def lines(node: Any, indent: int = 0) -> Iterator[str]:
@@ -132,10 +69,12 @@ def lines(node: Any, indent: int = 0) -> Iterator[str]:
     space = " " * indent
     if isinstance(node, dict):
         for key, entry in node.items():
-            yield from conditional(entry.when, [f"{space}{json.dumps(key)}:{inline(entry.value)}", *nested(entry.value, indent + 2)])
+            there = bare(entry)
+            yield from conditional(condition(entry), [f"{space}{json.dumps(key)}:{inline(there)}", *nested(there, indent + 2)])
     elif isinstance(node, list):
         for entry in node:
-            yield from conditional(entry.when, [f"{space}-{inline(entry.value)}", *nested(entry.value, indent + 2)])
+            there = bare(entry)
+            yield from conditional(condition(entry), [f"{space}-{inline(there)}", *nested(there, indent + 2)])
 
 
 def nested(value: Any, indent: int) -> list[str]:
@@ -145,10 +84,9 @@ def nested(value: Any, indent: int) -> list[str]:
 def inline(value: Any) -> str:
     if isinstance(value, dict | list) and value:
         return ""
-    text = json.dumps(value).replace("{{", '{{ "{{" }}')
-    if text == IMAGE:
+    if value == manifests.IMAGE:
         return ' {{ required "image is missing: set image=REGISTRY/elastic-training:TAG" .Values.image | quote }}'
-    return " " + text.replace(NAMESPACE, "{{ .Release.Namespace }}")
+    return " " + json.dumps(value).replace("{{", '{{ "{{" }}').replace(SYSTEM, "{{ .Release.Namespace }}")
 
 
 def conditional(when: str, inner: list[str]) -> list[str]:
@@ -157,11 +95,12 @@ def conditional(when: str, inner: list[str]) -> list[str]:
 
 def templates() -> dict[str, str]:
     """By file name; a file for each object."""
-    found = united({name: built(components) for name, (_, components) in BUILDS.items()})
     made = {}
-    for entry in found:
-        kind, name = entry.value["kind"].value, entry.value["metadata"].value["name"].value
-        made[f"{kind.lower()}-{name}.yaml"] = "\n".join(conditional(entry.when, list(lines(entry.value)))) + "\n"
+    for entry in manifests.tree()[STANDALONE]:
+        there = bare(entry)
+        if there["kind"] != "Namespace":
+            text = "\n".join(conditional(condition(entry), list(lines(there)))) + "\n"
+            made[f"{there['kind'].lower()}-{there['metadata']['name']}.yaml"] = text
     return made
 
 

@@ -27,6 +27,8 @@ SECTIONS = {
         "crds": ("elastic.cli.crds:crds", "Print the custom resource definitions."),
     },
     "Any cluster": {
+        "install": ("elastic.cli.installing.command:install", "Install the control plane, or upgrade it."),
+        "uninstall": ("elastic.cli.installing.uninstall:uninstall", "Remove the control plane; jobs stay unless you say otherwise."),
         "adopt": ("elastic.cli.adopting.command:adopt", "Take a cluster's jobs over from the Training Operator, or give them back."),
     },
     "The laptop cluster": {

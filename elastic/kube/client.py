@@ -130,8 +130,9 @@ class Kube:
         subresource: str | None = None,
         field_manager: str | None = None,
         force: bool = False,
+        dry_run: bool = False,
     ) -> Object:
-        params = _without_none(fieldManager=field_manager)
+        params = _without_none(fieldManager=field_manager, dryRun="All" if dry_run else None)
         if kind is Patch.APPLY and force:
             params["force"] = "true"
         path = resource.path(namespace=namespace, name=name, subresource=subresource)

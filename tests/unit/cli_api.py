@@ -16,14 +16,12 @@ from click.testing import CliRunner, Result
 
 from elastic.api.kinds import API_VERSION, KINDS
 from elastic.cli import main
+from elastic.cli.installing.manifests import RESOURCES
 
 PYTORCH = KINDS["PyTorchJob"]
 Object = dict[str, Any]
-OF_GROUPS = {"Lease": "leases", "PodMetrics": "pods", "Deployment": "deployments"}
-OF_CLUSTER = {
-    "CustomResourceDefinition": "customresourcedefinitions",
-    "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
-}
+OF_GROUPS = {"Lease": "leases", "PodMetrics": "pods"}
+OF_CLUSTER = {"CustomResourceDefinition": "customresourcedefinitions", "APIService": "apiservices"}
 
 
 def path_of(object: Object) -> str:
@@ -36,6 +34,8 @@ def path_of(object: Object) -> str:
         return f"/apis/{object['apiVersion']}/{OF_CLUSTER[object['kind']]}/{metadata['name']}"
     if object["kind"] in OF_GROUPS:
         return f"/apis/{object['apiVersion']}/namespaces/{metadata['namespace']}/{OF_GROUPS[object['kind']]}/{metadata['name']}"
+    if object["kind"] in RESOURCES:
+        return RESOURCES[object["kind"]].path(namespace=metadata.get("namespace"), name=metadata["name"])
     return f"/api/v1/namespaces/{metadata['namespace']}/{object['kind'].lower()}s/{metadata['name']}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from elastic.api.crd import crd
 from elastic.api.kinds import KINDS
 from elastic.cli.adopting import plan
 from elastic.cli.adopting.plan import Annotate, Apply, Change, DeleteWebhook, Scale, Seen
+from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.documents import as_json
 from elastic.cli.jobs import found
@@ -28,7 +28,7 @@ APPLIED = {one.kind: one for one in (CUSTOM_RESOURCE_DEFINITIONS, VALIDATING_WEB
 MANAGER = "elastic-adopt"
 OUR_LABEL = "app=elastic-controller"
 MOST_BYTES = 64 << 20
-NEXT = "Now install the control plane (docs/deploy.md); until it runs, nothing starts or is replaced."
+NEXT = "Now install the control plane (`elastic install`, docs/deploy.md); until it runs, nothing starts or is replaced."
 
 
 class Kept(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @click.command()
-@click.option("--yes", is_flag=True, help="Do it; otherwise it asks on a terminal, and elsewhere only shows.")
+@YES
 @click.option(
     "--save",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -94,15 +94,7 @@ async def _our_controllers(kube: Kube, namespace: str) -> list[Object]:
 
 
 def _agreed(changes: Sequence[Change], yes: bool) -> bool:
-    click.echo("It would, in this order:")
-    for number, change in enumerate(changes, 1):
-        click.echo(plain(f"  {number}. {change.words}"))
-    if yes:
-        return True
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        return click.confirm("Do this?")
-    click.echo("Nothing was changed; --yes does it.")
-    return False
+    return agreed((change.words for change in changes), yes=yes)
 
 
 async def _carry_out(kube: Kube, changes: Sequence[Change]) -> None:

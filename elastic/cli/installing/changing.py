@@ -1,0 +1,154 @@
+"""Makes objects in a cluster, waits until they work, and removes them, each with a line of what happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import click
+
+from elastic.api.crd import crd
+from elastic.api.kinds import KINDS
+from elastic.api.rights import AUTOSCALER, MANAGED_BY
+from elastic.cli.installing import looking, manifests, readiness, shared_secret
+from elastic.cli.installing.manifests import WORKLOADS
+from elastic.cli.installing.obstacles import MANAGER
+from elastic.cli.printing import plain
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, PODS, SECRETS, Object, Resource
+
+LOOK_EVERY_S = 0.5
+SAY_AGAIN_S = 10.0
+LONGEST_REFUSAL = 600
+
+
+async def apply(kube: Kube, item: Object, *, force: bool, dry_run: bool = False) -> None:
+    await _apply(kube, manifests.resource(item), item, title=manifests.name(item), force=force, dry_run=dry_run)
+
+
+async def define(kube: Kube) -> None:
+    """The kinds. Nobody else has a say in their fields, so conflicts are ours to win."""
+    for kind in KINDS.values():
+        await _apply(kube, CUSTOM_RESOURCE_DEFINITIONS, crd(kind), title=f"definition {kind.crd_name}", force=True)
+
+
+async def _apply(kube: Kube, resource: Resource, item: Object, *, title: str, force: bool, dry_run: bool = False) -> None:
+    metadata = item["metadata"]
+    try:
+        await kube.patch(
+            resource,
+            metadata["name"],
+            item,
+            namespace=metadata.get("namespace"),
+            kind=Patch.APPLY,
+            field_manager=MANAGER,
+            force=force,
+            dry_run=dry_run,
+        )
+    except KubeError as error:
+        if error.code in (0, 401):
+            raise
+        advice = "; --force-conflicts takes these fields over" if error.code == 409 else ""
+        raise click.ClickException(plain(f"{title}: {error.message[:LONGEST_REFUSAL]}{advice}")) from error
+
+
+async def ensure_secret(kube: Kube, namespace: str) -> None:
+    """The key that controller and rendezvous server share. One that is there stays: running jobs depend on it."""
+    if await looking.read(kube, SECRETS, shared_secret.NAME, namespace=namespace) is not None:
+        return
+    try:
+        await kube.create(SECRETS, shared_secret.made(namespace), namespace=namespace)
+    except KubeError as error:
+        if error.code != 409:
+            raise
+    else:
+        click.echo(f"Secret {namespace}/{shared_secret.NAME} is made, with a new key")
+
+
+async def until_defined(kube: Kube) -> None:
+    async def look() -> str:
+        found = await looking.definitions(kube)
+        return readiness.of_definitions(found) if len(found) == len(KINDS) else f"definitions: {len(found)} of {len(KINDS)} are there"
+
+    await until(look)
+
+
+async def until_ready(kube: Kube, objects: Sequence[Object]) -> None:
+    workloads = [item for item in objects if item["kind"] in WORKLOADS]
+
+    async def look() -> str:
+        found = [await _state(kube, item) for item in workloads]
+        return "; ".join(filter(None, found))
+
+    await until(look)
+
+
+async def _state(kube: Kube, item: Object) -> str:
+    found = await looking.there(kube, item)
+    if found is None:
+        return f"{manifests.name(item)} to be there"
+    labels = ",".join(f"{key}={value}" for key, value in found["spec"]["selector"].get("matchLabels", {}).items())
+    words = readiness.of_workload(found, [])
+    if not words:
+        return ""
+    return readiness.of_workload(found, await looking.listed(kube, PODS, namespace=item["metadata"]["namespace"], labels=labels))
+
+
+async def until(look: Callable[[], Awaitable[str]]) -> None:
+    """Says what is waited for, whenever that changes and every ten seconds. The caller's time-out bounds it."""
+    loop = asyncio.get_running_loop()
+    began, said, said_at = loop.time(), "", 0.0
+    while True:
+        try:
+            words = await look()
+        except readiness.Refused as error:
+            raise click.ClickException(plain(str(error))) from error
+        if not words:
+            return
+        if words != said or loop.time() - said_at > SAY_AGAIN_S:
+            click.echo(plain(f"waits for {words} ({loop.time() - began:.0f} s)"), err=True)
+            said, said_at = words, loop.time()
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def remove(kube: Kube, items: Sequence[Object]) -> None:
+    """The last that was made goes first, and before all the APIs that the autoscaler registered: one without its server holds up the
+    deletion of every namespace."""
+    await _remove_apis(kube)
+    for item in reversed(items):
+        await delete(kube, manifests.resource(item), item, title=manifests.name(item))
+    workloads = [item for item in items if item["kind"] in WORKLOADS]
+    if workloads:
+        await until_gone(kube, workloads)
+    await _remove_apis(kube)  # the autoscaler may have registered again, before it ended
+
+
+async def _remove_apis(kube: Kube) -> None:
+    for one in await looking.listed(kube, API_SERVICES, labels=f"{MANAGED_BY}={AUTOSCALER}"):
+        await delete(kube, API_SERVICES, one, title=f"APIService {one['metadata']['name']}")
+
+
+async def delete(kube: Kube, resource: Resource, item: Object, *, title: str) -> None:
+    metadata = item["metadata"]
+    try:
+        await kube.delete(resource, metadata["name"], namespace=metadata.get("namespace"), propagation="Background")
+    except KubeError as error:
+        if error.code != 404:
+            raise
+    else:
+        click.echo(plain(f"deleted {title}"))
+
+
+async def until_gone(kube: Kube, items: Sequence[Object]) -> None:
+    """With the pods of workloads."""
+
+    async def look() -> str:
+        left = [manifests.name(item) for item in items if await looking.there(kube, item) is not None]
+        for namespace in sorted({item["metadata"].get("namespace") for item in items if item["kind"] in WORKLOADS}):
+            pods = await looking.listed(kube, PODS, namespace=namespace)
+            names = {item["metadata"]["name"] for item in items}
+            left += [f"pod {pod['metadata']['name']}" for pod in pods if (pod["metadata"].get("labels") or {}).get("app") in names]
+        return f"{', '.join(left)} to go" if left else ""
+
+    await until(look)

@@ -1,0 +1,86 @@
+"""Reads from a cluster what decides whether it can take the control plane. What the caller may not read counts as not there."""
+
+from __future__ import annotations
+
+from elastic.api.kinds import KINDS
+from elastic.api.rights import CONTROLLER
+from elastic.cli.adopting.plan import OPERATOR_LABEL, WEBHOOK_SUFFIX
+from elastic.cli.installing import manifests
+from elastic.cli.installing.components import COMPONENTS, NAMESPACED, STANDALONE
+from elastic.cli.installing.manifests import DEPLOYMENTS
+from elastic.cli.installing.obstacles import OUR_LABEL, Seen
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.following import resource_of
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object, Resource
+
+
+async def seen(kube: Kube, overlay: str, namespace: str, *, components: tuple[str, ...] = tuple(COMPONENTS)) -> Seen:
+    everywhere = None if overlay == STANDALONE else namespace
+    webhooks = await listed(kube, VALIDATING_WEBHOOK_CONFIGURATIONS)
+    groups = {COMPONENTS[name].group for name in components} - {""}
+    return Seen(
+        kubernetes=str((await kube.request("GET", "/version")).get("gitVersion", "")),
+        controllers=await listed(kube, DEPLOYMENTS, namespace=everywhere, labels=OUR_LABEL),
+        operators=await listed(kube, DEPLOYMENTS, namespace=everywhere, labels=OPERATOR_LABEL),
+        webhooks=[one for one in webhooks if one["metadata"]["name"].endswith(WEBHOOK_SUFFIX)],
+        definitions=await definitions(kube),
+        missing_groups=frozenset([group for group in groups if not await _is_served(kube, group)]),
+        missing_kinds=await _missing_kinds(kube, namespace, components) if overlay == NAMESPACED else (),
+    )
+
+
+async def definitions(kube: Kube) -> list[Object]:
+    """Of the kinds that we control; one by one, for those of a whole cluster may be many and large."""
+    found = [await read(kube, CUSTOM_RESOURCE_DEFINITIONS, kind.crd_name) for kind in KINDS.values()]
+    return [one for one in found if one is not None]
+
+
+async def listed(kube: Kube, resource: Resource, *, namespace: str | None = None, labels: str | None = None) -> list[Object]:
+    try:
+        return (await kube.list(resource, namespace=namespace, labels=labels)).items
+    except KubeError as error:
+        if error.code in (403, 404):
+            return []
+        raise
+
+
+async def read(kube: Kube, resource: Resource, name: str, *, namespace: str | None = None) -> Object | None:
+    try:
+        return await kube.get(resource, name, namespace=namespace)
+    except KubeError as error:
+        if error.code in (403, 404):
+            return None
+        raise
+
+
+async def there(kube: Kube, item: Object) -> Object | None:
+    """The object as the cluster has it."""
+    return await read(kube, manifests.resource(item), item["metadata"]["name"], namespace=item["metadata"].get("namespace"))
+
+
+async def controller(kube: Kube, namespace: str) -> Object | None:
+    return await read(kube, DEPLOYMENTS, CONTROLLER, namespace=namespace)
+
+
+async def _is_served(kube: Kube, group: str) -> bool:
+    try:
+        await kube.request("GET", f"/apis/{group}/v1")
+    except KubeError as error:
+        if error.code == 404:
+            return False
+        raise
+    return True
+
+
+async def _missing_kinds(kube: Kube, namespace: str, components: tuple[str, ...]) -> tuple[str, ...]:
+    missing = []
+    for kind in KINDS.values():
+        try:
+            await kube.list(resource_of(kind), namespace=namespace)
+        except KubeError as error:
+            if error.code == 404 and not (kind.name == "MPIJob" and "without-mpi" in components):
+                missing.append(kind.name)
+            elif error.code not in (403, 404):
+                raise
+    return tuple(missing)
