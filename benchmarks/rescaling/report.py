@@ -33,11 +33,11 @@ def median(found: Sequence[Measured], setting: str, scenario: str) -> float | No
 def table(found: Sequence[Measured]) -> str:
     """Seconds from the event to the new world's first step: median (least to most, number of runs)."""
     settings = [setting for setting in SETTINGS if any(measured.setting == setting.name for measured in found)]
-    rows = [["event", *(setting.words for setting in settings), "our part, warm", "stock / warm"]]
+    rows = [["event", *(setting.words for setting in settings), "stock / warm"]]
     for scenario, words in SCENARIOS.items():
         ratio = _ratio(found, scenario, "stock", "warm")
         cells = [_cell(of(found, setting.name, scenario)) for setting in settings]
-        rows.append([words, *cells, _ours(of(found, "warm", scenario)), f"{ratio:.0f} times" if ratio else "-"])
+        rows.append([words, *cells, f"{ratio:.0f} times" if ratio else "-"])
     rows.insert(1, ["---"] * len(rows[0]))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -51,11 +51,6 @@ def _cell(measured: Sequence[Measured]) -> str:
         return f"job {LOST}, {lost} of {lost}"
     spread = f" ({min(seconds):.1f} to {max(seconds):.1f}, n={len(seconds)})" if len(seconds) > 1 else ""
     return f"{statistics.median(seconds):.1f}{spread}" + (f", {LOST} {lost}" if lost else "")
-
-
-def _ours(measured: Sequence[Measured]) -> str:
-    parts = [one.ours_s for one in measured if one.ours_s is not None]
-    return f"{statistics.median(parts):.2f}" if parts else "-"
 
 
 def _ratio(found: Sequence[Measured], scenario: str, slow: str, fast: str) -> float | None:
