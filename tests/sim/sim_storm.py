@@ -84,9 +84,11 @@ class Storm(Deeds):
 
     async def _settled(self) -> None:
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        while loop.time() < max(began, self.laws.last_write) + QUIET_S or self.cluster.has_forsaken() or self._pauses():
+        began = busy = loop.time()
+        while loop.time() < max(busy, self.laws.last_write) + QUIET_S:
             await asyncio.sleep(5.0)
+            if self.cluster.has_forsaken() or self._pauses():
+                busy = loop.time()
             self.keep_controllers()
             self._bury()
             self.check()

@@ -56,6 +56,20 @@ def test_a_worker_told_to_go_stays_when_another_is_lost_before_it_left() -> None
     assert cluster.job.status.elastic.leaving == ()  # type: ignore[union-attr]
 
 
+def test_a_world_found_running_grows_in_the_status_as_its_members_come_back() -> None:
+    """No controller ran when it was formed, and the rendezvous server restarted: its members presented themselves one after the other."""
+    cluster = Cluster(elastic_job(3, least=2), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.world = World(generation=1, members=frozenset({"train-worker-1", "train-worker-2"}), phase="running")
+    cluster.settle()
+    assert cluster.job.status.elastic.world_size == 2  # type: ignore[union-attr]
+    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running", ranked=tuple(sorted(cluster.pods)))
+    cluster.settle()
+    assert cluster.job.status.elastic.world_size == 3  # type: ignore[union-attr]
+    assert cluster.job.status.elastic.ranks == "0,1,2"  # type: ignore[union-attr]
+
+
 def test_a_worker_told_to_go_stays_while_the_world_lives_on_it_though_its_time_is_up() -> None:
     """The rendezvous server had taken it in again, for its peer was lost; the controller's view of pods did not show that yet."""
     cluster = running(elastic_job(2, least=1))

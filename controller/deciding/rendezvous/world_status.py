@@ -53,9 +53,12 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> Elasti
         # Nobody but us writes the number of its group; who has lowered it, or written what cannot be read, learns it again.
         generation = max(status.generation, world.generation) if world.phase == FORMED else status.generation
         return replace(status, generation=generation, last_rescale=replace(last, phases=world.rescale.phases))
-    if world.phase != FORMED or world.generation <= status.generation:
+    if world.phase != FORMED or world.generation < status.generation:
         return status
     size = len(world.members)
+    if world.generation == status.generation:
+        # The members of a world that a restarted rendezvous server found running present themselves one after the other.
+        return replace(status, world_size=size, ranks=_ranks(world)) if size > status.world_size else status
     if world.rescale is not None:
         status = replace(status, last_rescale=replace(world.rescale, at=snapshot.now, from_size=status.world_size, to_size=size))
     return replace(status, generation=world.generation, world_size=size, ranks=_ranks(world))
