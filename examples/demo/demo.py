@@ -188,6 +188,7 @@ def run(story: Story, folder: pathlib.Path, *, sandbox: str, by_reclaim: bool) -
             show_logs(folder, story)
         story.waits_for = "the cluster to stop"
     left = alive(processes)
+    story.is_over = True
     story.tell(f"cluster stopped; {len(left)} of its processes left running")
     return left, missing
 

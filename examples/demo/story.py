@@ -52,6 +52,8 @@ class Story:
     marks: list[tuple[float, str]] = field(default_factory=list)
     """What was done to the training, and when."""
     waits_for: str = ""
+    is_over: bool = False
+    """Nothing lives any more that a line could show."""
     view: View | None = None
 
     @contextmanager
@@ -77,6 +79,8 @@ class Story:
 
     def standing(self) -> str:
         """How it stands now, in one line; empty where nothing is waited for."""
+        if self.is_over:
+            return ""
         clock = f"{(time.monotonic() - self.start) * 1000:8.0f} ms  "
         waits = f"waiting for {self.waits_for}" if self.waits_for else ""
         if not self.steps:

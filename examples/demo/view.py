@@ -42,9 +42,9 @@ class View:
 
     def line(self, text: str) -> None:
         with self._lock:
-            below, self._shown = self._shown, ""
-            self._out.write(f"{CLEAR if below else ''}{text}\n")
-            self._draw(below)
+            is_below, self._shown = bool(self._shown), ""
+            self._out.write(f"{CLEAR if is_below else ''}{text}\n")
+            self._draw(self._standing() if is_below else "")
             self._out.flush()
             self._printed_at = time.monotonic()
 
@@ -56,11 +56,10 @@ class View:
                 return
 
     def _refresh(self) -> None:
-        text = self._standing()
         if self.lives:
-            with self._lock:
-                self._draw(text)
-        elif text and time.monotonic() - self._printed_at > self._quiet_s:
+            with self._lock:  # with what stands when it is drawn, below the last line
+                self._draw(self._standing())
+        elif time.monotonic() - self._printed_at > self._quiet_s and (text := self._standing()):
             self.line(text)
 
     def _draw(self, text: str) -> None:

@@ -65,6 +65,19 @@ def test_on_a_terminal_one_line_lives_below_the_others(monkeypatch: pytest.Monke
     assert "more than" not in screen.getvalue()
 
 
+def test_nothing_lives_below_the_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    screen, story = Screen(is_terminal=True), Story()
+    story.waits_for = "the cluster to stop"
+    with View(story.standing, screen) as view:
+        screen.wait_for("waiting for the cluster to stop")
+        story.is_over = True
+        view.line("cluster stopped")
+        said = screen.getvalue()
+    assert said.endswith("cluster stopped\n")
+    assert screen.getvalue() == said
+
+
 def test_a_terminal_without_commands_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert not View(lambda: "", Screen(is_terminal=True)).lives
