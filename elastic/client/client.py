@@ -27,8 +27,10 @@ class Client:
         context: str | None = None,
         namespace: str | None = None,
         data_dir: str | Path | None = None,
+        dashboard: str | None = None,
     ) -> None:
-        self._cluster: Cluster = connect(kubeconfig, context=context, namespace=namespace, data_dir=data_dir)
+        """`dashboard`: where a cluster's dashboard is forwarded to; it knows how far training is. The laptop's is found."""
+        self._cluster: Cluster = connect(kubeconfig, context=context, namespace=namespace, data_dir=data_dir, dashboard=dashboard)
 
     def submit(
         self,

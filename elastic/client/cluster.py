@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import urllib3
 from kubernetes import client
 from kubernetes import config as _config
 
-from elastic.client import errors
+from elastic.client import errors, live
+from elastic.client.sample import Sample
 from elastic.local.files import Layout
 
 config: Any = _config  # its functions have no types
@@ -29,6 +30,10 @@ class Cluster:
     api: Any
     namespace: str
     is_laptop: bool
+    layout: Layout | None = None
+    """Of the laptop cluster."""
+    dashboard: str | None = None
+    """The URL that the user named."""
 
     @property
     def jobs(self) -> Any:
@@ -38,8 +43,43 @@ class Cluster:
     def core(self) -> Any:
         return client.CoreV1Api(self.api)
 
+    def sample(self, uid: str) -> Sample | None:
+        """How far a job's training is right now; None where nobody knows. A dashboard that the user named has to answer."""
+        try:
+            if self.dashboard is not None:
+                token = _token(self.api)
+                return live.asked(live.Dashboard(self.dashboard, {"Authorization": token} if token else {})).get(uid)
+            laptops = live.of_laptop(self.layout) if self.layout is not None else None
+            return live.asked(laptops).get(uid) if laptops is not None else None
+        except live.NoAnswer as error:
+            if self.dashboard is None:
+                return None
+            raise errors.Unreachable(f"the dashboard at {self.dashboard} does not say how jobs train: {error}") from error
 
-def connect(kubeconfig: str | Path | None, *, context: str | None, namespace: str | None, data_dir: str | Path | None) -> Cluster:
+
+def _token(api: Any) -> str:
+    """As the official client shows it to the API server."""
+    shown = api.configuration.auth_settings().values()
+    return next((str(one["value"]) for one in shown if str(one.get("key")).lower() == "authorization" and one.get("value")), "")
+
+
+def checked_dashboard(url: str | None) -> str | None:
+    found = url or os.environ.get("ELASTIC_DASHBOARD") or None
+    if found is not None and not live.is_safe(found):
+        raise errors.NoCluster(
+            f"dashboard is {found!r} but must begin with https://, or name a port of this machine: http://localhost:8080"
+        )
+    return found
+
+
+def connect(
+    kubeconfig: str | Path | None, *, context: str | None, namespace: str | None, data_dir: str | Path | None, dashboard: str | None = None
+) -> Cluster:
+    """What `_connected` finds, with the dashboard to ask."""
+    return replace(_connected(kubeconfig, context, namespace, data_dir), dashboard=checked_dashboard(dashboard))
+
+
+def _connected(kubeconfig: str | Path | None, context: str | None, namespace: str | None, data_dir: str | Path | None) -> Cluster:
     """That of the kubeconfig, of the data folder, of $KUBECONFIG, else the laptop cluster if it runs, this pod's, or kubectl's."""
     if kubeconfig and data_dir:
         raise errors.NoCluster("kubeconfig and data_dir name two clusters; give one of them")
@@ -63,12 +103,14 @@ def _of_kubeconfig(file: str | Path | None, context: str | None, namespace: str 
     except config.ConfigException as error:
         raise errors.NoCluster(f"{error}; start a laptop cluster with `elastic up --detach`, or name a kubeconfig") from error
     used = next((c for c in contexts if c["name"] == context), current)
-    return Cluster(api, namespace or used["context"].get("namespace") or "default", _is_laptops(file))
+    layout = _laptops(file)
+    return Cluster(api, namespace or used["context"].get("namespace") or "default", layout is not None, layout)
 
 
-def _is_laptops(file: str | Path | None) -> bool:
+def _laptops(file: str | Path | None) -> Layout | None:
+    """The laptop cluster that wrote this kubeconfig and runs."""
     layout = Layout(Path(file or "/none").parent)
-    return bool(file) and layout.kubeconfig == Path(file or "") and layout.is_running()
+    return layout if file and layout.kubeconfig == Path(file) and layout.is_running() else None
 
 
 @contextmanager

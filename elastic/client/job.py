@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from elastic.client import errors, page
 from elastic.client.cluster import TIMEOUT_S, Cluster, speaking
 from elastic.client.explanation import explained
 from elastic.client.program import MARK, result_in
+from elastic.client.sample import Sample
 from elastic.client.summary import Summary, pod_state, rank_of, ranks, summary
 
 watches: Any = _watch  # its functions have no types
@@ -39,7 +41,9 @@ class Job:
         return f"<{self.kind.name} {self.namespace}/{self.name}>"
 
     def _repr_html_(self) -> str:
-        return page.as_html(self.status, self.explain())
+        found = self.object
+        sample = self._sample_of(found)
+        return page.as_html(summary(self.kind, found), self._explained(found, sample), sample)
 
     @property
     def object(self) -> dict[str, Any]:
@@ -52,10 +56,26 @@ class Job:
     def status(self) -> Summary:
         return summary(self.kind, self.object)
 
+    @property
+    def sample(self) -> Sample | None:
+        """How far training is right now: step, speed, loss and world, as the dashboard has heard. None where nobody knows."""
+        return self._cluster.sample(self.object["metadata"]["uid"])
+
+    def _sample_of(self, found: Mapping[str, Any]) -> Sample | None:
+        """For what shows more than this: a dashboard that is down costs the sample only."""
+        try:
+            return self._cluster.sample(found["metadata"]["uid"])
+        except errors.Unreachable:
+            return None
+
     def explain(self) -> str:
         """Why it has its size, what it waits for, what the last change cost."""
         found = self.object
-        return "\n".join(explained(summary(self.kind, found), self.pods(), found.get("spec") or {}, datetime.now(UTC)))
+        return self._explained(found, self._sample_of(found))
+
+    def _explained(self, found: Mapping[str, Any], sample: Sample | None) -> str:
+        told, spec = summary(self.kind, dict(found)), found.get("spec") or {}
+        return "\n".join(explained(told, self.pods(), spec, datetime.now(UTC), progress=sample.progress if sample else ""))
 
     def pods(self) -> list[dict[str, Any]]:
         """As the API server has them, in the order of their names."""
@@ -67,9 +87,12 @@ class Job:
 
     def watch(self, timeout: float | None = None) -> Iterator[Summary]:
         """What it is now, and again at each change until it is over."""
+        return self._followed(timeout, threading.Event())
+
+    def _followed(self, timeout: float | None, given_up: threading.Event) -> Iterator[Summary]:
         end = None if timeout is None else time.monotonic() + timeout
         last = None
-        while True:
+        while not given_up.is_set():
             found = self.object
             for seen in itertools.chain([found], self._changes(found, end)):
                 told = summary(self.kind, seen)
@@ -190,4 +213,9 @@ class Job:
 
     def show(self, timeout: float | None = None) -> None:
         """A table that follows the job until it is over: live in a notebook, a line for each change elsewhere."""
-        page.show(self.watch(timeout))
+        found, given_up = self.object, threading.Event()
+        self._cluster.sample(found["metadata"]["uid"])  # a dashboard that was named and does not answer is said now
+        try:
+            page.show(self._followed(timeout, given_up), lambda: self._sample_of(found))
+        finally:
+            given_up.set()

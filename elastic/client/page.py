@@ -1,27 +1,40 @@
-"""How a job looks in a notebook; without one, a line for each change."""
+"""How a job looks in a notebook, live; without one, a line for each change and now and then for how far training is."""
 
 from __future__ import annotations
 
+import queue
 import sys
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import Any
 
+from elastic.client.sample import Sample, shortened
 from elastic.client.summary import Summary
 
-HEADERS = ("job", "state", "workers", "world", "restarts", "waits for")
+HEADERS = ("job", "state", "workers", "world", "step", "speed", "loss", "restarts", "waits for")
+LOOK_EVERY_S = 2.0
+LINE_EVERY_S = 30.0
+"""Without a notebook, while nothing changes but the step."""
 
 
-def row(job: Summary) -> tuple[str, ...]:
-    world = "-" if job.world is None else str(job.world)
+def row(job: Summary, sample: Sample | None = None) -> tuple[str, ...]:
+    newest = sample or Sample(uid="")
+    world = job.world if newest.world is None or job.is_over else newest.world
     restarts = ", ".join(f"{number} {cause}" for cause, number in sorted(job.restarts.items()) if number) or "0"
     said = job.message if job.state == "Failed" else job.waits_for
-    return (f"{job.kind.name} {job.name}", job.state, f"{job.running} of {job.wanted}", world, restarts, said)
+    progress = (_or_dash(newest.step), newest.speed or "-", "-" if newest.loss is None else shortened(newest.loss))
+    return (f"{job.kind.name} {job.name}", job.state, f"{job.running} of {job.wanted}", _or_dash(world), *progress, restarts, said)
 
 
-def as_html(job: Summary, explanation: str = "") -> str:
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def as_html(job: Summary, explanation: str = "", sample: Sample | None = None) -> str:
     heads = "".join(f"<th scope='col'>{escape(header)}</th>" for header in HEADERS)
-    cells = "".join(f"<td>{escape(cell)}</td>" for cell in row(job))
+    cells = "".join(f"<td>{escape(cell)}</td>" for cell in row(job, sample))
     below = f"<p>{escape(explanation)}</p>" if explanation else ""
     return f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{cells}</tr></tbody></table>{below}"
 
@@ -29,26 +42,64 @@ def as_html(job: Summary, explanation: str = "") -> str:
 class Table:
     """What IPython displays."""
 
-    def __init__(self, job: Summary) -> None:
-        self._job = job
+    def __init__(self, job: Summary, sample: Sample | None) -> None:
+        self._job, self._sample = job, sample
 
     def _repr_html_(self) -> str:
-        return as_html(self._job)
+        return as_html(self._job, sample=self._sample)
 
     def __repr__(self) -> str:
-        return "  ".join(filter(None, row(self._job)))
+        parts = dict(zip(HEADERS, row(self._job, self._sample), strict=True))
+        progress = self._sample.progress if self._sample is not None else ""
+        named = [f"{parts['workers']} workers", f"world {parts['world']}", progress, f"{parts['restarts']} restarts", parts["waits for"]]
+        return "  ".join(filter(None, (parts["job"], parts["state"], *named)))
 
 
-def show(changes: Iterable[Summary]) -> None:
+def show(changes: Iterable[Summary], sample: Callable[[], Sample | None]) -> None:
+    """`sample` asks anew how far training is: at each change, and every two seconds until the job is over."""
     handle: Any = None
     display = _display()
-    for job in changes:
+    printed_at = 0.0
+    for job, has_changed in ticking(changes, LOOK_EVERY_S):
         if display is None:
-            print(Table(job), flush=True)
+            if has_changed or time.monotonic() - printed_at > LINE_EVERY_S:
+                print(Table(job, sample()), flush=True)
+                printed_at = time.monotonic()
         elif handle is None:
-            handle = display(Table(job), display_id=True)
+            handle = display(Table(job, sample()), display_id=True)
         else:
-            handle.update(Table(job))
+            handle.update(Table(job, sample()))
+
+
+def ticking(changes: Iterable[Summary], every_s: float) -> Iterator[tuple[Summary, bool]]:
+    """Each change when it comes; while none does, the newest again, every so many seconds. The changes wait in a thread, and the caller's
+    own goes on: only that may write to a notebook's cell."""
+    come: queue.SimpleQueue[Summary | BaseException | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for job in changes:
+                come.put(job)
+        except BaseException as error:  # raised again where the caller sees it
+            come.put(error)
+        else:
+            come.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    newest: Summary | None = None
+    while True:
+        try:
+            found = come.get(timeout=every_s)
+        except queue.Empty:
+            if newest is not None:
+                yield newest, False
+            continue
+        if found is None:
+            return
+        if isinstance(found, BaseException):
+            raise found
+        newest = found
+        yield newest, True
 
 
 def _display() -> Any:

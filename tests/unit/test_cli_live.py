@@ -17,6 +17,8 @@ from dashboard_scene import Scene, job, kube, owned
 from dashboard.serving.callers import Owner
 from dashboard.serving.sessions import LaptopSessions, Session
 from elastic.cli import main
+from elastic.client.live import Dashboard, NoAnswer, of_laptop
+from elastic.client.live import asked as dashboard_asked
 from elastic.client.sample import Sample, samples, shortened
 from elastic.local.files import ClusterState, Layout
 from elastic.local.ports import free_port
@@ -28,7 +30,7 @@ BOUNDS = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 4}}
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is, an answer comes."""
-    monkeypatch.setattr("elastic.cli.jobs.live.WITHIN_S", 60.0)
+    monkeypatch.setattr("elastic.client.live.WITHIN_S", 60.0)
 
 
 def trained() -> Scene:
@@ -89,6 +91,17 @@ async def test_get_top_and_explain_say_how_far_training_is_now(tmp_path: Path) -
         assert explained[1] == "It is at step 10130, 10 steps/s, loss 0.0312."
 
 
+async def test_a_program_without_a_loop_of_its_own_hears_it_too(tmp_path: Path) -> None:
+    """As `elastic.Client` asks: from the thread of a notebook whose loop runs."""
+    async with laptop(tmp_path):
+        of = of_laptop(Layout(tmp_path))
+        assert of is not None
+        found = (await asyncio.to_thread(dashboard_asked, of))["uid-train"]
+        assert (found.world, found.step, found.rate, found.loss) == (2, 10130, 10.0, 0.03125)
+        with pytest.raises(NoAnswer, match="it answers 401"):
+            await asyncio.to_thread(dashboard_asked, Dashboard(of.url, {}))
+
+
 async def test_status_of_the_laptop_says_it_too(tmp_path: Path) -> None:
     async with laptop(tmp_path):
         said = await asyncio.to_thread(CliRunner().invoke, main, ["status", "--data-dir", str(tmp_path)])
@@ -113,14 +126,14 @@ async def test_a_dashboard_that_is_down_costs_the_samples_only(tmp_path: Path) -
         (b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 3\r\n\r\nbad", {}, "it answers 500: bad"),
         (b"HTTP/1.1 500 Error\r\nContent-Length: 7\r\n\r\n\x1b[31mno", {}, "it answers 500: \\x1b[31mno"),
         (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n", {}, ""),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 2000, {"MOST_BYTES": 1000}, "its answer has more than"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 2000, {"MOST_BYTES": 1000}, "the answer is longer than"),
     ],
 )
 async def test_a_silent_or_endless_dashboard_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, limits: dict[str, float], words: str
 ) -> None:
     for name, limit in limits.items():
-        monkeypatch.setattr(f"elastic.cli.jobs.live.{name}", limit)
+        monkeypatch.setattr(f"elastic.client.live.{name}", limit)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,13 @@ import elastic
 from elastic.api import parse
 from elastic.api.kinds import KINDS
 from elastic.client import client as module
-from elastic.client import errors, page
+from elastic.client import errors, live, page
 from elastic.client import job as job_module
 from elastic.client.client import Client
-from elastic.client.cluster import Cluster, connect, speaking
+from elastic.client.cluster import Cluster, checked_dashboard, connect, speaking
 from elastic.client.job import Job
-from elastic.client.summary import summary
+from elastic.client.sample import Sample
+from elastic.client.summary import Summary, summary
 
 
 class Api:
@@ -205,8 +208,77 @@ def test_what_a_notebook_shows_is_escaped_and_without_one_it_is_a_line(capsys: p
     status = {"conditions": [{"type": "Failed", "status": "True", "message": "<script>alert(1)</script>"}]}
     told = summary(KINDS["PyTorchJob"], {"metadata": {"name": "a"}, "status": status})
     assert "<script>" not in page.as_html(told, "<b>")
-    page.show([told])
-    assert capsys.readouterr().out == "PyTorchJob a  Failed  0 of 0  -  0  <script>alert(1)</script>\n"
+    page.show([told], lambda: None)
+    assert capsys.readouterr().out == "PyTorchJob a  Failed  0 of 0 workers  world -  0 restarts  <script>alert(1)</script>\n"
+
+
+def running_job() -> Summary:
+    status = {
+        "conditions": [{"type": "Running", "status": "True"}],
+        "replicaStatuses": {"Worker": {"active": 2}},
+        "elastic": {"worldSize": 2},
+    }
+    return summary(KINDS["PyTorchJob"], {"metadata": {"name": "a"}, "status": status})
+
+
+def test_the_table_of_a_notebook_goes_on_while_only_the_step_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    over = threading.Event()
+
+    class Handle:
+        def update(self, table: page.Table) -> None:
+            shown.append(table._repr_html_())
+            if len(shown) > 3:
+                over.set()
+
+    def display(table: page.Table, *, display_id: bool) -> Handle:
+        shown.append(table._repr_html_())
+        return Handle()
+
+    def changes() -> Iterator[Summary]:
+        yield running_job()
+        assert over.wait(60)
+
+    steps = itertools.count(100)
+    monkeypatch.setattr(page, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(page, "_display", lambda: display)
+    page.show(changes(), lambda: Sample(uid="u", step=next(steps), rate=128.0, unit="samples", loss=0.5, world=3))
+    for at, html in enumerate(shown[:4]):
+        assert f"<td>{100 + at}</td><td>128 samples/s</td><td>0.5</td>" in html
+        assert "<td>3</td>" in html, "the world as the rendezvous server has it"
+
+
+def test_what_breaks_while_a_job_is_shown_reaches_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
+    def changes() -> Iterator[Summary]:
+        yield running_job()
+        raise errors.JobFailed("a was deleted", name="a")
+
+    with pytest.raises(errors.JobFailed, match="a was deleted"):
+        page.show(changes(), lambda: Sample(uid="u", step=7))
+    assert capsys.readouterr().out == "PyTorchJob a  Running  0 of 0 workers  world 2  step 7  0 restarts\n"
+
+
+def test_a_dashboard_that_was_named_must_be_safe_and_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(errors.NoCluster, match=r"dashboard is 'http://training\.example' but must begin with https://"):
+        checked_dashboard("http://training.example")
+    monkeypatch.setenv("ELASTIC_DASHBOARD", "http://localhost:1")
+    assert checked_dashboard(None) == "http://localhost:1"
+
+    class Silent(Api):
+        configuration = official.Configuration()
+
+    def refuse(of: live.Dashboard) -> dict[str, Sample]:
+        asked.append(of)
+        raise live.NoAnswer("it answers 401")
+
+    asked: list[live.Dashboard] = []
+    monkeypatch.setattr(live, "asked", refuse)
+    Silent.configuration.api_key["BearerToken"] = "Bearer mine"
+    with pytest.raises(errors.Unreachable, match=r"the dashboard at http://localhost:1 does not say how jobs train: it answers 401"):
+        Cluster(Silent(), "default", False, dashboard="http://localhost:1").sample("u")
+    assert asked == [live.Dashboard("http://localhost:1", {"Authorization": "Bearer mine"})]
+    assert "mine" not in repr(asked)
+    assert Cluster(Silent(), "default", False).sample("u") is None
 
 
 def test_the_client_is_imported_when_it_is_asked_for() -> None:

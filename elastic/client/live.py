@@ -1,0 +1,93 @@
+"""Asks a dashboard how far training is right now. It hears that from the rendezvous server, and the API objects do not hold it. A laptop's
+is asked in the name of its user, another one with a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from elastic.client.sample import Sample, samples
+from elastic.local import dashboard
+from elastic.local.files import Layout
+from elastic.runtime import signed_cookie
+
+WITHIN_S = 3.0
+COOKIE_S = 60
+NOT_YET = 503
+"""A dashboard that has just started has not seen the cluster."""
+MOST_BYTES = 16 << 20
+"""Of an answer; 5,000 jobs have about 4 MB."""
+MOST_WORDS = 300
+OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+class NoAnswer(Exception):
+    """The dashboard does not say how jobs train; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    url: str
+    headers: dict[str, str] = field(repr=False)
+
+
+def of_laptop(layout: Layout) -> Dashboard | None:
+    """None where none runs, or has not made its key yet."""
+    at = dashboard.address(layout)
+    cookie = dashboard.cookie(layout, int(time.time()) + COOKIE_S)
+    return None if at is None or cookie is None else Dashboard(at, {"Cookie": f"{signed_cookie.NAME}={cookie}"})
+
+
+def is_safe(url: str) -> bool:
+    """A token in plain text goes to this machine only."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in OWN_HOSTS)
+
+
+async def ask(of: Dashboard) -> dict[str, Sample]:
+    """By the uid of the job."""
+    import aiohttp
+
+    from elastic.local.dialled import bounded
+
+    timeout = aiohttp.ClientTimeout(total=WITHIN_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=of.headers) as session,
+            session.get(f"{of.url.rstrip('/')}/api/jobs", allow_redirects=False) as answer,
+        ):
+            if answer.status == NOT_YET:
+                return {}
+            if answer.status != 200:
+                raise NoAnswer(f"it answers {answer.status}: {(await answer.content.read(MOST_WORDS)).decode(errors='replace')}")
+            return samples(await bounded(answer, most=MOST_BYTES))
+    except TimeoutError as error:
+        raise NoAnswer("no answer in time") from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise NoAnswer(str(error) or type(error).__name__) from error
+
+
+def asked(of: Dashboard) -> dict[str, Sample]:
+    """The same for a caller whose own loop may run already, as in a notebook. A name server that is silent holds up a thread, not the
+    caller."""
+    come: queue.SimpleQueue[dict[str, Sample] | NoAnswer] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            come.put(asyncio.run(ask(of)))
+        except NoAnswer as error:
+            come.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        found = come.get(timeout=2 * WITHIN_S)
+    except queue.Empty:
+        raise NoAnswer("no answer in time") from None
+    if isinstance(found, NoAnswer):
+        raise found
+    return found
