@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 from importlib import metadata
 from pathlib import Path
@@ -74,10 +75,19 @@ def uninstall(cluster: Cluster, folder: Path, *words: str) -> Result:
         return elastic(kubeconfig, "uninstall", *words)
 
 
+MADE: dict[tuple[str, ...], dict[str, Object]] = {}
+"""What an installation with these words leaves; made once, because it takes half a second of CPU."""
+
+
 def installed(folder: Path, *words: str) -> Cluster:
     cluster = Cluster()
-    said = install(cluster, folder, "--image", IMAGE, *words)
-    assert said.exit_code == 0, said.output
+    if words not in MADE:
+        said = install(cluster, folder, "--image", IMAGE, *words)
+        assert said.exit_code == 0, said.output
+        MADE[words] = copy.deepcopy(cluster.objects)
+    cluster.objects = copy.deepcopy(MADE[words])
+    cluster.asked.clear()
+    cluster.applied.clear()
     return cluster
 
 
@@ -159,7 +169,7 @@ def test_objects_are_printed_without_a_cluster() -> None:
         main, ["install", "--image", IMAGE, "-o", "yaml", "-n", "team", "--component", "etcd"], env={"KUBECONFIG": ""}
     )
     assert said.exit_code == 0, said.output
-    found = list(yaml.safe_load_all(said.stdout))
+    found = list(yaml.load_all(said.stdout, Loader=yaml.CSafeLoader))
     assert [item["kind"] for item in found].count("CustomResourceDefinition") == len(KINDS)
     assert {item["metadata"]["namespace"] for item in found if "namespace" in item["metadata"]} == {"team"}
     assert "StatefulSet" in {item["kind"] for item in found}
@@ -341,8 +351,8 @@ def test_a_control_plane_that_does_not_start_is_said_with_its_reason(tmp_path: P
     said = install(cluster, tmp_path, "--image", IMAGE, "--timeout", "2")
     assert said.exit_code == 1
     assert "deployment elastic-controller: 0 of 2 ready (pod elastic-controller-1: ImagePullBackOff: no such image)" in said.stderr
-    assert "not ready after 2 s" in said.stderr
-    assert install(cluster, tmp_path, "--image", IMAGE, "--no-wait").exit_code == 0
+    assert "Error: after 2 s it still waits for deployment elastic-controller: 0 of 2 ready" in said.stderr
+    assert install(cluster, tmp_path, "--no-wait").exit_code == 0
 
 
 def test_the_laptop_cluster_needs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,22 +66,22 @@ async def ensure_secret(kube: Kube, namespace: str) -> None:
         click.echo(f"Secret {namespace}/{shared_secret.NAME} is made, with a new key")
 
 
-async def until_defined(kube: Kube) -> None:
+async def until_defined(kube: Kube, timeout_s: float) -> None:
     async def look() -> str:
         found = await looking.definitions(kube)
         return readiness.of_definitions(found) if len(found) == len(KINDS) else f"definitions: {len(found)} of {len(KINDS)} are there"
 
-    await until(look)
+    await until(look, timeout_s)
 
 
-async def until_ready(kube: Kube, objects: Sequence[Object]) -> None:
+async def until_ready(kube: Kube, objects: Sequence[Object], timeout_s: float) -> None:
     workloads = [item for item in objects if item["kind"] in WORKLOADS]
 
     async def look() -> str:
         found = [await _state(kube, item) for item in workloads]
         return "; ".join(filter(None, found))
 
-    await until(look)
+    await until(look, timeout_s)
 
 
 async def _state(kube: Kube, item: Object) -> str:
@@ -95,24 +95,25 @@ async def _state(kube: Kube, item: Object) -> str:
     return readiness.of_workload(found, await looking.listed(kube, PODS, namespace=item["metadata"]["namespace"], labels=labels))
 
 
-async def until(look: Callable[[], Awaitable[str]]) -> None:
-    """Says what is waited for, whenever that changes and every ten seconds. The caller's time-out bounds it."""
+async def until(look: Callable[[], Awaitable[str]], timeout_s: float) -> None:
+    """Until `look` has nothing to wait for. Says what that is whenever it changes, and every ten seconds."""
     loop = asyncio.get_running_loop()
-    began, said, said_at = loop.time(), "", 0.0
-    while True:
-        try:
-            words = await look()
-        except readiness.Refused as error:
-            raise click.ClickException(plain(str(error))) from error
-        if not words:
-            return
-        if words != said or loop.time() - said_at > SAY_AGAIN_S:
-            click.echo(plain(f"waits for {words} ({loop.time() - began:.0f} s)"), err=True)
-            said, said_at = words, loop.time()
-        await asyncio.sleep(LOOK_EVERY_S)
+    began, words, said, said_at = loop.time(), "", "", 0.0
+    try:
+        async with asyncio.timeout(timeout_s):
+            while words := await look():
+                if words != said or loop.time() - said_at > SAY_AGAIN_S:
+                    click.echo(plain(f"waits for {words} ({loop.time() - began:.0f} s)"), err=True)
+                    said, said_at = words, loop.time()
+                await asyncio.sleep(LOOK_EVERY_S)
+    except readiness.Refused as error:
+        raise click.ClickException(plain(str(error))) from error
+    except TimeoutError:
+        waits = plain(words or "an answer of the API server")
+        raise click.ClickException(f"after {timeout_s:g} s it still waits for {waits}; the same command goes on from here") from None
 
 
-async def remove(kube: Kube, items: Sequence[Object]) -> None:
+async def remove(kube: Kube, items: Sequence[Object], timeout_s: float) -> None:
     """The last that was made goes first, and before all the APIs that the autoscaler registered: one without its server holds up the
     deletion of every namespace."""
     await _remove_apis(kube)
@@ -120,7 +121,7 @@ async def remove(kube: Kube, items: Sequence[Object]) -> None:
         await delete(kube, manifests.resource(item), item, title=manifests.name(item))
     workloads = [item for item in items if item["kind"] in WORKLOADS]
     if workloads:
-        await until_gone(kube, workloads)
+        await until_gone(kube, workloads, timeout_s)
     await _remove_apis(kube)  # the autoscaler may have registered again, before it ended
 
 
@@ -140,7 +141,7 @@ async def delete(kube: Kube, resource: Resource, item: Object, *, title: str) ->
         click.echo(plain(f"deleted {title}"))
 
 
-async def until_gone(kube: Kube, items: Sequence[Object]) -> None:
+async def until_gone(kube: Kube, items: Sequence[Object], timeout_s: float) -> None:
     """With the pods of workloads."""
 
     async def look() -> str:
@@ -151,4 +152,4 @@ async def until_gone(kube: Kube, items: Sequence[Object]) -> None:
             left += [f"pod {pod['metadata']['name']}" for pod in pods if (pod["metadata"].get("labels") or {}).get("app") in names]
         return f"{', '.join(left)} to go" if left else ""
 
-    await until(look)
+    await until(look, timeout_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import dataclass
 from importlib import metadata
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from elastic.api.crd import crd
+from elastic.api.crd import as_yaml, crd
 from elastic.api.kinds import KINDS
 from elastic.api.rights import SYSTEM
 from elastic.cli.cluster_choice import KUBECONFIG, Cluster, choose
@@ -41,7 +40,12 @@ OVERLAY = click.option(
     help=f"{STANDALONE}: {OVERLAYS[STANDALONE]}; {NAMESPACED}: {OVERLAYS[NAMESPACED]}.",
 )
 TIMEOUT = click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=300, show_default=True, help="Seconds until it stops waiting."
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=300,
+    show_default=True,
+    help="Seconds until it gives up what it waits for.",
 )
 
 
@@ -155,12 +159,12 @@ def _print(options: Options, output: str) -> None:
         raise click.UsageError(f"--image is missing; {BUILD}")
     components = options.components or ()
     _check(options, components)
-    items = [crd(kind) for kind in KINDS.values()] if options.overlay == STANDALONE else []
-    items += _objects(options, components, options.image)
+    kinds = KINDS.values() if options.overlay == STANDALONE else ()
+    items = _objects(options, components, options.image)
     if output == "json":
-        click.echo(as_data({"apiVersion": "v1", "kind": "List", "items": items}, output))
+        click.echo(as_data({"apiVersion": "v1", "kind": "List", "items": [*map(crd, kinds), *items]}, output))
     else:
-        click.echo("\n---\n".join(as_data(item, output) for item in items))
+        click.echo("---\n".join([*map(as_yaml, kinds), *(as_data(item, output) + "\n" for item in items)]), nl=False)
     click.echo(f"without the Secret {shared_secret.NAME}: `elastic install` makes it in the cluster, or deploy/installation.sh", err=True)
 
 
@@ -191,13 +195,7 @@ async def _install(kube: Kube, options: Options) -> None:
         return
     if components:
         click.echo(f"components: {', '.join(components)}")
-    try:
-        async with asyncio.timeout(options.timeout_s):
-            await _make(kube, options, items, surplus)
-    except TimeoutError:
-        raise click.ClickException(
-            f"not ready after {options.timeout_s:g} s, see above for what it waits; what was made stays, and the same command goes on"
-        ) from None
+    await _make(kube, options, items, surplus)
     click.echo(f"elastic-training {release()} is {'ready' if options.waits else 'made'} in namespace {options.namespace}; {_next(options)}")
 
 
@@ -278,7 +276,7 @@ async def _say_plan(kube: Kube, options: Options, items: list[Object], surplus: 
 async def _make(kube: Kube, options: Options, items: list[Object], surplus: list[Object]) -> None:
     if options.overlay == STANDALONE:
         await changing.define(kube)
-        await changing.until_defined(kube)
+        await changing.until_defined(kube, options.timeout_s)
         click.echo(f"{len(KINDS)} definitions of kinds are established")
     for item in (item for item in items if item["kind"] == "Namespace"):
         await changing.apply(kube, item, force=options.takes_over)
@@ -287,6 +285,6 @@ async def _make(kube: Kube, options: Options, items: list[Object], surplus: list
         await changing.apply(kube, item, force=options.takes_over)
     click.echo(f"{len(items)} objects are applied")
     if surplus:
-        await changing.remove(kube, surplus)
+        await changing.remove(kube, surplus, options.timeout_s)
     if options.waits:
-        await changing.until_ready(kube, items)
+        await changing.until_ready(kube, items, options.timeout_s)

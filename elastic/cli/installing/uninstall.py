@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,15 +63,7 @@ def uninstall(
         )
     if not agreed(plan(there, takes_jobs=takes_jobs), yes=yes):
         return
-
-    async def carry_out(kube: Kube, _: str) -> None:
-        async with asyncio.timeout(timeout_s):
-            await _carry_out(kube, there, where, takes_jobs=takes_jobs)
-
-    try:
-        cluster.ask(carry_out)
-    except TimeoutError:
-        raise click.ClickException(f"not gone after {timeout_s:g} s, see above for what it waits; the same command goes on") from None
+    cluster.ask(lambda kube, _: _carry_out(kube, there, where, takes_jobs=takes_jobs, timeout_s=timeout_s))
     click.echo("the control plane is removed" if takes_jobs else f"the control plane is removed; {_kept(there, where)} stay")
 
 
@@ -134,11 +125,11 @@ async def _jobs(kube: Kube, namespace: str | None) -> list[Found]:
         return []
 
 
-async def _carry_out(kube: Kube, there: Standing, namespace: str, *, takes_jobs: bool) -> None:
+async def _carry_out(kube: Kube, there: Standing, namespace: str, *, takes_jobs: bool, timeout_s: float) -> None:
     """Jobs first, while a controller cleans up behind them; the kinds last, or the API server would delete the jobs without one."""
     if takes_jobs:
-        await _delete_jobs(kube, there.jobs)
-    await changing.remove(kube, there.items)
+        await _delete_jobs(kube, there.jobs, timeout_s)
+    await changing.remove(kube, there.items, timeout_s)
     if not takes_jobs:
         return
     known = {job.key.uid for job in there.jobs}
@@ -153,7 +144,7 @@ async def _carry_out(kube: Kube, there: Standing, namespace: str, *, takes_jobs:
         await changing.delete(kube, NAMESPACES, there.namespace, title=f"namespace {namespace}")
 
 
-async def _delete_jobs(kube: Kube, jobs: Sequence[Found]) -> None:
+async def _delete_jobs(kube: Kube, jobs: Sequence[Found], timeout_s: float) -> None:
     for job in jobs:
         key = job.key
         try:
@@ -167,4 +158,4 @@ async def _delete_jobs(kube: Kube, jobs: Sequence[Found]) -> None:
         left = [job.title for job in jobs if await found.pods_of(kube, job)]
         return f"the pods of {', '.join(left[:MOST_NAMED])} to go" if left else ""
 
-    await changing.until(look)
+    await changing.until(look, timeout_s)
