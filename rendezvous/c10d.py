@@ -14,6 +14,8 @@ Object = dict[str, Any]
 DEFAULT_PORT = 29400
 COMPONENT = "app.kubernetes.io/component"
 COMPONENT_VALUE = "rendezvous-store"
+HAS_RUN_IDS = "elastic-training/rendezvous-per-run"
+"""Annotation of a store pod for whose runs workers have ids of their own; workers of older ones have the job's uid for id."""
 STORE_OF = "app.kubernetes.io/instance"
 SPOT_LABELS = (
     "karpenter.sh/capacity-type",
@@ -99,7 +101,8 @@ def store_pod(store: Store) -> Object:
     ):
         if name in spec:
             pod_spec[name] = copy.deepcopy(spec[name])
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(store), "spec": pod_spec}
+    metadata = {**_metadata(store), "annotations": {HAS_RUN_IDS: "true"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
 
 
 def store_service(store: Store) -> Object:
@@ -127,12 +130,12 @@ def store_network_policy(store: Store) -> Object | None:
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _metadata(store), "spec": spec}
 
 
-def c10d_env(store: Store, rdzv_conf: Sequence[tuple[str, str]] = ()) -> list[Object]:
+def c10d_env(store: Store, rdzv_conf: Sequence[tuple[str, str]] = (), *, rendezvous_id: str) -> list[Object]:
     """What a worker's container needs to use the store. The user's own settings come first and win."""
     return [
         {"name": "PET_RDZV_BACKEND", "value": "c10d"},
         {"name": "PET_RDZV_ENDPOINT", "value": store.endpoint},
-        {"name": "PET_RDZV_ID", "value": store.job_uid},
+        {"name": "PET_RDZV_ID", "value": rendezvous_id},
         {"name": "PET_RDZV_CONF", "value": ",".join(f"{key}={value}" for key, value in tuned(rdzv_conf))},
         # With the rendezvous store shared with the workers, as is torch's default, a new worker waits for an address that is never written.
         {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"},

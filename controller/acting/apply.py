@@ -101,6 +101,8 @@ class Applier:
 
     async def carry_out(self, key: Key, job: Object, plan: Plan, *, old: JobStatus, now: datetime) -> Outcome:
         outcome = Outcome()
+        if not await self._holds(key, plan, outcome):
+            return outcome
         departs = any(map(_deletes_pod, plan.actions))
         if departs and not await self._is_as_seen(key, job, outcome):
             return outcome
@@ -119,7 +121,7 @@ class Applier:
                 break
         if plan.status is not None and unmade:
             plan = replace(plan, status=loss_backoff.without_unmade(plan.status, (action.object for action in unmade)))
-        if plan.status is not None and plan.status != old and not (plan.is_final and (outcome.errors or outcome.is_waiting)):
+        if plan.status is not None and plan.status != old and not (plan.is_written_last and (outcome.errors or outcome.is_waiting)):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
         # Events about what was done are written now; those about the status follow its patch.
         is_said = plan.status is None or plan.status == old or outcome.status is not None
@@ -147,6 +149,22 @@ class Applier:
         if (there.get("uid"), there.get("generation")) != (seen.get("uid"), seen.get("generation")):
             outcome.errors.append(KubeError(code=409, reason="Conflict", message="the job changed after it was read"))
         return not outcome.errors
+
+    async def _holds(self, key: Key, plan: Plan, outcome: Outcome) -> bool:
+        """Whether everything that the plan rests on is as it was seen."""
+        for seen in plan.rests_on:
+            there = None
+            try:
+                there = await self._kube.get(seen.resource, seen.name, namespace=key.namespace)
+            except KubeError as error:
+                if error.code != 404:
+                    outcome.errors.append(error)
+                    return False
+            if there is None or there["metadata"].get("resourceVersion") != seen.version:
+                changed = f"{seen.resource.plural} {seen.name} changed after it was read"
+                outcome.errors.append(KubeError(code=409, reason="Conflict", message=changed))
+                return False
+        return True
 
     def _speak(self, job: Object, actions: Iterable[Action], *, is_awaited: bool) -> bool:
         """Hands on what the rendezvous server must know before pods go; True once it has acknowledged that."""

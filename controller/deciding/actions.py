@@ -137,6 +137,15 @@ Action = Create | Update | Delete | SetCondition | DeleteJob | SetExpectation | 
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """The version of an object that a plan has seen."""
+
+    resource: Resource
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobEvent:
     """An Event of the job. The same news about the same object is written once: `about` names the object, such as a pod's uid."""
 
@@ -155,8 +164,10 @@ class Plan:
     """None: as it is."""
     news: tuple[JobEvent, ...] = ()
     look_again_at: datetime | None = None
-    is_final: bool = False
-    """The status ends the job, and is written only when every action has succeeded: nothing repeats them later."""
+    is_written_last: bool = False
+    """The status is written only when every action has succeeded: once it stands, nothing repeats them."""
+    rests_on: tuple[Seen, ...] = ()
+    """These are read again before anything is done; if one has changed since, the plan is dropped, and the next reconcile makes another."""
     is_strict: bool = False
     """Events are written as by the Training Operator: one for each object, in the name of its controller."""
 

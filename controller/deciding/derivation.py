@@ -12,6 +12,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import acceptance, failure, gang_restart, suspension
 from controller.deciding.lifecycle.disruption import notices
 from controller.deciding.lifecycle.verdicts import Fate
+from controller.deciding.rendezvous import c10d_recovery
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, pod_revision
 from controller.deciding.replicas.tally import tally
@@ -64,7 +65,7 @@ def activated(view: JobView) -> JobView:
 def _with_ends(view: JobView) -> JobView:
     """The view with what its pods and their ends mean."""
     job, pods = view.job, view.snapshot.pods
-    orphans = {pod.uid for pod in pod_revision.orphans(view)}
+    orphans = {pod.uid for pod in (*pod_revision.orphans(view), *c10d_recovery.shut_out(view))}
     answerable = tuple(pod for pod in pods if pod.uid not in orphans)
     verdicts = failure.judge(job, answerable)
     failed = frozenset(verdict.pod.uid for verdict in verdicts if verdict.fate is not Fate.AGAIN)

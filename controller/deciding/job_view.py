@@ -34,7 +34,7 @@ class JobView:
     notices: Mapping[str, Notice]
     """By pod name, why and by when a running pod must go, or may have to."""
     answerable: tuple[Pod, ...]
-    """The pods whose end says something about the job: those that leave or are being deleted are not among them."""
+    """The pods whose end says something about the job: not those of another group, nor those that came when the work was done."""
     verdicts: tuple[Verdict, ...]
     """What each failed pod of these means; where one loss restarts all, only the pods that decide it."""
     counted: frozenset[str]

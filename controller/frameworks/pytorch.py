@@ -40,7 +40,7 @@ class PyTorch(Framework):
         if backend.needs_library:
             return readiness.gated(view, worker_library.delivered(view, pod, replica.index))
         if backend is RendezvousBackend.STORE:
-            return with_missing(pod, c10d_store.environment(job), only=job.kind.container)
+            return with_missing(pod, c10d_store.environment(job, view.snapshot), only=job.kind.container)
         if MASTER in job.replicas and replica.type == WORKER:
             pod["spec"]["initContainers"] = [*(pod["spec"].get("initContainers") or ()), _waits_for_master(job, pod, view.snapshot)]
         return pod

@@ -51,7 +51,7 @@ class Container:
     ended_at: datetime | None = None
     """When its newest run ended that has ended."""
     started_at: datetime | None = None
-    """When its present run began, while it runs."""
+    """When its newest run began; unknown while it waits to be started."""
     # The run before this one: with a kubelet that restarts containers, the only trace of how it ended.
     last_exit_code: int | None = None
     last_exit_reason: str = ""
@@ -333,7 +333,7 @@ def _container(raw: Mapping[str, Any]) -> Container:
         waiting=waiting.get("reason") or "",
         message=ended.get("message") or waiting.get("message") or "",
         ended_at=_time(ended.get("finishedAt") or last.get("finishedAt")),
-        started_at=_time((state.get("running") or {}).get("startedAt")),
+        started_at=_time((state.get("running") or ended).get("startedAt")),
         last_exit_code=last.get("exitCode"),
         last_exit_reason=last.get("reason") or "",
         last_message=last.get("message") or "",

@@ -53,7 +53,7 @@ def test_the_store_serves_keys_and_ends_cleanly(endpoint: str) -> None:
 def test_stock_torchrun_grows_and_outlives_worker_0(endpoint: str, tmp_path: Path) -> None:
     server = Server(tmp_path)  # not started: nothing of ours runs here but the store
     agents = Agents(tmp_path / "job", server, job=STORE.job_uid)
-    env = {entry["name"]: entry["value"] for entry in c10d_env(STORE)} | {"PET_RDZV_ENDPOINT": endpoint}
+    env = {entry["name"]: entry["value"] for entry in c10d_env(STORE, rendezvous_id=STORE.job_uid)} | {"PET_RDZV_ENDPOINT": endpoint}
     try:
         grow_and_lose_worker_0(agents, env)
     finally:

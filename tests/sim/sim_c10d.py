@@ -33,12 +33,15 @@ Action = torch_rendezvous._Action
 
 
 class Store:
-    """One run of a store pod, and the agents that came to it."""
+    """One run of a store pod, with the state of each rendezvous by its id, and the agents that came to it."""
 
     def __init__(self, pod: str) -> None:
         self.pod = pod
-        self.state = torch_rendezvous._RendezvousState()
         self.agents: dict[str, TorchAgent] = {}
+        self._states: dict[str, torch_rendezvous._RendezvousState] = {}
+
+    def state(self, rendezvous: str) -> torch_rendezvous._RendezvousState:
+        return self._states.setdefault(rendezvous, torch_rendezvous._RendezvousState())
 
 
 class Stores:
@@ -169,7 +172,7 @@ class TorchAgent:
             return
         match self.stage:
             case Stage.JOINING:
-                self._join(self.store)
+                self._join()
             case Stage.WORKING:
                 self._monitor(self.store)
             case Stage.FINISHING:
@@ -180,9 +183,10 @@ class TorchAgent:
         if self.store is None and store is not None:
             self.store = store
             store.agents[self.name] = self
-            self._holder = _Holder(store.state, self._settings)
+            self._state = store.state(self._settings.run_id)
+            self._holder = _Holder(self._state, self._settings)
             self._executor = _Executor(self._node, self._holder, self._settings)
-            self._context = torch_rendezvous._RendezvousContext(self._node, store.state, self._settings)
+            self._context = torch_rendezvous._RendezvousContext(self._node, self._state, self._settings)
             self._come()
             return
         if self.store is not None and self.stage is not Stage.CONNECTING:
@@ -194,21 +198,21 @@ class TorchAgent:
     def _come(self) -> None:
         self.stage, self._since, self._fails_at = Stage.JOINING, _time(), None
 
-    def _join(self, store: Store) -> None:
+    def _join(self) -> None:
         deadline = self._since + self._settings.timeout.join.total_seconds()
         if self.entered and self.world:
-            self._run(store, torch_rendezvous._RendezvousExitOp(), deadline)
+            self._run(torch_rendezvous._RendezvousExitOp(), deadline)
             self.world = frozenset()
-        if self._run(store, torch_rendezvous._RendezvousJoinOp(), deadline) is Action.FINISH:
-            self.entered.append(store.state.round)
-            self.world = frozenset(node.addr for node in store.state.participants)
+        if self._run(torch_rendezvous._RendezvousJoinOp(), deadline) is Action.FINISH:
+            self.entered.append(self._state.round)
+            self.world = frozenset(node.addr for node in self._state.participants)
             self.stage, self._since = Stage.WORKING, _time() + self._draw.uniform(*BEGINS_S)
 
     def _monitor(self, store: Store) -> None:
-        self._run(store, torch_rendezvous._RendezvousKeepAliveOp(), _time() + 5.0)
+        self._run(torch_rendezvous._RendezvousKeepAliveOp(), _time() + 5.0)
         if self._fails_at is not None and _time() >= self._fails_at:
             self._failed()
-        elif store.state.wait_list:
+        elif self._state.wait_list:
             self._come()
         elif self._fails_at is None and any(self._has_left(store.agents[name]) for name in self.world):
             self._fails_at = _time() + self._draw.uniform(*FALLS_S)
@@ -229,9 +233,9 @@ class TorchAgent:
         if all(peer.stage is Stage.FINISHING for peer in peers) or _time() > self._since + BARRIER_S:
             self._exit(0, closes=True)
 
-    def _run(self, store: Store, op: Callable[[object, float], object], deadline: float) -> object:
+    def _run(self, op: Callable[[object, float], object], deadline: float) -> object:
         """Torch's loop until there is nothing more to do now; all agents see what one of them has written."""
-        self._executor._state = store.state
+        self._executor._state = self._state
         while True:
             self._holder.sync()
             action = op(self._context, deadline)
@@ -246,7 +250,7 @@ class TorchAgent:
 
     def _exit(self, code: int, *, closes: bool) -> None:
         if closes and self.store is not None:
-            self.store.state.closed = True
+            self._state.closed = True
         self.stop(says_so=False)
         self._ended(code)
 

@@ -35,11 +35,11 @@ class Deeds(Scene):
         ]
 
     def _mishaps(self) -> list[tuple[float, str, Callable[[], object]]]:
-        cluster, draw = self.cluster, self.draw
+        cluster, draw, fails = self.cluster, self.draw, self.options.programs_fail
         return [
-            (3, "a worker fails", lambda: self._befalls(cluster.fail_worker)),
-            (2, "a container crashes", lambda: self._befalls(lambda pod: cluster.crash(pod, code=draw.choice([1, 137])))),
-            (1, "out of memory", lambda: self._befalls(lambda pod: cluster.crash(pod, code=137, reason="OOMKilled"))),
+            (3 * fails, "a worker fails", lambda: self._befalls(cluster.fail_worker)),
+            (2 * fails, "a container crashes", lambda: self._befalls(lambda pod: cluster.crash(pod, code=draw.choice([1, 137])))),
+            (1 * fails, "out of memory", lambda: self._befalls(lambda pod: cluster.crash(pod, code=137, reason="OOMKilled"))),
             (2, "a pod is evicted", lambda: self._befalls(cluster.evict)),
             (2, "a pod is preempted", lambda: self._befalls(cluster.preempt)),
             (1, "a pod vanishes", lambda: self._befalls(cluster.vanish)),
@@ -166,10 +166,13 @@ class Deeds(Scene):
     async def _lose_some_at_the_end(self) -> None:
         """Workers are lost while others of their world have finished already, and come back when there is nothing left to do."""
         cluster, draw = self.cluster, self._after
-        deeds: list[tuple[str, Callable[[], object]]] = [
+        failures: list[tuple[str, Callable[[], object]]] = [
             ("a container is killed", lambda: self._befalls(lambda pod: cluster.crash(pod, code=137))),
             ("a container crashes", lambda: self._befalls(lambda pod: cluster.crash(pod, code=1))),
             ("a worker fails", lambda: self._befalls(cluster.fail_worker)),
+        ]
+        deeds: list[tuple[str, Callable[[], object]]] = [
+            *(failures if self.options.programs_fail else ()),
             ("a pod is evicted", lambda: self._befalls(cluster.evict)),
             ("a pod vanishes", lambda: self._befalls(cluster.vanish)),
             ("the rendezvous server restarts", self.server.restart),

@@ -158,6 +158,9 @@ class Kubelets:
         ended: Object = {"terminated": {"exitCode": code, "reason": reason}}
         if code == 0 or self.stores is not None:
             ended["terminated"]["finishedAt"] = stamp(now())
+        before: Object = (pod["status"].get("containerStatuses") or [{}])[0].get("state") or {}
+        if "running" in before:
+            ended["terminated"]["startedAt"] = before["running"]["startedAt"]
         main = pod["spec"]["containers"][0]["name"]
         if policy == "Always" or (policy == "OnFailure" and code != 0):
             count = max((c["restartCount"] for c in pod["status"].get("containerStatuses") or ()), default=0)

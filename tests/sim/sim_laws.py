@@ -259,7 +259,7 @@ class Laws:
         for pod in self._api.all(PODS):
             if _owner(pod) == uid and REPLICA_TYPE not in pod["metadata"]["labels"] and _is_at_work(pod):
                 restarts = sum(container.get("restartCount", 0) for container in pod["status"].get("containerStatuses") or ())
-                return f"c10d-{pod['metadata']['uid'][:8]}-{restarts}"
+                return f"{pod['metadata']['uid'][:8]}-{restarts}"
         return "none"
 
     def _life_of(self, pod: Object) -> Life | None:

@@ -40,12 +40,14 @@ STORMY = Weather(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What kind of storm. `kills`: the controller dies at random requests; `twins`: two work at once, without an election."""
+    """What kind of storm. `kills`: the controller dies at random requests; `twins`: two work at once, without an election;
+    `programs_fail`: containers and training processes crash by themselves."""
 
     steps: int = STEPS
     kills: bool = True
     twins: bool = False
     elects: bool = False
+    programs_fail: bool = True
     weather: Weather = STORMY
 
 

@@ -59,10 +59,10 @@ class AtStore(Storm):
             raise AssertionError(f"no worker used up its restarts, and the job failed: {self.job['status']['conditions'][-1]['message']}")
 
     def _cannot_fail(self) -> bool:
-        """Where containers restart in place: an agent's end may be seen before the loss that it followed from, and else fails the job."""
+        """Where containers restart in place, the agents' restarts must be used up; else one failure of a program is enough."""
         policy, replica = self.manifest["spec"]["elasticPolicy"], self.manifest["spec"]["pytorchReplicaSpecs"][WORKER]
-        is_spent = self.cluster.user_failures and policy["maxRestarts"] != ENDLESS
-        return replica["restartPolicy"] == "OnFailure" and not is_spent
+        has_failed = self.cluster.user_failures > 0
+        return not has_failed or (replica["restartPolicy"] == "OnFailure" and policy["maxRestarts"] == ENDLESS)
 
 
 class NoRoomForLong(AtStore):
@@ -86,6 +86,12 @@ def test_a_job_that_finds_room_after_a_long_time_trains() -> None:
 @pytest.mark.parametrize("seed", CALM_SEEDS)
 def test_a_job_at_a_c10d_store_trains_whatever_befalls_it(seed: int) -> None:
     play_at_store(lambda: AtStore(seed, Options()))
+
+
+@pytest.mark.parametrize("seed", CALM_SEEDS)
+def test_a_job_at_a_c10d_store_whose_program_never_fails_does_not_fail(seed: int) -> None:
+    """With restartPolicy Never and ExitCode the first end of an agent that is laid at the program's door ends the job."""
+    play_at_store(lambda: AtStore(seed, Options(programs_fail=False)))
 
 
 def play_at_store(make: Callable[[], AtStore]) -> None:

@@ -126,6 +126,7 @@ def test_an_agent_that_gives_up_without_a_loss_fails_the_job() -> None:
     cluster = training(restart="Never")
     ended = Container("pytorch", exit_code=1, ended_at=NOW + timedelta(seconds=1))
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=Phase.FAILED, containers=(ended,))
+    cluster.now = NOW + timedelta(seconds=11)
     cluster.settle()
     assert cluster.state() == "Failed"
 

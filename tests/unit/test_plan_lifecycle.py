@@ -143,7 +143,7 @@ def test_the_deadline_comes_by_itself_and_takes_everything() -> None:
     cluster.now = NOW + timedelta(seconds=5)
     assert deleted(cluster.round()) == [], "first it is written down"
     last = cluster.round()
-    assert last.is_final
+    assert last.is_written_last
     assert cluster.state() == "Failed"
     assert cluster.names() == []
 

@@ -47,7 +47,8 @@ def test_only_the_jobs_pods_reach_the_store() -> None:
 
 
 def test_a_users_rendezvous_settings_win_over_the_tuning() -> None:
-    env = {entry["name"]: entry["value"] for entry in c10d_env(store(), [("last_call_timeout", "60"), ("mine", "1")])}
+    given = [("last_call_timeout", "60"), ("mine", "1")]
+    env = {entry["name"]: entry["value"] for entry in c10d_env(store(), given, rendezvous_id="0d9f-1-0")}
     conf = env["PET_RDZV_CONF"].split(",")
     assert conf[:2] == ["last_call_timeout=60", "mine=1"]
     assert "last_call_timeout=2" not in conf
@@ -56,9 +57,14 @@ def test_a_users_rendezvous_settings_win_over_the_tuning() -> None:
     assert env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
+def test_workers_have_the_rendezvous_id_that_they_are_given() -> None:
+    env = {entry["name"]: entry["value"] for entry in c10d_env(store(), rendezvous_id="0d9f-1-0")}
+    assert env["PET_RDZV_ID"] == "0d9f-1-0"
+
+
 def test_agents_wait_for_workers_that_find_no_room_for_days() -> None:
     """An agent below min gave up after 600 s and closed the rendezvous: once there was room, every agent ended, and then the job."""
-    env = {entry["name"]: entry["value"] for entry in c10d_env(store())}
+    env = {entry["name"]: entry["value"] for entry in c10d_env(store(), rendezvous_id="0d9f-1-0")}
     conf = dict(pair.split("=") for pair in env["PET_RDZV_CONF"].split(","))
     assert int(conf["join_timeout"]) >= 30 * 24 * 3600
 

@@ -1,21 +1,18 @@
 """Decides whether a job runs and whether it has succeeded: by its head where it has one, by its workers otherwise."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
 
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.c10d_agents import came_too_late, is_down, own_container
 from controller.deciding.rendezvous.world_status import FINISHED
 from controller.deciding.replicas.tally import Tally
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Container, Phase, Pod, Snapshot
+from controller.watching.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
 from elastic.api.rendezvous_choice import is_chosen_by_command
 from elastic.api.words import RestartPolicy
-
-SKEW = timedelta(seconds=5)
-"""By so much the clocks of two nodes may differ, and Kubernetes cuts times to seconds."""
 
 
 def is_running(job: Job, counts: Mapping[str, Tally]) -> bool:
@@ -54,27 +51,8 @@ def _at_work(view: JobView) -> Iterable[Pod]:
     if view.sees_members:
         if world is None or world.phase != FINISHED:
             return there
-        return [pod for pod in there if pod.name in world.members and not _is_down(_own(job, pod))]
+        return [pod for pod in there if pod.name in world.members and not is_down(own_container(job, pod))]
     assert job.elastic is not None
     if job.elastic.standalone or (backend is RendezvousBackend.NONE and is_chosen_by_command(job)):
         return there  # each for itself, or in a way that only the user knows
-    return [pod for pod in there if not _comes_too_late(job, pod, snapshot.pods)]
-
-
-def _comes_too_late(job: Job, pod: Pod, pods: Sequence[Pod]) -> bool:
-    """Torch's own rendezvous is closed for good by the first agent that ends: who begins then, or has to, ends with an error each time."""
-    done = [other for other in pods if other.phase is Phase.SUCCEEDED and not other.is_deleting and other.group == pod.group]
-    ends = [own.ended_at for other in done if (own := _own(job, other)) is not None and own.ended_at is not None]
-    own = _own(job, pod)
-    if not ends or own is None:
-        return False
-    return _is_down(own) or (own.started_at is not None and own.started_at > min(ends) + SKEW)
-
-
-def _own(job: Job, pod: Pod) -> Container | None:
-    return next((container for container in pod.containers if container.name == job.kind.container), None)
-
-
-def _is_down(container: Container | None) -> bool:
-    """Whether it has ended, and waits to be started again."""
-    return container is not None and (container.exit_code is not None or bool(container.waiting))
+    return [pod for pod in there if not came_too_late(job, pod, snapshot.pods)]

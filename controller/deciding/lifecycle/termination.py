@@ -56,11 +56,16 @@ def _ended(view: JobView, message: str) -> Plan:
     """The job is stopped from outside: everything it runs goes, as upstream has it, and the counts stay as they last were."""
     status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
     news = (*view.news, *cleanup.of_group(view.snapshot), normal(reason_of(view.job, "Failed"), message))
-    return Plan(tuple(cleanup.everything_deleted(view.snapshot)), status, news, is_final=True)
+    return Plan(tuple(cleanup.everything_deleted(view.snapshot)), status, news, is_written_last=True)
 
 
 def fail(view: JobView) -> Plan | None:
     """The rendezvous closed the group, a pod failed for good, or the job's restarts are used up."""
+    failed = _failed(view)
+    return c10d_recovery.once_certain(view, failed) if failed is not None and view.backend is RendezvousBackend.STORE else failed
+
+
+def _failed(view: JobView) -> Plan | None:
     job, snapshot = view.job, view.snapshot
     if snapshot.world is not None and snapshot.world.closed:
         return _closed(view)

@@ -3,33 +3,34 @@ Torch charges a peer's death to each survivor's own maxRestarts, and the first a
 After a loss that is not charged, the group restarts on a new store, uncharged; otherwise its budget is spent.
 """
 
+import dataclasses
 import zlib
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 
 from msgspec.structs import replace
 
 from controller.deciding.actions import Plan, normal
 from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle.verdicts import Fate
+from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.c10d_store import store_deleted
+from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW, came_too_late, gave_up, own_container
+from controller.deciding.rendezvous.c10d_store import store_deleted, store_seen
 from controller.deciding.replicas import loss_backoff, pod_revision
 from controller.deciding.status_room import listed, with_leaving
 from controller.watching.snapshot import Container, Phase, Pod, Snapshot
 from elastic.api.job import ElasticStatus, Job, Leaving, Rescale
+from elastic.api.kinds import WORKER
 from elastic.api.words import Cause, RdzvBackend
 
-WINDOW = timedelta(seconds=120)
-"""From a loss to the end of the last agent that may follow from it: the member's own grace, torch's time-outs, and its 30 s for workers."""
-SKEW = timedelta(seconds=5)
-"""By so much the clocks of a node and of ours may differ, and Kubernetes cuts times to seconds."""
+REPORTED_WITHIN_S = 10.0
+"""So long after an agent's end another kubelet may still report what it followed from."""
 HOPELESS_RESTARTS = 2
 """An agent that found no store yet has another try before its end is taken for the group's."""
 ID_SEPARATOR = "."
 MOST_IDS = 16
 """A loss of more pods has one id for all of them, and is recorded again as each of them is gone."""
-LAST_OWN_CODE = 127
-"""Codes above mean a signal: a process that ended that way did not give up."""
 
 
 def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod], *, doomed: Sequence[Leaving] = ()) -> ElasticStatus:
@@ -41,26 +42,28 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod],
     members = _members(view)
     working = [pod for pod in members if pod.is_active and not pod.disruption]
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
-    # Who has done its work has worked in this group to its end.
-    size = len(working) + sum(pod.phase is Phase.SUCCEEDED for pod in members)
+    # Who has done its work has worked in this group to its end, and who came too late for it is no loss.
+    late = {pod.uid for pod in shut_out(view)}
+    size = len(working) + sum(pod.phase is Phase.SUCCEEDED or (pod.phase is Phase.FAILED and pod.uid in late) for pod in members)
     status = replace(status, world_size=size)
+    before = known.world_size or size + loss_backoff.vanished(view, WORKER)
     last_id = known.last_rescale.id if known.last_rescale is not None else ""
     recorded = set(last_id.split(ID_SEPARATOR))
     new = [] if recorded.issuperset(_ids_of(going)) else [pod for pod in going if _id_of([pod]) not in recorded]
-    if size >= known.world_size and not new:
+    if size >= before and not new:
         return status
     there = {pod.uid for pod in snapshot.pods}
     planned = {entry.uid for entry in leaving}
     # Pods that vanished since the last reconcile are taken for those that had to leave, if no more have vanished.
-    vanished = known.world_size - size - len(new)
+    vanished = before - size - len(new)
     is_planned = all(pod.uid in planned for pod in going) and vanished <= len(planned - there)
     names = listed(sorted([pod.name for pod in new] + [entry.member for entry in leaving if entry.uid not in there])) or "a worker"
     loss = Rescale(
-        id=ID_SEPARATOR.join(_ids_of(going) if new else [*_ids_of(going), _id_of(working, f"{last_id}/{known.world_size}")]),
+        id=ID_SEPARATOR.join(_ids_of(going) if new else [*_ids_of(going), _id_of(working, f"{last_id}/{before}")]),
         cause=(Cause.PLAN if is_planned else Cause.DISRUPTION).value,
         reason=f"{names} left; {len(working)} work",
         at=snapshot.now,
-        from_size=max(known.world_size, len(working)),
+        from_size=max(before, len(working)),
         to_size=len(working),
     )
     return replace(status, last_rescale=loss)
@@ -93,7 +96,8 @@ def restart_on_fresh_store(view: JobView) -> Plan | None:
         f"{job.kind.name} {job.metadata.name} restarts its group on a new store, because the agent of pod {pod.name} gave up after a loss."
     )
     event = normal("FreshRendezvous", message, about=elastic.last_rescale.id if elastic.last_rescale else "")
-    return Plan(tuple(store_deleted(job, view.snapshot)), replace(view.status, elastic=elastic), (*view.news, event))
+    deletion = tuple(store_deleted(job, view.snapshot))
+    return Plan(deletion, replace(view.status, elastic=elastic), (*view.news, event), is_written_last=True)
 
 
 def _newest_loss(view: JobView) -> Rescale | None:
@@ -103,7 +107,7 @@ def _newest_loss(view: JobView) -> Rescale | None:
     recorded = last.id.split(ID_SEPARATOR) if last is not None else []
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
     is_new = any(_id_of([pod]) not in recorded for pod in going) and not set(_ids_of(going)).issubset(recorded)
-    if is_new or len(members) < known.world_size:
+    if is_new or len(members) < known.world_size or (not known.world_size and loss_backoff.vanished(view, WORKER)):
         return with_c10d_world(view, known, ()).last_rescale
     return last
 
@@ -113,12 +117,13 @@ def _gave_up_after(view: JobView, last: Rescale) -> Pod | None:
     job = view.job
     if last.at is None or last.cause not in (Cause.PLAN.value, Cause.DISRUPTION.value):
         return None
+    late = {pod.uid for pod in shut_out(view)}
     for pod in _members(view):
-        if pod.is_deleting or pod.disruption:
+        if pod.is_deleting or pod.disruption or pod.uid in late:
             continue
-        for container in _own(job, pod):
-            if _gave_up(container) and _may_follow(container, last.at):
-                return pod
+        container = own_container(job, pod)
+        if container is not None and gave_up(container) and _may_follow(container, last.at):
+            return pod
     return None
 
 
@@ -144,13 +149,41 @@ def _with_loss_answered(known: ElasticStatus, snapshot: Snapshot) -> ElasticStat
 def given_up(view: JobView) -> str:
     """Why the group will never work again; empty while it may."""
     job, members = view.job, _members(view)
-    is_hopeless = bool(members) and all(any(_is_hopeless(container) for container in _own(job, pod)) for pod in members)
-    if not is_hopeless or job.elastic is None:
+    if not members or not all(_is_hopeless(own_container(job, pod)) for pod in members) or job.elastic is None:
         return ""
     return (
         f"all its agents keep ending: torch's rendezvous closes for good when one agent has used up "
         f"maxRestarts ({job.elastic.max_restarts or 0}), and each agent counts for itself"
     )
+
+
+def shut_out(view: JobView) -> list[Pod]:
+    """Workers that came when the work was done: their ends say nothing about the job."""
+    if view.backend is not RendezvousBackend.STORE:
+        return []
+    members = [pod for pod in _members(view) if pod.phase is not Phase.SUCCEEDED]
+    return [pod for pod in members if came_too_late(view.job, pod, view.snapshot.pods)]
+
+
+def is_finishing(view: JobView) -> bool:
+    """Whether a member has done its work: from then on nobody is let in, and so nobody is replaced."""
+    return any(pod.phase is Phase.SUCCEEDED and not pod.is_deleting for pod in _members(view))
+
+
+def once_certain(view: JobView, failed: Plan) -> Plan:
+    """The plan by which the job fails. An agent's end may come into view before the loss, or the peer's end with 0, that it followed from:
+    another kubelet reports that, and another watch shows the store. So it is waited for, and the store is read again."""
+    now, ends = view.snapshot.now, [_ended_at(view.job, verdict.pod) for verdict in view.verdicts if verdict.fate is Fate.FATAL]
+    certain_at = min((after(end, REPORTED_WITHIN_S) for end in ends if end is not None), default=now)
+    if now < certain_at <= after(now, REPORTED_WITHIN_S) + SKEW:
+        return Plan(status=view.status, news=view.news, look_again_at=certain_at)
+    return dataclasses.replace(failed, rests_on=tuple(store_seen(view.job, view.snapshot)))
+
+
+def _ended_at(job: Job, pod: Pod) -> datetime | None:
+    """When its agent gave up."""
+    container = own_container(job, pod)
+    return container.ended_at if container is not None and gave_up(container) else None
 
 
 def _members(view: JobView) -> list[Pod]:
@@ -161,17 +194,9 @@ def _members(view: JobView) -> list[Pod]:
     return [pod for pod in view.snapshot.pods if pod.group == name]
 
 
-def _own(job: Job, pod: Pod) -> Iterator[Container]:
-    return (container for container in pod.containers if container.name == job.kind.container)
-
-
-def _gave_up(container: Container) -> bool:
-    code = container.last_exit_code if container.exit_code is None else container.exit_code
-    return code is not None and 0 < code <= LAST_OWN_CODE
-
-
-def _is_hopeless(container: Container) -> bool:
-    return container.waiting == "CrashLoopBackOff" and container.restarts >= HOPELESS_RESTARTS and _gave_up(container)
+def _is_hopeless(container: Container | None) -> bool:
+    is_looping = container is not None and container.waiting == "CrashLoopBackOff" and container.restarts >= HOPELESS_RESTARTS
+    return is_looping and container is not None and gave_up(container)
 
 
 def _ids_of(pods: Sequence[Pod]) -> list[str]:

@@ -4,14 +4,14 @@ What it holds dies with it, so workers belong to the very run of the store they 
 
 from collections.abc import Iterator
 
-from controller.deciding.actions import Delete, JobEvent, warning
+from controller.deciding.actions import Delete, JobEvent, Seen, warning
 from controller.deciding.objects.ownership import owner_reference
 from controller.watching.snapshot import Owned, Phase, Snapshot, pod_from
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import job_labels
 from elastic.kube.resources import PODS
-from rendezvous.c10d import Store, c10d_env, store_network_policy, store_pod, store_service
+from rendezvous.c10d import HAS_RUN_IDS, Store, c10d_env, store_network_policy, store_pod, store_service
 
 
 def store_of(job: Job) -> Store:
@@ -44,6 +44,13 @@ def store_deleted(job: Job, snapshot: Snapshot) -> Iterator[Delete]:
         yield Delete(PODS, there.name, there.uid)
 
 
+def store_seen(job: Job, snapshot: Snapshot) -> Iterator[Seen]:
+    """The store pod as it is in view: its watch is not that of the workers, and may be behind it."""
+    there = snapshot.find("Pod", store_of(job).name)
+    if there is not None:
+        yield Seen(PODS, there.name, str(there.raw["metadata"].get("resourceVersion", "")))
+
+
 def unguarded(job: Job) -> Iterator[JobEvent]:
     """Warns if no NetworkPolicy can protect the store."""
     if store_network_policy(store_of(job)) is None:
@@ -54,9 +61,21 @@ def unguarded(job: Job) -> Iterator[JobEvent]:
         yield warning("UnguardedStore", message)
 
 
-def environment(job: Job) -> list[Object]:
+def environment(job: Job, snapshot: Snapshot) -> list[Object]:
     assert job.elastic is not None
-    return c10d_env(store_of(job), [(entry.key, entry.value) for entry in job.elastic.rdzv_conf])
+    conf = [(entry.key, entry.value) for entry in job.elastic.rdzv_conf]
+    return c10d_env(store_of(job), conf, rendezvous_id=_rendezvous_id(job, snapshot))
+
+
+def _rendezvous_id(job: Job, snapshot: Snapshot) -> str:
+    """Of the store's present run alone: a worker of a former run that is still there finds the new store under the same name, and would
+    join the new group, fail as it goes, and close the rendezvous for all."""
+    there = snapshot.find("Pod", store_of(job).name)
+    return f"{job.metadata.uid}-{run_of_store(job, snapshot)}" if there is not None and _has_run_ids(there) else job.metadata.uid
+
+
+def _has_run_ids(store: Owned) -> bool:
+    return HAS_RUN_IDS in (store.raw["metadata"].get("annotations") or {})
 
 
 def run_of_store(job: Job, snapshot: Snapshot) -> str:
@@ -64,7 +83,8 @@ def run_of_store(job: Job, snapshot: Snapshot) -> str:
     there = snapshot.find("Pod", store_of(job).name)
     if there is None or _has_ended(there):
         return ""
-    return f"{there.uid[:8]}-{pod_from(there.raw).restarts}"
+    # Workers that have another id for the same run cannot work with these, and so are of another group.
+    return f"{'run-' if _has_run_ids(there) else ''}{there.uid[:8]}-{pod_from(there.raw).restarts}"
 
 
 def _has_ended(owned: Owned) -> bool:

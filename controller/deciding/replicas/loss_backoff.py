@@ -177,6 +177,12 @@ def without_store(known: ElasticStatus) -> ElasticStatus:
     return structs.replace(known, replaced=tuple(entry for entry in known.replaced if entry.type != STORE))
 
 
+def vanished(view: JobView, type: str) -> int:
+    """How many pods of this type the stored status says were made of late, of which nothing is there any more."""
+    known, there = view.job.status.elastic or ElasticStatus(), _places(view.snapshot, type)
+    return sum(made.index not in there for entry in known.replaced if entry.type == type for made in entry.made)
+
+
 def holds_back(status: JobStatus, type: str, now: datetime) -> bool:
     return any(entry.type == type for entry in _waiting(status, now))
 

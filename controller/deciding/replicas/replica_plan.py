@@ -83,7 +83,8 @@ def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignm
     go on to evict the new ones wherever they are."""
     stale = {pod.name for pod in pod_revision.stale_pods(view)}
     count = replica_slots.wanted(view, pods=[pod for pod in pods if pod.name not in stale])
-    return slot_assignment.by_count(count, pods, leaving=stale | view.notices.keys())
+    assigned = slot_assignment.by_count(count, pods, leaving=stale | view.notices.keys())
+    return replace(assigned, missing=()) if c10d_recovery.is_finishing(view) else assigned
 
 
 def _of_counted(view: JobView, assigned: slot_assignment.SlotAssignment) -> tuple[SetExpectation, ...]:

@@ -1,0 +1,52 @@
+"""What the end of torchrun's agents at torch's own c10d can follow from. The first agent that ends with 0 closes the rendezvous for good:
+no other agent is let in any more, and each that comes, or comes back, ends with an error.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from controller.watching.snapshot import Container, Phase, Pod
+from elastic.api.job import Job
+
+WINDOW = timedelta(seconds=120)
+"""From a loss, or a first end with 0, to the end of the last agent that may follow from it: a lost member's own grace, torch's time-outs,
+and its 30 s for workers."""
+SKEW = timedelta(seconds=5)
+"""By so much the clocks of two hosts may differ, and Kubernetes cuts times to seconds."""
+LAST_OWN_CODE = 127
+"""Codes above mean a signal: a process that ended that way did not give up."""
+
+
+def own_container(job: Job, pod: Pod) -> Container | None:
+    """The one that trains."""
+    return next((container for container in pod.containers if container.name == job.kind.container), None)
+
+
+def is_down(container: Container | None) -> bool:
+    """Whether it has ended, and waits to be started again."""
+    return container is not None and (container.exit_code is not None or bool(container.waiting))
+
+
+def gave_up(container: Container) -> bool:
+    code = container.last_exit_code if container.exit_code is None else container.exit_code
+    return code is not None and 0 < code <= LAST_OWN_CODE
+
+
+def came_too_late(job: Job, pod: Pod, pods: Sequence[Pod]) -> bool:
+    """Whether it began, or had to begin again, when an agent of its group had ended with 0; or failed as an agent does that was waiting
+    to be let in. A worker that fails long after that had been let in, and trained on."""
+    own, first = own_container(job, pod), _first_end(job, pod.group, pods)
+    if own is None or first is None:
+        return False
+    has_begun_late = own.started_at is not None and own.started_at > first + SKEW
+    if pod.phase is not Phase.FAILED:
+        return has_begun_late or is_down(own)
+    follows = own.ended_at is not None and first - SKEW <= own.ended_at <= first + WINDOW
+    return gave_up(own) and not pod.disruption and (has_begun_late or follows)
+
+
+def _first_end(job: Job, group: str, pods: Sequence[Pod]) -> datetime | None:
+    """When the first agent of the group ended with 0."""
+    done = [pod for pod in pods if pod.phase is Phase.SUCCEEDED and not pod.is_deleting and pod.group == group]
+    ends = [own.ended_at for pod in done if (own := own_container(job, pod)) is not None and own.ended_at is not None]
+    return min(ends, default=None)
