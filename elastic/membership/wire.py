@@ -325,13 +325,6 @@ class Leave(Up, frozen=True):
     by_signal: bool = False
 
 
-class Notice(Up, frozen=True):
-    """The member must leave within `by_s` seconds."""
-
-    by_s: Seconds = 0.0
-    cause: CauseWord = "disruption"
-
-
 class Failed(Up, frozen=True):
     """A worker of the member ended by itself in this generation. status: as in a shell, 128+n for signal n, None if unknown.
 
@@ -359,7 +352,7 @@ class Finished(Up, frozen=True):
     generation: Generation
 
 
-FromMember = Join | Ready | Beat | Leave | Notice | Failed | Started | Finished
+FromMember = Join | Ready | Beat | Leave | Failed | Started | Finished
 
 
 # --- server to member

@@ -13,9 +13,6 @@ from rendezvous.machine.state.membership import LeaveNotice, Member, Membership,
 
 def leave_notice(group: Membership, name: str, *, now: float) -> LeaveNotice | None:
     """By when a member must have left, and why; None for one that may stay."""
-    member = group.members.get(name)
-    if member is not None and member.notice is not None:
-        return member.notice
     if name in group.notices:
         return group.notices[name]
     if group.expectation is not None and name not in group.expected:
@@ -52,9 +49,9 @@ def target(job: Job) -> tuple[str, ...]:
     if group.expectation is None:
         return ()
     able = candidates(group)
-    staying = [m.name for m in able if m.notice is None and m.name in group.expected and m.name not in group.notices]
+    staying = [m.name for m in able if m.name in group.expected and m.name not in group.notices]
     held_back = _held_back(group, able)
-    kept = [name for name in held_back if name in group.notices and group.notices[name].when_replaced]
+    kept = [name for name in held_back if group.notices[name].when_replaced]
     filled = [*staying, *kept[: max(0, len(group.expected) - len(staying))]]
     size = allowed_size(group, len(filled))
     if size:
@@ -67,8 +64,8 @@ def target(job: Job) -> tuple[str, ...]:
 
 def _held_back(group: Membership, able: list[Member]) -> list[str]:
     """Who must leave, or may have to, and could still take part; those who only may come first."""
-    found = [m.name for m in able if m.name in group.notices or (m.notice is not None and m.name in group.expected)]
-    return sorted(found, key=lambda name: not (name in group.notices and group.notices[name].when_replaced))
+    found = [m.name for m in able if m.name in group.notices]
+    return sorted(found, key=lambda name: not group.notices[name].when_replaced)
 
 
 def state_holders(job: Job) -> frozenset[str]:

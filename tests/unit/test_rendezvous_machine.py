@@ -3,7 +3,7 @@
 from msgspec import structs
 from rendezvous_group import Group, group_of
 
-from elastic.membership.wire import Join, Leaving, Notice, Ready
+from elastic.membership.wire import Join, Leaving, Ready
 from rendezvous.machine import Limits, Resumed, Said, Tick, step, summary
 
 
@@ -145,15 +145,6 @@ def test_a_leaving_member_stays_while_the_job_would_fall_below_min_and_never_as_
     group.start("w2")
     group.come_all()
     assert group.world() == {"w1": 0, "w2": 1}
-
-
-def test_a_notice_from_the_member_itself_counts_as_leaving() -> None:
-    group = group_of(2)
-    group.say("w1", Notice(by_s=120, cause="disruption"))
-    group.come_all()
-    assert group.world() == {"w0": 0}
-    group.leave("w1")
-    assert "user" not in summary(group.job).restarts
 
 
 def test_only_allowed_sizes_are_formed() -> None:

@@ -5,16 +5,13 @@ A message speaks for the incarnation of its connection. One that arrives late, t
 
 from dataclasses import replace
 
-from elastic.membership.wire import Beat, Failed, Finished, FromMember, Join, Leave, Notice, Ready, Started
+from elastic.membership.wire import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
 from rendezvous.machine.handlers.arrivals import join
 from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready
 from rendezvous.machine.state import progress
 from rendezvous.machine.state.cause import Cause
 from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import LeaveNotice, Member, Phase
-
-ANNOUNCED = frozenset({Cause.PLAN.value, Cause.DISRUPTION.value})
-"""The causes that a member may give for its leaving; it could make up as many words as it likes."""
+from rendezvous.machine.state.membership import Member, Phase
 
 
 def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember) -> Job:
@@ -30,9 +27,6 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
             return ready(job, job.membership.members[name], message)
         case Leave():
             return _leave(job, member, message)
-        case Notice():
-            cause = message.cause if message.cause in ANNOUNCED else Cause.DISRUPTION.value
-            return job.change(name, notice=LeaveNotice(job.now + message.by_s, cause))
         case Failed():
             return _failed(job, member, message)
         case Started():
@@ -68,7 +62,7 @@ def stepped(job: Job, generation: int, step: int) -> tuple[Job, bool]:
 
 
 def _leave(job: Job, member: Member, message: Leave) -> Job:
-    notice = member.notice or job.membership.notices.get(member.name)
+    notice = job.membership.notices.get(member.name)
     cause = notice.cause if notice is not None else ""
     if message.by_signal:
         cause = cause or Cause.DISRUPTION.value

@@ -39,8 +39,6 @@ class Member:
     generation: int = 0
     store: str = ""
     broken_at: float | None = None
-    notice: LeaveNotice | None = None
-    """the member's own, such as of a reclaimed node"""
     has_left: bool = False
     """it had finished, and its agent has ended in good order"""
 
