@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from elastic.membership.phases import WorldPhase
 from elastic.membership.training import Progress
 
 WINDOW_S = 10.0
@@ -16,8 +17,8 @@ LEAST_STALL_S = 60.0
 SILENT_S = 60.0
 """A job that has not reported for so long counts as one that reports nothing."""
 SAMPLES, TOKENS = "samples", "tokens"
-OVER = ("finishing", "finished", "closed")
-FORMING = ("empty", "forming", "")
+OVER = (WorldPhase.FINISHING, WorldPhase.FINISHED, WorldPhase.CLOSED)
+FORMING = (WorldPhase.EMPTY, WorldPhase.FORMING, "")
 
 
 class Spent(StrEnum):

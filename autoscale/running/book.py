@@ -13,6 +13,7 @@ from autoscale.deciding.training import SAMPLES, Training, heard
 from autoscale.figures import JobFigures, JobKey
 from elastic.api.scaling import MANAGER, PolicyName, Record
 from elastic.api.words import Through
+from elastic.membership.phases import WorldPhase
 from elastic.membership.training import Progress
 
 CARRIERS = ("kube-controller-manager", "horizontal-pod-autoscaler")
@@ -68,7 +69,7 @@ class Book:
         """A source of progress outside of the stream said this; where the stream knows the job's world, it is of that world."""
         known = self._training.get(seen.uid, Training()).progress
         if known is None or not known.phase:
-            world = replace_progress(known or Progress(job=seen.uid), generation=working, size=working, phase="running")
+            world = replace_progress(known or Progress(job=seen.uid), generation=working, size=working, phase=WorldPhase.RUNNING)
         else:
             world = known
         values = {} if samples is None else {SAMPLES: samples}

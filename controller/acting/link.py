@@ -14,6 +14,7 @@ from controller.deciding.actions import Budget, SetExpectation
 from controller.watching.snapshot import World
 from elastic.api.job import Leaving, Rescale
 from elastic.membership import wire
+from elastic.membership.phases import WorldPhase
 
 
 class Server(Listener, Protocol):
@@ -89,9 +90,9 @@ class RendezvousLink:
             self.forgotten.discard(heard.job)  # an agent of the run before has come back
         if heard.forgotten:
             self.worlds.pop(heard.job, None)
-        elif heard.phase == wire.UNREACHED:
+        elif heard.phase == WorldPhase.UNREACHED:
             self.worlds[heard.job] = World(heard.generation, frozenset(), phase=heard.phase, trouble=heard.reason)
-        elif heard.phase == wire.UNREADABLE:
+        elif heard.phase == WorldPhase.UNREADABLE:
             self.worlds[heard.job] = replace(before or World(0, frozenset()), trouble=heard.reason)
         else:
             self.worlds[heard.job] = _world(heard, before, now=self._clock())

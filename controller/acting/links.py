@@ -9,7 +9,7 @@ from controller.acting.link import RendezvousLink
 from controller.deciding.actions import SetExpectation
 from controller.watching.snapshot import World
 from elastic.etcd.place import Place
-from elastic.membership.wire import UNREACHED
+from elastic.membership.phases import WorldPhase
 
 ETCD_AT_ONCE = 100_000
 """Each job has its own way to its etcd, and its requests end in time: no job waits for another one's."""
@@ -38,7 +38,7 @@ class Links:
         self._places.meet_at(job_uid, told.place)
         is_heard = self._etcd.tell(job_uid, told, is_awaited=is_awaited)
         world = self._etcd.worlds.get(job_uid)
-        return is_heard or (world is not None and world.phase == UNREACHED)
+        return is_heard or (world is not None and world.phase == WorldPhase.UNREACHED)
 
     def forget(self, job_uid: str, *, is_awaited: bool = False, place: Place | None = None) -> None:
         if place is not None:

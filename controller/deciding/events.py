@@ -13,7 +13,7 @@ from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX
 from elastic.api.template import default_container
-from elastic.membership.wire import UNREACHED
+from elastic.membership.phases import WorldPhase
 
 MOST_REMARKS = 3
 
@@ -120,7 +120,7 @@ def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
 
 def _unknown_members(snapshot: Snapshot) -> str:
     world = snapshot.world
-    if world is not None and world.phase == UNREACHED:
+    if world is not None and world.phase == WorldPhase.UNREACHED:
         return f"The controller cannot follow the rendezvous in etcd, and counts pods: {world.trouble}"
     trouble = world.trouble if world is not None else ""
     return f"The members of the job's world are unknown: {trouble}" if trouble else ""

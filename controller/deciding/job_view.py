@@ -14,7 +14,7 @@ from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
 from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.job import Job, JobStatus
-from elastic.membership.wire import UNREACHED
+from elastic.membership.phases import WorldPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class JobView:
     def sees_members(self) -> bool:
         """Whether it is known, or about to be, who is in the job's world. Where an etcd is out of reach, pods are counted instead."""
         world = self.snapshot.world
-        is_unreached = world is not None and world.phase == UNREACHED
+        is_unreached = world is not None and world.phase == WorldPhase.UNREACHED
         return self.backend is RendezvousBackend.OURS or (self.backend is RendezvousBackend.ETCD and not is_unreached)
 
     @property

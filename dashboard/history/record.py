@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from autoscale.deciding.training import SAMPLES, TOKENS, Spent, Training, heard
 from dashboard.history.series import NOTHING, Row, Series
 from dashboard.watching.seen import JobSeen, Rescale
+from elastic.membership.phases import WorldPhase
 from elastic.membership.training import Progress
 
 MOST_RESCALES = 100
@@ -64,7 +65,9 @@ class Record:
     def forget_training(self, monotonic: float) -> None:
         """The rendezvous server knows the job no more: from now on no time counts."""
         if self.training.progress is not None:
-            self.training, _ = heard(self.training, Progress(job=self.training.progress.job, phase="closed", forgotten=True), monotonic)
+            self.training, _ = heard(
+                self.training, Progress(job=self.training.progress.job, phase=WorldPhase.CLOSED, forgotten=True), monotonic
+            )
         self.rate = None
 
     def spent(self, monotonic: float) -> dict[str, float]:

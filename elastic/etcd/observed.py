@@ -9,6 +9,7 @@ from enum import Enum
 
 from elastic.etcd.records import Expected, Leaving, Member, Records, Seat, World, uid_of
 from elastic.membership import wire
+from elastic.membership.phases import WorldPhase
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 
 NAMED = 3
@@ -47,22 +48,22 @@ def standings_of(records: Records) -> dict[str, Standing]:
     return {seat.name: standing_of(seat, records.members.get(seat.name), world.generation) for seat in world.seats}
 
 
-def phase_of(records: Records) -> str:
+def phase_of(records: Records) -> WorldPhase:
     """As the rendezvous server names them."""
     world, there = records.world, set(standings_of(records).values())
     if world is None:
-        return "forming" if records.members else "empty"
+        return WorldPhase.FORMING if records.members else WorldPhase.EMPTY
     if world.closed:
-        return "closed"
+        return WorldPhase.CLOSED
     if Standing.FINISHED in there:
-        return "finishing" if there & {Standing.WORKING, Standing.BACK, Standing.FAILED} else "finished"
-    return "running" if there == {Standing.WORKING} and world.round is None else "re-forming"
+        return WorldPhase.FINISHING if there & {Standing.WORKING, Standing.BACK, Standing.FAILED} else WorldPhase.FINISHED
+    return WorldPhase.RUNNING if there == {Standing.WORKING} and world.round is None else WorldPhase.RE_FORMING
 
 
 def has_started(records: Records) -> bool:
     """Whether every member of a world that stands has entered it."""
     world = records.world
-    if world is None or phase_of(records) != "running":
+    if world is None or phase_of(records) is not WorldPhase.RUNNING:
         return False
     return all(records.members[seat.name].entered == world.generation for seat in world.seats)
 
@@ -83,7 +84,7 @@ def heard(
     world, phase = records.world, phase_of(records)
     standings = standings_of(records)
     explained, restarts = _accounted(records, expectation, silent, baseline)
-    stands = world is not None and phase in ("running", "finishing", "finished")
+    stands = world is not None and phase in (WorldPhase.RUNNING, WorldPhase.FINISHING, WorldPhase.FINISHED)
     return wire.World(
         job=job,
         generation=world.generation if world is not None else 0,
@@ -123,21 +124,21 @@ def _fruitless(records: Records) -> int:
 
 def unreached(job: str, why: str, *, generation: int) -> wire.World:
     """Says that nobody can be asked who is in the world: the job's pods are counted instead."""
-    return wire.World(job=job, generation=generation, phase=wire.UNREACHED, reason=wire.clipped(why))
+    return wire.World(job=job, generation=generation, phase=WorldPhase.UNREACHED, reason=wire.clipped(why))
 
 
-def _seats(world: World, standings: Mapping[str, Standing], phase: str) -> Iterator[wire.RankedMember]:
+def _seats(world: World, standings: Mapping[str, Standing], phase: WorldPhase) -> Iterator[wire.RankedMember]:
     for rank, seat in enumerate(world.seats):
-        if phase != "finished" or standings[seat.name] is Standing.FINISHED:
+        if phase is not WorldPhase.FINISHED or standings[seat.name] is Standing.FINISHED:
             yield wire.RankedMember(name=seat.name, rank=rank, incarnation=seat.incarnation if len(seat.incarnation) <= 253 else "")
 
 
-def _reason(records: Records, standings: Mapping[str, Standing], phase: str) -> str:
+def _reason(records: Records, standings: Mapping[str, Standing], phase: WorldPhase) -> str:
     """Why the world is as it is; while one forms also who is missing."""
     world = records.world
     if world is not None and world.closed:
         return world.closed
-    if world is not None and phase != "re-forming":
+    if world is not None and phase is not WorldPhase.RE_FORMING:
         return world.reason
     why = world.round.reason if world is not None and world.round is not None else _broken(standings)
     absent = missing(records)

@@ -18,9 +18,10 @@ import aiohttp
 import msgspec
 
 from elastic.membership import limits, protocol
+from elastic.membership.phases import WorldPhase
 from elastic.membership.protocol import UnknownVersion
 from elastic.membership.training import Progress
-from elastic.membership.wire import UNREADABLE, Expectation, World, unreadable
+from elastic.membership.wire import Expectation, World, unreadable
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class RendezvousClient:
             world = _worlds.decode(line)
         except ValueError as error:
             world = unreadable(_job_of(line), str(error))
-        if world.phase != UNREADABLE:
+        if world.phase != WorldPhase.UNREADABLE:
             self._unreadable.discard(world.job)
         elif world.job not in self._unreadable:
             log.error("the rendezvous server's message about a job cannot be read", extra={"uid": world.job, "error": world.reason})

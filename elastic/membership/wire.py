@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from elastic.api.book import MOST_MEMBERS, MOST_TIMES, PLAIN
 from elastic.membership.hosts import HostFacts, HostState
+from elastic.membership.phases import WorldPhase
 
 MAX_WORDS = 1024
 MAX_ERROR = 300
@@ -256,13 +257,13 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     asks: bool = False
 
 
-UNREADABLE, UNREACHED = "unreadable", "unreached"
-
-
 def unreadable(job: str, why: str) -> World:
     """Replaces a world that cannot be encoded or decoded."""
     return World(
-        job=job, generation=0, phase=UNREADABLE, reason=clipped(f"the rendezvous server's message about this job is unusable: {why}")
+        job=job,
+        generation=0,
+        phase=WorldPhase.UNREADABLE,
+        reason=clipped(f"the rendezvous server's message about this job is unusable: {why}"),
     )
 
 

@@ -1,5 +1,6 @@
 """What a job looks like from outside: to one member, and to the controller."""
 
+from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import MAX_MEMBERS, RankedMember, Rescale, Standing, View, World, clipped
 from rendezvous.machine.choose import absent, leave_notice
 from rendezvous.machine.handlers.exit_reports import end_id
@@ -107,15 +108,15 @@ def _standing(job: Job, world: CurrentWorld) -> Standing:
     return Standing(size=world.size, age_s=max(0.0, job.now - world.since), has_stepped=job.progress.step_in_world is not None)
 
 
-def _phase(job: Job) -> str:
+def _phase(job: Job) -> WorldPhase:
     group = job.membership
     if job.accounting.closed:
-        return "closed"
+        return WorldPhase.CLOSED
     if job.is_done:
-        return "finished" if job.progress.is_complete else "finishing"
+        return WorldPhase.FINISHED if job.progress.is_complete else WorldPhase.FINISHING
     if group.world is None:
-        return "forming" if group.members else "empty"
-    return "re-forming" if group.is_draining else "running"
+        return WorldPhase.FORMING if group.members else WorldPhase.EMPTY
+    return WorldPhase.RE_FORMING if group.is_draining else WorldPhase.RUNNING
 
 
 def _reason(job: Job) -> str:

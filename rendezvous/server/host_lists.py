@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from elastic.membership.hosts import HostFacts, HostList, HostState, LauncherReport
 from elastic.membership.limits import longest_json
+from elastic.membership.phases import WorldPhase
 from elastic.membership.training import Progress, Signal
 from rendezvous.hosts.listing import HostJob, answer, decided, state, unproven, with_facts, with_proof, with_report
 from rendezvous.server.metered import BYTES_PER_MESSAGE, Rate
@@ -16,8 +17,6 @@ log = logging.getLogger(__name__)
 
 RANK_0 = "rank-0"
 """The member for whom a launcher reports: in its program the rank 0 speaks, whichever host has it."""
-RUNNING = "running"
-"""The phase of a world that trains."""
 LAUNCHER_REPORT_BODY = longest_json(LauncherReport)
 REPORTS_AT_ONCE, LAUNCHER_MESSAGES_PER_S = 2, 64.0
 """Of a launcher: the longest reports in a row, and messages of up to 4 KiB in the long run."""
@@ -109,7 +108,7 @@ class HostLists:
         return Progress(
             job=uid,
             generation=report.assignment,
-            phase=RUNNING,
+            phase=WorldPhase.RUNNING,
             size=report.size,
             step=report.step,
             age_s=max(0.0, round(self._clock() - job.reported_at, 3)),

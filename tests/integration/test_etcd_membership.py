@@ -20,6 +20,7 @@ from elastic.etcd.place import Access, Place
 from elastic.etcd.store import Away, Refused
 from elastic.etcd.thread import EtcdThread
 from elastic.membership import wire
+from elastic.membership.phases import WorldPhase
 from elastic_worker.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, Member, Seal, Seat, World
 
 pytestmark = [pytest.mark.integration, needs_etcd, pytest.mark.timeout(240)]
@@ -148,7 +149,9 @@ async def test_a_login_comes_from_the_users_secret_and_a_wrong_one_is_told(etcd:
             ("without", "none", "Secret none cannot be read"),
         ):
             assert not await following.has_written(job, etcd, "w0", secret=secret)
-            await until(lambda job=job: job in following.worlds and following.worlds[job].phase == wire.UNREACHED, f"{job} is reported")
+            await until(
+                lambda job=job: job in following.worlds and following.worlds[job].phase == WorldPhase.UNREACHED, f"{job} is reported"
+            )
             assert words in following.worlds[job].reason
 
 
@@ -162,7 +165,7 @@ async def test_an_etcd_that_never_answers_costs_its_own_job_only(etcd: Etcd) -> 
             await until(lambda: following.generation("job") == 1, "the world is reported")
             assert not any(await asyncio.gather(*waiting))
             await until(lambda: following.worlds.get("silent-7") is not None, "that it does not answer is reported")
-            assert following.worlds["silent-7"].phase == wire.UNREACHED
+            assert following.worlds["silent-7"].phase == WorldPhase.UNREACHED
 
 
 async def test_records_go_with_the_job(etcd: Etcd) -> None:
@@ -216,7 +219,7 @@ async def test_a_quota_that_is_used_up_is_reported_within_seconds_and_made_room_
             await until(lambda: following.generation("job") == 1, "the world is reported")
             etcd.fill()
             began = time.monotonic()
-            await until(lambda: following.worlds["job"].phase == wire.UNREACHED, "the alarm is reported")
+            await until(lambda: following.worlds["job"].phase == WorldPhase.UNREACHED, "the alarm is reported")
             print(f"the alarm was reported after {time.monotonic() - began:.1f} s")
             assert "its quota is used up (alarm NOSPACE)" in following.worlds["job"].reason
             assert not await following.has_written("job", etcd, "w0", "w1")

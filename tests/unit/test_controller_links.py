@@ -10,6 +10,7 @@ from controller.acting.link import RendezvousLink
 from controller.acting.links import Links
 from elastic.etcd.place import Place
 from elastic.membership import wire
+from elastic.membership.phases import WorldPhase
 
 PLACE = Place(endpoints=("etcd:2379",), prefix="/elastic-training/job/")
 
@@ -77,7 +78,7 @@ async def test_a_suspended_job_is_forgotten_where_it_meets_also_if_this_controll
 async def test_an_etcd_that_is_out_of_reach_is_not_waited_for(both: Both) -> None:
     both.etcds.is_away = True
     assert not both.links.tell("in-etcd", tell(place=PLACE), is_awaited=True)
-    both.etcds.worlds_to_tell.put_nowait(wire.World(job="in-etcd", generation=0, phase=wire.UNREACHED, reason="it does not answer"))
+    both.etcds.worlds_to_tell.put_nowait(wire.World(job="in-etcd", generation=0, phase=WorldPhase.UNREACHED, reason="it does not answer"))
     await a_few_turns()
     assert both.links.worlds["in-etcd"].trouble == "it does not answer"
     assert both.links.tell("in-etcd", tell(place=PLACE), is_awaited=True)

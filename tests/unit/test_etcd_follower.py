@@ -18,6 +18,7 @@ from elastic.etcd.membership import EtcdMembership
 from elastic.etcd.place import Place
 from elastic.etcd.store import Away, Store
 from elastic.membership import wire
+from elastic.membership.phases import WorldPhase
 from elastic_worker.etcd.records import EXPECTED
 
 sys.path.append(str(Path(__file__).parents[1] / "sim"))
@@ -224,10 +225,10 @@ def test_an_etcd_that_was_never_reached_is_reported_once_and_the_job_counts_pods
         with pytest.raises(Away):
             await town.expect("w0")
         await town.live(FIRST_PATIENCE_S + 40)
-        assert [world.phase for world in town.worlds] == [wire.UNREACHED]
+        assert [world.phase for world in town.worlds] == [WorldPhase.UNREACHED]
         town.way.is_cut = False
         await town.live(40)
-        assert town.world.phase != wire.UNREACHED
+        assert town.world.phase != WorldPhase.UNREACHED
         assert town.job.etcd.open(EXPECTED) is not None, "what is expected is written as soon as it can be"
 
     play(story())
@@ -243,7 +244,7 @@ def test_an_outage_of_a_minute_changes_nothing_and_a_longer_one_is_reported() ->
         await town.live(PATIENCE_S - 20)
         assert town.world.phase == "running"
         await town.live(60)
-        assert town.world.phase == wire.UNREACHED
+        assert town.world.phase == WorldPhase.UNREACHED
         town.way.is_cut = False
         await town.live(30)
         assert town.world.phase == "running"
@@ -273,7 +274,7 @@ def test_an_etcd_whose_quota_is_used_up_is_reported_until_its_alarm_is_disarmed(
         await town.live(2)
         town.way.has_alarm = True
         await town.live(CHECK_S + 1)
-        assert town.world.phase == wire.UNREACHED
+        assert town.world.phase == WorldPhase.UNREACHED
         assert "its quota is used up (alarm NOSPACE); compact, defragment, then disarm the alarm" in town.world.reason
         reports = len(town.worlds)
         await town.live(PATIENCE_S + 40)
@@ -362,7 +363,7 @@ def test_what_is_no_record_is_ignored_and_too_much_of_it_ends_the_visit(monkeypa
         for number in range(3):
             town.job.etcd.write(f"members/x{number}", b"x" * 2**20)
         await town.live(PATIENCE_S + 20)
-        assert town.world.phase == wire.UNREACHED
+        assert town.world.phase == WorldPhase.UNREACHED
         assert "too much" in town.world.reason
 
     play(story())

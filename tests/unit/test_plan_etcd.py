@@ -12,11 +12,12 @@ from controller.deciding.rendezvous import etcd
 from controller.watching.snapshot import IN_WORLD, Phase, World
 from elastic.api.job import Job
 from elastic.membership import wire
+from elastic.membership.phases import WorldPhase
 from elastic_worker.agent import last_words
 from elastic_worker.etcd import settings
 from rendezvous import delivery
 
-UNREACHED = World(0, frozenset(), phase=wire.UNREACHED, trouble="it does not answer")
+UNREACHED = World(0, frozenset(), phase=WorldPhase.UNREACHED, trouble="it does not answer")
 WITH_ETCD = replace(OURS, etcd=("elastic-etcd:2379",))
 AT_ETCD = {"rdzvBackend": "etcd", "rdzvHost": "etcd-0.storage, etcd-1.storage:2380", "maxRestarts": 4}
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import came_too_late, is_down, own_container
-from controller.deciding.rendezvous.world_status import FINISHED
 from controller.deciding.replicas.tally import Tally
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Phase, Pod, Snapshot
@@ -13,6 +12,7 @@ from elastic.api.job import Job
 from elastic.api.kinds import WORKER
 from elastic.api.rendezvous_choice import is_chosen_by_command
 from elastic.api.words import RestartPolicy
+from elastic.membership.phases import WorldPhase
 
 
 def is_running(job: Job, counts: Mapping[str, Tally]) -> bool:
@@ -37,7 +37,7 @@ def has_succeeded(view: JobView) -> bool:
 
 def _have_all_gone(job: Job, snapshot: Snapshot) -> bool:
     """Whether the work is done although no pod shows it any more; what is always started again is never done."""
-    is_done = snapshot.world is not None and snapshot.world.phase == FINISHED
+    is_done = snapshot.world is not None and snapshot.world.phase == WorldPhase.FINISHED
     return is_done and job.replicas[WORKER].restart_policy is not RestartPolicy.ALWAYS
 
 
@@ -49,7 +49,7 @@ def _at_work(view: JobView) -> Iterable[Pod]:
     there = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.phase in (Phase.RUNNING, Phase.UNKNOWN)]
     world = snapshot.world
     if view.sees_members:
-        if world is None or world.phase != FINISHED:
+        if world is None or world.phase != WorldPhase.FINISHED:
             return there
         return [pod for pod in there if pod.name in world.members and not is_down(own_container(job, pod))]
     assert job.elastic is not None

@@ -5,11 +5,12 @@ from datetime import datetime, timedelta
 
 from controller.deciding.job_view import JobView
 from elastic.api.kinds import WORKER
+from elastic.membership.phases import WorldPhase
 
 LATE = timedelta(seconds=30)
 """Less is common: Python and torch load."""
 NAMED = 3
-GATHERING = ("empty", "forming")
+GATHERING = (WorldPhase.EMPTY, WorldPhase.FORMING)
 """The phases of a job before its world."""
 
 

@@ -11,11 +11,8 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.watching.snapshot import Snapshot, World
 from elastic.api.job import ElasticStatus, Leaving
+from elastic.membership.phases import WorldPhase
 
-FORMED = "running"
-"""The phase of a world whose members work; in any other one, who leaves may still be saving its state."""
-FINISHED = "finished"
-"""The phase once the work is done and no missing member is waited for."""
 MOST_RANKS = 1024
 
 
@@ -51,9 +48,9 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> Elasti
     last = status.last_rescale
     if world.rescale is not None and last is not None and world.rescale.id == last.id:
         # Nobody but us writes the number of its group; who has lowered it, or written what cannot be read, learns it again.
-        generation = max(status.generation, world.generation) if world.phase == FORMED else status.generation
+        generation = max(status.generation, world.generation) if world.phase == WorldPhase.RUNNING else status.generation
         return replace(status, generation=generation, last_rescale=replace(last, phases=world.rescale.phases))
-    if world.phase != FORMED or world.generation < status.generation:
+    if world.phase != WorldPhase.RUNNING or world.generation < status.generation:
         return status
     size = len(world.members)
     if world.generation == status.generation:
