@@ -5,13 +5,16 @@ next plan starts from the cluster's state.
 An eviction, at our rendezvous (`replica_plan._members`): `disruption.notices` finds the condition DisruptionTarget or the deletion of the
 pod, `slot_assignment.by_count` finds a slot for its replacement, `departures.departures` adds the worker to those that leave, and
 `expectation.expectation` names it to the server. The replacement is made in the same plan; after a cordon it may come earlier
-(`replica_slots.wanted`). If the worker ends before the next world is formed without it, the server counts a disruption, and what its peers
-suffer from it as collateral; `failure.judge` ignores the pod's end. A node that is about to go is the same, only that we delete the pod:
-once a world works without the worker, at the latest at `departures.delete_at_latest`.
+(`replica_slots.wanted`). The worker's agent says goodbye at SIGTERM, mostly before the next world is formed: the server then counts one
+disruption, and failures of its peers that follow from it as collateral; `failure.judge` ignores the pod's end. A node that is about to go
+is the same, only that we delete the pod: once a world works without the worker, at the latest at `departures.delete_at_latest`.
 
 From 3 workers to 2: `slot_assignment.by_count` picks the surplus worker, and `departures.departures` adds it to those that leave, in the
-status and in the expectation, so that the server forms a world without it. A later plan deletes its pod: once that world works, or its
-grace is over, and the server has acknowledged that plan's expectation.
+expectation, so that the server forms a world without it, and in the status. A later plan deletes its pod: once that world works, or its
+grace is over, and the server has acknowledged that plan's expectation. If another worker is lost meanwhile, the surplus worker stays
+(`departures.without_spared`), and its deletion waits while the world needs it (`departures._may_go`).
+
+A plan is carried out in this order: expectation, objects, status, Events; deletions of workers wait for the server's acknowledgement.
 """
 
 import dataclasses

@@ -1,5 +1,6 @@
 """Decides what a failed pod means: who caused it, whether it counts against the job, and whether the job goes on.
-A disruption counts only against `restartBudget.disruption`, and the pod is made again whatever the restart policy says.
+A disruption counts against `restartBudget.disruption` and towards `maxRestartsWithoutProgress`, never against maxRestarts; its pod is made
+again whatever the restart policy says.
 """
 
 import dataclasses

@@ -1,5 +1,5 @@
 """Decides which workers leave a world at the rendezvous server, or its list of hosts, and when the pod of a leaving worker may be deleted.
-The status and the server learn of it in the same plan; a later plan deletes the pod, once a world works without the worker.
+The server and then the status learn of it in the same plan; a later plan deletes the pod, once a world works without the worker.
 A pod whose node goes is deleted early enough to end in order, also without a replacement: no disruption budget holds up a deletion.
 """
 
@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import Notice
 from controller.deciding.moments import after
-from controller.deciding.rendezvous.world_status import FORMED
 from controller.deciding.status_room import with_leaving
 from controller.watching.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import Job, Leaving
 from elastic.api.words import Cause
+from elastic.membership.phases import WorldPhase
 from elastic.signals.signal import Meaning
 
 UNMEASURED_RESCALE_S = 5.0
@@ -86,10 +86,10 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
 
 
 def _carries_world(pod: Pod, view: JobView) -> bool:
-    """Whether the world would have too few members without this one: others were lost, which the view of pods may not show yet. Who leaves
-    by the user's wish alone has time."""
+    """Whether the world would have too few members without this one: others were lost, which the view of pods may not show yet. A
+    scale-in is in no hurry."""
     world, known = view.snapshot.world, view.status.elastic
-    if world is None or world.phase != FORMED or pod.name not in world.members:
+    if world is None or world.phase != WorldPhase.RUNNING or pod.name not in world.members:
         return False
     leaving = {entry.member for entry in known.leaving} if known is not None else set()
     return len(world.members - leaving) < view.job.least_workers
@@ -149,7 +149,7 @@ def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_stored: b
     if world is not None and world.hosts is not None:
         hosts = world.hosts
         return pod.uid in hosts.leaving and pod.uid not in hosts.listed and pod.uid not in hosts.working
-    return world is not None and world.phase == FORMED and pod.name not in world.members
+    return world is not None and world.phase == WorldPhase.RUNNING and pod.name not in world.members
 
 
 def next_deadline(view: JobView, leaving: Sequence[Leaving]) -> datetime | None:

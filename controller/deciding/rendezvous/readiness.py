@@ -1,5 +1,5 @@
-"""Decides which workers at our own rendezvous count as Ready: those that are in the job's world and have its state. The disruption budget
-counts Ready workers, so a drain then never evicts the only worker that has the state.
+"""Decides which workers that meet at our server or in an etcd count as Ready: those that are in the job's world and have its state. The
+disruption budget counts Ready workers, so a drain then never evicts the only worker that has the state.
 
 A worker's condition holds for one run of its container and one start of its agent. Both stand at the end of the condition's message, where
 the next controller finds them. While a world re-forms, conditions stay as they are.
@@ -17,9 +17,9 @@ from controller.deciding.job_view import JobView
 from controller.deciding.moments import of_timestamp
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import allowed_sizes
-from controller.deciding.rendezvous.world_status import FORMED
 from controller.watching.snapshot import IN_WORLD, Container, Pod, Snapshot, World
 from elastic.api.job import ElasticPolicy, Job, Object
+from elastic.membership.phases import WorldPhase
 
 NO_WORLD = World(generation=0, members=frozenset())
 
@@ -75,7 +75,7 @@ class Readiness:
 
 
 def is_gated(view: JobView) -> bool:
-    """Do new workers get the readiness gate? At other rendezvous the controller does not see who is in the world."""
+    """Do new workers get the readiness gate? Elsewhere the controller does not see who is in the world."""
     return view.sees_members and compat.has_readiness_gates(view.snapshot.settings)
 
 
@@ -198,7 +198,7 @@ class _Look:
 
     @property
     def _stands(self) -> bool:
-        return self.world.phase == FORMED
+        return self.world.phase == WorldPhase.RUNNING
 
     @property
     def _is_whole(self) -> bool:

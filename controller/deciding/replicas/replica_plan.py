@@ -1,6 +1,6 @@
-"""Decides which pods should exist now: for each replica type the indexes to fill, and the pods to delete. At our own rendezvous, and on
-our list of hosts, any indexes will do and leaving workers are notified first; at c10d's store any will do; everywhere else an index is a
-rank and is filled again.
+"""Decides which pods should exist now: for each replica type the indexes to fill, and the pods to delete. Workers that
+meet at our server, in an etcd or by our list of hosts may have any indexes, and are notified before they go; other interchangeable workers
+may have any indexes, too; everywhere else an index is a rank and is filled again.
 """
 
 from collections.abc import Sequence

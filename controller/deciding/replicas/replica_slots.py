@@ -1,6 +1,5 @@
 """Decides how many workers a job should have now, and which: fixed places where an index is a rank, any indexes where only their number
-matters. Workers on a cordoned node are replaced first, where a drain could not end
-otherwise.
+matters. Workers on a cordoned node are replaced first, where a drain could not end otherwise.
 """
 
 from collections.abc import Sequence
