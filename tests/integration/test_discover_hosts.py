@@ -157,6 +157,8 @@ def test_a_line_without_slots_changes_every_ten_seconds(server: Server, tmp_path
     assert launcher.poll() == (0, "w0:2\n127.0.0.1:0\n")
     launcher.stop_clock(later + 20)
     assert launcher.poll() == (0, "w0:2\nlocalhost:0\n")
+    launcher.stop_clock(later + 60)  # or its child would wait for ever for the half minute after which it ends
+    wait_until(lambda: not list(launcher.folder.glob("elastic-hosts-*/follower")), what="the child in the background has ended")
 
 
 def test_another_jobs_token_gets_no_list(server: Server, tmp_path: Path) -> None:
