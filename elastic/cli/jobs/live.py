@@ -27,7 +27,11 @@ dashboard_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.opt
 )
 
 
-async def live(kube: Kube, cluster: Cluster, url: str | None) -> dict[str, Sample]:
+def _warn(words: str) -> None:
+    click.echo(words, err=True)
+
+
+async def live(kube: Kube, cluster: Cluster, url: str | None, *, warn: Callable[[str], None] = _warn) -> dict[str, Sample]:
     """By the uid of the job. A dashboard that the user named must answer; the laptop's may be down, and costs three seconds at most."""
     if url is not None:
         if not is_safe(url):
@@ -46,5 +50,5 @@ async def live(kube: Kube, cluster: Cluster, url: str | None) -> dict[str, Sampl
     try:
         return await ask(laptops)
     except NoAnswer as error:
-        click.echo(plain(f"how far jobs are right now is unknown: the dashboard at {laptops.url}: {error}"), err=True)
+        warn(plain(f"how far jobs are right now is unknown: the dashboard at {laptops.url}: {error}"))
         return {}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from elastic.api.names import JOB_NAME
+from elastic.cli import screen
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.look import world_of
+from elastic.cli.jobs.watching import watch
 from elastic.cli.printing import as_data, output_option, plain, table
 from elastic.client.sample import Sample, shortened
 from elastic.client.summary import pod_state, rank_of, summary
@@ -26,35 +29,75 @@ NO_METRICS = "CPU and memory are unknown: this cluster serves no metrics.k8s.io 
 MIB = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is there at one moment."""
+
+    jobs: Sequence[tuple[Found, Sequence[Object]]]
+    """With their pods."""
+    usage: Mapping[str, Object] | None
+    """None where nobody measures."""
+    samples: Mapping[str, Sample]
+    warnings: Sequence[str]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for job, pods in self.jobs for row in rows_of(job, pods, self.usage or {})]
+
+    @property
+    def progress(self) -> list[dict[str, Any]]:
+        return [progress_of(job, self.samples.get(job.key.uid)) for job, _ in self.jobs]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is not known, and why."""
+        return [*self.warnings, *([] if self.rows else ["no pods"]), *([NO_METRICS] if self.usage is None else [])]
+
+
 @click.command()
 @click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
+@click.option("--watch", "-w", "watches", is_flag=True, help="Show it anew every two seconds, until Ctrl-C.")
 @output_option()
 @dashboard_option
 @cluster_options
-def top(words: tuple[str, ...], output: str, url: str | None, cluster: Cluster) -> None:
+def top(words: tuple[str, ...], watches: bool, output: str, url: str | None, cluster: Cluster) -> None:
     """Show CPU and memory of the workers of jobs, and how far training is."""
     kind, names = found.split(words)
 
-    async def read(kube: Kube, namespace: str) -> tuple[list[tuple[Found, list[Object]]], dict[str, Object] | None, dict[str, Sample]]:
+    async def read(kube: Kube, namespace: str) -> Seen:
         jobs = await (found.named(kube, namespace, kind, names) if names else found.jobs(kube, namespace, [kind] if kind else None))
         pods = [(job, await found.pods_of(kube, job)) for job in jobs]
-        return pods, await _usage(kube, namespace), await live(kube, cluster, url)
+        warnings: list[str] = []
+        usage = await _usage(kube, namespace)
+        return Seen(pods, usage, await live(kube, cluster, url, warn=warnings.append), warnings)
 
-    jobs, usage, samples = cluster.ask(read)
-    rows = [row for job, pods in jobs for row in rows_of(job, pods, usage or {})]
-    if output != "table":
-        click.echo(as_data({"jobs": [progress_of(job, samples.get(job.key.uid)) for job, _ in jobs], "workers": rows}, output))
+    if watches:
+        if output != "table" or not screen.is_there():
+            raise click.UsageError("--watch draws on a terminal; without it the same is printed once")
+
+        async def drawn(kube: Kube, namespace: str) -> str:
+            now = await read(kube, namespace)
+            return "\n".join([*lines_of(now), *now.notes])
+
+        watch(cluster, drawn)
         return
+    seen = cluster.ask(read)
+    if output != "table":
+        click.echo(as_data({"jobs": seen.progress, "workers": seen.rows}, output))
+        return
+    if text := "\n".join(lines_of(seen)):
+        click.echo(text)
+    for note in seen.notes:
+        click.echo(note, err=True)
+
+
+def lines_of(seen: Seen) -> Iterator[str]:
     headers = ("JOB", "POD", "RANK", "STATE", "NODE", "CPU", "MEMORY")
-    if rows:
-        click.echo(table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in rows]))
-    else:
-        click.echo("no pods", err=True)
-    for job, _ in jobs:
-        if facts := _in_words(progress_of(job, samples.get(job.key.uid))):
-            click.echo(plain(f"{job.title}: {facts}"))
-    if usage is None:
-        click.echo(NO_METRICS, err=True)
+    if seen.rows:
+        yield table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in seen.rows])
+    for (job, _), progress in zip(seen.jobs, seen.progress, strict=True):
+        if facts := _in_words(progress):
+            yield plain(f"{job.title}: {facts}")
 
 
 async def _usage(kube: Kube, namespace: str) -> dict[str, Object] | None:

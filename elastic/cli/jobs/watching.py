@@ -1,0 +1,64 @@
+"""Draws what a command shows anew every two seconds, until the user has seen enough. A server that is away ends nothing: what was seen last
+stays, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import click
+
+from elastic.cli import screen
+from elastic.cli.cluster_choice import Cluster
+from elastic.cli.failures import said
+from elastic.cli.interrupts import cancelled_by_sigterm
+from elastic.cli.jobs.found import NotFound
+from elastic.cli.printing import plain
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+
+EVERY_S = 2.0
+WITHIN_S = 10.0
+TERMINATED = 128 + 15
+ENDING = (401, 403)
+"""Answers that another try does not change."""
+
+
+def watch(cluster: Cluster, read: Callable[[Kube, str], Awaitable[str]]) -> None:
+    """`read` makes the text that is drawn. What goes wrong before the first text ends the command, as it does without --watch."""
+
+    async def within(kube: Kube, namespace: str) -> None:
+        text = await read(kube, namespace)
+        logging.getLogger("elastic.kube").setLevel(logging.ERROR)  # what is amiss stands on the screen
+        with cancelled_by_sigterm(), screen.opened() as drawn:
+            trouble = ""
+            while True:
+                now = datetime.now().strftime("%H:%M:%S")
+                drawn.draw(f"{now}, every {EVERY_S:g} s; Ctrl-C ends{trouble}\n\n{text}")
+                await asyncio.sleep(EVERY_S)
+                try:
+                    async with asyncio.timeout(WITHIN_S):
+                        text, trouble = await read(kube, namespace), ""
+                except Exception as error:
+                    trouble = f"\n{_trouble(error)}; this is how it was"
+
+    try:
+        cluster.ask(within)
+    except KeyboardInterrupt:
+        return
+    except asyncio.CancelledError:
+        sys.exit(TERMINATED)
+
+
+def _trouble(error: Exception) -> str:
+    """In words; raises what another try does not mend."""
+    if isinstance(error, NotFound | click.UsageError) or (isinstance(error, KubeError) and error.code in ENDING):
+        raise error
+    words = error.message if isinstance(error, click.ClickException) else said(error)
+    if words is None:
+        raise error
+    return plain(words)

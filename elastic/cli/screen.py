@@ -1,0 +1,51 @@
+"""A screen of a terminal that is drawn again and again, and leaves the terminal as it was. Knows nothing of what it shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+ENTER = "\x1b[?1049h\x1b[?25l"
+"""Another screen than that of the shell, without a cursor."""
+LEAVE = "\x1b[?25h\x1b[?1049l"
+HOME, LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[2K", "\x1b[J"
+"""Go to the upper left corner; clear this line, all below."""
+
+
+def is_there() -> bool:
+    """Is standard output a terminal that obeys commands?"""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+class Screen:
+    """Draws text without colour."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def draw(self, text: str) -> None:
+        """From the top, over what stood there; what does not fit is counted."""
+        columns, rows = shutil.get_terminal_size()
+        lines = text.split("\n")
+        if len(lines) > rows:
+            lines = [*lines[: rows - 1], f"... and {len(lines) - rows + 1} more lines"]
+        # Text in the last column may begin the next line.
+        self._out.write(HOME + "\n".join(f"{LINE}{line[: columns - 1]}" for line in lines) + REST_OF_SCREEN)
+        self._out.flush()
+
+
+@contextmanager
+def opened(out: TextIO | None = None) -> Iterator[Screen]:
+    """Until the block ends, in whatever way."""
+    stream = out or sys.stdout
+    stream.write(ENTER)
+    stream.flush()
+    try:
+        yield Screen(stream)
+    finally:
+        stream.write(LEAVE)
+        stream.flush()
