@@ -137,7 +137,7 @@ async def _kinds(kube: Kube) -> Finding:
             elif error.code != 403:
                 raise
     if missing:
-        return Finding(BAD, "kinds", f"{', '.join(missing)} unknown; run `elastic crds | kubectl apply --server-side -f -`")
+        return Finding(BAD, "kinds", f"{', '.join(missing)} unknown; `elastic install` brings them with the control plane")
     return Finding(OK, "kinds", ", ".join(KINDS))
 
 
@@ -187,7 +187,7 @@ async def _controller(kube: Kube, *, is_laptop: bool) -> Finding:
             return Finding(NOTE, "controller", "you may not look at Leases, which say whether it runs")
         raise
     if not leases:
-        return Finding(NOTE, "controller", f"there is no Lease {LEASE}: it runs without election, or not at all; see docs/deploy.md")
+        return Finding(NOTE, "controller", f"there is no Lease {LEASE}: it runs without election, or not at all (`elastic install`)")
     spec = leases[0].get("spec") or {}
     where = f"{spec.get('holderIdentity') or 'nobody'} in namespace {leases[0]['metadata']['namespace']}"
     silent_s = _seconds_since(spec.get("renewTime"))

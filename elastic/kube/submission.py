@@ -175,5 +175,5 @@ def _remedy(error: KubeError, kind: str) -> str:
         return f"; make it with `kubectl create namespace {name}`, or with `elastic run --create-namespace`"
     if error.code != 404 or error.body.get("details", {}).get("kind"):
         return ""
-    how = "apply the definitions (`elastic crds | kubectl apply --server-side -f -`) and run the controller"
+    how = "install the control plane with `elastic install` (docs/deploy.md)"
     return f"; the cluster does not know {kind}: {how}"

@@ -92,7 +92,7 @@ def test_a_refusal_is_one_line(tmp_path: Path, command: str, refusal: tuple[int,
 def test_a_cluster_without_our_kinds_says_how_to_define_them(tmp_path: Path) -> None:
     said = asked(tmp_path, Api(kinds=False), "get")
     assert said.exit_code == 1
-    assert "does not know any kind of job; apply the definitions (`elastic crds" in said.stderr
+    assert "does not know any kind of job; install the control plane with `elastic install`" in said.stderr
 
 
 def test_a_server_that_is_gone_is_one_line(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from elastic.kube.following import JobKey, resource_of
 from elastic.kube.resources import EVENTS, NAMESPACES, PODS, Object
 
 WORDS = {word.lower(): kind for kind in KINDS.values() for word in (kind.name, kind.plural, kind.singular, kind.crd_name)}
-DEFINE = "apply the definitions (`elastic crds | kubectl apply --server-side -f -`) and run the controller"
+DEFINE = "install the control plane with `elastic install` (docs/deploy.md)"
 
 
 class NotFound(click.ClickException):
