@@ -105,7 +105,7 @@ async def test_it_installs_changes_and_removes_a_whole_control_plane(kubeconfig:
     await kube.create(resource_of(KINDS["PyTorchJob"]), yaml.safe_load(JOB), namespace="default")
     said = await elastic(kubeconfig, "uninstall", "--yes")
     assert said.exit_code == 0, said.stderr
-    assert "keep 1 jobs, 1 of them not over: PyTorchJob default/train" in said.stdout
+    assert "keep 1 job, 1 of them not over: PyTorchJob default/train" in said.stdout
     assert (await kube.list(DEPLOYMENTS, namespace=SYSTEM)).items == []
     await kube.get(resource_of(KINDS["PyTorchJob"]), "train", namespace="default")
     await kube.get(SECRETS, "elastic-installation", namespace=SYSTEM)

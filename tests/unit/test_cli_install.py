@@ -370,7 +370,7 @@ def test_uninstalling_leaves_kinds_jobs_and_key_and_takes_the_apis_first(tmp_pat
     cluster.asked.clear()
     shown = uninstall(cluster, tmp_path)
     assert shown.exit_code == 0, shown.output
-    assert "keep 1 jobs, 1 of them not over: PyTorchJob default/train" in shown.stdout
+    assert "keep 1 job, 1 of them not over: PyTorchJob default/train" in shown.stdout
     assert shown.stdout.splitlines()[-1] == "Nothing was changed; --yes does it."
     assert deleted(cluster) == []
     said = uninstall(cluster, tmp_path, "--yes")
@@ -397,7 +397,7 @@ def test_jobs_go_only_when_named_and_before_the_control_plane(tmp_path: Path) ->
     cluster.objects[path_of(job())] = job()
     cluster.asked.clear()
     shown = uninstall(cluster, tmp_path, "--delete-jobs")
-    assert "1. delete 1 jobs, 1 of them not over: PyTorchJob default/train, and wait until their pods are gone" in shown.stdout
+    assert "1. delete 1 job, 1 of them not over: PyTorchJob default/train, and wait until their pods are gone" in shown.stdout
     assert deleted(cluster) == []
     said = uninstall(cluster, tmp_path, "--delete-jobs", "--yes")
     assert said.exit_code == 0, said.output

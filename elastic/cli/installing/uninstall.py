@@ -76,7 +76,9 @@ def plan(there: Standing, *, takes_jobs: bool) -> Iterator[str]:
         others = len(there.items) - len(workloads)
         yield f"delete the APIs that the autoscaler registered, then {', '.join([*workloads, f'{others} objects beside'])}"
     if not takes_jobs:
-        yield f"keep {_jobs_in_words(there.jobs)}: pods train on, but what ends is not replaced until a control plane runs again"
+        if there.jobs:
+            yield f"keep {_jobs_in_words(there.jobs)}: pods train on, but what ends is not replaced until a control plane runs again"
+        yield f"keep the kinds ({GROUP}), and the namespace with its Secret {shared_secret.NAME}"
         return
     if there.definitions:
         yield f"delete {len(there.definitions)} definitions of kinds ({GROUP})"
@@ -87,16 +89,18 @@ def plan(there: Standing, *, takes_jobs: bool) -> Iterator[str]:
 
 
 def _jobs_in_words(jobs: Sequence[Found]) -> str:
-    if not jobs:
-        return "no jobs (there are none)"
     going = sum(not summary(job.kind, job.object).is_over for job in jobs)
     names = ", ".join(f"{job.kind.name} {job.key.namespace}/{job.key.name}" for job in jobs[:MOST_NAMED])
     more = f" and {len(jobs) - MOST_NAMED} more (`elastic get -A`)" if len(jobs) > MOST_NAMED else ""
-    return f"{len(jobs)} jobs, {going} of them not over: {names}{more}"
+    return f"{_counted(jobs)}, {going} of them not over: {names}{more}"
+
+
+def _counted(jobs: Sequence[Found]) -> str:
+    return f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}"
 
 
 def _kept(there: Standing, namespace: str) -> str:
-    return f"{len(there.jobs)} jobs, the kinds, and namespace {namespace} with the Secret {shared_secret.NAME}"
+    return f"{_counted(there.jobs)}, the kinds, and namespace {namespace} with its Secret {shared_secret.NAME}"
 
 
 async def _look(kube: Kube, overlay: str, namespace: str, *, takes_jobs: bool) -> Standing:
