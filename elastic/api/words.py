@@ -87,9 +87,10 @@ class Through(enum.Enum):
     HPA = "hpa"
 
 
-class Cause(enum.Enum):
-    """Why a worker ended."""
+class Cause(enum.StrEnum):
+    """Why a worker ended, or why a world changed."""
 
+    START = "start"
     PLAN = "plan"
     DISRUPTION = "disruption"
     COLLATERAL = "collateral"
@@ -100,7 +101,10 @@ class Cause(enum.Enum):
     @property
     def is_charged(self) -> bool:
         """Only what the job did itself counts towards maxRestarts and backoffLimit."""
-        return self in (Cause.OUT_OF_MEMORY, Cause.HANG, Cause.USER)
+        return self in CHARGED
+
+
+CHARGED = frozenset({Cause.USER, Cause.OUT_OF_MEMORY, Cause.HANG})
 
 
 class ConditionType(enum.Enum):

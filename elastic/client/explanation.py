@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from elastic.api.words import Cause
+from elastic.api.words import CHARGED
 from elastic.client.ages import age
 from elastic.client.summary import Summary, pod_state, unscheduled
 from elastic.kube.resources import Object
@@ -22,7 +22,6 @@ PHASES = {
 SETTING_UP = ("Pending", "ContainerCreating", "PodInitializing")
 IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
 MOST_NAMES = 3
-CHARGED = frozenset(cause.value for cause in Cause if cause.is_charged)
 
 
 def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], now: datetime, *, progress: str = "") -> Iterator[str]:

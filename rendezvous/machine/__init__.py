@@ -4,11 +4,11 @@
 connections (rendezvous.server, or a test) feeds it.
 """
 
+from elastic.api.words import Cause
 from rendezvous.machine.choose import leave_notice
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
 from rendezvous.machine.handlers.arrivals import is_retired
 from rendezvous.machine.handlers.expectations import is_stale
-from rendezvous.machine.state.cause import Cause
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import Member, Phase
 from rendezvous.machine.state.timings import Limits

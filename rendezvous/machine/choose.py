@@ -6,7 +6,7 @@ rank 0 while a survivor stays. One that may have to leave keeps its place until 
 
 from operator import attrgetter
 
-from rendezvous.machine.state.cause import Cause
+from elastic.api.words import Cause
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import LeaveNotice, Member, Membership, Phase
 

@@ -4,9 +4,9 @@ Finds such departures, so that they and not the failures count as the cause.
 
 from dataclasses import replace
 
+from elastic.api.words import Cause
 from rendezvous.machine.handlers.leaving_world import with_loss
 from rendezvous.machine.state.accounting import Loss
-from rendezvous.machine.state.cause import Cause
 from rendezvous.machine.state.job import Job
 
 

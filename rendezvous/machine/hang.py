@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from elastic.api.words import Cause
 from elastic.membership.wire import Restart
 from rendezvous.machine.restart_budget import with_restarts
-from rendezvous.machine.state.cause import Cause
 from rendezvous.machine.state.job import Job
 
 

@@ -4,8 +4,8 @@ it says is taken over within bounds, so that no job's state grows without end an
 
 from msgspec import structs
 
+from elastic.api.words import Cause
 from elastic.membership.wire import MAX_HELD, MAX_MEMBERS, MAX_UNSETTLED, Expectation, Held, Restart
-from rendezvous.machine.state.cause import Cause
 from rendezvous.machine.state.job import Job
 
 GENERATIONS_AHEAD = 10_000

@@ -6,12 +6,12 @@ collateral. Only some causes count against maxRestarts; a cause with a limit of 
 from collections.abc import Iterable
 from dataclasses import replace
 
+from elastic.api.words import CHARGED, Cause
 from elastic.membership import window
 from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import Ended, Restart, clipped, with_error
 from rendezvous.machine.completion import has_finished
 from rendezvous.machine.state import accounting, progress
-from rendezvous.machine.state.cause import CHARGED, Cause
 from rendezvous.machine.state.job import Job
 
 OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})

@@ -6,6 +6,7 @@ closes into the next world. It skips the gathering when the current world cannot
 
 from dataclasses import replace
 
+from elastic.api.words import Cause
 from rendezvous.machine import reach
 from rendezvous.machine.absence import without_absent, without_left
 from rendezvous.machine.choose import absent, absent_survivors, leave_notice, ranked, state_holders, target
@@ -16,7 +17,6 @@ from rendezvous.machine.hang import with_hang
 from rendezvous.machine.restart_budget import charge_restarts
 from rendezvous.machine.state import progress
 from rendezvous.machine.state.accounting import held
-from rendezvous.machine.state.cause import Cause
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import CurrentWorld, Phase, Round, ranks_of
 from rendezvous.machine.state.timings import Phases

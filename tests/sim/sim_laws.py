@@ -22,7 +22,7 @@ from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.scaling import ANNOTATION, from_text
-from elastic.api.words import Cause
+from elastic.api.words import CHARGED, Cause
 from elastic.kube.resources import EVENTS, LEASES, NODES, PODS
 from elastic.signals.seen import on_node
 from elastic.signals.signal import Meaning
@@ -33,7 +33,6 @@ BEHIND_S = 3 * TIMEOUT_S
 UNSEEN_S = 10.0
 """So long a loss may go unseen where a watch stalls; who deletes another pod in that time could not know of it."""
 SCALERS = (AUTOSCALER, HPA)
-CHARGED = tuple(cause.value for cause in Cause if cause.is_charged)
 TOLD_AFTER = ("Succeeded", "Failed", "Suspended", "Resumed")
 """Events that tell of a condition, which must stand in the status first."""
 

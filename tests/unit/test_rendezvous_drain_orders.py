@@ -8,8 +8,8 @@ from itertools import permutations
 import pytest
 from rendezvous_group import Group, group_of
 
+from elastic.api.words import CHARGED
 from elastic.membership.wire import Budget, Leaving
-from rendezvous.machine.state.cause import CHARGED
 
 BUDGET = Budget(max_restarts=0)
 LEAVING = (Leaving(member="w0", cause="disruption", by_s=10.0),)

@@ -23,7 +23,7 @@ from controller.watching.snapshot import Container, Phase, Pod
 from elastic.api.job import ElasticStatus, Job, JobStatus
 from elastic.api.kinds import WORKER
 from elastic.api.template import default_container
-from elastic.api.words import Cause, RdzvBackend, RestartPolicy
+from elastic.api.words import CHARGED, Cause, RdzvBackend, RestartPolicy
 
 REMEMBERED = 32
 """Ends of pods that are gone are kept in mind for a while: a controller whose view is older may see such a pod once more."""
@@ -116,8 +116,7 @@ def _disrupted_runs(job: Job, pods: Sequence[Pod]) -> Iterator[Runs]:
 def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
     """What counts against backoffLimit: ends that cost a pod, and restarts in pods that still run, of the container that trains and of
     those before it. What runs beside it may come and go as it likes."""
-    charged = {cause.value for cause in Cause if cause.is_charged}
-    ended = sum(number for cause, number in counted.restarts.items() if cause in charged)
+    ended = sum(number for cause, number in counted.restarts.items() if cause in CHARGED)
     restarting = {type.lower(): spec for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
     names = {type: default_container(spec.template, job.kind).get("name", "") for type, spec in restarting.items()}
     running = [pod for pod in pods if pod.phase is Phase.RUNNING and pod.type in names]

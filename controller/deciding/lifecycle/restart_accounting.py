@@ -14,11 +14,8 @@ from controller.deciding.status_room import COUNTED_BYTES, KEPT_FOR_PODS_BYTES, 
 from controller.watching.snapshot import Pod, World
 from elastic.api.book import Charge
 from elastic.api.job import ElasticPolicy, ElasticStatus, Job
-from elastic.api.words import Cause
+from elastic.api.words import CHARGED, Cause
 from elastic.membership import restart_log, window
-
-CHARGED = (Cause.USER.value, Cause.OUT_OF_MEMORY.value, Cause.HANG.value)
-"""What counts against maxRestarts, unless it has a limit of its own."""
 
 
 def budget_of(policy: ElasticPolicy) -> Budget:

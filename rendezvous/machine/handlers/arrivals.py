@@ -4,12 +4,12 @@ learns from it.
 
 from dataclasses import replace
 
+from elastic.api.words import Cause
 from elastic.membership.wire import Held, Join, Ready
 from rendezvous.machine import presented
 from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready
 from rendezvous.machine.restart_budget import with_presented
 from rendezvous.machine.state import accounting, progress
-from rendezvous.machine.state.cause import Cause
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import CurrentWorld, Member, Phase, pod_of, ranks_of
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from elastic.api.words import Cause
 from elastic.membership.wire import MAX_MEMBERS, Ended
 from rendezvous.machine.handlers.leaving_world import gone, with_loss
 from rendezvous.machine.restart_budget import with_known_cause, with_lone_restart
 from rendezvous.machine.state.accounting import Loss, is_lost
-from rendezvous.machine.state.cause import Cause
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import Member
 

@@ -4,10 +4,10 @@ it counts for is decided when the world is given up.
 
 from dataclasses import replace
 
+from elastic.api.words import Cause
 from elastic.membership.wire import Ready
 from rendezvous.machine.state import accounting
 from rendezvous.machine.state.accounting import Failure, Loss
-from rendezvous.machine.state.cause import Cause
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import Member, Phase
 

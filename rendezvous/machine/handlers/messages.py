@@ -5,11 +5,11 @@ A message speaks for the incarnation of its connection. One that arrives late, t
 
 from dataclasses import replace
 
+from elastic.api.words import Cause
 from elastic.membership.wire import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
 from rendezvous.machine.handlers.arrivals import join
 from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready
 from rendezvous.machine.state import progress
-from rendezvous.machine.state.cause import Cause
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import Member, Phase
 

@@ -8,10 +8,10 @@ from operator import attrgetter
 
 from msgspec import structs
 
+from elastic.api.words import Cause
 from elastic.membership import window
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_UNSETTLED, Ended, Expectation, Restart
-from rendezvous.machine.state.cause import Cause
 
 KNOWN_KEPT = 256
 """So many restarts are kept although the controller knows them: the next expectation may be of another leader with an older view."""
