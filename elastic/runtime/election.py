@@ -73,13 +73,23 @@ def free_in_s(seen: Seen | None, *, me: str, now: float) -> float:
 
 
 class Election:
-    def __init__(self, kube: Kube, *, namespace: str, name: str, me: str, clock: Callable[[], float], terms: Terms | None = None) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        *,
+        namespace: str,
+        name: str,
+        me: str,
+        clock: Callable[[], float],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        terms: Terms | None = None,
+    ) -> None:
         self.term = 0
         self._kube = kube
         self._namespace = namespace
         self._name = name
         self._me = me
-        self._clock = clock
+        self._clock, self._now = clock, now
         self._terms = terms or Terms()
         self._seen: Seen | None = None
         self._lease: Object | None = None
@@ -194,7 +204,7 @@ class Election:
         return has_arrived
 
     async def _write(self, holder: str, *, transitions: int) -> None:
-        renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        renewed = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         duration_s = self._terms.duration_s if holder else 1.0
         spec: Object = {
             "holderIdentity": holder,

@@ -7,7 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -65,13 +65,14 @@ class Controller:
         self.queue: WorkQueue[Key] = WorkQueue(clock=loop.time)
         self.observer = Observer(self.kube, kinds=kinds, resources=resources_of(kinds, gang_scheduler=gang_scheduler))  # type: ignore[arg-type]
         self._stood_still_at: float | None = None
-        self._election = Election(self.kube, namespace="system", name="lease", me=name, clock=self._time) if elects else None  # type: ignore[arg-type]
+        lease = {"namespace": "system", "name": "lease", "me": name}
+        self._election = Election(self.kube, **lease, clock=self._time, now=self._now) if elects else None  # type: ignore[arg-type]
         reach = _Reach(server, self.kube.awake, name)
         etcds = EtcdReach(server.etcds, self.kube.awake, lambda: self.is_alive)
         self._membership = etcds.membership
         self._link = Links(
-            RendezvousLink(FencedServer(reach, self._left_s) if elects else reach, errors=(Unreachable,), clock=now),
-            RendezvousLink(FencedServer(etcds, self._left_s) if elects else etcds, errors=(Away, Refused), clock=now),
+            RendezvousLink(FencedServer(reach, self._left_s) if elects else reach, errors=(Unreachable,), clock=self._now),
+            RendezvousLink(FencedServer(etcds, self._left_s) if elects else etcds, errors=(Away, Refused), clock=self._now),
             etcds,
         )
         self._reconciler = Reconciler(
@@ -86,7 +87,7 @@ class Controller:
             token_for=lambda uid, role: f"{role} token of {uid}",
             metrics=Metrics(CollectorRegistry(), waiting=self.queue.__len__, sent={}),
             clock=loop.time,
-            now=lambda: now() + self.skew,
+            now=self._now,
         )
         self._kopf = [SimKopf(self.kube, feed, feed.resource, draw) for feed in self.observer.jobs.values()]
         self._tasks: list[asyncio.Task[None]] = []
@@ -139,6 +140,10 @@ class Controller:
 
     def _time(self) -> float:
         return self._stood_still_at if self._stood_still_at is not None else asyncio.get_running_loop().time()
+
+    def _now(self) -> datetime:
+        """By the clock of its machine, which may be set wrong. All that the process does goes by it."""
+        return now() + self.skew
 
     def _applier(self) -> Applier:
         if self._election is None:

@@ -19,8 +19,10 @@ def test_a_job_keeps_every_law_through_faults_and_becomes_right(seed: int) -> No
     play(seed)
 
 
-def test_the_same_seed_tells_the_same_story() -> None:
-    first, second = play(SEEDS[0]), play(SEEDS[0])
+@pytest.mark.parametrize("options", [Options(), Options(twins=True), Options(elects=True)], ids=["one", "twins", "elects"])
+def test_the_same_seed_tells_the_same_story(options: Options) -> None:
+    """Also the Lease: it kept the true time of its renewals."""
+    first, second = play(SEEDS[0], options), play(SEEDS[0], options)
     assert first.history == second.history
     assert first.api.objects == second.api.objects
     assert first.api.version == second.api.version
