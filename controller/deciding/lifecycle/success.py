@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.c10d_agents import came_too_late, is_down, own_container
+from controller.deciding.rendezvous.c10d_agents import came_too_late, first_ends, is_down, own_container
 from controller.deciding.replicas.tally import Tally
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Phase, Pod, Snapshot
@@ -55,4 +55,5 @@ def _at_work(view: JobView) -> Iterable[Pod]:
     assert job.elastic is not None
     if job.elastic.standalone or (backend is RendezvousBackend.NONE and is_chosen_by_command(job)):
         return there  # each for itself, or in a way that only the user knows
-    return [pod for pod in there if not came_too_late(job, pod, snapshot.pods)]
+    ends = first_ends(job, snapshot.pods)
+    return [pod for pod in there if not came_too_late(job, pod, ends.get(pod.group))]

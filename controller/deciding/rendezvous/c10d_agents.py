@@ -32,21 +32,24 @@ def gave_up(container: Container) -> bool:
     return code is not None and 0 < code <= LAST_OWN_CODE
 
 
-def came_too_late(job: Job, pod: Pod, pods: Sequence[Pod]) -> bool:
+def first_ends(job: Job, pods: Sequence[Pod]) -> dict[str, datetime]:
+    """By group, when its first agent ended with 0."""
+    firsts: dict[str, datetime] = {}
+    for pod in pods:
+        own = own_container(job, pod)
+        if pod.phase is Phase.SUCCEEDED and not pod.is_deleting and own is not None and own.ended_at is not None:
+            firsts[pod.group] = min(firsts.get(pod.group, own.ended_at), own.ended_at)
+    return firsts
+
+
+def came_too_late(job: Job, pod: Pod, first_end: datetime | None) -> bool:
     """Whether it began, or had to begin again, when an agent of its group had ended with 0; or failed as an agent does that was waiting
     to be let in. A worker that fails long after that had been let in, and trained on."""
-    own, first = own_container(job, pod), _first_end(job, pod.group, pods)
-    if own is None or first is None:
+    own = own_container(job, pod)
+    if own is None or first_end is None:
         return False
-    has_begun_late = own.started_at is not None and own.started_at > first + SKEW
+    has_begun_late = own.started_at is not None and own.started_at > first_end + SKEW
     if pod.phase is not Phase.FAILED:
         return has_begun_late or is_down(own)
-    follows = own.ended_at is not None and first - SKEW <= own.ended_at <= first + WINDOW
+    follows = own.ended_at is not None and first_end - SKEW <= own.ended_at <= first_end + WINDOW
     return gave_up(own) and not pod.disruption and (has_begun_late or follows)
-
-
-def _first_end(job: Job, group: str, pods: Sequence[Pod]) -> datetime | None:
-    """When the first agent of the group ended with 0."""
-    done = [pod for pod in pods if pod.phase is Phase.SUCCEEDED and not pod.is_deleting and pod.group == group]
-    ends = [own.ended_at for pod in done if (own := own_container(job, pod)) is not None and own.ended_at is not None]
-    return min(ends, default=None)

@@ -15,7 +15,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.verdicts import Fate
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW, came_too_late, gave_up, own_container
+from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW, came_too_late, first_ends, gave_up, own_container
 from controller.deciding.rendezvous.c10d_store import store_deleted, store_seen
 from controller.deciding.replicas import loss_backoff, pod_revision
 from controller.deciding.status_room import listed, with_leaving
@@ -161,8 +161,8 @@ def shut_out(view: JobView) -> list[Pod]:
     """Workers that came when the work was done: their ends say nothing about the job."""
     if view.backend is not RendezvousBackend.STORE:
         return []
-    members = [pod for pod in _members(view) if pod.phase is not Phase.SUCCEEDED]
-    return [pod for pod in members if came_too_late(view.job, pod, view.snapshot.pods)]
+    ends = first_ends(view.job, view.snapshot.pods)
+    return [pod for pod in _members(view) if pod.phase is not Phase.SUCCEEDED and came_too_late(view.job, pod, ends.get(pod.group))]
 
 
 def is_finishing(view: JobView) -> bool:
