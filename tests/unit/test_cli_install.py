@@ -21,6 +21,7 @@ from elastic.api.kinds import KINDS
 from elastic.cli import main
 from elastic.cli.installing import manifests, shared_secret
 from elastic.kube.resources import Object
+from elastic.membership.tokens import load_keys
 
 IMAGE = "registry.example.com/elastic-training:1"
 OURS = metadata.version("elastic-training")
@@ -122,6 +123,9 @@ def test_kinds_come_first_then_what_others_refer_to_and_the_key_is_made(tmp_path
     files = {name: base64.b64decode(text) for name, text in secret["data"].items()}
     assert files.keys() == {"server.key", "ca.crt", "tls.crt", "tls.key"}
     assert certificates.covers(files["tls.crt"], shared_secret.names(SYSTEM))
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    assert len(load_keys(tmp_path)) == 1
 
 
 def test_the_same_again_changes_no_key_and_needs_no_image(tmp_path: Path) -> None:
@@ -209,6 +213,14 @@ def test_a_missing_right_is_named_before_anything_changes(tmp_path: Path) -> Non
     )
     assert "ask an administrator of the cluster, or install for one namespace with --overlay namespaced" in said.stderr
     assert cluster.applied == []
+
+
+def test_rights_for_components_that_are_remembered_are_asked_for_too(tmp_path: Path) -> None:
+    cluster = installed(tmp_path, "--component", "etcd")
+    cluster.denied = {("patch", "statefulsets")}
+    said = install(cluster, tmp_path)
+    assert (said.exit_code, cluster.applied) == (1, [])
+    assert "you may not patch statefulsets.apps in namespace elastic-system (1 of" in said.stderr
 
 
 def test_rights_that_one_cannot_grant_are_refused_before_anything_changes(tmp_path: Path) -> None:

@@ -179,10 +179,10 @@ def _objects(options: Options, components: tuple[str, ...], image: str) -> list[
 
 
 async def _install(kube: Kube, options: Options) -> None:
-    await _check_rights(kube, options)
     before = await looking.controller(kube, options.namespace)
     components = options.components if options.components is not None else obstacles.components_of(before) if before else ()
     _check(options, components)
+    await _check_rights(kube, options, components)
     found = await looking.seen(kube, options.overlay, options.namespace, components=components)
     if words := obstacles.obstacle(found, options.wanted(components)):
         raise click.ClickException(plain(words))
@@ -212,9 +212,9 @@ def _installed_image(controller: Object | None) -> str:
     raise click.UsageError(f"--image is missing; {BUILD}")
 
 
-async def _check_rights(kube: Kube, options: Options) -> None:
-    """Before anything else: what cannot be read would look as if it were not there."""
-    items = manifests.objects(options.overlay, options.components or (), namespace=options.namespace, image=manifests.IMAGE)
+async def _check_rights(kube: Kube, options: Options, components: tuple[str, ...]) -> None:
+    """Before obstacles are looked for: what cannot be read would look as if it were not there."""
+    items = manifests.objects(options.overlay, components, namespace=options.namespace, image=manifests.IMAGE)
     asked = rights.over(items, rights.INSTALLING)
     secret = {"kind": "Secret", "metadata": {"name": shared_secret.NAME, "namespace": options.namespace}}
     asked += [right for right in rights.over([secret], ("get", "create")) if right not in asked]
