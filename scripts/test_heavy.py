@@ -26,7 +26,7 @@ LEAST_S = 45.0  # a test that has less time left is not begun
 STOP_S = 90.0
 LOOK_EVERY_S = 0.5
 LANES = 2
-FRAMEWORKS = ("xgboost", "jax", "mxnet", "paddle", "tensorflow", "horovod")  # as long as their installation takes
+FRAMEWORKS = ("xgboost", "jax", "mxnet", "paddle", "tensorflow", "huggingface", "horovod")  # as long as their installation takes
 PLACES = ("tests/heavy", *(f"tests/integration/test_horovod_{name}.py" for name in ("elastic", "hazards")))
 REPORTS = pathlib.Path(".cache/tests/heavy")
 
