@@ -58,7 +58,8 @@ def test_every_component_and_overlay_of_deploy_can_be_chosen() -> None:
 )
 def test_what_is_installed_is_what_kustomize_makes_of_deploy(script: ModuleType, overlay: str, components: tuple[str, ...]) -> None:
     made = json.dumps(script.built(overlay, components)).replace(SYSTEM, "here").replace(manifests.IMAGE, IMAGE)
-    assert named(manifests.objects(overlay, components, namespace="here", image=IMAGE)) == named(json.loads(made))
+    found = named(manifests.objects(overlay, components, namespace="here", image=IMAGE))
+    assert found == named(json.loads(made)), "deploy/ has changed; run: python scripts/manifests.py"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
