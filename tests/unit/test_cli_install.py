@@ -19,7 +19,7 @@ from elastic import certificates
 from elastic.api.crd import crd
 from elastic.api.kinds import KINDS
 from elastic.cli import main
-from elastic.cli.installing import manifests, shared_secret
+from elastic.cli.installing import manifests, readiness, shared_secret
 from elastic.kube.resources import Object
 from elastic.membership.tokens import load_keys
 
@@ -365,6 +365,50 @@ def test_a_control_plane_that_does_not_start_is_said_with_its_reason(tmp_path: P
     assert "deployment elastic-controller: 0 of 2 ready (pod elastic-controller-1: ImagePullBackOff: no such image)" in said.stderr
     assert "Error: after 2 s it still waits for deployment elastic-controller: 0 of 2 ready" in said.stderr
     assert install(cluster, tmp_path, "--no-wait").exit_code == 0
+
+
+PULL = "failed to pull and unpack image: " + "failed to do request: " * 20 + "connect: connection refused"
+BACK_OFF = f'Back-off pulling image "elastic:1": ErrImagePull: {PULL}'
+
+
+def workload(name: str) -> Object:
+    return {"kind": "Deployment", "metadata": {"name": name, "generation": 1}, "spec": {"replicas": 1}, "status": {"observedGeneration": 1}}
+
+
+def starting(name: str, made: int, *, last: Object | None = None, **waiting: str) -> Object:
+    container = {"state": {"waiting": waiting}, "lastState": {"terminated": last} if last else {}}
+    metadata = {"name": name, "namespace": SYSTEM, "creationTimestamp": f"2026-11-22T21:00:0{made}Z"}
+    return {"metadata": metadata, "status": {"phase": "Pending", "containerStatuses": [container]}}
+
+
+def test_what_holds_up_several_workloads_is_said_once_and_with_its_cause() -> None:
+    one = [starting("a-1", 1, reason="ImagePullBackOff", message=BACK_OFF)]
+    other = [starting("b-1", 1, reason="ErrImagePull", message=PULL)]
+    words = readiness.of_workloads([(workload("a"), one), (workload("b"), other)])
+    assert words.startswith("deployment a: 0 of 1 ready (pod a-1: ErrImagePull: failed to pull and unpack image: ")
+    assert words.endswith("connect: connection refused); deployment b: 0 of 1 ready")
+    assert len(words) < 420
+
+
+def test_a_new_image_is_not_blamed_for_what_the_pod_of_the_former_one_waits_for() -> None:
+    former, newest = starting("a-1", 1, reason="ImagePullBackOff", message=BACK_OFF), starting("a-2", 2, reason="ContainerCreating")
+    going = starting("a-3", 3, reason="ContainerCreating")
+    going["metadata"]["deletionTimestamp"] = "2026-11-22T21:00:09Z"
+    assert readiness.of_workloads([(workload("a"), [going, former, newest])]) == "deployment a: 0 of 1 ready (pod a-2: ContainerCreating)"
+    assert readiness.of_workloads([(workload("a"), [going])]) == "deployment a: 0 of 1 ready (pod a-3: Terminating)"
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        ({"exitCode": 128, "reason": "StartError", "message": 'exec: "x": not found'}, 'exit code 128; exec: "x": not found'),
+        ({"exitCode": 2, "reason": "Error"}, f"exit code 2; see `kubectl logs -n {SYSTEM} a-1 --previous`"),
+    ],
+)
+def test_a_crash_says_how_it_ended_not_how_long_the_kubelet_waits(last: Object, words: str) -> None:
+    pod = starting("a-1", 1, last=last, reason="CrashLoopBackOff", message="back-off 10s restarting failed container")
+    found = readiness.of_workloads([(workload("a"), [pod])])
+    assert found == f"deployment a: 0 of 1 ready (pod a-1: CrashLoopBackOff: {words})"
 
 
 def test_the_laptop_cluster_needs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

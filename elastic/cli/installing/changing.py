@@ -78,21 +78,19 @@ async def until_ready(kube: Kube, objects: Sequence[Object], timeout_s: float) -
     workloads = [item for item in objects if item["kind"] in WORKLOADS]
 
     async def look() -> str:
-        found = [await _state(kube, item) for item in workloads]
-        return "; ".join(filter(None, found))
+        found = [(item, await looking.there(kube, item)) for item in workloads]
+        absent = "; ".join(f"{manifests.name(item)} to be there" for item, there in found if there is None)
+        return absent or readiness.of_workloads([(there, await _pods(kube, there)) for _, there in found if there is not None])
 
     await until(look, timeout_s)
 
 
-async def _state(kube: Kube, item: Object) -> str:
-    found = await looking.there(kube, item)
-    if found is None:
-        return f"{manifests.name(item)} to be there"
-    labels = ",".join(f"{key}={value}" for key, value in found["spec"]["selector"].get("matchLabels", {}).items())
-    words = readiness.of_workload(found, [])
-    if not words:
-        return ""
-    return readiness.of_workload(found, await looking.listed(kube, PODS, namespace=item["metadata"]["namespace"], labels=labels))
+async def _pods(kube: Kube, workload: Object) -> list[Object]:
+    """Those that it selects, while it is not ready."""
+    if not readiness.unready(workload):
+        return []
+    labels = ",".join(f"{key}={value}" for key, value in workload["spec"]["selector"].get("matchLabels", {}).items())
+    return await looking.listed(kube, PODS, namespace=workload["metadata"]["namespace"], labels=labels)
 
 
 async def until(look: Callable[[], Awaitable[str]], timeout_s: float) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from elastic.client.summary import pod_state, unscheduled
 from elastic.kube.resources import Object
 
-LONGEST_REASON = 200
+LONGEST_REASON = 300
+PULL_FAILED = "ErrImagePull: "
+"""The kubelet quotes so in its back-off why it could not pull the image."""
 
 
 class Refused(Exception):
@@ -27,28 +29,37 @@ def of_definitions(definitions: Sequence[Object]) -> str:
     return f"definitions: {len(definitions) - len(waiting)} of {len(definitions)} are established" if waiting else ""
 
 
-def of_workload(workload: Object, pods: Sequence[Object]) -> str:
-    """Until all its pods are of its newest template and ready; pods: those that it selects."""
+def of_workloads(found: Sequence[tuple[Object, Sequence[Object]]]) -> str:
+    """Until each is ready, with the pods that it selects. What holds up several is said once."""
+    waiting, said = [], set()
+    for workload, pods in found:
+        title = unready(workload)
+        where, why = _reason(workload, pods) if title else ("", "")
+        waiting += [f"{title} ({where}{why})" if why and why not in said else title] if title else []
+        said.add(why)
+    return "; ".join(waiting)
+
+
+def unready(workload: Object) -> str:
+    """Until all its pods are of its newest template and ready."""
     status, wanted = workload.get("status") or {}, int((workload.get("spec") or {}).get("replicas", 1))
     is_seen = int(status.get("observedGeneration", 0)) >= int(workload["metadata"].get("generation", 0))
     ready = int(status.get("availableReplicas") or status.get("readyReplicas") or 0) if is_seen else 0
     new = int(status.get("updatedReplicas") or 0) if is_seen else 0
     if is_seen and min(ready, new) >= wanted >= int(status.get("replicas") or 0):
         return ""
-    title = f"{workload['kind'].lower()} {workload['metadata']['name']}: {min(ready, new)} of {wanted} ready"
-    return f"{title} ({reason})" if (reason := _reason(workload, pods)) else title
+    return f"{workload['kind'].lower()} {workload['metadata']['name']}: {min(ready, new)} of {wanted} ready"
 
 
-def _reason(workload: Object, pods: Sequence[Object]) -> str:
-    """Of the first pod that is not ready; without a pod, why none could be made."""
-    for pod in pods:
-        if not _is_ready(pod):
-            words = unscheduled(pod) or _container_words(pod)
-            return f"pod {pod['metadata']['name']}: {pod_state(pod)}{': ' + words[:LONGEST_REASON] if words else ''}"
+def _reason(workload: Object, pods: Sequence[Object]) -> tuple[str, str]:
+    """Of the newest pod that is not ready, for an older one may be of the template before; without a pod, why none could be made."""
+    if waiting := [pod for pod in pods if not _is_ready(pod)]:
+        pod = max(waiting, key=lambda one: (not one["metadata"].get("deletionTimestamp"), one["metadata"].get("creationTimestamp") or ""))
+        return f"pod {pod['metadata']['name']}: ", _pod_words(pod)
     for condition in (workload.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return str(condition.get("message") or "")[:LONGEST_REASON]
-    return ""
+            return "", _shortened(str(condition.get("message") or ""))
+    return "", ""
 
 
 def _is_ready(pod: Object) -> bool:
@@ -56,10 +67,30 @@ def _is_ready(pod: Object) -> bool:
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
+def _pod_words(pod: Object) -> str:
+    state = pod_state(pod)
+    words = "" if pod["metadata"].get("deletionTimestamp") else unscheduled(pod) or _container_words(pod)
+    _, is_pull, cause = words.rpartition(PULL_FAILED)
+    state, words = (PULL_FAILED.removesuffix(": "), cause) if is_pull else (state, words)
+    return f"{state}: {_shortened(words)}" if words else state
+
+
 def _container_words(pod: Object) -> str:
+    """A container that ended says more than the wait until it is started again."""
     status = pod.get("status") or {}
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("message"):
-            return str(waiting["message"])
+        now = container.get("state") or {}
+        ended = now.get("terminated") or ((container.get("lastState") or {}).get("terminated") if now.get("waiting") else None) or {}
+        if ended.get("exitCode"):
+            metadata = pod["metadata"]
+            cause = ended.get("message") or f"see `kubectl logs -n {metadata.get('namespace')} {metadata['name']} --previous`"
+            return f"exit code {ended['exitCode']}; {cause}"
+        if message := (now.get("waiting") or {}).get("message"):
+            return str(message)
     return ""
+
+
+def _shortened(words: str) -> str:
+    """Without its middle: a chain of errors ends with the cause."""
+    half = LONGEST_REASON // 2
+    return words if len(words) <= LONGEST_REASON else f"{words[:half]} ... {words[-half:]}"
