@@ -23,4 +23,4 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "kubernetes":
             raise
-        raise ImportError("elastic.Client needs the package kubernetes: pip install 'elastic-training[client]'") from error
+        raise ImportError("elastic.Client needs the package kubernetes: pip install kubernetes") from error

@@ -5,7 +5,7 @@ in number. For one event loop.
 from dataclasses import dataclass
 from typing import Any
 
-from elastic.etcd.messages import NotInstalled
+from elastic.etcd.messages import INSTALL, NotInstalled
 from elastic.etcd.place import Access
 from elastic.etcd.store import Refused
 
@@ -38,7 +38,7 @@ class Channels:
             import grpc
             import grpc.aio
         except ImportError as error:
-            raise NotInstalled("the package grpcio is not installed; install elastic-training[etcd]") from error
+            raise NotInstalled(f"the package grpcio is not installed: {INSTALL}") from error
         key = (endpoint, access)
         if key not in self._open:
             if len(self._open) >= MOST_CHANNELS:

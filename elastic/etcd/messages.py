@@ -15,6 +15,9 @@ FILES = ("kv", "auth", "rpc")
 PACKAGES = {"kv": "mvccpb", "auth": "authpb", "rpc": "etcdserverpb"}
 
 
+INSTALL = "pip install etcd3==0.12.0 grpcio protobuf"
+
+
 class NotInstalled(ImportError):
     """What the controller needs to talk to an etcd is not there."""
 
@@ -42,7 +45,7 @@ def etcd3() -> Etcd3:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:
-        raise NotInstalled(f"the package {error.name} is not installed; install elastic-training[etcd]") from error
+        raise NotInstalled(f"the package {error.name} is not installed: {INSTALL}") from error
     pool = descriptor_pool.DescriptorPool()
     for name in FILES:
         pool.Add(descriptor_pb2.FileDescriptorProto.FromString(_described(name)))
@@ -64,7 +67,7 @@ def _described(name: str) -> bytes:
     found = importlib.util.find_spec("etcd3")
     folders = found.submodule_search_locations if found is not None else None
     if not folders:
-        raise NotInstalled("the package etcd3 is not installed; install elastic-training[etcd]")
+        raise NotInstalled(f"the package etcd3 is not installed: {INSTALL}")
     tree = ast.parse((Path(folders[0]) / "etcdrpc" / f"{name}_pb2.py").read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "serialized_pb":

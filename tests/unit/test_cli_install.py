@@ -291,7 +291,7 @@ def test_a_newer_release_is_never_replaced(tmp_path: Path) -> None:
     cluster = of_release(tmp_path, "99.1.0")
     said = install(cluster, tmp_path, "--upgrade", "--force-conflicts", "--image", IMAGE)
     assert (said.exit_code, cluster.applied) == (1, [])
-    assert "pip install 'elastic-training==99.1.0'" in said.stderr
+    assert "take the command of release 99.1.0" in said.stderr
 
 
 def test_what_kubectl_or_helm_brought_is_taken_over_only_when_asked_for(tmp_path: Path) -> None:

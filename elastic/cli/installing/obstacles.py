@@ -116,10 +116,7 @@ def _of_installed(controller: Object, overlay: str, wanted: Wanted) -> Iterator[
     if installed is None:
         return
     if _version(installed) > _version(wanted.version):
-        yield (
-            f"version {installed} is installed, and this command is {wanted.version}; take the newer command: "
-            f"pip install 'elastic-training=={installed}'"
-        )
+        yield (f"version {installed} is installed, and this command is {wanted.version}; take the command of release {installed}")
     elif _version(installed) < _version(wanted.version) and not wanted.upgrades:
         yield (
             f"version {installed} is installed, and this command is {wanted.version}; upgrade with "

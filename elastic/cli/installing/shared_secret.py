@@ -13,9 +13,7 @@ from elastic.kube.resources import Object
 
 NAME = "elastic-installation"
 ETCD_MEMBERS = 3
-NEEDS = (
-    "the Secret elastic-installation is missing, and making it needs the Python package cryptography: pip install 'elastic-training[local]'"
-)
+NEEDS = "the Secret elastic-installation is missing, and making it needs the Python package cryptography: pip install cryptography"
 
 
 def names(namespace: str) -> tuple[str, ...]:
