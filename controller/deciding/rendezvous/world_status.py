@@ -2,6 +2,7 @@
 newest rescale.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.watching.snapshot import Snapshot, World
 from elastic.api.job import ElasticStatus, Leaving
+from elastic.api.words import Cause
 from elastic.membership.phases import WorldPhase
 
 MOST_RANKS = 1024
@@ -23,11 +25,16 @@ def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving])
 
 
 def record_restarts(view: JobView) -> Plan | None:
-    """Writes down the restarts that only the rendezvous server knows, before it forgets the job."""
-    known = view.status.elastic or ElasticStatus()
-    if not view.sees_members:
+    """Writes down the restarts that only the rendezvous server knows, before it forgets the job. A worker whose pod is being deleted by
+    nobody else goes because the job is suspended: a controller that died then had not told the server so."""
+    known, world = view.status.elastic or ElasticStatus(), view.snapshot.world
+    if not view.sees_members or world is None:
         return None
-    if view.snapshot.world is None or (elastic := recorded(view, known, leaving=known.leaving)).restarts == known.restarts:
+    ours = {pod.uid for pod in view.snapshot.pods if pod.is_deleting and not pod.disruption}
+    restarts = tuple(one for one in world.unacknowledged_restarts if one.pod not in ours or one.cause != Cause.DISRUPTION)
+    world = dataclasses.replace(world, unacknowledged_restarts=restarts)
+    view = dataclasses.replace(view, snapshot=dataclasses.replace(view.snapshot, world=world))
+    if (elastic := recorded(view, known, leaving=known.leaving)).restarts == known.restarts:
         return None
     return Plan(status=replace(view.status, elastic=elastic))
 
