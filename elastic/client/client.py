@@ -57,8 +57,8 @@ class Client:
 
     def create(self, job: Mapping[str, Any], *, replace: bool = False) -> Job:
         """Creates a job from what its YAML would say."""
-        kind = _kind(str(job.get("kind")))
-        name, namespace = str((job.get("metadata") or {}).get("name")), (job.get("metadata") or {}).get("namespace")
+        metadata = _metadata(job)
+        kind, name, namespace = _kind(str(job.get("kind"))), metadata["name"], metadata.get("namespace")
         if namespace not in (None, self.namespace):
             raise errors.Refused(f"metadata.namespace is {namespace}, and this client is of {self.namespace}; make a Client(namespace=...)")
         handle = Job(self._cluster, kind, name)
@@ -134,6 +134,8 @@ def _script(program: Callable[..., Any] | str | Path, args: Sequence[Any], kwarg
         return Path(f"{getattr(program, '__name__', 'program')}.py"), program_of(program, args, kwargs), []
     if kwargs:
         raise errors.BadProgram("a script takes no kwargs; give its words as args=['--epochs', '3']")
+    if not isinstance(program, str | Path):
+        raise errors.BadProgram(f"program is {program!r}, but must be a function, or the path of a script that ends in .py")
     script = Path(program)
     if script.suffix != ".py" or not script.is_file():
         raise errors.BadProgram(f"{program} is no Python file here; submit a function, or the path of a script that ends in .py")
@@ -146,6 +148,15 @@ def _workers(given: int | tuple[int, int] | str) -> Workers:
         return Workers.parse(text)
     except ValueError as error:
         raise errors.BadProgram(f"workers: {error}") from error
+
+
+def _metadata(job: Any) -> Mapping[str, Any]:
+    if not isinstance(job, Mapping):
+        raise errors.Refused(f"job is {job!r}, but must be a mapping of what its YAML would say: apiVersion, kind, metadata and spec")
+    metadata = job.get("metadata")
+    if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
+        raise errors.Refused(f"job: metadata is {metadata!r}, but must be a mapping that names the job: {{'name': 'train'}}")
+    return metadata
 
 
 def _kind(name: str) -> Kind:

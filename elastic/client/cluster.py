@@ -16,6 +16,7 @@ from kubernetes import config as _config
 
 from elastic.client import errors, live
 from elastic.client.sample import Sample
+from elastic.kube import access
 from elastic.local.files import Layout
 
 config: Any = _config  # its functions have no types
@@ -98,13 +99,22 @@ def _connected(kubeconfig: str | Path | None, context: str | None, namespace: st
 def _of_kubeconfig(file: str | Path | None, context: str | None, namespace: str | None) -> Cluster:
     chosen = str(file) if file else None
     try:
+        _check(Path(chosen or config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser(), context)
         contexts, current = config.list_kube_config_contexts(chosen)
         api = config.new_client_from_config(chosen, context=context)
     except config.ConfigException as error:
         raise errors.NoCluster(f"{error}; start a laptop cluster with `elastic up --detach`, or name a kubeconfig") from error
+    except access.AccessError as error:
+        raise errors.NoCluster(str(error)) from error
     used = next((c for c in contexts if c["name"] == context), current)
     layout = _laptops(file)
     return Cluster(api, namespace or used["context"].get("namespace") or "default", layout is not None, layout)
+
+
+def _check(file: Path, context: str | None) -> None:
+    """Refuses in words what the official client meets with an error of its YAML reader, or once it sends. Lists of files are its own."""
+    if file.is_file():
+        access.check(file, context=context)
 
 
 def _laptops(file: str | Path | None) -> Layout | None:

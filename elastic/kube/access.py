@@ -3,7 +3,6 @@ It reads files, asks a credential program where the kubeconfig names one, and se
 """
 
 import base64
-import binascii
 import json
 import ssl
 import subprocess
@@ -23,6 +22,7 @@ TOKEN_REREAD_S = 60.0
 TOKEN_MARGIN = timedelta(minutes=1)
 NEVER = datetime.max.replace(tzinfo=UTC)
 COMMAND_TIMEOUT_S = 60.0
+ANEW = "get it anew from where it came, or name another kubeconfig (--kubeconfig FILE)"
 
 
 class AccessError(Exception):
@@ -135,7 +135,7 @@ def in_cluster(*, host: str, port: str, folder: Path = SERVICE_ACCOUNT) -> Acces
     address = f"[{host}]" if ":" in host else host
     return Access(
         server=f"https://{address}:{port}",
-        tls=ssl.create_default_context(cafile=str(ca)),
+        tls=_trusting(ca.read_bytes(), str(ca)),
         token=TokenFile(token),
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
     )
@@ -143,26 +143,13 @@ def in_cluster(*, host: str, port: str, folder: Path = SERVICE_ACCOUNT) -> Acces
 
 def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
     """Reads server, credentials and namespace of one context (the current one unless named)."""
-    try:
-        config = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise AccessError(f"cannot read kubeconfig {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise AccessError(f"kubeconfig {path} is not YAML: {error}") from error
-    if not isinstance(config, dict):
-        raise AccessError(f"kubeconfig {path} is not a mapping")
-    wanted = context or config.get("current-context")
-    if not wanted:
-        raise AccessError(f"kubeconfig {path} has no current-context; name one")
-    chosen = _entry(config, "contexts", "context", name=wanted, path=path)
-    cluster = _entry(config, "clusters", "cluster", name=chosen.get("cluster", ""), path=path)
-    user = _entry(config, "users", "user", name=chosen["user"], path=path) if chosen.get("user") else {}
+    chosen, cluster, user = _chosen(path, context)
     server = str(cluster.get("server") or "").rstrip("/")
     if not server:
-        raise AccessError(f"kubeconfig {path}: cluster {chosen.get('cluster')} has no server")
+        raise AccessError(f"kubeconfig {path}: cluster {chosen.get('cluster')} has no server; {ANEW}")
     return Access(
         server=server,
-        tls=_tls(cluster, user, folder=path.parent) if server.startswith("https://") else None,
+        tls=_tls(cluster, user, path=path) if server.startswith("https://") else None,
         token=_token(user, path=path),
         namespace=chosen.get("namespace") or "default",
     )
@@ -170,10 +157,47 @@ def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
 
 def without_certificate(path: Path, *, context: str | None = None) -> ssl.SSLContext | None:
     """The TLS of a kubeconfig's server for other users than its own: without the client certificate."""
-    config = yaml.safe_load(path.read_text())
-    chosen = _entry(config, "contexts", "context", name=context or config.get("current-context"), path=path)
+    _, cluster, _ = _chosen(path, context)
+    return _tls(cluster, {}, path=path) if str(cluster.get("server") or "").startswith("https://") else None
+
+
+def check(path: Path, *, context: str | None = None) -> None:
+    """Raises what `from_kubeconfig` would raise of the file's form and its certificates; how the user shows who he is stays open."""
+    _, cluster, user = _chosen(path, context)
+    if str(cluster.get("server") or "").startswith("https://"):
+        _tls(cluster, user, path=path)
+
+
+def _chosen(path: Path, context: str | None) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The context, with its cluster and its user."""
+    config = _read(path)
+    wanted = context or config.get("current-context")
+    if not wanted:
+        set_one = f"`kubectl config use-context NAME --kubeconfig {path}`"
+        raise AccessError(f"kubeconfig {path} has no current-context; set one with {set_one}, or name one with --context; {_names(config)}")
+    chosen = _entry(config, "contexts", "context", name=wanted, path=path)
     cluster = _entry(config, "clusters", "cluster", name=chosen.get("cluster", ""), path=path)
-    return _tls(cluster, {}, folder=path.parent) if str(cluster.get("server") or "").startswith("https://") else None
+    user = _entry(config, "users", "user", name=chosen["user"], path=path) if chosen.get("user") else {}
+    return chosen, cluster, user
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise AccessError(f"cannot read kubeconfig {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise AccessError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}; {ANEW}") from error
+    if not isinstance(config, dict):
+        found = "nothing" if config is None else f"a {type(config).__name__}"
+        raise AccessError(f"kubeconfig {path} is not a mapping with clusters, users and contexts: it holds {found}; {ANEW}")
+    return config
+
+
+def _names(config: dict[str, Any], collection: str = "contexts") -> str:
+    entries = config.get(collection)
+    names = [str(item.get("name")) for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
+    return f"its {collection}: {', '.join(names) or 'none'}"
 
 
 def _entry(config: dict[str, Any], collection: str, key: str, *, name: str, path: Path) -> dict[str, Any]:
@@ -183,7 +207,7 @@ def _entry(config: dict[str, Any], collection: str, key: str, *, name: str, path
             value = item.get(key) or {}
             if isinstance(value, dict):
                 return value
-    raise AccessError(f"kubeconfig {path}: {collection} has no entry named {name!r}")
+    raise AccessError(f"kubeconfig {path}: {collection} has no entry named {name!r} with a {key}; {_names(config, collection)}")
 
 
 def _token(user: dict[str, Any], *, path: Path) -> Callable[[], str | None]:
@@ -197,39 +221,57 @@ def _token(user: dict[str, Any], *, path: Path) -> Callable[[], str | None]:
     return lambda: token
 
 
-def _tls(cluster: dict[str, Any], user: dict[str, Any], *, folder: Path) -> ssl.SSLContext:
-    authority = _material(cluster, "certificate-authority", folder=folder)
-    context = ssl.create_default_context(cadata=authority.decode() if authority else None)
+def _tls(cluster: dict[str, Any], user: dict[str, Any], *, path: Path) -> ssl.SSLContext:
+    authority = _material(cluster, "certificate-authority", path=path)
+    context = _trusting(authority, _place(cluster, "certificate-authority", path))
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    certificate = _material(user, "client-certificate", folder=folder)
-    key = _material(user, "client-key", folder=folder)
+    certificate = _material(user, "client-certificate", path=path)
+    key = _material(user, "client-key", path=path)
     if certificate and key:
-        _load_client_certificate(context, certificate, key)
+        _trusting(certificate, _place(user, "client-certificate", path))  # reads it: the next call does not say which of the two is wrong
+        _load_client_certificate(context, certificate, key, place=_place(user, "client-key", path))
     return context
 
 
-def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+def _trusting(authority: bytes | None, place: str) -> ssl.SSLContext:
+    """`place` names where these certificates stand."""
+    text = authority.decode("ascii", "replace").replace("\ufffd", "?") if authority else None  # comments may hold any character
+    try:
+        return ssl.create_default_context(cadata=text)
+    except ssl.SSLError as error:
+        raise AccessError(f"{place} holds no certificate in PEM form but {len(authority or b'')} other bytes; {ANEW}") from error
+
+
+def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes, *, place: str) -> None:
     # OpenSSL's binding reads certificate and key from a file only; the file is ours alone and gone right after.
     with tempfile.NamedTemporaryFile() as file:
         file.write(certificate + b"\n" + key)
         file.flush()
-        context.load_cert_chain(file.name)
+        try:
+            context.load_cert_chain(file.name)
+        except ssl.SSLError as error:
+            reason = error.reason or "no private key in PEM form"
+            raise AccessError(f"{place} is not the key of the client certificate (OpenSSL: {reason}); {ANEW}") from error
 
 
-def _material(entry: dict[str, Any], field: str, *, folder: Path) -> bytes | None:
+def _place(entry: dict[str, Any], field: str, path: Path) -> str:
+    inline = entry.get(f"{field}-data")
+    return f"kubeconfig {path}: {field}-data" if inline else f"kubeconfig {path}: {field} {path.parent / str(entry.get(field))}"
+
+
+def _material(entry: dict[str, Any], field: str, *, path: Path) -> bytes | None:
     """Certificates and keys stand in the file itself (base64) or in a file beside it."""
     inline = entry.get(f"{field}-data")
     if inline:
         try:
-            return base64.b64decode(inline, validate=True)
-        except binascii.Error as error:
-            raise AccessError(f"{field}-data is not base64: {error}") from error
+            return base64.b64decode(str(inline), validate=True)
+        except ValueError as error:
+            raise AccessError(f"{_place(entry, field, path)} is not base64: {error}; {ANEW}") from error
     if not entry.get(field):
         return None
-    named = folder / str(entry[field])
     try:
-        return named.read_bytes()
+        return (path.parent / str(entry[field])).read_bytes()
     except OSError as error:
-        raise AccessError(f"cannot read {field} {named}: {error.strerror}") from error
+        raise AccessError(f"{_place(entry, field, path)} cannot be read: {error.strerror}; {ANEW}") from error

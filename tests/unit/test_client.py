@@ -287,3 +287,23 @@ def test_the_client_is_imported_when_it_is_asked_for() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Clientt'"):
         _ = elastic.Clientt
     assert Job.__doc__
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("foo: [", "is not YAML"), ("hello", "is not a mapping"), ("contexts: []", "has no current-context")]
+)
+def test_a_kubeconfig_that_is_none_is_an_error_of_ours_with_its_file(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    with pytest.raises(errors.NoCluster, match=f"kubeconfig {file} {words}.*--"):
+        connect(file, context=None, namespace=None, data_dir=None)
+
+
+def test_arguments_of_a_wrong_type_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = made(monkeypatch)
+    with pytest.raises(errors.BadProgram, match="program is 42, but must be a function, or the path of a script"):
+        client.submit(42)  # type: ignore[arg-type]
+    with pytest.raises(errors.Refused, match="job is None, but must be a mapping"):
+        client.create(None)  # type: ignore[arg-type]
+    with pytest.raises(errors.Refused, match="metadata is None, but must be a mapping that names the job"):
+        client.create({"kind": "PyTorchJob"})

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from elastic.certificates import make_ca
-from elastic.kube.access import AccessError, TokenCommand, TokenFile, from_kubeconfig, in_cluster
+from elastic.kube.access import ANEW, AccessError, TokenCommand, TokenFile, from_kubeconfig, in_cluster
 
 
 def kubeconfig(folder: Path, *, user: dict[str, object] | None = None, **cluster: object) -> Path:
@@ -60,11 +60,52 @@ def test_a_missing_context_is_named(tmp_path: Path) -> None:
         from_kubeconfig(kubeconfig(tmp_path), context="there")
 
 
-def test_a_certificate_authority_that_is_no_certificate_is_not_trusted(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match=r"(?i)pem|certificate|ssl"):
-        from_kubeconfig(
-            kubeconfig(tmp_path, server="https://127.0.0.1:1", **{"certificate-authority-data": base64.b64encode(b"no").decode()})
-        )
+NO_PEM = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nZGFtYWdlZA==\n-----END CERTIFICATE-----\n").decode()
+
+
+@pytest.mark.parametrize("data", [NO_PEM, base64.b64encode(b"no").decode(), base64.b64encode(b"\xff\xfe").decode()])
+def test_a_damaged_certificate_authority_is_named_with_its_file_and_the_remedy(tmp_path: Path, data: str) -> None:
+    path = kubeconfig(tmp_path, server="https://127.0.0.1:1", **{"certificate-authority-data": data})
+    with pytest.raises(AccessError) as refused:
+        from_kubeconfig(path)
+    assert str(refused.value).startswith(f"kubeconfig {path}: certificate-authority-data holds no certificate in PEM form but ")
+    assert str(refused.value).endswith(f" other bytes; {ANEW}")
+
+
+def test_a_damaged_client_certificate_or_key_is_named(tmp_path: Path) -> None:
+    one, other = make_ca("one"), make_ca("other")
+
+    def said(certificate: bytes, key: bytes) -> str:
+        user = {"client-certificate-data": base64.b64encode(certificate).decode(), "client-key-data": base64.b64encode(key).decode()}
+        with pytest.raises(AccessError) as refused:
+            from_kubeconfig(kubeconfig(tmp_path, user=user, server="https://127.0.0.1:1"))
+        return str(refused.value)
+
+    assert f"{tmp_path}/config: client-certificate-data holds no certificate" in said(b"no", one.key)
+    for key in (b"no", other.key):
+        assert f"{tmp_path}/config: client-key-data is not the key of the client certificate" in said(one.certificate, key)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("foo: [", "is not YAML: while parsing"),
+        ("hello", "is not a mapping with clusters, users and contexts: it holds a str"),
+        ("", "is not a mapping with clusters, users and contexts: it holds nothing"),
+        ("contexts: [{name: a}]", "has no current-context; set one with `kubectl config use-context NAME --kubeconfig "),
+        ("contexts: [{name: a}]", "or name one with --context; its contexts: a"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_one_line_with_the_remedy(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(AccessError) as refused:
+        from_kubeconfig(path)
+    said = str(refused.value)
+    assert said.startswith(f"kubeconfig {path} ")
+    assert words in said
+    assert "\n" not in said
+    assert "--context" in said or said.endswith(ANEW)
 
 
 def test_outside_a_pod_the_advice_is_to_pass_a_kubeconfig(tmp_path: Path) -> None:
