@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
@@ -188,16 +189,26 @@ async def _controller(kube: Kube, *, is_laptop: bool) -> Finding:
         raise
     if not leases:
         return Finding(NOTE, "controller", f"there is no Lease {LEASE}: it runs without election, or not at all (`elastic install`)")
-    spec = leases[0].get("spec") or {}
-    where = f"{spec.get('holderIdentity') or 'nobody'} in namespace {leases[0]['metadata']['namespace']}"
-    silent_s = _seconds_since(spec.get("renewTime"))
-    if not spec.get("holderIdentity") or silent_s is None or silent_s > SILENT_S:
+    lease = min(leases, key=_age)
+    spec, silent_s = lease.get("spec") or {}, _silent_s(lease)
+    if not spec.get("holderIdentity"):
+        words = f"none runs: nobody holds the Lease {LEASE} in namespace {lease['metadata']['namespace']}; see docs/deploy.md"
+        return Finding(BAD, "controller", words)
+    where = f"{spec['holderIdentity']} in namespace {lease['metadata']['namespace']}"
+    if silent_s is None or silent_s > SILENT_S:
         return Finding(BAD, "controller", f"silent: {where} renewed its Lease {'never' if silent_s is None else f'{silent_s:.0f} s ago'}")
     return Finding(OK, "controller", f"led by {where}")
 
 
-def _seconds_since(stamp: object) -> float | None:
+def _age(lease: Object) -> tuple[bool, float]:
+    """Less for the Lease of a controller that lives than for one that an earlier installation left."""
+    silent_s = _silent_s(lease)
+    return not (lease.get("spec") or {}).get("holderIdentity"), math.inf if silent_s is None else silent_s
+
+
+def _silent_s(lease: Object) -> float | None:
+    """Since it was last renewed."""
     try:
-        return (datetime.now(UTC) - datetime.fromisoformat(str(stamp))).total_seconds()
+        return (datetime.now(UTC) - datetime.fromisoformat(str((lease.get("spec") or {}).get("renewTime")))).total_seconds()
     except (ValueError, TypeError):
         return None

@@ -204,6 +204,19 @@ def test_top_shows_what_workers_use_and_how_far_training_is(tmp_path: Path) -> N
     assert json.loads(asked(tmp_path, api, "top", "-o", "json").stdout)["workers"][0]["cpu"] == 1.75
 
 
+def test_doctor_looks_at_the_controller_that_lives_not_at_what_one_left(tmp_path: Path) -> None:
+    def lease(namespace: str, holder: str, renewed: str | None) -> dict[str, Any]:
+        metadata = {"name": "elastic-controller", "namespace": namespace}
+        spec = {"holderIdentity": holder, "renewTime": renewed}
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+    now = datetime.now(UTC).isoformat()
+    left = (lease("a", "former", "2026-01-01T00:00:00Z"), lease("b", "", now), lease("c", "odd", None))
+    assert "led by one in namespace z" in asked(tmp_path, Api(*left, lease("z", "one", now)), "doctor").stdout
+    none = asked(tmp_path, Api(left[1]), "doctor")
+    assert "none runs: nobody holds the Lease elastic-controller in namespace b" in none.stdout
+
+
 def test_doctor_says_what_is_amiss(tmp_path: Path) -> None:
     node = {
         "kind": "Node",

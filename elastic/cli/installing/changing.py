@@ -16,7 +16,7 @@ from elastic.cli.installing.obstacles import MANAGER
 from elastic.cli.printing import plain
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, PODS, SECRETS, Object, Resource
+from elastic.kube.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, PODS, SECRETS, Object, Resource
 
 LOOK_EVERY_S = 0.5
 SAY_AGAIN_S = 10.0
@@ -113,14 +113,20 @@ async def until(look: Callable[[], Awaitable[str]], timeout_s: float) -> None:
 
 async def remove(kube: Kube, items: Sequence[Object], timeout_s: float) -> None:
     """The last that was made goes first, and before all the APIs that the autoscaler registered: one without its server holds up the
-    deletion of every namespace."""
+    deletion of every namespace. Processes keep their rights until they have ended, and so can give up their Leases."""
     await _remove_apis(kube)
-    for item in reversed(items):
-        await delete(kube, manifests.resource(item), item, title=manifests.name(item))
     workloads = [item for item in items if item["kind"] in WORKLOADS]
+    used_by_them = items.index(workloads[0]) if workloads else len(items)
+    await _delete_all(kube, items[used_by_them:])
     if workloads:
         await until_gone(kube, workloads, timeout_s)
     await _remove_apis(kube)  # the autoscaler may have registered again, before it ended
+    await _delete_all(kube, items[:used_by_them])
+
+
+async def _delete_all(kube: Kube, items: Sequence[Object]) -> None:
+    for item in reversed(items):
+        await delete(kube, manifests.resource(item), item, title=manifests.name(item))
 
 
 async def _remove_apis(kube: Kube) -> None:
@@ -148,6 +154,19 @@ async def until_gone(kube: Kube, items: Sequence[Object], timeout_s: float) -> N
             pods = await looking.listed(kube, PODS, namespace=namespace)
             names = {item["metadata"]["name"] for item in items}
             left += [f"pod {pod['metadata']['name']}" for pod in pods if (pod["metadata"].get("labels") or {}).get("app") in names]
+        return f"{', '.join(left)} to go" if left else ""
+
+    await until(look, timeout_s)
+
+
+async def until_removed(kube: Kube, definitions: Sequence[str], namespace: str | None, timeout_s: float) -> None:
+    """Both end later than their deletion is accepted, and until then nothing can be installed again."""
+
+    async def look() -> str:
+        there = {one["metadata"]["name"] for one in await looking.definitions(kube)}
+        left = [f"definition {name}" for name in definitions if name in there]
+        if namespace is not None and await looking.read(kube, NAMESPACES, namespace) is not None:
+            left.append(f"namespace {namespace}")
         return f"{', '.join(left)} to go" if left else ""
 
     await until(look, timeout_s)

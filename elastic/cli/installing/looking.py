@@ -21,13 +21,18 @@ async def seen(kube: Kube, overlay: str, namespace: str, *, components: tuple[st
     groups = {COMPONENTS[name].group for name in components} - {""}
     return Seen(
         kubernetes=str((await kube.request("GET", "/version")).get("gitVersion", "")),
-        controllers=await listed(kube, DEPLOYMENTS, namespace=everywhere, labels=OUR_LABEL),
+        controllers=await _controllers(kube, namespace),
         operators=await listed(kube, DEPLOYMENTS, namespace=everywhere, labels=OPERATOR_LABEL),
         webhooks=[one for one in webhooks if one["metadata"]["name"].endswith(WEBHOOK_SUFFIX)],
         definitions=await definitions(kube),
         missing_groups=frozenset([group for group in groups if not await _is_served(kube, group)]),
         missing_kinds=await _missing_kinds(kube, namespace, components) if overlay == NAMESPACED else (),
     )
+
+
+async def _controllers(kube: Kube, namespace: str) -> list[Object]:
+    """Of all namespaces: one that is installed for the whole cluster acts on the jobs of each. Without that right, of our own."""
+    return await listed(kube, DEPLOYMENTS, labels=OUR_LABEL) or await listed(kube, DEPLOYMENTS, namespace=namespace, labels=OUR_LABEL)
 
 
 async def definitions(kube: Kube) -> list[Object]:

@@ -146,6 +146,8 @@ async def _carry_out(kube: Kube, there: Standing, namespace: str, *, takes_jobs:
         await changing.delete(kube, SECRETS, secret, title=f"Secret {namespace}/{shared_secret.NAME}")
     if there.namespace is not None:
         await changing.delete(kube, NAMESPACES, there.namespace, title=f"namespace {namespace}")
+    defined = [one["metadata"]["name"] for one in there.definitions]
+    await changing.until_removed(kube, defined, namespace if there.namespace is not None else None, timeout_s)
 
 
 async def _delete_jobs(kube: Kube, jobs: Sequence[Found], timeout_s: float) -> None:
