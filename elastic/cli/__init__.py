@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 import click
+
+INTERRUPTED = 130
+"""As shells have it for a command that Ctrl-C ended."""
 
 SECTIONS = {
     "Jobs": {
@@ -66,10 +70,16 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """What fails outside of us is one line; a traceback is a defect."""
+        """What fails outside of us is one line, Ctrl-C is none; a traceback is a defect."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError, KeyboardInterrupt):
+        except (KeyboardInterrupt, click.Abort) as error:
+            if isinstance(error, click.Abort) and not isinstance(error.__context__, KeyboardInterrupt):
+                raise  # a question met the end of the input
+            if sys.stderr.isatty():
+                click.echo(err=True)  # ends the line in which the terminal shows ^C
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
             from elastic.cli.failures import said

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from elastic.api.kinds import KINDS
+from elastic.cli import INTERRUPTED
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG
 from elastic.cli.failures import said
 from elastic.cli.images import image_option
@@ -36,7 +37,7 @@ from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
 from elastic.local.files import Layout
 from elastic.local.sandbox import Mode
 
-SUCCEEDED, FAILED, NOT_RUN, INTERRUPTED = 0, 1, 2, 130
+SUCCEEDED, FAILED, NOT_RUN = 0, 1, 2
 
 
 class CannotRun(click.ClickException):

@@ -1,12 +1,15 @@
 """What a command says when something outside it fails: one line that says what to do, and never a traceback."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from elastic.cli import main
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.failures import said
 
 
@@ -40,3 +43,33 @@ def test_disk_and_files_are_named(error: OSError, words: str) -> None:
 
 def test_a_defect_of_ours_shows_its_traceback() -> None:
     assert said(ValueError("unexpected")) is None
+
+
+def _interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def _interrupted_at_a_question() -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        raise click.Abort from None
+
+
+@pytest.mark.parametrize("words", [["logs", "-f", "train"], ["wait", "train"], ["get"], ["delete", "train"]])
+@pytest.mark.parametrize("end", [_interrupted, _interrupted_at_a_question])
+def test_ctrl_c_ends_every_command_silently_with_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], end: Callable[[], None]
+) -> None:
+    (tmp_path / "config").write_text("")
+    monkeypatch.setattr(Cluster, "ask", lambda *_: end())
+    result = CliRunner().invoke(main, [*words, "--kubeconfig", str(tmp_path / "config")])
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_a_question_without_an_answer_is_no_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text("")
+    monkeypatch.setattr(Cluster, "ask", lambda *_: click.confirm("go on?", abort=True))
+    result = CliRunner().invoke(main, ["get", "--kubeconfig", str(tmp_path / "config")], input="")
+    assert result.exit_code == 1
+    assert result.stderr == "Aborted!\n"
