@@ -23,6 +23,7 @@ from elastic.cli.images import image_option
 from elastic.cli.interrupts import Left, asking, cancelled_by_sigterm, end_by_sigterm
 from elastic.cli.jobs.following import followed
 from elastic.cli.local_paths import placed, without_command
+from elastic.cli.options import command
 from elastic.cli.run_printer import Printer
 from elastic.cli.validate import STDIN, Report, as_lines, examine, examine_object
 from elastic.client.script_job import Workers, is_script, job_of
@@ -34,6 +35,7 @@ from elastic.kube.following import JobKey, Outcome
 from elastic.kube.resources import Object
 from elastic.kube.submission import Refused, Submission
 from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
+from elastic.local.dashboard import link
 from elastic.local.files import Layout
 from elastic.local.sandbox import Mode
 
@@ -227,6 +229,9 @@ def _cluster(
     try:
         closed = ", whose pods reach no network outside this machine" if cluster.sandbox == Mode.NETNS.value else ""
         printer.say(f"cluster ready, sandbox {cluster.sandbox}{closed}")
+        printer.say(f"watch it: {command('top --watch', cluster.data_dir)} (or get, logs, explain)")
+        if (url := link(Layout(cluster.data_dir))) is not None:
+            printer.say(f"the dashboard: {url}")
         yield _Cluster(cluster.kubeconfig, is_laptop=True, is_own=True)
         printer.say("stopping the cluster")
     finally:

@@ -1,12 +1,17 @@
 """Which cluster `elastic run` takes, as far as that is decided before any is asked."""
 
+import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from elastic.cli import main
+from elastic.local.cluster import LocalCluster
+
+module = importlib.import_module("elastic.cli.run")
 
 
 @pytest.fixture
@@ -20,7 +25,9 @@ JOB = {
     "apiVersion": "kubeflow.org/v1",
     "kind": "PyTorchJob",
     "metadata": {"name": "a"},
-    "spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"containers": [{"name": "pytorch", "image": "i"}]}}}}},
+    "spec": {
+        "pytorchReplicaSpecs": {"Worker": {"template": {"spec": {"containers": [{"name": "pytorch", "image": "i", "command": ["true"]}]}}}}
+    },
 }
 
 
@@ -54,3 +61,30 @@ def test_what_shapes_a_new_cluster_is_refused_for_one_that_is_there(file: Path, 
         f"--image train={tmp_path}/venv --gpus 2 is for a cluster that is started for this run, but the one of {file} is used; leave it out"
     )
     assert said in answer.stderr
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[LocalCluster]:
+    """The clusters that were started, without processes; each job on them succeeds at once."""
+    clusters: list[LocalCluster] = []
+
+    async def succeed(*_: Any, **__: Any) -> int:
+        return 0
+
+    monkeypatch.setattr(LocalCluster, "start", lambda cluster, **_: clusters.append(cluster))
+    monkeypatch.setattr(LocalCluster, "sandbox", "loopback")
+    monkeypatch.setattr(module, "_run", succeed)
+    monkeypatch.setattr(module, "end_by_sigterm", lambda: None)
+    return clusters
+
+
+def test_a_cluster_that_run_starts_says_how_to_watch_it(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[LocalCluster]
+) -> None:
+    monkeypatch.setattr(module, "default_data_dir", lambda: tmp_path / "none")
+    monkeypatch.setattr(module, "link", lambda layout: f"http://127.0.0.1:1/{layout.root.name}")
+    said = run(file)
+    assert said.exit_code == 0, said.output
+    (cluster,) = started
+    assert f"watch it: elastic top --watch --data-dir {cluster.data_dir} (or" in said.stdout
+    assert f"the dashboard: http://127.0.0.1:1/{cluster.data_dir.name}\n" in said.stdout
