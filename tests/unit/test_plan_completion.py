@@ -129,6 +129,18 @@ def test_where_torch_has_closed_its_rendezvous_an_agent_that_fails_again_and_aga
     assert cluster.names() == sorted(DONE)
 
 
+@pytest.mark.parametrize(("sidecars", "is_kept"), [((), True), ((Container("logs", is_running=True),), False)])
+def test_a_worker_whose_pod_ends_after_its_containers_keeps_its_log(sidecars: tuple[Container, ...], is_kept: bool) -> None:
+    cluster = training()
+    end_well(cluster, *DONE, LATE)
+    last = cluster.pods[LATE]
+    cluster.pods[LATE] = replace(last, phase=Phase.RUNNING, containers=(*last.containers, *sidecars))
+    finished(cluster, "finished")
+    cluster.settle()
+    assert cluster.state() == "Succeeded"
+    assert (LATE in cluster.pods) is is_kept
+
+
 def test_workers_that_train_each_for_itself_are_all_waited_for() -> None:
     cluster = training(backend="c10d", settings=PLAIN, elastic={"standalone": True})
     end_well(cluster, *DONE, after_s=100)

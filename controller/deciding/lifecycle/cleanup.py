@@ -92,8 +92,14 @@ def _goes(job: Job, pod: Pod) -> bool:
             return not pod.is_over
         case CleanPodPolicy.NONE:
             # No peer is left that it could join. Pods that run when a job has failed are stopped instead, and keep their logs.
-            is_late = pod.phase is Phase.PENDING or (not pod.is_over and _has_met(job) and holds(job.status, ConditionType.SUCCEEDED))
+            runs_on = not (pod.is_over or _has_ended_well(pod))
+            is_late = pod.phase is Phase.PENDING or (runs_on and _has_met(job) and holds(job.status, ConditionType.SUCCEEDED))
             return job.elastic is not None and is_late
+
+
+def _has_ended_well(pod: Pod) -> bool:
+    """A kubelet says that containers ended before it says that the pod did."""
+    return bool(pod.containers) and all(container.exit_code == 0 for container in pod.containers)
 
 
 def _has_met(job: Job) -> bool:
