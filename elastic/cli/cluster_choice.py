@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from elastic.cli.options import command
 from elastic.local.cluster import default_data_dir
-from elastic.local.files import Layout
+from elastic.local.files import Layout, layout_of
 
 T = TypeVar("T")
 KUBECTLS = Path.home() / ".kube" / "config"
@@ -73,12 +74,12 @@ class Cluster:
         return asyncio.run(within())
 
 
-def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose cluster and namespace; the command gets a Cluster."""
 
-    @functools.wraps(command)
+    @functools.wraps(function)
     def chosen(*args: Any, data_dir: Path | None, kubeconfig: Path | None, context: str | None, namespace: str | None, **rest: Any) -> Any:
-        return command(*args, cluster=choose(data_dir, kubeconfig, context=context, namespace=namespace), **rest)
+        return function(*args, cluster=choose(data_dir, kubeconfig, context=context, namespace=namespace), **rest)
 
     named = click.option("--namespace", "-n", help="Where the job is.  [default: that of the kubeconfig]")
     context = click.option("--context", help="Of the kubeconfig.  [default: its current one]")
@@ -101,6 +102,8 @@ def choose(data_dir: Path | None, kubeconfig: Path | None, *, context: str | Non
 
 
 def _folder_of(kubeconfig: Path) -> Path | None:
-    """Of the laptop cluster that wrote this kubeconfig and runs; users often name it by KUBECONFIG."""
-    layout = Layout(kubeconfig.resolve().parent)
-    return layout.root if layout.kubeconfig == kubeconfig.resolve() and layout.is_running() else None
+    """Of the laptop cluster that wrote this kubeconfig; users often name it by KUBECONFIG, and it stays there when the cluster stops."""
+    layout = layout_of(kubeconfig)
+    if layout is not None and not layout.is_running():
+        raise click.ClickException(f"the laptop cluster in {layout.root} is stopped; start it with `{command('up --detach', layout.root)}`")
+    return layout.root if layout is not None else None

@@ -36,7 +36,7 @@ from elastic.kube.resources import Object
 from elastic.kube.submission import Refused, Submission
 from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
 from elastic.local.dashboard import link
-from elastic.local.files import Layout
+from elastic.local.files import Layout, layout_of
 from elastic.local.sandbox import Mode
 
 SUCCEEDED, FAILED, NOT_RUN = 0, 1, 2
@@ -208,14 +208,15 @@ def _cluster(
 ) -> Iterator[_Cluster]:
     """The cluster to run on. is_asked: the GPUs are the user's wish for a new cluster, and not only what a script's workers need."""
     shape = [*(f"--image {name}={folder}" for name, folder in images.items()), *([f"--gpus {gpus}"] if gpus and is_asked else [])]
-    if kubeconfig is not None:
+    layout = layout_of(kubeconfig) if kubeconfig is not None else Layout((data_dir or default_data_dir()).resolve())
+    if layout is None:
+        assert kubeconfig is not None
         _refuse_shape(shape, f"the one of {kubeconfig}")
-        yield _Cluster(kubeconfig, is_laptop=_is_laptops(kubeconfig))
+        yield _Cluster(kubeconfig)
         return
-    layout = Layout((data_dir or default_data_dir()).resolve())
     state = layout.read_state()
     if state is not None and layout.is_running():
-        if not state.control_plane:
+        if not state.control_plane and kubeconfig is None:
             raise ClusterError(f"the cluster in {layout.root} has no control plane; stop it and start it without --cluster-only")
         _refuse_shape(shape, f"the one in {layout.root}, which runs already,")
         yield _Cluster(layout.kubeconfig, is_laptop=True)
@@ -223,8 +224,10 @@ def _cluster(
     if data_dir is not None:
         start = f"`elastic up --detach --data-dir {data_dir}`"
         raise ClusterError(f"no cluster runs in {data_dir}; start it with {start}, or leave --data-dir out for a temporary one")
-    printer.say("no cluster runs: starting one for this run")
-    cluster = LocalCluster(gpus=gpus, images=images)
+    stopped = layout.root if kubeconfig is not None else None
+    there_is = f"the laptop cluster in {stopped} is stopped: starting it" if stopped else "no cluster runs: starting one"
+    printer.say(f"{there_is} for this run")
+    cluster = LocalCluster(data_dir=stopped, gpus=gpus, images=images)
     cluster.start(say=printer.say)
     try:
         closed = ", whose pods reach no network outside this machine" if cluster.sandbox == Mode.NETNS.value else ""
@@ -246,12 +249,6 @@ def _refuse_shape(options: list[str], cluster: str) -> None:
             f"{said} is for a cluster that is started for this run, but {cluster} is used; leave it out, "
             f"or restart the laptop cluster with it: elastic down; elastic up --detach {said}"
         )
-
-
-def _is_laptops(kubeconfig: Path) -> bool:
-    """A laptop cluster's own kubeconfig lies in its data folder."""
-    layout = Layout(kubeconfig.resolve().parent)
-    return layout.kubeconfig == kubeconfig.resolve() and layout.is_running()
 
 
 async def _run(cluster: _Cluster, report: Report, wish: _Wish, *, printer: Printer) -> int:

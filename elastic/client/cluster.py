@@ -17,7 +17,7 @@ from kubernetes import config as _config
 from elastic.client import errors, live
 from elastic.client.sample import Sample
 from elastic.kube import access
-from elastic.local.files import Layout
+from elastic.local.files import Layout, layout_of
 
 config: Any = _config  # its functions have no types
 TIMEOUT_S = (5, 30)
@@ -119,8 +119,12 @@ def _check(file: Path, context: str | None) -> None:
 
 def _laptops(file: str | Path | None) -> Layout | None:
     """The laptop cluster that wrote this kubeconfig and runs."""
-    layout = Layout(Path(file or "/none").parent)
-    return layout if file and layout.kubeconfig == Path(file) and layout.is_running() else None
+    layout = layout_of(Path(file)) if file else None
+    if layout is not None and not layout.is_running():
+        raise errors.NoCluster(
+            f"the laptop cluster in {layout.root} is stopped; start it with `elastic up --detach --data-dir {layout.root}`"
+        )
+    return layout
 
 
 @contextmanager

@@ -156,3 +156,10 @@ class Layout:
 
     def forget_state(self) -> None:
         (self.root / "cluster.json").unlink(missing_ok=True)
+
+
+def layout_of(kubeconfig: Path) -> Layout | None:
+    """That of the laptop cluster which wrote this kubeconfig into its data folder, whether it runs or is stopped."""
+    layout = Layout(kubeconfig.resolve().parent)
+    has_lived = layout.is_running() or (layout.lock.exists() and (layout.root / "ca.key").exists())
+    return layout if layout.kubeconfig == kubeconfig.resolve() and has_lived else None

@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from elastic.cli import main
+from elastic.client import errors
+from elastic.client.cluster import connect
 from elastic.local.cluster import LocalCluster
 
 module = importlib.import_module("elastic.cli.run")
@@ -88,3 +90,37 @@ def test_a_cluster_that_run_starts_says_how_to_watch_it(
     (cluster,) = started
     assert f"watch it: elastic top --watch --data-dir {cluster.data_dir} (or" in said.stdout
     assert f"the dashboard: http://127.0.0.1:1/{cluster.data_dir.name}\n" in said.stdout
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """The kubeconfig of a laptop cluster that was stopped."""
+    folder = tmp_path / "laptop"
+    folder.mkdir()
+    for name in ("lock", "ca.key"):
+        (folder / name).touch()
+    context = {"name": "elastic", "context": {"cluster": "elastic"}}
+    clusters = [{"name": "elastic", "cluster": {"server": "http://127.0.0.1:9"}}]
+    config = {"current-context": "elastic", "contexts": [context], "clusters": clusters}
+    (folder / "kubeconfig").write_text(json.dumps(config))
+    return folder / "kubeconfig"
+
+
+@pytest.mark.parametrize("name", ["job.json", "train.py"])
+def test_run_starts_the_stopped_laptop_cluster_of_the_kubeconfig(
+    name: str, file: Path, tmp_path: Path, stopped: Path, started: list[LocalCluster]
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    said = run(tmp_path / name, kubeconfig=str(stopped))
+    assert said.exit_code == 0, said.output
+    assert f"the laptop cluster in {stopped.parent} is stopped: starting it for this run" in said.stdout
+    assert [cluster.data_dir for cluster in started] == [stopped.parent]
+
+
+@pytest.mark.parametrize("words", [["get"], ["top"], ["logs", "a"], ["explain", "a"]])
+def test_other_commands_say_that_the_laptop_cluster_of_the_kubeconfig_is_stopped(words: list[str], stopped: Path) -> None:
+    said = CliRunner().invoke(main, words, env={"KUBECONFIG": str(stopped)})
+    line = f"Error: the laptop cluster in {stopped.parent} is stopped; start it with `elastic up --detach --data-dir {stopped.parent}`\n"
+    assert (said.exit_code, said.stderr) == (1, line)
+    with pytest.raises(errors.NoCluster, match=f"the laptop cluster in {stopped.parent} is stopped"):
+        connect(stopped, context=None, namespace=None, data_dir=None)
