@@ -24,12 +24,13 @@ from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
 from elastic.kube.resources import LEASES, NODES, Object, Resource
 from elastic.local.cluster import default_data_dir
-from elastic.local.files import LEAST_FREE, Layout, is_alive
+from elastic.local.files import LEAST_FREE, ClusterState, Layout, is_alive
 from elastic.runtime.signal_file import table_of
 
 REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False, kind="SelfSubjectAccessReview")
 LEASE = "elastic-controller"
 SILENT_S = 60
+WITHOUT_ONLY = "`elastic down`, then `elastic up` without --cluster-only"
 OK, NOTE, BAD = "ok", "note", "bad"
 COLOURS = {OK: "green", NOTE: "yellow", BAD: "red"}
 
@@ -120,14 +121,15 @@ def _of_cluster(data_dir: Path | None, kubeconfig: Path | None, *, context: str 
 async def _asked(kube: Kube, namespace: str, cluster: Cluster) -> list[Finding]:
     version = await kube.request("GET", "/version")
     findings = [Finding(OK, "cluster", f"{kube.access.server}, {version.get('gitVersion', 'version unknown')} ({cluster.kubeconfig})")]
-    findings.append(await _kinds(kube))
+    state = Layout(cluster.data_dir).read_state() if cluster.data_dir is not None else None
+    findings.append(await _kinds(kube, bring="`elastic install` brings" if state is None else f"{WITHOUT_ONLY} brings"))
     findings.append(await _rights(kube, namespace))
     findings.append(await _nodes(kube))
-    findings.append(await _controller(kube, is_laptop=cluster.data_dir is not None))
+    findings.append(await _controller(kube, state))
     return findings
 
 
-async def _kinds(kube: Kube) -> Finding:
+async def _kinds(kube: Kube, *, bring: str) -> Finding:
     missing = []
     for kind in KINDS.values():
         try:
@@ -138,7 +140,7 @@ async def _kinds(kube: Kube) -> Finding:
             elif error.code != 403:
                 raise
     if missing:
-        return Finding(BAD, "kinds", f"{', '.join(missing)} unknown; `elastic install` brings them with the control plane")
+        return Finding(BAD, "kinds", f"{', '.join(missing)} unknown; {bring} them with the control plane")
     return Finding(OK, "kinds", ", ".join(KINDS))
 
 
@@ -177,9 +179,9 @@ def _is_ready(node: Object) -> bool:
     return is_open and any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
-async def _controller(kube: Kube, *, is_laptop: bool) -> Finding:
+async def _controller(kube: Kube, laptop: ClusterState | None) -> Finding:
     """Its Lease says whether it lives; the laptop's controller is one of the processes and holds none."""
-    if is_laptop:
+    if laptop is not None and laptop.control_plane:
         return Finding(OK, "controller", "one of the laptop cluster's processes")
     try:
         leases = [lease for lease in (await kube.list(LEASES)).items if lease["metadata"]["name"] == LEASE]
@@ -187,6 +189,9 @@ async def _controller(kube: Kube, *, is_laptop: bool) -> Finding:
         if error.code == 403:
             return Finding(NOTE, "controller", "you may not look at Leases, which say whether it runs")
         raise
+    if not leases and laptop is not None:
+        words = f"there is none, for the cluster was started with --cluster-only: it runs pods, and no jobs; {WITHOUT_ONLY} starts one"
+        return Finding(BAD, "controller", words)
     if not leases:
         return Finding(NOTE, "controller", f"there is no Lease {LEASE}: it runs without election, or not at all (`elastic install`)")
     lease = min(leases, key=_age)

@@ -1,6 +1,7 @@
 """What the commands about jobs ask an API for, change there, and print; that none ends in a traceback whatever the server answers."""
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 import yaml
 from cli_api import Api, elastic, job, path_of, pod, running, served
 from click.testing import Result
+
+from elastic.local.files import ClusterState, Layout
 
 RESCALE = {
     "at": "2026-01-01T01:00:00Z",
@@ -234,6 +237,31 @@ def test_doctor_says_what_is_amiss(tmp_path: Path) -> None:
     assert ill.exit_code == 1
     bad = {line.split()[1] for line in ill.stdout.splitlines() if line.startswith("bad")}
     assert bad == {"kinds", "nodes", "controller"}
+
+
+@pytest.mark.parametrize("has_control_plane", [True, False])
+def test_doctor_says_that_a_cluster_alone_has_no_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_control_plane: bool
+) -> None:
+    state = ClusterState(
+        supervisor=os.getpid(),
+        sandbox="loopback",
+        server="",
+        kubeconfig="",
+        nodes=1,
+        gpus=0,
+        control_plane=has_control_plane,
+        processes={},
+    )
+    (tmp_path / "laptop").mkdir()
+    Layout(tmp_path / "laptop").write_state(state)
+    monkeypatch.setattr("elastic.cli.cluster_choice._folder_of", lambda kubeconfig: tmp_path / "laptop")
+    said = asked(tmp_path, Api(kinds=has_control_plane), "doctor").stdout
+    remedy = "`elastic down`, then `elastic up` without --cluster-only"
+    alone = f"there is none, for the cluster was started with --cluster-only: it runs pods, and no jobs; {remedy} starts one"
+    assert ("one of the laptop cluster's processes" in said) == has_control_plane
+    assert (alone in said) == (f"{remedy} brings them" in said) == (not has_control_plane)
+    assert "elastic install" not in said
 
 
 def test_doctor_names_the_wrong_rows_of_the_data_folders_signals(tmp_path: Path) -> None:
