@@ -83,28 +83,6 @@ def test_a_pod_that_is_over_and_was_never_heard_of_is_charged_once() -> None:
     assert len(group.world()) == 2, "the others work on"
 
 
-def test_an_agent_that_cannot_start_uses_up_the_restarts_before_the_first_world() -> None:
-    """Such as torchrun with a wrong flag: the kubelet starts it again and again, and no server ever hears of it."""
-    group, budget = Group(), Budget(max_restarts=1)
-    group.expect("w0", budget=budget)
-    group.advance(6)
-    for run in range(2):
-        end = Ended(member="w0", pod_uid="a-pod", run=run, cause="user")
-        for _ in range(2):
-            assert not summary(group.job).closed
-            group.expect("w0", budget=budget, ended=(end,))
-            if run:
-                break
-    assert summary(group.job).restarts == {"user": 2}
-    assert summary(group.job).closed == "the container of w0 ended (user), and all 1 restarts that maxRestarts allows are used up"
-
-
-def test_an_end_in_place_of_a_pod_that_was_never_heard_of_is_no_restart_once_there_was_a_world() -> None:
-    group = group_of(2, budget=Budget(max_restarts=1))
-    group.expect("w0", "w1", "w2", budget=Budget(max_restarts=1), ended=(Ended(member="w2", pod_uid="a-pod", cause="user"),))
-    assert summary(group.job).restarts == {}
-
-
 def test_restarts_in_a_row_without_a_step_forward_end_the_job() -> None:
     group = group_of(2, budget=Budget(without_progress=2))
     reached(group, 10)

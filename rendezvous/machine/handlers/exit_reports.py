@@ -42,8 +42,7 @@ def _is_clear(job: Job, end: Ended) -> bool:
 
 def _explain(job: Job, end: Ended) -> Job:
     """The controller says why a container ended. Where its connection stands, or nothing is known of it, that was an earlier run than any
-    that may be lost from here: it is over and done with. Where the whole pod is over, or the job has had no world yet, it is charged though
-    nobody here ever knew it: an agent that cannot start would be started for ever.
+    that may be lost from here: it is over and done with. Where the whole pod is over, it is charged though nobody here ever knew it.
     """
     words = f"the container of {end.member} ended ({end.cause})"
     member = _here(job, end)
@@ -66,12 +65,5 @@ def _here(job: Job, end: Ended) -> Member | None:
 
 
 def _by_itself(job: Job, end: Ended, *, words: str) -> Job:
-    is_single = end.is_last or _has_had_no_world(job)
-    is_charged = is_single and end.member not in job.membership.notices and end.cause != Cause.DISRUPTION
+    is_charged = end.is_last and end.member not in job.membership.notices and end.cause != Cause.DISRUPTION
     return with_lone_restart(job, end, words=words) if is_charged else job
-
-
-def _has_had_no_world(job: Job) -> bool:
-    """Then no end can have been charged as what broke one."""
-    group = job.membership
-    return group.generation == 0 and group.expectation is not None and group.expectation.floor == 0
