@@ -122,6 +122,19 @@ def test_an_agent_that_is_seen_to_give_up_together_with_the_loss_does_not_fail_t
     assert elastic(cluster).restarts == {}
 
 
+def test_a_loss_that_comes_into_view_with_its_replacement_is_a_loss() -> None:
+    """The controller that made the replacement died before it wrote the status: as many workers are there as before."""
+    cluster = training()
+    lose(cluster, "train-worker-0")
+    made = next(entry for entry in elastic(cluster).replaced if entry.type == "Worker").made[-1]
+    name = f"train-worker-{made.index}"
+    cluster.now = NOW + timedelta(seconds=250)
+    cluster.settle()
+    cluster.pods["train-worker-7"] = replace(cluster.pods.pop(name), name="train-worker-7", uid="made-by-another", index=7)
+    gives_up(cluster, "train-worker-1", after_s=252)
+    assert "FreshRendezvous" in reasons(cluster.settle())
+
+
 def test_an_agent_that_gives_up_without_a_loss_fails_the_job() -> None:
     cluster = training(restart="Never")
     ended = Container("pytorch", exit_code=1, ended_at=NOW + timedelta(seconds=1))

@@ -46,7 +46,8 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod],
     late = {pod.uid for pod in shut_out(view)}
     size = len(working) + sum(pod.phase is Phase.SUCCEEDED or (pod.phase is Phase.FAILED and pod.uid in late) for pod in members)
     status = replace(status, world_size=size)
-    before = known.world_size or size + loss_backoff.vanished(view, WORKER)
+    # A pod that vanished may come into view together with its replacement, which leaves the count as it was.
+    before = max(known.world_size or size + loss_backoff.vanished(view, WORKER), size + loss_backoff.vanished_now(view, WORKER))
     last_id = known.last_rescale.id if known.last_rescale is not None else ""
     recorded = set(last_id.split(ID_SEPARATOR))
     new = [] if recorded.issuperset(_ids_of(going)) else [pod for pod in going if _id_of([pod]) not in recorded]
@@ -107,7 +108,8 @@ def _newest_loss(view: JobView) -> Rescale | None:
     recorded = last.id.split(ID_SEPARATOR) if last is not None else []
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
     is_new = any(_id_of([pod]) not in recorded for pod in going) and not set(_ids_of(going)).issubset(recorded)
-    if is_new or len(members) < known.world_size or (not known.world_size and loss_backoff.vanished(view, WORKER)):
+    has_vanished = loss_backoff.vanished_now(view, WORKER) or (not known.world_size and loss_backoff.vanished(view, WORKER))
+    if is_new or has_vanished or len(members) < known.world_size:
         return with_c10d_world(view, known, ()).last_rescale
     return last
 

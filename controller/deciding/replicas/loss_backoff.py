@@ -183,6 +183,13 @@ def vanished(view: JobView, type: str) -> int:
     return sum(made.index not in there for entry in known.replaced if entry.type == type for made in entry.made)
 
 
+def vanished_now(view: JobView, type: str) -> int:
+    """How many of these vanished since the stored status was written, which forgets each of them once it has seen that."""
+    known, there = view.job.status.elastic or ElasticStatus(), _places(view.snapshot, type)
+    made = [made for entry in known.replaced if entry.type == type for made in entry.made]
+    return sum(one.index not in there and _is_young(one, view.snapshot.now) for one in made)
+
+
 def holds_back(status: JobStatus, type: str, now: datetime) -> bool:
     return any(entry.type == type for entry in _waiting(status, now))
 
