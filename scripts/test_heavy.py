@@ -26,7 +26,8 @@ LEAST_S = 45.0  # a test that has less time left is not begun
 STOP_S = 90.0
 LOOK_EVERY_S = 0.5
 LANES = 2
-FRAMEWORKS = ("xgboost", "jax", "mxnet", "paddle", "tensorflow", "huggingface", "horovod")  # as long as their installation takes
+FRAMEWORKS = ("xgboost", "lightgbm", "jax", "mxnet", "paddle", "tensorflow", "deepspeed", "huggingface", "horovod")
+"""The quickest to install first."""
 PLACES = ("tests/heavy", *(f"tests/integration/test_horovod_{name}.py" for name in ("elastic", "hazards")))
 REPORTS = pathlib.Path(".cache/tests/heavy")
 

@@ -17,7 +17,7 @@ from elastic.api.kinds import KINDS
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import EVENTS, PODS, Resource
+from elastic.kube.resources import EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS, Resource
 from elastic.local import LocalCluster
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,8 +68,18 @@ def laptop(ground: Ground, *frameworks: str, **options: Any) -> Iterator[LocalCl
 
 
 def read(example: str) -> dict[str, Any]:
-    job: dict[str, Any] = yaml.safe_load((ROOT / "examples" / example / "job.yaml").read_text())
-    return job
+    return next(document for document in documents(example) if document["kind"] in KINDS)
+
+
+def documents(example: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((ROOT / "examples" / example / "job.yaml").read_text()))
+
+
+async def claim_volumes(kube: Kube, example: str) -> None:
+    """Creates the claims of an example's file."""
+    for document in documents(example):
+        if document["kind"] == PERSISTENT_VOLUME_CLAIMS.kind:
+            await kube.create(PERSISTENT_VOLUME_CLAIMS, document, namespace=NAMESPACE)
 
 
 def resource(job: Mapping[str, Any]) -> Resource:
@@ -92,14 +102,16 @@ async def _run_to_end(cluster: LocalCluster, job: dict[str, Any], *, within_s: f
         await kube.create(resource(job), job, namespace=NAMESPACE)
         deadline = time.monotonic() + within_s
         if meanwhile is not None:
-            async with asyncio.timeout(within_s):
-                await meanwhile(kube)
+            with contextlib.suppress(TimeoutError):  # the job's story says more
+                async with asyncio.timeout(within_s):
+                    await meanwhile(kube)
         while not (state := _state(seen := await kube.get(resource(job), name, namespace=NAMESPACE))):
             if time.monotonic() > deadline:
                 break
             await asyncio.sleep(LOOK_EVERY_S)
         pods = (await kube.list(PODS, namespace=NAMESPACE, labels=f"training.kubeflow.org/job-name={name}")).items
-        logs = {pod["metadata"]["name"]: await _log(kube, pod) for pod in pods}
+        container = KINDS[job["kind"]].container
+        logs = {pod["metadata"]["name"]: await log_of(kube, pod["metadata"]["name"], container) for pod in pods}
         events = [event for event in (await kube.list(EVENTS, namespace=NAMESPACE)).items if name in event["involvedObject"]["name"]]
         story = [f"{name}: {seen.get('status')}", *(f"{event['reason']}: {event['message']}" for event in events)]
         story += [f"--- {pod['metadata']['name']} {pod['status'].get('phase')}\n{logs[pod['metadata']['name']][-3000:]}" for pod in pods]
@@ -116,16 +128,12 @@ def _restarts(pod: Mapping[str, Any]) -> int:
     return sum(status["restartCount"] for status in (pod.get("status") or {}).get("containerStatuses") or ())
 
 
-async def _log(kube: Kube, pod: Mapping[str, Any]) -> str:
-    """Of a pod that has run at all; one that has not, or that cleanPodPolicy has just taken away, has no log, which is no error here."""
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    if not statuses or "waiting" in statuses[0].get("state", {}):
-        return ""
-    name, container = pod["metadata"]["name"], statuses[0]["name"]
+async def log_of(kube: Kube, pod: str, container: str) -> str:
+    """Of a pod's container; empty before it has run, and where the pod is gone."""
     try:
-        chunks = [chunk async for chunk in kube.logs(name, namespace=NAMESPACE, container=container)]
+        chunks = [chunk async for chunk in kube.logs(pod, namespace=NAMESPACE, container=container)]
     except KubeError as error:
-        if error.code == 404:
+        if error.code in (400, 404):
             return ""
         raise
     return b"".join(chunks).decode(errors="replace")

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from example_jobs import LOOK_EVERY_S, NAMESPACE, Meanwhile, laptop, read, run_to_end
+from example_jobs import LOOK_EVERY_S, NAMESPACE, Meanwhile, claim_volumes, laptop, log_of, read, run_to_end
 from grounds import Ground
 
 from elastic.api.kinds import KINDS
 from elastic.kube.client import Kube
-from elastic.kube.errors import KubeError
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.heavy, pytest.mark.integration, pytest.mark.timeout(600)]
@@ -67,6 +66,29 @@ def test_a_static_job_of_scope_group_starts_anew_as_a_whole_when_a_worker_is_kil
     assert re.search(r"trained \d+", outcome.log_of_any("trained")), outcome.story
 
 
+@pytest.mark.framework("lightgbm")
+@pytest.mark.full
+def test_lightgbm_goes_on_from_its_saved_model_when_a_worker_is_killed() -> None:
+    job = changed("lightgbm", env={"ROUNDS": "80", "ROUND_SECONDS": "0.2"})
+    victim, master = "lightgbm-worker-1", "lightgbm-master-0"
+    with laptop(Ground("netns"), "lightgbm") as cluster:
+        kill = killing(cluster, victim, once={victim: r"rank 2 of 3", master: "saved after round"}, container="xgboost")
+
+        async def meanwhile(kube: Kube) -> None:
+            await claim_volumes(kube, "lightgbm")
+            await kill(kube)
+
+        outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="lightgbm", meanwhile=meanwhile)
+    assert outcome.state == "Succeeded", outcome.story
+    assert (outcome.elastic["generation"], outcome.elastic["restarts"]) == (1, {"user": 1}), outcome.story
+    first = int(re.search(r"rank 0 of 3 starts at round (\d+)", outcome.logs[master])[1])
+    trained = re.search(r"rank 0 trained (\d+) rounds: error ([\d.]+) -> ([\d.]+)", outcome.logs[master])
+    assert first >= 10, outcome.story
+    assert int(trained[1]) == 80 - first, outcome.story
+    assert float(trained[3]) < 0.1, outcome.story
+    assert "saved after round 80" in outcome.logs[master], outcome.story
+
+
 def changed(example: str, *, env: Mapping[str, str], restart: str = "") -> dict[str, Any]:
     """The example's job with these variables, little grace, and this restart policy where one is given."""
     job = read(example)
@@ -85,23 +107,12 @@ def killing(cluster: LocalCluster, victim: str, *, once: Mapping[str, str], cont
 
     async def kill(kube: Kube) -> None:
         for pod, words in once.items():
-            log = await _log_so_far(kube, pod, container)
+            log = await log_of(kube, pod, container)
             while not re.search(words, log):
                 await asyncio.sleep(LOOK_EVERY_S)
-                log = await _log_so_far(kube, pod, container)
+                log = await log_of(kube, pod, container)
         for pid in cluster.pids(NAMESPACE, victim):
             with contextlib.suppress(ProcessLookupError):  # a child whose parent was killed before it
                 os.kill(pid, signal.SIGKILL)
 
     return kill
-
-
-async def _log_so_far(kube: Kube, pod: str, container: str) -> str:
-    """Nothing while the pod does not run yet."""
-    try:
-        chunks = [chunk async for chunk in kube.logs(pod, namespace=NAMESPACE, container=container)]
-    except KubeError as error:
-        if error.code in (400, 404):
-            return ""
-        raise
-    return b"".join(chunks).decode(errors="replace")

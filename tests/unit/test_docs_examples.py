@@ -11,12 +11,12 @@ NAME = re.compile(r"\[([a-z-]+)\]\(\.\./examples/")
 
 
 def rows() -> list[tuple[list[str], str, str]]:
-    """Of each row: the examples, the test file, and when CI runs it."""
+    """Of each row: the examples, the cell that names the test file first, and when CI runs it."""
     found = []
     for line in (ROOT / "docs" / "examples.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if names := NAME.findall(cells[0]):
-            found.append((names, cells[2].split(",")[0], cells[3]))
+            found.append((names, cells[2], cells[3]))
     return found
 
 
@@ -26,10 +26,22 @@ def test_every_example_is_listed_once() -> None:
     assert sorted(listed) == sorted(there)
 
 
+def test_the_page_names_the_environments_that_have_to_be_made_first() -> None:
+    pinned = {file.stem for file in (EXAMPLES / "requirements").glob("*.txt")}
+    images = {name for file in EXAMPLES.glob("*/job.yaml") for name in re.findall(r"image: example\.com/([a-z0-9-]+)", file.read_text())}
+    named = re.search(r"NAME one of ([a-z, ]+),", (ROOT / "docs" / "examples.md").read_text())
+    assert named is not None
+    assert named[1].split(", ") == sorted(images & pinned)
+
+
 def test_the_test_that_is_named_runs_when_it_says_and_some_test_takes_each_example() -> None:
     tests = "".join(file.read_text() for file in (ROOT / "tests").rglob("*.py") if "unit" not in file.parts)
     typed = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("spot", "autoscaling"))
-    for names, file, when in rows():
+    for names, said, when in rows():
+        file = said.split(",")[0]
+        is_run = "not run here" not in said
+        assert is_run != file.startswith("unit/"), "a unit test runs no example"
         for name in names:
-            assert re.search(rf'examples/{name}[/"]|"{name}"', tests + typed), name
+            text = tests + typed if is_run else (ROOT / "tests" / file).read_text()
+            assert re.search(rf'examples/{name}[/"]|"{name}"', text), name
         assert (when in ("full", "heavy")) == bool(re.search(rf"mark\.{when}\b", (ROOT / "tests" / file).read_text())), file

@@ -1,0 +1,139 @@
+"""Elastic data-parallel training with checkpoints on a volume that all workers share.
+
+Run by torchrun. Rank 0 saves every SAVE_EVERY steps, before the world changes, and when its worker must go soon. A world goes on from the
+newest checkpoint that can be read: also after a suspension, or when all workers were lost at once.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import signal
+import time
+import zipfile
+
+import torch
+import torch._dynamo  # before the first DistributedDataParallel: see examples/pytorch-elastic
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+try:
+    from elastic_worker.report import Reporter
+except ImportError:  # not put into this container
+    Reporter = None
+
+CHECKPOINTS = pathlib.Path(os.environ.get("CHECKPOINT_DIR", "/checkpoints"))
+STEPS = int(os.environ.get("STEPS", "600"))
+STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.1"))
+SAVE_EVERY = int(os.environ.get("SAVE_EVERY", "50"))
+KEEP = 2
+is_asked_to_stop = False
+
+
+def on_sigterm(signum: int, frame: object) -> None:
+    """The world changes, or the pod ends: the step in flight is finished and saved."""
+    global is_asked_to_stop
+    is_asked_to_stop = True
+
+
+def save(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, why: str) -> None:
+    """The name appears once the file is whole and on the disk; older files go after that."""
+    CHECKPOINTS.mkdir(parents=True, exist_ok=True)
+    path = CHECKPOINTS / f"step-{step:09}.pt"
+    draft = path.with_suffix(".new")
+    with draft.open("wb") as file:
+        torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    for old in sorted(CHECKPOINTS.glob("step-*.pt"))[:-KEEP]:
+        old.unlink(missing_ok=True)
+    print(f"saved step {step}: {why}", flush=True)
+
+
+def newest() -> dict | None:
+    """The newest checkpoint that can be read; one that a full or failing disk cut off is passed over."""
+    for path in sorted(CHECKPOINTS.glob("step-*.pt"), reverse=True):
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+            print(f"passes over {path.name}: {str(error).splitlines()[0]}", flush=True)
+    return None
+
+
+def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Rank 0 reads and the others get its answer, so that all begin alike; returns the step to go on from."""
+    state = [newest() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(state, src=0)
+    if state[0] is None:
+        return 0
+    model.load_state_dict(state[0]["model"])
+    optimizer.load_state_dict(state[0]["optimizer"])
+    return state[0]["step"]
+
+
+def on_any_rank(flag: bool) -> bool:
+    """Whether any rank has raised it. All ranks learn it at the same step, so that none waits for another in the next one."""
+    seen = torch.tensor([int(flag)])
+    dist.all_reduce(seen, op=dist.ReduceOp.MAX)
+    return bool(seen)
+
+
+def stop() -> None:
+    """SIGTERM comes to all ranks, but not at the same moment; a rank that ended before its own came would count as failed."""
+    deadline = time.monotonic() + 10
+    while not is_asked_to_stop and time.monotonic() < deadline:
+        time.sleep(0.05)
+    raise SystemExit(143)
+
+
+def train() -> int:
+    """Train to the end; returns the last step. What holds the process group is gone when this returns."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    truth = torch.randn(16, 1)
+    model = torch.nn.Linear(16, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5)
+    step = restore(model, optimizer)
+    parallel = DistributedDataParallel(model)
+    takes_reports = os.environ.get("PET_RDZV_BACKEND") == "elastic" or "ELASTIC_REPORTS" in os.environ
+    reporter = Reporter.from_environment() if Reporter and takes_reports and rank == 0 else None
+    print(f"world {world} rank {rank} starts at step {step}", flush=True)
+    was_warned = False
+    while step < STEPS:
+        batch = torch.randn(32, 16, generator=torch.Generator().manual_seed(step * 1000 + rank))
+        loss = torch.nn.functional.mse_loss(parallel(batch), batch @ truth)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        warning = reporter.send(step, loss=loss.item()).checkpoint_s if reporter else None
+        if on_any_rank(is_asked_to_stop):
+            if rank == 0:
+                save(step, model, optimizer, "the world changes")
+            stop()
+        if rank == 0:
+            print(f"step {step} world {world} loss {loss.item():.6f}", flush=True)
+            if warning is not None and not was_warned:
+                save(step, model, optimizer, f"this worker has {warning:.0f} s left")
+            elif step % SAVE_EVERY == 0 or step == STEPS:
+                save(step, model, optimizer, "as planned")
+        was_warned = warning is not None
+        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+    return step
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, on_sigterm)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    step = train()
+    dist.barrier()
+    dist.destroy_process_group()
+    print(f"rank {rank} done at step {step}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
