@@ -54,7 +54,8 @@ class Typed:
 
 def definition(plural: str, kind: str, version: str) -> Object:
     """As much of an operator's definition as this needs; it says nothing of our fields."""
-    schema = {"type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}}
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
     served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}, "subresources": {"status": {}}}
     names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     spec = {"group": "kubeflow.org", "scope": "Namespaced", "names": names, "versions": [served]}

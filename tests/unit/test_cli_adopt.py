@@ -72,7 +72,7 @@ def ended() -> Object:
 
 def test_it_takes_over_and_gives_back_what_was_there(tmp_path: Path) -> None:
     api = operators(job(status=running(), **BOUNDS), deployment("elastic-controller", "elastic-system", 2, app="elastic-controller"))
-    said = adopt(api, tmp_path, "--yes")
+    said = adopt(api, tmp_path, "-y")
     assert said.exit_code == 0, said.output
     assert changes(api)[:3] == [("PATCH", "train"), ("PATCH", "training-operator"), ("DELETE", WEBHOOK)]
     assert {name for _, name in changes(api)[3:]} == {kind.crd_name for kind in KINDS.values()}
@@ -111,7 +111,9 @@ def test_another_operators_version_is_an_obstacle(tmp_path: Path) -> None:
     api.objects[path]["status"]["storedVersions"] = ["v1", "v2beta1"]
     said = adopt(api, tmp_path, "--yes")
     assert said.exit_code == 1
-    assert "mpijobs.kubeflow.org has objects of version v2beta1, which are another operator's; docs/migration.md says" in said.stderr
+    assert (
+        "mpijobs.kubeflow.org has objects of version v2beta1, which are another operator's; `elastic adopt --mpi-operator`" in said.stderr
+    )
     assert changes(api) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
@@ -10,23 +11,22 @@ import click
 import msgspec
 
 from elastic.api.crd import crd
-from elastic.api.kinds import KINDS
-from elastic.cli.adopting import plan
-from elastic.cli.adopting.plan import Annotate, Apply, Change, DeleteWebhook, Scale, Seen
+from elastic.api.kinds import API_VERSION, KINDS
+from elastic.cli.adopting import definitions, mpi_operator, plan
+from elastic.cli.adopting.plan import Annotate, Apply, Change, Create, DeleteDefinition, DeleteWebhook, Scale, Seen
 from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.documents import as_json
+from elastic.cli.installing.obstacles import OUR_LABEL
 from elastic.cli.jobs import found
 from elastic.cli.printing import plain
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
-from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object, Resource
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
 
-DEPLOYMENTS = Resource("apps", "v1", "deployments", kind="Deployment")
 APPLIED = {one.kind: one for one in (CUSTOM_RESOURCE_DEFINITIONS, VALIDATING_WEBHOOK_CONFIGURATIONS)}
 MANAGER = "elastic-adopt"
-OUR_LABEL = "app=elastic-controller"
 MOST_BYTES = 64 << 20
 NEXT = "Now install the control plane (`elastic install`, docs/deploy.md); until it runs, nothing starts or is replaced."
 
@@ -36,6 +36,16 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
 
     operators: list[Object]
     objects: list[Object]
+    jobs: list[Object] = []
+    """Of the MPI Operator, which went with their definition."""
+    waiting: list[str] = []
+    """Those that were not over, as NAMESPACE/NAME."""
+    definition: str = ""
+    """The uid of the MPI Operator's definition."""
+
+    @property
+    def is_of_mpi_operator(self) -> bool:
+        return any(one["kind"] == CUSTOM_RESOURCE_DEFINITIONS.kind and mpi_operator.is_theirs(one) for one in self.objects)
 
 
 @click.command()
@@ -47,14 +57,16 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     show_default=True,
     help="Where to keep what is replaced.",
 )
+@click.option("--mpi-operator", "mpi", is_flag=True, help="From the MPI Operator (v2beta1) instead: its MPIJobs, which must not run.")
 @click.option("--back", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Give all back that this file keeps.")
 @cluster_options
-def adopt(yes: bool, save: Path, back: Path | None, cluster: Cluster) -> None:
+def adopt(yes: bool, save: Path, mpi: bool, back: Path | None, cluster: Cluster) -> None:
     """Take a cluster's jobs over from the Training Operator, or give them back. It shows first what it would change."""
     if back is not None:
-        changes = list(plan.return_(msgspec.to_builtins(_read(back)), cluster.ask(_our_controllers)))
-        if _agreed(changes, yes):
-            cluster.ask(lambda kube, _: _carry_out(kube, changes))
+        _give_back(cluster, _read(back), yes)
+        return
+    if mpi:
+        _adopt_mpi(cluster, save, yes)
         return
     seen = cluster.ask(_look)
     if wrong := list(plan.obstacles(seen)):
@@ -63,24 +75,90 @@ def adopt(yes: bool, save: Path, back: Path | None, cluster: Cluster) -> None:
         raise click.ClickException(f"no Training Operator is here: no deployment with label {plan.OPERATOR_LABEL}, none of its webhooks")
     click.echo(plain(plan.jobs_in_words(seen)))
     changes = list(plan.takeover(seen, [crd(kind) for kind in KINDS.values()]))
+    _take_over(cluster, changes, plan.saved(seen), save=save, yes=yes)
+
+
+def _take_over(cluster: Cluster, changes: Sequence[Change], kept: Object, *, save: Path, yes: bool) -> None:
     if save.exists():
-        raise click.ClickException(f"{save} is there already, from an earlier take-over; keep it, and name another file with --save")
+        raise click.ClickException(
+            f"{save} is there already, from an earlier take-over. If that was broken off, `elastic adopt --back {save}` first: "
+            "only this file knows how many replicas there were. Else keep it, and name another with --save"
+        )
     if not _agreed(changes, yes):
         return
-    _write(save, plan.saved(seen))
+    _write(save, kept)
     click.echo(f"what is replaced is kept in {save}; `elastic adopt --back {save}` gives it back")
+    _carry_out_all(cluster, changes)
+
+
+def _carry_out_all(cluster: Cluster, changes: Sequence[Change]) -> None:
     cluster.ask(lambda kube, _: _carry_out(kube, changes))
     click.echo(NEXT)
 
 
+def _adopt_mpi(cluster: Cluster, save: Path, yes: bool) -> None:
+    if save.exists() and (kept := _read(save)).is_of_mpi_operator:
+        _go_on_with_mpi(cluster, kept, save, yes)
+        return
+    seen = cluster.ask(_look_at_mpi)
+    if seen is None:
+        raise click.ClickException(f"no definition {mpi_operator.MPI.crd_name} of the MPI Operator's v2beta1 is here")
+    if wrong := list(mpi_operator.obstacles(seen)):
+        raise click.ClickException("\n".join(wrong))
+    changes = list(mpi_operator.takeover(seen, [crd(kind) for kind in KINDS.values()], file=str(save)))
+    _take_over(cluster, changes, mpi_operator.saved(seen), save=save, yes=yes)
+
+
+def _go_on_with_mpi(cluster: Cluster, kept: Kept, save: Path, yes: bool) -> None:
+    now, known = cluster.ask(_look_at_mpi_again), msgspec.to_builtins(kept)
+    if why := mpi_operator.not_resumed(now, known, file=str(save)):
+        raise click.ClickException(plain(why))
+    changes = list(mpi_operator.resumed(now, known, [crd(kind) for kind in KINDS.values()], file=str(save)))
+    click.echo(f"{save} is there; the take-over that wrote it goes on")
+    if _agreed(changes, yes):
+        _carry_out_all(cluster, changes)
+
+
+async def _look_at_mpi_again(kube: Kube, namespace: str) -> mpi_operator.Now:
+    return mpi_operator.Now(
+        operators=(await kube.list(DEPLOYMENTS, labels=mpi_operator.OPERATOR_LABEL)).items,
+        definition=await kube.find(CUSTOM_RESOURCE_DEFINITIONS, definitions.MPI.crd_name),
+        jobs=await definitions.listed(kube, mpi_operator.THEIRS),
+        made=await definitions.listed(kube, API_VERSION),
+    )
+
+
+async def _look_at_mpi(kube: Kube, namespace: str) -> mpi_operator.Seen | None:
+    theirs = [item for item in (await kube.list(CUSTOM_RESOURCE_DEFINITIONS)).items if mpi_operator.is_theirs(item)]
+    if not theirs:
+        return None
+    operators = (await kube.list(DEPLOYMENTS, labels=mpi_operator.OPERATOR_LABEL)).items
+    return mpi_operator.Seen(operators, theirs[0], await definitions.listed(kube, mpi_operator.THEIRS))
+
+
+def _give_back(cluster: Cluster, kept: Kept, yes: bool) -> None:
+    ours = cluster.ask(_our_controllers)
+    changes: list[Change]
+    if kept.is_of_mpi_operator:
+        jobs = cluster.ask(lambda kube, _: definitions.listed(kube, API_VERSION))
+        definition = cluster.ask(lambda kube, _: kube.find(CUSTOM_RESOURCE_DEFINITIONS, definitions.MPI.crd_name))
+        if wrong := list(mpi_operator.return_obstacles(msgspec.to_builtins(kept), jobs)):
+            raise click.ClickException("\n".join(wrong))
+        changes = list(mpi_operator.return_(msgspec.to_builtins(kept), ours, jobs, definition))
+    else:
+        changes = list(plan.return_(msgspec.to_builtins(kept), ours))
+    if _agreed(changes, yes):
+        cluster.ask(lambda kube, _: _carry_out(kube, changes))
+
+
 async def _look(kube: Kube, namespace: str) -> Seen:
-    definitions = [item for item in (await kube.list(CUSTOM_RESOURCE_DEFINITIONS)).items if _is_ours(item)]
+    known = [item for item in (await kube.list(CUSTOM_RESOURCE_DEFINITIONS)).items if _is_ours(item)]
     webhooks = (await kube.list(VALIDATING_WEBHOOK_CONFIGURATIONS)).items
-    jobs = await found.jobs(kube, None) if definitions else []
+    jobs = await found.jobs(kube, None) if known else []
     return Seen(
         operators=(await kube.list(DEPLOYMENTS, labels=plan.OPERATOR_LABEL)).items,
         webhooks=[item for item in webhooks if item["metadata"]["name"].endswith(plan.WEBHOOK_SUFFIX)],
-        definitions=definitions,
+        definitions=known,
         jobs=[{**job.object, "kind": job.kind.name} for job in jobs],
     )
 
@@ -108,6 +186,10 @@ async def _carry_out(kube: Kube, changes: Sequence[Change]) -> None:
                 await kube.patch(DEPLOYMENTS, name, {"spec": {"replicas": replicas}}, namespace=namespace)
             case DeleteWebhook(_, name):
                 await _unless_gone(kube.delete(VALIDATING_WEBHOOK_CONFIGURATIONS, name))
+            case DeleteDefinition():
+                await definitions.delete(kube, change)
+            case Create():
+                await definitions.create(kube, change)
             case Apply(_, objects):
                 for one in objects:
                     resource, name = APPLIED[one["kind"]], one["metadata"]["name"]
@@ -125,11 +207,14 @@ async def _unless_gone(asked: Awaitable[object]) -> None:
 
 def _write(file: Path, kept: Object) -> None:
     """It appears whole or not at all, and replaces nothing: somebody may need what is there."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as opened:
-        opened.write(as_json(kept))
+    text = as_json(kept).encode()
+    if len(text) > MOST_BYTES:
+        raise click.ClickException(f"what is to be kept has more than {MOST_BYTES >> 20} MiB; delete jobs that are over first")
+    with tempfile.NamedTemporaryFile(dir=file.absolute().parent, prefix=f".{file.name}.") as opened:
+        opened.write(text)
         opened.flush()
         os.fsync(opened.fileno())
+        os.link(opened.name, file)
 
 
 def _read(file: Path) -> Kept:
@@ -143,6 +228,10 @@ def _read(file: Path) -> Kept:
         for one in kept.operators:
             if not (isinstance(one.get("namespace"), str) and isinstance(one.get("name"), str) and isinstance(one.get("replicas"), int)):
                 raise msgspec.ValidationError("it has an operator without namespace, name or replicas")
+        for one in kept.jobs:
+            metadata = one.get("metadata") or {}
+            if one.get("apiVersion") != mpi_operator.THEIRS or not all(isinstance(metadata.get(key), str) for key in ("name", "namespace")):
+                raise msgspec.ValidationError("it has a job that this command does not keep")
     except msgspec.MsgspecError as error:
         raise click.ClickException(f"{file} is none that `elastic adopt` wrote: {error}") from error
     return kept

@@ -1,4 +1,5 @@
-"""Decides what taking over from the Training Operator changes in a cluster, and giving back. Pure: it knows objects, and asks nobody."""
+"""Decides what taking over from the Training Operator changes in a cluster, and giving back. Pure: it knows objects, and asks nobody.
+The MPI Operator has a module of its own."""
 
 from __future__ import annotations
 
@@ -61,6 +62,25 @@ class Apply(Change):
     objects: tuple[Object, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DeleteDefinition(Change):
+    """Where it stores that version: with its objects, unless there are others than were seen, or one of them has changed since."""
+
+    name: str
+    api_version: str
+    seen: frozenset[tuple[str, int]]
+    """Uid and generation of each."""
+    otherwise: str
+    """What to do where there are others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create(Change):
+    """A job."""
+
+    object: Object
+
+
 def obstacles(seen: Seen) -> Iterator[str]:
     """Why this cluster cannot be taken over as it is."""
     for definition in seen.definitions:
@@ -69,7 +89,7 @@ def obstacles(seen: Seen) -> Iterator[str]:
             name = definition["metadata"]["name"]
             yield (
                 f"{name} has objects of version {', '.join(other)}, which are another operator's; "
-                "docs/migration.md says what to do with the MPI Operator's jobs"
+                "`elastic adopt --mpi-operator` takes the MPI Operator's jobs over"
             )
 
 
@@ -81,8 +101,8 @@ def takeover(seen: Seen, ours: Sequence[Object]) -> Iterator[Change]:
             words = f"annotate {job['kind']} {where} with {COMPAT}={STRICT}: its workers meet at worker 0, as they began"
             yield Annotate(words, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
     for operator in seen.operators:
-        if replicas := _replicas(operator):
-            yield _scaled(operator, 0, f"stop {_where(operator)} ({replicas} to 0 replicas); pods train on, nothing starts until ours runs")
+        if count := replicas(operator):
+            yield scaled(operator, 0, f"stop {titled(operator)} ({count} to 0 replicas); pods train on, nothing starts until ours runs")
     for one in seen.webhooks:
         name = one["metadata"]["name"]
         yield DeleteWebhook(f"delete the webhook configuration {name}, which refuses all jobs without its server", name)
@@ -96,16 +116,16 @@ def takeover(seen: Seen, ours: Sequence[Object]) -> Iterator[Change]:
 def saved(seen: Seen) -> Object:
     """What giving back needs."""
     return {
-        "operators": [{**_name(one), "replicas": _replicas(one)} for one in seen.operators],
-        "objects": [_bare(one) for one in (*seen.definitions, *seen.webhooks)],
+        "operators": [kept_operator(one) for one in seen.operators],
+        "objects": [bare(one) for one in (*seen.definitions, *seen.webhooks)],
     }
 
 
 def return_(kept: Object, ours: Sequence[Object]) -> Iterator[Change]:
     """ours: the deployments of our controllers."""
     for one in ours:
-        if replicas := _replicas(one):
-            yield _scaled(one, 0, f"stop {_where(one)} ({replicas} to 0 replicas); pods train on")
+        if count := replicas(one):
+            yield scaled(one, 0, f"stop {titled(one)} ({count} to 0 replicas); pods train on")
     yield DeleteWebhook(f"delete the webhook configuration {webhook.NAME}, where it is", webhook.NAME)
     objects = tuple(kept["objects"])
     names = ", ".join(one["metadata"]["name"] for one in objects)
@@ -127,24 +147,34 @@ def _keeps_its_rendezvous(job: Object) -> bool:
     return job["kind"] == "PyTorchJob" and told.is_elastic and told.state not in ("Succeeded", "Failed", "Suspended") and mode is None
 
 
-def _scaled(deployment: Object, replicas: int, words: str) -> Scale:
-    return Scale(words, deployment["metadata"]["namespace"], deployment["metadata"]["name"], replicas)
+def scaled(deployment: Object, count: int, words: str) -> Scale:
+    return Scale(words, deployment["metadata"]["namespace"], deployment["metadata"]["name"], count)
 
 
-def _replicas(deployment: Object) -> int:
+def replicas(deployment: Object) -> int:
     count = (deployment.get("spec") or {}).get("replicas")
     return count if isinstance(count, int) else 1
 
 
-def _where(deployment: Object) -> str:
+def titled(deployment: Object) -> str:
     return f"deployment {deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
 
 
-def _name(one: Object) -> dict[str, Any]:
-    return {"namespace": one["metadata"]["namespace"], "name": one["metadata"]["name"]}
+def identity(one: Object) -> tuple[str, int]:
+    """Changes with the spec, and not with the status."""
+    return str(one["metadata"]["uid"]), int(one["metadata"].get("generation") or 0)
 
 
-def _bare(one: Object) -> Object:
+def stores(definition: Object, version: str) -> bool:
+    versions = (definition.get("spec") or {}).get("versions") or ()
+    return [one.get("name") for one in versions if one.get("storage")] == [version]
+
+
+def kept_operator(one: Object) -> dict[str, Any]:
+    return {"namespace": one["metadata"]["namespace"], "name": one["metadata"]["name"], "replicas": replicas(one)}
+
+
+def bare(one: Object) -> Object:
     """As somebody would apply it: without what the server added."""
     kept = {key: value for key, value in one["metadata"].items() if key in ("name", "labels", "annotations")}
     return {**{key: value for key, value in one.items() if key not in ("status", "metadata")}, "metadata": kept}
