@@ -7,6 +7,8 @@ import { number } from "./format.js";
 const STROKES = ["#2f81f7", "#8a94a3"];
 const HEIGHT = 170;
 const MOST_TOLD = 20;
+const TICK_ROOM = 80;
+const DAY = 86400;
 
 // lines: [{name, column}]; steps: values hold until the next one.
 export function chart({ title, lines, steps = false, unit = () => "" }) {
@@ -42,7 +44,7 @@ export function chart({ title, lines, steps = false, unit = () => "" }) {
       legend: { show: false },
       cursor: { drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: (u, low, high) => (steps ? [0, Math.max(1, high) * 1.1] : low === null ? [0, 1] : padded(low, high)) } },
-      axes: [axis, { ...axis, size: 52, values: (u, ticks) => ticks.map((tick) => (steps && !Number.isInteger(tick) ? "" : number(tick, 3))) }],
+      axes: [{ ...axis, space: TICK_ROOM, values: (u, ticks, at, room, step) => ticks.map((tick) => clock(tick, step)) }, { ...axis, size: (u, labels) => 24 + 7 * Math.max(3, ...(labels ?? []).map((label) => label.length)), values: (u, ticks) => ticks.map((tick) => (steps && !Number.isInteger(tick) ? "" : number(tick, 3))) }],
       series: [{}, ...lines.map((shown, at) => ({
         label: shown.name,
         stroke: STROKES[at],
@@ -73,3 +75,10 @@ export function chart({ title, lines, steps = false, unit = () => "" }) {
 }
 
 const padded = (low, high) => { const room = (high - low || Math.abs(high) || 1) * 0.1; return [low >= 0 ? Math.max(0, low - room) : low - room, high + room]; };
+
+// A tick's label; step: seconds from tick to tick.
+const clock = (at, step) => {
+  const date = new Date(at * 1000);
+  if (step >= DAY) return date.toLocaleDateString(undefined, { month: "short", day: "numeric" });
+  return date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(step < 60 ? { second: "2-digit" } : {}) });
+};

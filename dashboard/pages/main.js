@@ -37,7 +37,7 @@ async function show() {
   try {
     session = await ask("/api/session");
   } catch (trouble) {
-    main.replaceChildren(el("h1", {}, "The dashboard does not answer"), el("p", { class: "trouble" }, trouble.message));
+    main.replaceChildren(el("h1", {}, trouble.status === 403 ? "You are not logged in" : "The dashboard does not answer"), el("p", { class: "trouble" }, trouble.message));
     setTimeout(() => { if (mine === turn) show(); }, 3000);
     return;
   }

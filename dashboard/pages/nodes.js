@@ -17,7 +17,7 @@ export function showNodes(main, session, live, refuse) {
       { name: "CPU", number: true, cell: (node) => node.capacity.cpu ?? "–" },
       { name: "Memory", number: true, keep: true, cell: (node) => memory(node.capacity.memory) || "–" },
       { name: "GPUs", number: true, cell: (node) => node.capacity["nvidia.com/gpu"] ?? "0" },
-      { name: "Workers", cell: (node) => el("span", {}, byJob(node.occupants).map(([job, pods], at) => [at ? ", " : "", el("a", { href: jobLink(job) }, job.job), ` (${pods})`])) },
+      { name: "Workers", cell: (node) => el("span", {}, byJob(node.occupants).map(([job, pods], at) => [at ? ", " : "", el("a", { href: jobLink(job) }, `${job.namespace}/${job.name}`), ` (${pods})`])) },
       { name: "Notice", wide: true, cell: (node) => node.notices.map((one) => `${one.meaning}: ${one.words}${one.by ? `, ${ago(one.by)}` : ""}`).join("; ") },
       ...(session.reclaims ? [{ name: "Change", cell: (node) => reclaimButton(node) }] : []),
     ],
@@ -29,17 +29,20 @@ export function showNodes(main, session, live, refuse) {
       { name: "When", keep: true, cell: (row) => time(row.noticedAt, ago(row.noticedAt)) },
       { name: "Node", cell: (row) => row.node },
       { name: "Signal", cell: (row) => row.signal },
-      { name: "Job", cell: (row) => el("a", { href: jobLink({ namespace: row.namespace, name: row.job, kind: row.kind }) }, row.job) },
+      { name: "Job", cell: (row) => el("a", { href: jobLink({ namespace: row.namespace, name: row.job, kind: row.kind }) }, `${row.namespace}/${row.job}`) },
       { name: "Workers", number: true, cell: (row) => row.workers },
       { name: "Outcome", cell: (row) => row.outcome || "lasts" },
       { name: "Cost", number: true, cell: (row) => (row.pauseMs ? seconds(row.pauseMs / 1000) : "–") },
     ],
   });
-  main.append(el("h1", {}, "Nodes"), told, el("section", { "aria-label": "Nodes" }, shown.box),
-    el("section", { "aria-label": "Disruptions" }, el("h2", {}, "Disruptions and what they cost"), cost.box));
+  const boxes = [el("section", { "aria-label": "Nodes" }, shown.box),
+    el("section", { "aria-label": "Disruptions" }, el("h2", {}, "Disruptions and what they cost"), cost.box)];
+  main.append(el("h1", {}, "Nodes"), told, ...boxes);
   let nodes = [];
   let disruptions = [];
+  let mayList = true;
   const draw = () => {
+    if (!mayList) { told.textContent = "You may not list nodes: this needs the right to list them in the whole cluster."; return; }
     const given = nodes.filter((node) => node.notices.length).length;
     told.textContent = `${count(nodes.length, "node")}, ${nodes.filter((node) => node.isSpot).length} of them spot`
       + (given ? `; ${given === 1 ? "one was" : `${given} were`} given notice` : "");
@@ -49,8 +52,9 @@ export function showNodes(main, session, live, refuse) {
   };
   const stop = follow({ of: "nodes" }, {
     nodes: (found) => {
-      if (found === null) { told.textContent = "You may not list nodes."; return; }
-      ({ nodes, disruptions } = found);
+      mayList = found !== null;
+      for (const box of boxes) box.hidden = !mayList;
+      if (mayList) ({ nodes, disruptions } = found);
       draw();
     },
     refused: refuse,
@@ -63,7 +67,7 @@ function byJob(occupants) {
   const found = new Map();
   for (const one of occupants) {
     const key = `${one.kind}/${one.namespace}/${one.job}`;
-    const known = found.get(key) ?? [{ namespace: one.namespace, name: one.job, job: one.job, kind: one.kind }, 0];
+    const known = found.get(key) ?? [{ namespace: one.namespace, name: one.job, kind: one.kind }, 0];
     known[1] += 1;
     found.set(key, known);
   }

@@ -7,6 +7,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -18,11 +19,11 @@ import orjson
 from elastic.kube.access import Access, AccessError, TokenCommand
 from elastic.kube.decoding import decoded
 from elastic.kube.errors import KubeError, error_from_response, error_from_status
-from elastic.kube.resources import Object, Resource
+from elastic.kube.resources import SERVICE_ACCOUNTS, Object, Resource
 
 log = logging.getLogger(__name__)
 PAGE = 500
-NO_CREDENTIALS = "NoCredentials"
+NO_CREDENTIALS, NO_UPGRADE = "NoCredentials", "NoUpgrade"
 REQUEST_TIMEOUT_S = 30.0
 WATCH_TIMEOUT_S = 290
 # A real server sends a bookmark about once a minute, so a longer silence means a dead connection; starting over costs one request.
@@ -32,6 +33,7 @@ FIRST_BACK_OFF_S = 0.1
 LONGEST_BACK_OFF_S = 5.0
 LONGEST_ASKED_FOR_S = 60.0
 MAX_WATCH_LINE = 16 * 1024 * 1024
+LARGEST_MESSAGE = 4 * 1024 * 1024
 
 
 class Patch(StrEnum):
@@ -90,6 +92,21 @@ class Kube:
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, subresource: str | None = None) -> Object:
         return await self.request("GET", resource.path(namespace=namespace, name=name, subresource=subresource))
+
+    async def find(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object | None:
+        """None where it is not there, or its kind is not known."""
+        try:
+            return await self.get(resource, name, namespace=namespace)
+        except KubeError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    async def token_of(self, account: str, *, namespace: str, lasts_s: int) -> str:
+        """A new token of this service account."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": lasts_s}}
+        answer = await self.create(SERVICE_ACCOUNTS, body, namespace=namespace, name=account, subresource="token")
+        return str(answer["status"]["token"])
 
     async def list(
         self, resource: Resource, *, namespace: str | None = None, labels: str | None = None, fields: str | None = None
@@ -238,6 +255,28 @@ class Kube:
             await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
+    @asynccontextmanager
+    async def websocket(self, path: str, *, params: Mapping[str, str], protocol: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A connection of another protocol than HTTP's, such as to a port of a pod; refusals are KubeErrors."""
+        # A real API server answers 406 to a client that accepts JSON only: what the kubelet sends has no media type.
+        headers = await self._headers() | {"Accept": "*/*"}
+        opening = self._open().ws_connect(
+            self._url(path), params=params, protocols=(protocol,), headers=headers, max_msg_size=LARGEST_MESSAGE
+        )
+        try:
+            socket = await opening
+        except aiohttp.WSServerHandshakeError as error:
+            raise KubeError(code=error.status, reason=NO_UPGRADE, message=f"{self._url(path)}: {error.message}") from error
+        async with socket:
+            yield socket
+
+    async def bearer(self) -> str | None:
+        """The token by which the API server knows us; None where it is a certificate."""
+        try:
+            return await self._token()
+        except AccessError as error:
+            raise KubeError(code=0, reason=NO_CREDENTIALS, message=str(error)) from error
+
     async def _send(
         self, method: str, path: str, *, params: Mapping[str, str] | None, data: bytes | None, content_type: str, accept: str
     ) -> Object:
@@ -262,11 +301,7 @@ class Kube:
 
     async def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json"}
-        try:
-            token = await self._token()
-        except AccessError as error:
-            raise KubeError(code=0, reason=NO_CREDENTIALS, message=str(error)) from error
-        if token:
+        if token := await self.bearer():
             headers["Authorization"] = f"Bearer {token}"
         return headers
 

@@ -20,6 +20,7 @@ from elastic.api.template import default_container
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
+from elastic.kube.processes import processes_per_worker
 from elastic.kube.resources import EVENTS, PODS, Object, Resource
 
 LAST_LINES_S = 10.0
@@ -77,9 +78,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Which rank each pod has from now on, as far as the job's status says."""
+    """Which rank each pod's agent has from now on, as far as the job's status says."""
 
     by_pod: Mapping[str, int]
+    processes: int | None = 1
+    """Of each agent, with consecutive ranks; None where only the node knows how many."""
 
 
 Happening = Condition | Event | Line | Ranks
@@ -126,16 +129,16 @@ class _Following:
             self._end(Outcome.DELETED)
             return
         status = current.get("status") or {}
-        self._see_ranks(str((status.get("elastic") or {}).get("ranks") or ""))
+        self._see_ranks(str((status.get("elastic") or {}).get("ranks") or ""), current)
         for condition in status.get("conditions") or ():
             self._look_at(condition)
 
-    def _see_ranks(self, indexes: str) -> None:
+    def _see_ranks(self, indexes: str, job: Object) -> None:
         if indexes == self._ranks:
             return
         self._ranks = indexes
         pods = [pod_name(self._job.kind, self._job.name, WORKER, int(index)) if index.isdigit() else "" for index in indexes.split(",")]
-        self._tell(Ranks({pod: rank for rank, pod in enumerate(pods) if pod}))
+        self._tell(Ranks({pod: rank for rank, pod in enumerate(pods) if pod}, processes_per_worker(job["spec"])))
 
     def _look_at(self, condition: Object) -> None:
         type, message = condition["type"], condition.get("message", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from cli_api import job, pod
+from cli_api import job, pod, running
 
 from dashboard.history.book import Book
 from dashboard.serving.changes import Reclaims
@@ -26,6 +28,7 @@ from elastic.kube.client import Kube
 from elastic.runtime.one_time import OneTimeToken
 
 Object = dict[str, Any]
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
 PLURALS = {"Pod": "_pods", "Node": "_nodes", "Event": "_events"}
 
 
@@ -114,3 +117,32 @@ class Scene:
 
 
 __all__ = ["Scene", "event", "job", "kube", "node", "owned", "pod"]
+
+
+def scene() -> Scene:
+    return Scene(job(status=running(generation=4)), owned(pod(0)), owned(pod(1)), node(), event(message=HOSTILE))
+
+
+async def read(browser: aiohttp.ClientSession, path: str, **headers: str):
+    async with browser.get(path, headers=headers, allow_redirects=False) as response:
+        return response.status, await response.read(), response.headers
+
+
+async def send(browser: aiohttp.ClientSession, path: str, body: object, **headers: str):
+    own = {"Origin": str(browser._base_url).rstrip("/"), **headers}
+    async with browser.post(path, json=body, headers=own) as response:
+        return response.status, await response.json()
+
+
+async def events(response: aiohttp.ClientResponse):
+    while True:
+        text = (await response.content.readuntil(b"\n\n")).decode()
+        if text.startswith("event: "):
+            name, _, data = text.removeprefix("event: ").partition("\ndata: ")
+            yield name, json.loads(data)
+
+
+async def until(is_so) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)

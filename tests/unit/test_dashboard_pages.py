@@ -9,8 +9,11 @@ from pathlib import Path
 import chromium
 import pytest
 from cli_api import running
-from dashboard_scene import Scene, event, job, node, owned, pod
+from dashboard_scene import Scene, event, job, kube, node, owned, pod
 
+from dashboard.serving.callers import Owner
+from dashboard.serving.sessions import LaptopSessions
+from elastic.kube.resources import NODES, Resource
 from elastic.membership.training import Progress
 from elastic.runtime.one_time import OneTimeToken
 
@@ -21,6 +24,10 @@ pytestmark = [
     pytest.mark.skipif(chromium.PROGRAM is None, reason="needs Chromium; install Debian's package chromium"),
 ]
 HOSTILE = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+COUNTED_CLOCK = """
+const begin = setInterval;
+window.setInterval = (call, ms) => begin(() => { call(); window.ticks += 1; }, Math.min(ms, 100));
+"""
 NARROW, WIDE = 390, 1280
 
 
@@ -111,3 +118,25 @@ async def test_the_keyboard_reaches_the_content_and_answers_a_question(tmp_path:
         await page.press("Escape")
         await page.wait("!document.getElementById('confirm').open")
         assert await page.ask("document.activeElement.textContent") == "Scale"
+
+
+class WithoutNodes(Owner):
+    """May list everything but nodes."""
+
+    async def may_read(self, resource: Resource, namespace: str) -> bool:
+        return resource != NODES
+
+
+async def test_who_may_not_list_nodes_reads_so_for_as_long_as_the_page_is_open(tmp_path: Path) -> None:
+    """The page's clock once drew "0 nodes" over the sentence."""
+    sessions = LaptopSessions(tmp_path, kube())
+    sessions._owner = WithoutNodes(kube())
+    served = scene().served(tmp_path, sessions=sessions, is_logged_in=False)
+    async with served as browser, chromium.opened(tmp_path / "chromium") as page:
+        url = str(browser._base_url).rstrip("/")
+        await page.tell("Page.addScriptToEvaluateOnNewDocument", source=COUNTED_CLOCK)
+        await page.open(f"{url}/login?token={OneTimeToken(tmp_path / 'token').current()}")
+        await page.wait("document.querySelector('tbody a')")
+        await page.ask("window.ticks = 0; location.hash = '#/nodes'")
+        await page.wait("window.ticks > 2 && document.querySelector('main p')?.textContent.startsWith('You may not list nodes')")
+        assert await page.ask("document.querySelector('main').innerText.trim().split('\\n').length") == 3, "heading, blank line, sentence"

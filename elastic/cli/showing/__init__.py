@@ -1,0 +1,1 @@
+"""`elastic dashboard`: a link to the laptop's dashboard, or a way to that of a cluster."""
