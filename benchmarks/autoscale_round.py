@@ -1,7 +1,8 @@
 """CPU time of a round of the autoscaler's decisions, and what is written at rest.
 
 `python -m benchmarks.autoscale_round [--jobs 1000] [--nodes 250]`: half of the jobs train with several workers and want one more, one in
-ten reports nothing, and twenty pods of higher priority wait for room. A second part counts the records that noise would make it write.
+five has measured that its next worker brings nothing and may look past it, one in ten reports nothing, and twenty pods of higher priority
+wait for room. A second part counts the records that noise would make it write.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.curve import Measured, with_rate
 from autoscale.deciding.jobs import JobSeen, JobState
+from autoscale.deciding.measures import Measured, with_rate
 from autoscale.deciding.remembering import is_news, record_of
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.deciding.signals import Bounds, Memory
@@ -42,7 +43,11 @@ def node(index: int) -> NodeSeen:
 
 
 def state(index: int, replicas: int, draw: random.Random) -> JobState:
-    known = () if index % 10 == 0 else tuple(Measured(size, 100 * size / (1 + 0.02 * size), 4.0, 30) for size in range(1, replicas + 1))
+    known = (
+        () if index % 10 == 0 else tuple(Measured(size, 100 * size / (1 + 0.02 * size), 4.0, 30, at=NOW) for size in range(1, replicas + 1))
+    )
+    if index % 5 == 1:
+        known = (*known, Measured(replicas + 1, known[-1].rate, 4.0, 30, at=NOW))
     seen = JobSeen(
         key=JobKey("PyTorchJob", f"team-{index % NAMESPACES}", f"job-{index}"),
         uid=f"uid-{index}",
@@ -53,7 +58,9 @@ def state(index: int, replicas: int, draw: random.Random) -> JobState:
     )
     progress = Progress(job=seen.uid, generation=1, phase="running", size=replicas, step=5, highest=5)
     last = Mark(0.0, 5.0, "samples", 5, (progress.generation, progress.size))
-    return JobState(seen=seen, training=Training(progress=progress, last=last), memory=Memory(sizes=known[-8:]))
+    return JobState(
+        seen=seen, training=Training(progress=progress, last=last), memory=Memory(sizes=known[-8:], changed_at=NOW - 1e5, grew=True)
+    )
 
 
 def cluster(jobs: int, nodes: int) -> tuple[list[JobState], list[NodeSeen], list[PodSeen]]:
@@ -82,7 +89,7 @@ def writes_at_rest(rounds: int = 720) -> int:
     for index in range(rounds):
         now = NOW + 5 * index
         if index % 2:
-            one = replace(one, memory=replace(one.memory, sizes=with_rate(one.memory.sizes, size=2, rate=draw.gauss(192.0, 10.0))))
+            one = replace(one, memory=replace(one.memory, sizes=with_rate(one.memory.sizes, size=2, rate=draw.gauss(192.0, 10.0), now=now)))
         found = decide_all([one], nodes, [], setting=Setting(), now=now, monotonic=5.0 * index % 50)[one.seen.key]
         one = replace(one, memory=found.decision.memory)
         written = record_of(found, now)
@@ -104,8 +111,9 @@ def main() -> None:
         taken.append(time.process_time() - began)
     grown = sum(outcome.decision.count > one.seen.replicas for one in states for outcome in [found[one.seen.key]])
     shrunk = sum(outcome.decision.count < one.seen.replicas for one in states for outcome in [found[one.seen.key]])
+    tried = sum(outcome.decision.memory.trial is not None for outcome in found.values())
     print(f"{options.jobs} jobs, {len(pods)} pods, {options.nodes} nodes: {statistics.median(taken):.2f} s of CPU a round "
-          f"(from {min(taken):.2f} to {max(taken):.2f}); {grown} grow, {shrunk} give back")  # fmt: skip
+          f"(from {min(taken):.2f} to {max(taken):.2f}); {grown} grow, {tried} of them for a trial, {shrunk} give back")  # fmt: skip
     print(f"a job at rest, an hour of noise: {writes_at_rest()} annotation(s) written")
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoscale.deciding.curve import Curve, Measured, Sizes, with_rate
+from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
+from autoscale.deciding.measures import Measured, Sizes, with_rate
 from autoscale.deciding.signals import Bounds, Decision, Memory, Signals
 from autoscale.deciding.training import Training, heard
 from elastic.api.scaling import ScalingPolicy
@@ -18,8 +19,8 @@ from elastic.membership.training import Progress
 NOON = 1_800_000_000.0
 
 
-def measured(rates: dict[int, float], *, spread: float = 0.0, count: int = 30) -> Sizes:
-    return tuple(Measured(size, rate, (spread * rate) ** 2, count) for size, rate in sorted(rates.items()))
+def measured(rates: dict[int, float], *, spread: float = 0.0, count: int = 30, at: float = NOON) -> Sizes:
+    return tuple(Measured(size, rate, (spread * rate) ** 2, count, at=at) for size, rate in sorted(rates.items()))
 
 
 def signals(
@@ -39,7 +40,7 @@ def signals(
     return Signals(
         policy=policy or ScalingPolicy(),
         bounds=Bounds(least, most, allowed, step),
-        curve=Curve(known, least=least),
+        curve=Curve(known, least=least, now=NOON),
         memory=memory,
         **{"reports": True} | more,
     )
@@ -75,11 +76,11 @@ class TrainingJob:
         while self.now < end:
             self.now += every_s
             rate = self.rate(self.replicas) * max(0.05, draw.gauss(1.0, self.noise))
-            self.memory = replace(self.memory, sizes=with_rate(self.memory.sizes, size=self.replicas, rate=rate))
+            self.memory = replace(self.memory, sizes=with_rate(self.memory.sizes, size=self.replicas, rate=rate, now=self.now))
             seen = Signals(
                 policy=self.policy,
                 bounds=Bounds(self.least, self.most),
-                curve=Curve(self.memory.sizes, least=self.least),
+                curve=Curve(self.memory.sizes, least=self.least, now=self.now),
                 memory=self.memory,
                 working=self.replicas,
                 reports=True,
@@ -137,7 +138,7 @@ class ReportingJob:
         return Signals(
             policy=self.policy,
             bounds=Bounds(1, self.most),
-            curve=Curve(self.memory.sizes, least=1),
+            curve=Curve(self.memory.sizes, least=1, now=self.now),
             memory=self.memory,
             working=self.replicas,
             reports=True,
@@ -158,4 +159,4 @@ class ReportingJob:
         progress = Progress(job="job", generation=self.generation, phase=phase, size=size, step=step, highest=int(self.step))
         self.training, rate = heard(self.training, progress, self.now)
         if rate is not None:
-            self.memory = replace(self.memory, sizes=with_rate(self.memory.sizes, size=size, rate=rate))
+            self.memory = replace(self.memory, sizes=with_rate(self.memory.sizes, size=size, rate=rate, now=self.now))

@@ -77,6 +77,22 @@ class Room:
             names.pop()  # room only becomes less
         return None
 
+    def take_all(self, shape: Shape, count: int) -> bool:
+        """Takes room for so many more such pods, or none."""
+        before = list(self._fitting[shape.name]) if shape.name in self._fitting else None
+        taken: list[str] = []
+        while len(taken) < count and (name := self.take(shape)) is not None:
+            taken.append(name)
+        if len(taken) == count:
+            return True
+        for name in taken:
+            _add(self._free[name], shape.amounts, 1)
+        if before is not None:
+            self._fitting[shape.name] = before
+        else:
+            self._fitting.pop(shape.name, None)
+        return False
+
     def count_to_free(self, shape: Shape, pods: Iterable[PodSeen]) -> int | None:
         """How many of these would have to go, the first ones first, until such a pod finds room; None where that would not help."""
         freed: dict[str, dict[str, float]] = {}

@@ -1,47 +1,24 @@
-"""What is known of a job's throughput with each number of workers: measured means, their bounds, and a model for the sizes between and
-beyond. It decides nothing.
+"""Estimates from what was measured of a job's throughput with each number of workers: bounds, and a model for the sizes between and beyond.
+It decides nothing.
 
 The model is n / X(n) = a + b (n - 1) + c n (n - 1): a worker's time for its share of the work, which grows with contention (b) and with
 communication between all pairs (c). Beyond what was measured the bounds assume that a further worker never brings more than the one before.
+Which nodes the workers are on breaks that: `hoped_gain` says what a size may bring all the same.
+
+A measure fades with its age as an upper bound only. A job that trusts a stale lower bound goes to that size, which is measured anew. One
+that trusts a stale upper bound never goes there, and would never find out.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from elastic.api.scaling import LEAST_RATE, MOST_RATE
+from autoscale.deciding.measures import LEAST_COUNT, LEAST_ERROR, SURE, Measured, Sizes
 
 DEFAULT_CONTENTION = 0.05
 """b over a, for a job of which nothing is known: ten workers then do the work of seven."""
-LEAST_COUNT = 3
-"""Measurements of one size, before anything follows from it."""
-LONGEST_MEMORY = 32
-"""Older measurements fade: the mean moves at least by one part in so many."""
-LEAST_ERROR = 0.01
-"""Of the rate: what two measurements of the same thing may differ by for ever."""
-SURE = 3.0
-"""Standard errors from the mean to a bound."""
-OUTLIER = 4.0
-"""Standard deviations; a checkpoint or a short pause, unless it goes on."""
-SHIFTED_AFTER = 4
-MOST_SIZES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The throughput with one number of workers. odd: outliers in a row, by their side."""
-
-    size: int
-    rate: float
-    variance: float = 0.0
-    count: int = 1
-    odd: int = 0
-
-    @property
-    def error(self) -> float:
-        """Of the mean: never below what a rate may differ by for other reasons than chance."""
-        chance = math.sqrt(self.variance / min(self.count, LONGEST_MEMORY))
-        return max(chance, LEAST_ERROR * self.rate / SURE)
+LEAST_WEIGHT = 0.1
+"""Of the oldest measure in the fit, as a part of a new one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,62 +28,16 @@ class Estimate:
     high: float
 
 
-Sizes = tuple[Measured, ...]
-"""By size, in order."""
-
-
-def with_rate(known: Sizes, *, size: int, rate: float) -> Sizes:
-    """What is known after one more measurement; one that cannot be true is left out."""
-    if not (LEAST_RATE <= rate <= MOST_RATE and size > 0):
-        return known
-    old = next((one for one in known if one.size == size), None)
-    if old is None:
-        return _bounded([*known, Measured(size, rate)], keep=size)
-    deviation = math.sqrt(old.variance) + LEAST_ERROR * old.rate
-    is_odd = old.count >= 2 * LEAST_COUNT and abs(rate - old.rate) > OUTLIER * deviation
-    if not is_odd:
-        new = _mixed(replace(old, odd=0), rate)
-        return tuple(new if one is old else one for one in known)
-    side = 1 if rate > old.rate else -1
-    odd = old.odd + side if old.odd * side > 0 else side
-    if abs(odd) < SHIFTED_AFTER:
-        return tuple(replace(old, odd=odd) if one is old else one for one in known)
-    return _shifted(known, old, rate)
-
-
-def _mixed(old: Measured, rate: float) -> Measured:
-    share = max(1.0 / (old.count + 1), 1.0 / LONGEST_MEMORY)
-    step = rate - old.rate
-    variance = (1 - share) * (old.variance + share * step * step)
-    return replace(old, rate=old.rate + share * step, variance=variance, count=min(old.count + 1, 2 * LONGEST_MEMORY))
-
-
-def _shifted(known: Sizes, old: Measured, rate: float) -> Sizes:
-    """The work itself has changed, such as the length of its samples: the other sizes move with it, and count for less."""
-    ratio = rate / old.rate
-    moved = (
-        replace(one, rate=one.rate * ratio, variance=one.variance * ratio * ratio, count=min(one.count, LEAST_COUNT), odd=0)
-        for one in known
-    )
-    found = (Measured(one.size, rate, one.variance) if one.size == old.size else one for one in moved)
-    return tuple(one for one in found if LEAST_RATE <= one.rate <= MOST_RATE)
-
-
-def _bounded(known: Iterable[Measured], *, keep: int) -> Sizes:
-    """In order; of too many the one that was measured least goes."""
-    found = sorted(known, key=lambda one: one.size)
-    while len(found) > MOST_SIZES:
-        found.remove(min((one for one in found if one.size != keep), key=lambda one: one.count))
-    return tuple(found)
-
-
 class Curve:
-    """Estimates for one job. `share` is a worker's throughput at the least number of workers, the unit of efficiency and gain."""
+    """Estimates for one job at a time. `share` is a worker's throughput at the least number of workers, the unit of efficiency and gain.
+    now: None where measures do not fade.
+    """
 
-    def __init__(self, known: Sizes, *, least: int) -> None:
+    def __init__(self, known: Sizes, *, least: int, now: float | None) -> None:
         self._known = tuple(one for one in known if one.count >= LEAST_COUNT)
         self._by_size = {one.size: one for one in self._known}
-        self._fit = _fit(self._known)
+        self._ages = {one.size: one.age(now) if now is not None else 0.0 for one in self._known}
+        self._fit = _fit(self._known, [max(LEAST_WEIGHT, 1 - self._ages[one.size]) for one in self._known])
         self.share = self._mid(least) / least if self._known else 0.0
 
     @property
@@ -120,11 +51,16 @@ class Curve:
     def knows(self, size: int) -> bool:
         return size in self._by_size
 
+    def measured_since(self, size: int, at: float) -> bool:
+        """Has the job been measured with so many workers, from then on?"""
+        found = self._by_size.get(size)
+        return found is not None and found.at >= at and not found.again
+
     def rate(self, size: int) -> Estimate:
         """Work a second with so many workers."""
         found = self._by_size.get(size)
         if found is not None:
-            return Estimate(max(0.0, found.rate - SURE * found.error), found.rate, found.rate + SURE * found.error)
+            return Estimate(max(0.0, found.rate - SURE * found.error), found.rate, self._most(found))
         high = self._high(size)
         low = min(self._low(size), high)  # where the measured sizes gain ever more, the bounds would cross
         return Estimate(low, min(max(self._mid(size), low), high), high)
@@ -135,6 +71,21 @@ class Curve:
             return Estimate(0.0, 0.0, math.inf)
         one, other, scale = self.rate(before), self.rate(after), (after - before) * self.share
         return Estimate((other.low - one.high) / scale, (other.mid - one.mid) / scale, (other.high - one.low) / scale)
+
+    def marginal(self, size: int) -> float:
+        """What the last of so many workers adds, as a part of what one brings at the least size. Workers that only make good what those
+        before them have cost add no more than all of them together.
+        """
+        starts = {size - 1, *(one.size for one in self._known if size <= 2 * one.size < 2 * size)}
+        return min(self.gain(start, size).mid for start in starts)
+
+    def hoped_gain(self, before: int, after: int) -> float:
+        """What each worker between the two sizes adds at best, whatever the sizes between them brought: a worker then does as much as with
+        the best measured size from half of `after` on. What was measured with that size itself counts for less the older it is.
+        """
+        found, linear = self._by_size.get(after), self._linear(after, before)
+        hope = linear if found is None else self._faded(found, linear)
+        return (hope - self.rate(before).mid) / ((after - before) * self.share) if self.share > 0 and after > before else 0.0
 
     def growth(self, before: int, after: int) -> float:
         """The part by which the throughput grows; by the default curve where nothing was measured."""
@@ -169,16 +120,30 @@ class Curve:
         below = [one for one in self._known if one.size < size]
         above = [one for one in self._known if one.size > size]
         if not below:
-            return above[0].rate + SURE * above[0].error if above else math.inf
+            return self._most(above[0]) if above else math.inf
         last = below[-1]
-        high = (last.rate + SURE * last.error) * size / last.size
+        most = self._most(last)
+        high = most * size / last.size
         if len(below) > 1:
             before = below[-2]
-            slope = max(0.0, (last.rate + SURE * last.error - before.rate + SURE * before.error) / (last.size - before.size))
-            high = min(high, last.rate + SURE * last.error + slope * (size - last.size))
+            slope = max(0.0, (most - before.rate + SURE * before.error) / (last.size - before.size))
+            high = min(high, most + slope * (size - last.size))
         if above:
-            high = min(high, max(above[0].rate + SURE * above[0].error, last.rate + SURE * last.error))
+            high = min(high, max(self._most(above[0]), most))
         return high
+
+    def _most(self, found: Measured) -> float:
+        """The upper bound of a measured size."""
+        return self._faded(found, self._linear(found.size, found.size - 1))
+
+    def _faded(self, found: Measured, linear: float) -> float:
+        high = found.rate + SURE * found.error
+        return high + self._ages[found.size] * max(0.0, linear - high)
+
+    def _linear(self, size: int, last: int) -> float:
+        """The throughput if a worker does as much as with the best measured size up to `last`, from half of `size` on."""
+        near = [one.rate / one.size for one in self._known if size <= 2 * one.size and one.size <= last]
+        return size * max(near, default=self._mid(last) / last if last > 0 else 0.0)
 
 
 def default_gain(size: int) -> float:
@@ -190,7 +155,7 @@ def _default(size: int) -> float:
     return size / (1 + DEFAULT_CONTENTION * (size - 1)) if size > 0 else 0.0
 
 
-def _fit(known: Sizes) -> tuple[float, float, float]:
+def _fit(known: Sizes, weights: Sequence[float]) -> tuple[float, float, float]:
     """Least squares for a, b and c, none of them negative, with the default contention as a weak prior."""
     if not known:
         return 1.0, DEFAULT_CONTENTION, 0.0
@@ -199,9 +164,9 @@ def _fit(known: Sizes) -> tuple[float, float, float]:
         a = size / rate / (1 + DEFAULT_CONTENTION * (size - 1))
         return a, a * DEFAULT_CONTENTION, 0.0
     rows = []
-    for one in known:
+    for one, part in zip(known, weights, strict=True):
         y = one.size / one.rate
-        weight = 1.0 / (y * max(one.error / one.rate, LEAST_ERROR))
+        weight = part / (y * max(one.error / one.rate, LEAST_ERROR))
         rows.append((weight, weight * (one.size - 1), weight * one.size * (one.size - 1), weight * y))
     scale = rows[0][3] / rows[0][0]
     rows.append((-DEFAULT_CONTENTION / scale, 1.0 / scale, 0.0, 0.0))
@@ -235,7 +200,8 @@ def _solved(rows: Sequence[tuple[float, float, float, float]], used: tuple[int, 
             if row != column:
                 factor = matrix[row][column] / matrix[column][column]
                 matrix[row] = [left - factor * right for left, right in zip(matrix[row], matrix[column], strict=True)]
+                matrix[row][column] = 0.0  # what rounding leaves of it would change the other pivots
     found = [0.0, 0.0, 0.0]
     for index, name in enumerate(used):
         found[name] = matrix[index][size] / matrix[index][index]
-    return found[0], found[1], found[2]
+    return (found[0], found[1], found[2]) if all(map(math.isfinite, found)) else None

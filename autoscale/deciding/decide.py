@@ -1,21 +1,28 @@
 """Decides how many workers a job should have: its policy says what it wants, and the guard when it may have it."""
 
+from dataclasses import replace
+
 from autoscale.deciding.guard import guarded, held
 from autoscale.deciding.policies import capacity, cost, deadline, schedule, throughput
 from autoscale.deciding.signals import Decision, Signals, Wish
+from autoscale.deciding.trials import up_to_date
 from elastic.api.scaling import PolicyName
 
 
 def decide(signals: Signals, replicas: int, now: float) -> Decision:
     """`replicas` is the number in the spec, `now` in seconds since 1970."""
     by_hand = held(signals, replicas, now)
-    return by_hand if by_hand is not None else guarded(_wish(signals, replicas, now), signals, replicas, now)
+    if by_hand is not None:
+        return by_hand
+    memory = up_to_date(signals.memory, signals.policy.policy, replicas, now)
+    signals = signals if memory is signals.memory else replace(signals, memory=memory)
+    return guarded(_wish(signals, replicas, now), signals, replicas, now)
 
 
 def _wish(signals: Signals, replicas: int, now: float) -> Wish:
     match signals.policy.policy:
         case PolicyName.THROUGHPUT:
-            return throughput.wish(signals, replicas)
+            return throughput.wish(signals, replicas, now)
         case PolicyName.CAPACITY:
             return capacity.wish(signals, replicas)
         case PolicyName.DEADLINE:

@@ -4,29 +4,31 @@ makes the number of workers go up and down.
 
 from dataclasses import replace
 
-from autoscale.deciding.signals import Decision, Memory, Signals, Wish
+from autoscale.deciding import trials
+from autoscale.deciding.signals import Decision, Memory, Signals, Step, Wish
+from autoscale.deciding.trials import COST_SHARE, LONGEST_PAUSE_S
 
-COST_SHARE = 20
-"""Of the time between two changes, a change may cost one part in so many; more only while a job grows on and on, which ends."""
 VOTES = 3
 """So often in a row a policy must want fewer workers, or go the way back, before it gets them."""
 VOTE_GAP_S = 10.0
-LONGEST_PAUSE_S = 86400.0
 MOST_REVERSALS = 16
 
 
 def held(signals: Signals, replicas: int, now: float) -> Decision | None:
-    """The number that someone else has set stands for as long as the policy says. It is remembered for as long as it is the last one."""
-    hand = signals.memory.hand
+    """The number that someone else has set stands for as long as the policy says, and ends a trial. It is remembered for as long as it is
+    the last one.
+    """
+    memory, hand = signals.memory, signals.memory.hand
     if hand is None or now >= hand.until:
         return None
+    memory = trials.failed(memory, now) if memory.trial is not None else memory
     left_s = round(hand.until - now)
     by = f" by {hand.who}" if hand.who else ""
     return Decision(
         count=replicas,
         wanted=hand.count,
         reason=f"{hand.count} was set{by}; it stays for holdSeconds, {max(1, left_s // 60)} min more",
-        memory=replace(signals.memory, votes=0, vote_for=0),
+        memory=replace(memory, votes=0, vote_for=0),
     )
 
 
@@ -37,44 +39,70 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
     count = bounds.largest(wish.count) if wish.count >= bounds.least else bounds.least
     is_outside = replicas < bounds.least or replicas > bounds.most or bounds.largest(replicas) != replicas
     if count == replicas:
-        return Decision(count=replicas, wanted=count, reason=wish.reason, memory=replace(memory, votes=0, vote_for=0))
+        memory = _after_trial(replace(memory, votes=0, vote_for=0), wish.trial, now)
+        return Decision(count=replicas, wanted=count, reason=wish.reason, memory=memory)
     if is_outside:
         count = bounds.largest(replicas)
         return _changed(count, f"{replicas} is not a number that the job may have", memory, replicas, now)
+    if wish.trial is Step.FAILED and wish.urgent:
+        return Decision(count=count, wanted=count, reason=wish.reason, memory=trials.taken_back(memory, now))
     if wish.urgent:
         return _changed(count, wish.reason, memory, replicas, now, may_turn=wish.is_own_doing)
     direction = 1 if count > replicas else -1
     memory = _voted(memory, direction, now)
     since_s = max(0.0, now - memory.changed_at) if memory.changed_at is not None else float("inf")
-    if since_s < _pause_s(signals, memory, replicas, count):
+    # A trial has pauses of its own, and leaves those of other changes as they were.
+    pause_s = _pause_s(signals, memory, replicas, count) if wish.trial is None else float(signals.policy.cooldown_seconds)
+    if since_s < pause_s:
         reason = f"wants {count}: {wish.reason}; the last change is too recent"
-        return Decision(count=replicas, wanted=count, reason=reason, memory=memory)
-    if memory.votes < VOTES and (direction < 0 or _turns(memory, direction)):
+        return Decision(count=replicas, wanted=count, reason=reason, memory=memory, is_whole=wish.is_whole)
+    if memory.votes < VOTES and wish.trial is not Step.BEGINS and (direction < 0 or _turns(memory, direction)):
         return Decision(count=replicas, wanted=count, reason=f"wants {count}: {wish.reason}; it is looked at again", memory=memory)
-    return _changed(count, wish.reason, memory, replicas, now)
+    if wish.trial is Step.BEGINS:
+        memory = trials.started(memory, origin=replicas, target=count, now=now)
+        return Decision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=True)
+    if wish.trial is Step.FAILED:
+        return Decision(count=count, wanted=count, reason=wish.reason, memory=trials.taken_back(memory, now))
+    return replace(_changed(count, wish.reason, memory, replicas, now), is_whole=wish.is_whole)
 
 
 def _in_room(wish: Wish, signals: Signals, replicas: int) -> Wish:
-    """Room that others need first is given back at once; room that is not there is not asked for."""
-    bounds = signals.bounds
+    """Room that others need first is given back at once; room that is not there is not asked for. A trial that lacks some goes all the
+    way back: the numbers between are those that it looked past.
+    """
+    bounds, trial = signals.bounds, signals.memory.trial
+    most = replicas if trial is None else trial.origin
+    ends = None if trial is None else Step.FAILED
     if signals.give_back > 0:
-        count = bounds.largest(max(bounds.least, replicas - signals.give_back))
+        count = bounds.largest(max(bounds.least, min(most, replicas - signals.give_back)))
         if count < replicas:
-            return Wish(count, f"gives room to {signals.give_back_to or 'pods of higher priority'}", urgent=True)
+            return Wish(count, f"gives room to {signals.give_back_to or 'pods of higher priority'}", urgent=True, trial=ends)
     if signals.stuck > 0 and replicas > bounds.least:
-        count = bounds.largest(max(bounds.least, replicas - signals.stuck))
+        count = bounds.largest(max(bounds.least, min(most, replicas - signals.stuck)))
         if count < replicas:
-            return Wish(count, f"{signals.stuck} of its workers find no room", urgent=True, is_own_doing=True)
+            return Wish(count, f"{signals.stuck} of its workers find no room", urgent=True, is_own_doing=True, trial=ends)
     if wish.count <= replicas:
         return wish
     if signals.refused:
         return Wish(replicas, f"wants {wish.count}: {wish.reason}; no pods are made: {signals.refused}")
     if signals.room is not None and wish.count > replicas + signals.room:
+        if wish.is_whole:
+            return Wish(replicas, f"wants {wish.count}: {wish.reason}; there is no room for all of them")
         count = bounds.largest(replicas + max(0, signals.room))
         if count <= replicas:
             return Wish(replicas, f"wants {wish.count}: {wish.reason}; there is no room")
         return Wish(count, f"{wish.reason}; there is room for {signals.room} more", urgent=wish.urgent)
     return wish
+
+
+def _after_trial(memory: Memory, step: Step | None, now: float) -> Memory:
+    match step:
+        case Step.KEPT:
+            return trials.kept(memory, now)
+        case Step.FAILED:
+            return trials.failed(memory, now)
+        case _:
+            return memory
 
 
 def _voted(memory: Memory, direction: int, now: float) -> Memory:
@@ -90,8 +118,8 @@ def _turns(memory: Memory, direction: int) -> bool:
 
 
 def _pause_s(signals: Signals, memory: Memory, replicas: int, count: int) -> float:
-    """Since the last change. A job that grows on waits until the workers that it wants would have brought as much as a change costs. Each
-    turn doubles the pause before the next one.
+    """Since the last change. A job that grows on waits only until the workers that it wants would have brought as much as a change costs:
+    that ends. Each turn doubles the pause before the next one.
     """
     cost_s, cooldown_s = signals.rescale_s or 0.0, float(signals.policy.cooldown_seconds)
     if _turns(memory, 1 if count > replicas else -1):
@@ -105,6 +133,7 @@ def _pause_s(signals: Signals, memory: Memory, replicas: int, count: int) -> flo
 
 def _changed(count: int, reason: str, memory: Memory, replicas: int, now: float, *, may_turn: bool = True) -> Decision:
     direction = 1 if count > replicas else -1
+    memory = trials.failed(memory, now) if memory.trial is not None else memory
     reversals = 0 if memory.changed_at is None or now - memory.changed_at > LONGEST_PAUSE_S else memory.reversals
     if may_turn and _turns(memory, direction):
         reversals = min(reversals + 1, MOST_REVERSALS)

@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from autoscale.deciding.curve import LEAST_COUNT, Measured, Sizes
 from autoscale.deciding.jobs import JobSeen, Outcome
-from autoscale.deciding.signals import Hand, Memory
-from elastic.api.scaling import MOST_SPREAD, Record, SizeRecord
+from autoscale.deciding.measures import LEAST_COUNT, Measured, Sizes
+from autoscale.deciding.signals import Hand, Memory, Trial
+from elastic.api.scaling import MOST_SPREAD, Record, SizeRecord, TrialRecord
 from elastic.api.scaling import Decision as Written
 from elastic.api.words import Through
 
@@ -30,7 +30,14 @@ def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record
             efficiency_percent=None if figures.efficiency is None else max(0, min(1000, round(100 * figures.efficiency))),
         ),
         sizes=tuple(
-            SizeRecord(one.size, _short(one.rate), _short(min(one.variance**0.5 / one.rate, MOST_SPREAD)), min(one.count, 64))
+            SizeRecord(
+                one.size,
+                _short(one.rate),
+                _short(min(one.variance**0.5 / one.rate, MOST_SPREAD)),
+                min(one.count, 64),
+                max(0, int(one.at)),
+                one.changes,
+            )
             for one in memory.sizes
             if one.count >= LEAST_COUNT
         ),
@@ -40,6 +47,9 @@ def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record
         was_ours=was_ours,
         hand=hand.count if hand is not None else None,
         hand_until=round(hand.until, 1) if hand is not None else 0.0,
+        trial=TrialRecord(trial.origin, trial.target, int(trial.at), trial.has_failed) if (trial := memory.trial) is not None else None,
+        tried_at=round(memory.tried_at or 0.0, 1),
+        failed_trials=memory.failed_trials,
     )
 
 
@@ -61,11 +71,26 @@ def memory_of(record: Record | None) -> Memory:
     """What a new process starts from."""
     if record is None:
         return Memory()
-    sizes: Sizes = tuple(
-        Measured(one.size, one.rate, (one.spread * one.rate) ** 2, one.count) for one in sorted(record.sizes, key=lambda one: one.size)
-    )
     hand = Hand(count=record.hand, until=record.hand_until) if record.hand is not None else None
-    return Memory(sizes=sizes, changed_at=record.changed_at or None, grew=record.grew, reversals=record.reversals, hand=hand)
+    trial = record.trial
+    return Memory(
+        sizes=_sizes(record),
+        changed_at=record.changed_at or None,
+        grew=record.grew,
+        reversals=record.reversals,
+        hand=hand,
+        trial=Trial(trial.origin, trial.target, float(trial.at), trial.has_failed) if trial is not None else None,
+        tried_at=record.tried_at or None,
+        failed_trials=record.failed_trials,
+    )
+
+
+def _sizes(record: Record) -> Sizes:
+    """Where a former release has not written when a size was measured, that was before it wrote."""
+    return tuple(
+        Measured(one.size, one.rate, (one.spread * one.rate) ** 2, one.count, at=one.at or _seconds(record), changes=one.changes)
+        for one in sorted(record.sizes, key=lambda one: one.size)
+    )
 
 
 def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> Memory:
@@ -81,7 +106,11 @@ def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> M
 
 
 def _facts(record: Record) -> tuple[object, ...]:
-    return record.decision.workers, record.hand, record.changed_at, record.reversals
+    """Of the measures only which one is the last: it says whether the job has come back to a size."""
+    last = max(record.sizes, key=lambda one: (one.at, -one.changes), default=None)
+    measured_last = last.size if last is not None else None
+    trials = record.trial, record.tried_at, record.failed_trials
+    return record.decision.workers, record.hand, record.changed_at, record.reversals, *trials, measured_last
 
 
 def _moved(new: tuple[SizeRecord, ...], old: tuple[SizeRecord, ...]) -> bool:

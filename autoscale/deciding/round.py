@@ -42,7 +42,7 @@ def decide_all(
     """For each active job the decision and the figures. `now` in seconds since 1970, `monotonic` as in the jobs' training."""
     active = [state for state in states if state.seen.is_active]
     workers = _workers(active, pods, setting=setting, now=now)
-    curves = {state.seen.key: Curve(state.memory.sizes, least=state.seen.bounds.least) for state in active}
+    curves = {state.seen.key: _curve(state, now) for state in active}
     room = Room(nodes, pods)
     _reserve(room, active, workers)
     soon = _room_soon(room, pods, workers)
@@ -58,16 +58,27 @@ def decide_all(
         known = replace(known, stuck=workers[key].stuck, give_back=count, give_back_to=to)
         known = _priced(known, state.seen, workers[key], room)
         wants[key] = known, _decide(state, known, now)
-    limited = [state for state in active if not setting.grows or state.seen.policy.policy is PolicyName.CAPACITY]
-    grants = _grants(room, soon, limited, workers, curves, wants)
+    # Also what jobs grow by that make nodes takes part: it takes the free room first.
+    grants = _grants(room, soon, active, workers, curves, wants)
     for state in active:
         key = state.seen.key
         known, decision = wants[key]
-        if key in grants:
+        if key in grants and (not setting.grows or _needs_room(state, decision)):
             known = replace(known, room=grants[key])
             decision = _decide(state, known, now)
         found[key] = Outcome(decision, figures(state, known, decision, monotonic=monotonic))
     return found
+
+
+def _curve(state: JobState, now: float) -> Curve:
+    """Measures fade for the policy that tries sizes again. One that goes by estimates would count on sizes that only might be fast."""
+    fades = state.seen.policy.policy is PolicyName.THROUGHPUT
+    return Curve(state.memory.sizes, least=state.seen.bounds.least, now=now if fades else None)
+
+
+def _needs_room(state: JobState, decision: Decision) -> bool:
+    """Does free room limit the job although the cluster makes nodes? Nobody pays for nodes for a trial."""
+    return state.seen.policy.policy is PolicyName.CAPACITY or decision.is_whole
 
 
 def _decide(state: JobState, known: Signals, now: float) -> Decision:
@@ -218,6 +229,7 @@ def _grants(
                     gain=lambda count, curve=curves[seen.key]: _gain(curve, count),  # type: ignore[misc]
                     priority=held.priority,
                     held=max(0, len(held.placed) - seen.bounds.least),
+                    is_whole=wants[seen.key][1].is_whole,
                 )
             )
     later = granted(soon, claims)
@@ -226,7 +238,7 @@ def _grants(
 
 def _gain(curve: Curve, count: int) -> float:
     """Of the worker that makes it so many. A job that reports nothing, or nonsense, takes part with the default curve."""
-    return curve.gain(count - 1, count).mid if curve.is_known and count > 1 else default_gain(count)
+    return curve.marginal(count) if curve.is_known and count > 1 else default_gain(count)
 
 
 def _priced(known: Signals, seen: JobSeen, held: _Pods, room: Room) -> Signals:

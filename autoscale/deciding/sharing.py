@@ -2,7 +2,7 @@
 
 Within one priority class a job that waits for its minimum comes first; then the next worker goes where it adds the most for its node,
 relative to the job's own throughput at minReplicas. No namespace gets more than its equal share as long as another wants room, whatever its
-jobs report.
+jobs report. What is all or nothing, such as a trial, comes last: it takes room that nobody else has use for.
 """
 
 import heapq
@@ -21,7 +21,9 @@ MOST_VAIN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Room that a job wants: `more` workers beyond `replicas`. gain(n): what the n-th worker adds. held: workers above its minimum."""
+    """Room that a job wants: `more` workers beyond `replicas`. gain(n): what the n-th worker adds. held: workers above its minimum.
+    is_whole: all of them or none.
+    """
 
     key: JobKey
     shape: Shape
@@ -31,6 +33,7 @@ class Claim:
     gain: Callable[[int], float]
     priority: int = 0
     held: int = 0
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +50,14 @@ def granted(room: Room, claims: Iterable[Claim]) -> dict[JobKey, int]:
     """How many more workers each job gets room for."""
     claims = list(claims)
     found = dict.fromkeys((claim.key for claim in claims), 0)
-    fair = _Fair(room, claims)
-    for _, same in itertools.groupby(sorted(claims, key=lambda claim: -claim.priority), key=lambda claim: claim.priority):
+    divisible = [claim for claim in claims if not claim.is_whole]
+    fair = _Fair(room, divisible)
+    for _, same in itertools.groupby(sorted(divisible, key=lambda claim: -claim.priority), key=lambda claim: claim.priority):
         left = _grant(room, list(same), found, fair, bounded=True)
         _grant(room, left, found, fair, bounded=False)
+    for claim in sorted((claim for claim in claims if claim.is_whole), key=lambda claim: (-claim.priority, claim.held)):
+        if room.take_all(claim.shape, claim.more):
+            found[claim.key] = claim.more
     return found
 
 

@@ -3,8 +3,10 @@ process that measured it.
 """
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
-from autoscale.deciding.curve import Curve, Sizes
+from autoscale.deciding.curve import Curve
+from autoscale.deciding.measures import Sizes
 from elastic.api.scaling import ScalingPolicy
 
 
@@ -48,6 +50,26 @@ class Hand:
     """When, as the API server says."""
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A number of workers that is tried, although what is known speaks against it: from which other one, and since when. has_failed: the
+    job is to go back, and has not yet.
+    """
+
+    origin: int
+    target: int
+    at: float
+    has_failed: bool = False
+
+
+class Step(Enum):
+    """What a wish makes of a trial."""
+
+    BEGINS = auto()
+    FAILED = auto()
+    KEPT = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """What must be known of former decisions."""
@@ -62,6 +84,12 @@ class Memory:
     """-1: fewer, 1: more."""
     voted_at: float = 0.0
     hand: Hand | None = None
+    trial: Trial | None = None
+    """The one that is under way."""
+    tried_at: float | None = None
+    """When the last one ended."""
+    failed_trials: int = 0
+    """In a row; each makes the pause before the next one longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,20 +135,26 @@ class Signals:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a policy wants, before the guard has looked at it. urgent: not a matter of pauses and votes. is_own_doing: although urgent, it
-    takes back a change of this autoscaler's, and so delays the next try.
+    takes back a change of this autoscaler's, and so delays the next try. is_whole: no number between would do, and nobody else wants the
+    room. trial: what becomes of one with this wish.
     """
 
     count: int
     reason: str
     urgent: bool = False
     is_own_doing: bool = False
+    is_whole: bool = False
+    trial: Step | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How many workers the job should have, why, and what to remember. wanted: what the policy wants, whatever the guard waits for."""
+    """How many workers the job should have, why, and what to remember. wanted: what the policy wants, whatever the guard waits for.
+    is_whole: as in the wish.
+    """
 
     count: int
     reason: str
     memory: Memory
     wanted: int
+    is_whole: bool = False

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as replace_progress
 
-from autoscale.deciding.curve import with_rate
 from autoscale.deciding.jobs import JobSeen, JobState, Outcome
+from autoscale.deciding.measures import with_rate
 from autoscale.deciding.remembering import memory_of, record_of, with_hand
 from autoscale.deciding.signals import Memory
 from autoscale.deciding.training import SAMPLES, Training, heard
@@ -43,7 +43,7 @@ class Book:
 
     # --- what comes in
 
-    def heard(self, progress: Progress, *, seen: JobSeen | None, monotonic: float) -> None:
+    def heard(self, progress: Progress, *, seen: JobSeen | None, now: float, monotonic: float) -> None:
         """One message of the stream, or of another source of progress."""
         if progress.forgotten:
             self._training.pop(progress.job, None)
@@ -61,11 +61,11 @@ class Book:
         if known.unit and new.unit and known.unit != new.unit:
             sizes = ()
         if rate is not None:
-            sizes = with_rate(sizes, size=new.size, rate=rate)
+            sizes = with_rate(sizes, size=new.size, rate=rate, now=now)
         if sizes is not entry.memory.sizes:
             entry.memory = replace(entry.memory, sizes=sizes)
 
-    def read(self, seen: JobSeen, *, step: int, samples: float | None, working: int, monotonic: float) -> None:
+    def read(self, seen: JobSeen, *, step: int, samples: float | None, working: int, now: float, monotonic: float) -> None:
         """A source of progress outside of the stream said this; where the stream knows the job's world, it is of that world."""
         known = self._training.get(seen.uid, Training()).progress
         if known is None or not known.phase:
@@ -75,7 +75,7 @@ class Book:
         values = {} if samples is None else {SAMPLES: samples}
         highest = max(step, world.highest or 0)
         new = replace_progress(world, step=step, age_s=0.0, highest=highest, values=values)
-        self.heard(new, seen=seen, monotonic=monotonic)
+        self.heard(new, seen=seen, now=now, monotonic=monotonic)
 
     def rank_zero(self, seen: JobSeen) -> str:
         """The pod that has rank 0, where the rendezvous server knows it."""

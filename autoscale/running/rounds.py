@@ -72,7 +72,8 @@ class Rounds:
     async def listen(self, client: RendezvousClient) -> None:
         """Takes in what the rendezvous server says of all jobs."""
         async for progress in client.progress():
-            self._book.heard(progress, seen=self._observer.job_of_uid(progress.job), monotonic=self._monotonic())
+            seen = self._observer.job_of_uid(progress.job)
+            self._book.heard(progress, seen=seen, now=self._clock(), monotonic=self._monotonic())
 
     async def decide(self) -> None:
         """Rounds until cancelled. Every replica keeps its figures up to date; only the one that leads acts on them."""
@@ -156,7 +157,8 @@ class Rounds:
 
     def _read(self, seen: JobSeen, report: Report) -> None:
         working = self._working.get(seen.key, 0)
-        self._book.read(seen, step=report.step, samples=report.samples, working=working, monotonic=self._monotonic())
+        now, monotonic = self._clock(), self._monotonic()
+        self._book.read(seen, step=report.step, samples=report.samples, working=working, now=now, monotonic=monotonic)
 
     def _is_work(self, seen: JobSeen, outcome: Outcome, now: float) -> bool:
         """With policy hpa nothing is: the job is only measured, for the metrics that its HorizontalPodAutoscaler may ask for."""

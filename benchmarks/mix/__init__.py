@@ -1,1 +1,1 @@
-"""The parts of benchmarks/cluster_mix.py."""
+"""The parts of benchmarks/cluster_mix.py, and of benchmarks/pollux.py."""

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
-from autoscale.deciding.curve import with_rate
 from autoscale.deciding.jobs import JobSeen, JobState
+from autoscale.deciding.measures import with_rate
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.deciding.signals import Bounds, Memory
 from autoscale.deciding.training import SAMPLES, Mark, Training
@@ -158,37 +158,49 @@ class Cluster:
 
     def _report(self, job: Job, workers: int) -> None:
         """As the stream of progress tells it: a rate for each window that was trained as a whole."""
-        if workers and self.now >= job.since + ROUND_S:
-            rate = job.of.rate(workers) * max(0.1, self._draw.gauss(1, NOISE))
-            job.memory = replace(job.memory, sizes=with_rate(job.memory.sizes, size=workers, rate=rate))
-        step = int(job.done)
-        progress = Progress(job=job.of.name, generation=1, phase="running", size=workers, step=step, highest=step)
-        mark = Mark(self.now, job.done, SAMPLES, step, (1, workers))
-        job.training = Training(progress=progress, heard_at=self.now, last=mark, rescale_s=self._rescale_s)
+        is_whole = workers and self.now >= job.since + ROUND_S
+        rate = job.of.rate(workers) * max(0.1, self._draw.gauss(1, NOISE)) if is_whole else None
+        hear(job, workers, rate=rate, rescale_s=self._rescale_s, now=self.now)
 
     def _decide(self, active: Sequence[Job]) -> None:
-        if self._plan.policy is None or not active:
-            return
-        states = [
-            JobState(
-                seen=JobSeen(
-                    key=job.key,
-                    uid=job.of.name,
-                    policy=job.policy or self._plan.policy,
-                    bounds=Bounds(1, job.of.most),
-                    replicas=job.replicas,
-                    shape=WORKER,
-                ),
-                training=job.training,
-                memory=job.memory,
-            )
-            for job in active
-        ]
-        pods = [pod for job in active for pod in job.pods()]
-        found = decide_all(states, self._nodes, pods, setting=Setting(), now=self.now, monotonic=self.now)
-        for job in active:
-            decision = found[job.key].decision
-            job.replicas, job.memory = decision.count, replace(decision.memory, sizes=job.memory.sizes)
+        if self._plan.policy is not None:
+            decide(active, self._nodes, self._plan.policy, now=self.now)
+
+
+def hear(job: Job, workers: int, *, rate: float | None, rescale_s: float, now: float) -> None:
+    """The job's report; with a rate where its last window was trained as a whole."""
+    if rate is not None:
+        job.memory = replace(job.memory, sizes=with_rate(job.memory.sizes, size=workers, rate=rate, now=now))
+    step = int(job.done)
+    progress = Progress(job=job.of.name, generation=1, phase="running", size=workers, step=step, highest=step)
+    mark = Mark(now, job.done, SAMPLES, step, (1, workers))
+    job.training = Training(progress=progress, heard_at=now, last=mark, rescale_s=rescale_s)
+
+
+def decide(active: Sequence[Job], machines: Sequence[NodeSeen], policy: ScalingPolicy, *, now: float) -> None:
+    """One round of the autoscaler; changes the jobs' numbers of replicas."""
+    if not active:
+        return
+    states = [
+        JobState(
+            seen=JobSeen(
+                key=job.key,
+                uid=job.of.name,
+                policy=job.policy or policy,
+                bounds=Bounds(1, job.of.most),
+                replicas=job.replicas,
+                shape=WORKER,
+            ),
+            training=job.training,
+            memory=job.memory,
+        )
+        for job in active
+    ]
+    pods = [pod for job in active for pod in job.pods()]
+    found = decide_all(states, machines, pods, setting=Setting(), now=now, monotonic=now)
+    for job in active:
+        decision = found[job.key].decision
+        job.replicas, job.memory = decision.count, replace(decision.memory, sizes=job.memory.sizes)
 
 
 def _with_deadline(policy: ScalingPolicy, one: Submitted, now: float) -> ScalingPolicy:

@@ -103,7 +103,9 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str:
     if not isinstance(word, str):
         return ""
     by_lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=0.7)
+    typed = word.lower()[:100]
+    swapped = [name for name in by_lower if sorted(name) == sorted(typed)]
+    near = difflib.get_close_matches(typed, by_lower, n=1, cutoff=0.7) or swapped
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 

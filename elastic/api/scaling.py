@@ -20,6 +20,10 @@ DESIRED = "desired_workers"
 """The external metric by which a HorizontalPodAutoscaler learns the decision."""
 LONGEST_RECORD = 1024
 MOST_SECONDS = 2**31 - 1
+LATEST = 2**40
+"""Of times in seconds since 1970."""
+MOST_CHANGES, MOST_FAILED = 64, 16
+"""Counts of changes since a size was measured, and of failed trials in a row, end there."""
 LEAST_RATE, MOST_RATE, MOST_SPREAD = 1e-9, 1e15, 1e3
 """What is measured outside of them is nonsense: its ratios and squares would leave what numbers can hold."""
 
@@ -140,12 +144,27 @@ class Decision(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
 
 
 class SizeRecord(Struct, frozen=True, array_like=True):
-    """The throughput that was measured with one number of workers: its mean, the relative spread, how often it was measured."""
+    """The throughput that was measured with one number of workers: its mean, the relative spread, how often it was measured. Later added:
+    when last, in seconds since 1970 (0: not known), and how often the number of workers changed since.
+    """
 
     size: Annotated[int, Meta(ge=1, le=MOST_MEMBERS)]
     rate: Annotated[float, Meta(ge=LEAST_RATE, le=MOST_RATE)]
     spread: Annotated[float, Meta(ge=0, le=MOST_SPREAD)]
     count: Annotated[int, Meta(ge=0, le=64)]
+    at: Annotated[int, Meta(ge=0, le=LATEST)] = 0
+    changes: Annotated[int, Meta(ge=0, le=MOST_CHANGES)] = 0
+
+
+class TrialRecord(Struct, frozen=True, array_like=True):
+    """A larger number of workers that is tried: from which other one, and since when. Later added: it has failed, and the job is to go
+    back.
+    """
+
+    origin: Annotated[int, Meta(ge=1, le=10_000)]
+    target: Annotated[int, Meta(ge=1, le=10_000)]
+    at: Annotated[int, Meta(ge=0, le=LATEST)]
+    has_failed: bool = False
 
 
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -162,6 +181,10 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hand: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     """The number that someone else has set, as long as it is held."""
     hand_until: float = 0.0
+    trial: TrialRecord | None = None
+    tried_at: float = 0.0
+    """When the last trial ended."""
+    failed_trials: Annotated[int, Meta(ge=0, le=MOST_FAILED)] = 0
 
 
 _encode = msgspec.json.encode

@@ -5,34 +5,35 @@ import math
 import random
 
 import pytest
-from autoscale_jobs import measured
+from autoscale_jobs import NOON, measured
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscale.deciding.curve import LEAST_COUNT, MOST_SIZES, SHIFTED_AFTER, Curve, Sizes, default_gain, with_rate
+from autoscale.deciding.curve import Curve, default_gain
+from autoscale.deciding.measures import LEAST_COUNT, MOST_SIZES, SHIFTED_AFTER, Sizes, with_rate
 
 
 def fed(rates: list[float], *, size: int = 4, known: Sizes = ()) -> Sizes:
     for rate in rates:
-        known = with_rate(known, size=size, rate=rate)
+        known = with_rate(known, size=size, rate=rate, now=NOON + 1)
     return known
 
 
 def test_nothing_follows_from_one_measurement():
-    assert not Curve(fed([100.0] * (LEAST_COUNT - 1)), least=1).is_known
-    assert Curve(fed([100.0] * LEAST_COUNT), least=1).knows(4)
+    assert not Curve(fed([100.0] * (LEAST_COUNT - 1)), least=1, now=NOON).is_known
+    assert Curve(fed([100.0] * LEAST_COUNT), least=1, now=NOON).knows(4)
 
 
 @pytest.mark.parametrize("nonsense", [math.nan, math.inf, -1.0, 0.0])
 def test_a_rate_that_is_no_positive_number_changes_nothing(nonsense: float):
     known = fed([100.0] * 5)
-    assert with_rate(known, size=4, rate=nonsense) == known
+    assert with_rate(known, size=4, rate=nonsense, now=NOON) == known
 
 
 def test_the_mean_and_its_bounds_hold_the_truth():
     draw = random.Random(1)
     (found,) = fed([draw.gauss(100, 10) for _ in range(200)])
-    rate = Curve((found,), least=1).rate(4)
+    rate = Curve((found,), least=1, now=NOON).rate(4)
     assert rate.low < 100 < rate.high
     assert rate.high - rate.low < 40
 
@@ -54,33 +55,33 @@ def test_when_the_work_itself_changes_all_sizes_move_with_it():
 def test_of_many_sizes_those_that_were_measured_least_are_forgotten():
     known: Sizes = ()
     for size in range(1, 30):
-        known = with_rate(known, size=size, rate=float(size))
+        known = with_rate(known, size=size, rate=float(size), now=NOON)
     assert len(known) <= MOST_SIZES
     assert known[-1].size == 29
 
 
 def test_beyond_what_was_measured_nothing_low_is_certain_and_linear_is_the_most():
-    rate = Curve(measured({2: 20.0}), least=1).rate(4)
+    rate = Curve(measured({2: 20.0}), least=1, now=NOON).rate(4)
     assert rate.low == 0
     assert rate.high == pytest.approx(40, rel=0.05)
     assert rate.low <= rate.mid <= rate.high
 
 
 def test_two_sizes_bound_the_next_by_their_slope():
-    rate = Curve(measured({1: 10.0, 2: 12.0}), least=1).rate(3)
+    rate = Curve(measured({1: 10.0, 2: 12.0}), least=1, now=NOON).rate(3)
     assert rate.high == pytest.approx(14, rel=0.05)
 
 
 def test_the_model_finds_a_curve_with_contention():
     truth = {n: 100 * n / (1 + 0.1 * (n - 1)) for n in range(1, 17)}
-    curve = Curve(measured({n: truth[n] for n in (1, 2, 4)}), least=1)
+    curve = Curve(measured({n: truth[n] for n in (1, 2, 4)}), least=1, now=NOON)
     assert curve.rate(8).mid == pytest.approx(truth[8], rel=0.1)
     assert curve.efficiency(4) == pytest.approx(truth[4] / 4 / truth[1], rel=0.02)
 
 
 def test_a_curve_that_falls_is_found_to_fall():
     truth = {n: 100 * n / (1 + 0.05 * (n - 1) + 0.05 * n * (n - 1)) for n in range(1, 17)}
-    curve = Curve(measured({n: truth[n] for n in (1, 2, 3, 4)}), least=1)
+    curve = Curve(measured({n: truth[n] for n in (1, 2, 3, 4)}), least=1, now=NOON)
     assert curve.rate(12).mid < curve.rate(4).mid
 
 
@@ -95,7 +96,7 @@ rates = st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1e12), max_size=8)
 
 @given(rates, st.floats(0, 3), st.integers(1, 200))
 def test_bounds_are_bounds_whatever_was_measured(found: dict[int, float], spread: float, size: int):
-    curve = Curve(measured(found, spread=spread), least=1)
+    curve = Curve(measured(found, spread=spread), least=1, now=NOON)
     if curve.is_known:
         rate = curve.rate(size)
         assert 0 <= rate.low <= rate.mid <= rate.high
@@ -109,9 +110,15 @@ def test_rates_that_cannot_be_true_leave_no_size_beyond_what_numbers_hold() -> N
     for turn in range(60):
         size, rate = (1, 1e-9) if turn % 2 else (2, 1e15)
         for _ in range(4 * SHIFTED_AFTER):
-            known = with_rate(known, size=size, rate=rate)
-            curve = Curve(known, least=1)
+            known = with_rate(known, size=size, rate=rate, now=NOON + turn)
+            curve = Curve(known, least=1, now=NOON)
             assert math.isfinite(curve.rate(3).mid)
             assert math.isfinite(curve.gain(1, 4).mid)
     for rate in (1e-300, 5e-324, 1e300, math.inf, math.nan, -1.0, 0.0):
-        assert with_rate((), size=1, rate=rate) == ()
+        assert with_rate((), size=1, rate=rate, now=NOON) == ()
+
+
+def test_rates_so_far_apart_that_no_curve_fits_end_no_round() -> None:
+    """Rounding left nothing of a divisor, and the reports of one job broke off each round of decisions about all jobs."""
+    curve = Curve(measured({1: 1e-7, 2: 0.1, 3: 1e5}, at=0.0), least=1, now=NOON)
+    assert all(math.isfinite(curve.rate(size).mid) for size in range(1, 9))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
-from autoscale.deciding.guard import LONGEST_PAUSE_S
 from autoscale.deciding.policies import deadline
 from autoscale.deciding.policies.schedule import current
 from autoscale.deciding.signals import Bounds, Hand, Memory, Signals, Work
+from autoscale.deciding.trials import LONGEST_PAUSE_S
 from elastic.api.scaling import Day, PolicyName, ScalingPolicy, Window
 
 LINEAR = {n: 100.0 * n for n in range(1, 9)}
@@ -337,4 +337,4 @@ def test_a_turn_waits_longer_each_time_and_never_longer_than_a_day():
 
 
 def test_a_curve_of_another_least_size_is_measured_by_that():
-    assert Curve(measured({2: 100.0}), least=2).share == 50
+    assert Curve(measured({2: 100.0}), least=2, now=NOON).share == 50

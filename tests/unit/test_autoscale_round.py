@@ -180,7 +180,7 @@ def test_what_is_written_is_read_again_and_noise_is_no_news() -> None:
     text = as_text(record)
     assert from_text(text) == record
     memory = memory_of(from_text(text))
-    assert Curve(memory.sizes, least=1).rate(2).mid == pytest.approx(200, rel=0.01)
+    assert Curve(memory.sizes, least=1, now=NOON).rate(2).mid == pytest.approx(200, rel=0.01)
     noisy = state("one", 2, rates={n: rate * 1.05 for n, rate in LINEAR.items()})
     assert not is_news(record_of(outcome_of(noisy), NOON + 3600, was_ours=True), record)
     assert is_news(record, None)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from autoscale_jobs import measured
+from autoscale_jobs import NOON, measured
 from prometheus_client import CollectorRegistry
 from test_autoscale_round import LINEAR, node, running, state
 
 from autoscale.acting.scaler import Scaler
 from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.curve import Measured
 from autoscale.deciding.jobs import JobSeen, Owner
+from autoscale.deciding.measures import Measured
 from autoscale.deciding.round import Setting
 from autoscale.deciding.signals import Memory
 from autoscale.figures import JobKey
@@ -87,7 +87,9 @@ class Loop:
         self.rounds = Rounds(api, observer, Scaler(api, None), self.book, metrics, setting=Setting(), leads=lambda: leads)
         seen = self.cluster.seen
         self.book.states([seen], now=0.0)
-        self.book.heard(Progress(job=seen.uid, generation=1, phase="running", size=1, step=4, highest=4), seen=seen, monotonic=1e9)
+        self.book.heard(
+            Progress(job=seen.uid, generation=1, phase="running", size=1, step=4, highest=4), seen=seen, now=NOON, monotonic=1e9
+        )
         self.book.written(seen, seen.record or Record(decision=Decision()), Memory())
         self.book._entries[seen.uid].memory = Memory(sizes=measured({1: LINEAR[1]}))
 

@@ -37,8 +37,19 @@ def claim(
     priority: int = 0,
     held: int = 0,
     shape: Shape = GPU,
+    is_whole: bool = False,
 ) -> Claim:
-    return Claim(key=key(name, namespace), shape=shape, replicas=replicas, more=more, least=least, gain=gain, priority=priority, held=held)
+    return Claim(
+        key=key(name, namespace),
+        shape=shape,
+        replicas=replicas,
+        more=more,
+        least=least,
+        gain=gain,
+        priority=priority,
+        held=held,
+        is_whole=is_whole,
+    )
 
 
 def pod(name: str, *, node: str = "", job: JobKey | None = None, priority: int = 0, since: float | None = None) -> PodSeen:
@@ -68,6 +79,22 @@ def test_a_tenant_that_lies_gets_no_more_than_its_namespaces_share() -> None:
     found = granted(Room([node("n", 8)], ()), [*liar, honest])
     assert found[key("honest", "honest")] == 4
     assert sum(found[one.key] for one in liar) == 4
+
+
+def test_a_trial_gets_only_room_that_nobody_else_wants_whatever_its_job_reports() -> None:
+    liars = [claim(f"liar-{n}", 2, namespace="b", gain=lambda n: 1.0, priority=9, is_whole=True) for n in range(3)]
+    honest = claim("honest", 3, gain=lambda n: 0.1)
+    alone = granted(Room([node("n", 4)], ()), [honest])
+    found = granted(Room([node("n", 4)], ()), [*liars, honest])
+    assert found[key("honest")] == alone[key("honest")] == 3
+    assert sum(found.values()) == 3, "the last GPU is too little for a trial of two workers"
+
+
+def test_a_trial_is_granted_whole_and_one_that_was_not_takes_nothing_from_the_next() -> None:
+    large, small = claim("large", 4, is_whole=True), claim("small", 3, held=1, is_whole=True)
+    assert granted(Room([node("n", 2), node("m", 1)], ()), [small, large]) == {key("large"): 0, key("small"): 3}
+    both = granted(Room([node("n", 4), node("m", 3)], ()), [small, large])
+    assert both == {key("large"): 4, key("small"): 3}
 
 
 def test_what_others_do_not_want_is_not_left_unused() -> None:

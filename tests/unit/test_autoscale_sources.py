@@ -233,10 +233,10 @@ def job_of(namespace: str, name: str) -> JobSeen:
 def test_what_a_source_says_counts_in_the_world_that_the_stream_knows() -> None:
     book, seen = Book(is_ready=lambda: True), job(LOGGED)
     book.states([seen], now=0.0)
-    book.heard(Progress(job=seen.uid, generation=3, phase="running", size=2, rank_zero="one-1"), seen=seen, monotonic=0.0)
+    book.heard(Progress(job=seen.uid, generation=3, phase="running", size=2, rank_zero="one-1"), seen=seen, now=0.0, monotonic=0.0)
     assert book.rank_zero(seen) == "one-1"
     for at, samples in ((1.0, 100.0), (20.0, 2000.0), (31.0, 3100.0)):
-        book.read(seen, step=int(at), samples=samples, working=9, monotonic=at)
+        book.read(seen, step=int(at), samples=samples, working=9, now=at, monotonic=at)
     (known,) = book.states([seen], now=0.0)
     assert (known.training.size, known.training.unit) == (2, SAMPLES)
     assert [one.size for one in known.memory.sizes] == [2]
@@ -247,7 +247,7 @@ def test_a_job_of_another_rendezvous_has_the_size_of_its_running_workers() -> No
     book, seen = Book(is_ready=lambda: True), job(LOGGED)
     book.states([seen], now=0.0)
     for at in (0.0, 11.0, 22.0):
-        book.read(seen, step=int(at), samples=None, working=4, monotonic=at)
+        book.read(seen, step=int(at), samples=None, working=4, now=at, monotonic=at)
     (known,) = book.states([seen], now=0.0)
     assert known.memory.sizes[0].size == 4
     assert known.memory.sizes[0].rate == pytest.approx(4.0)

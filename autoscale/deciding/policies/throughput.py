@@ -1,38 +1,62 @@
 """Policy `throughput`: grow while the next worker brings at least the share that is asked for; shrink when the last one does not."""
 
+from collections.abc import Sequence
+
+from autoscale.deciding import trials
 from autoscale.deciding.signals import Signals, Wish
+from autoscale.deciding.trials import percent
 
 SILENT = "training reports no steps; send them with elastic_worker.report, or name elasticPolicy.progress"
 GROWS_BY = 4
 """A step is one worker, or one in so many of those that there are."""
 
 
-def wish(signals: Signals, replicas: int) -> Wish:
+def wish(signals: Signals, replicas: int, now: float) -> Wish:
     """Growing needs an estimate, shrinking a certainty: bounds that cross the asked share change nothing."""
     curve, share = signals.curve, signals.policy.min_gain_percent / 100
+    if signals.memory.trial is not None:
+        return trials.judged(signals.memory.trial, signals, replicas, now, waiting=_waiting(signals, replicas))
     if signals.working != replicas or not curve.knows(replicas):
         return Wish(replicas, _waiting(signals, replicas))
-    smaller = max((size for size in curve.measured if signals.bounds.least <= size < replicas), default=None)
-    if smaller is not None and curve.gain(smaller, replicas).high < share:
-        brings = curve.gain(smaller, replicas).mid
-        return Wish(
-            smaller, f"{_workers(replicas - smaller)} beyond {smaller} bring {_percent(brings)} each, {_percent(share)} are asked for"
-        )
     steps = (signals.bounds.above(replicas + more) for more in (max(1, replicas // GROWS_BY), 1))
     larger = [size for size in steps if size is not None]
-    if smaller is None and all(curve.knows(size) and curve.gain(replicas, size).high < share for size in larger):
-        fewer = signals.bounds.below(replicas)
-        # A job that began with many has to try fewer: nothing else says what its last worker brings.
-        if fewer is not None and (not larger or curve.gain(fewer, replicas).mid < share):
-            return Wish(fewer, f"what the last of {replicas} workers brings is not known; {_workers(fewer)} are tried")
+    less = _fewer(signals, replicas, larger, share)
+    if less is not None:
+        return less
     if not larger:
         return Wish(replicas, f"{replicas} is the most that the job may have")
-    for size in larger:
+    for size in [*larger, *_measured_beyond(signals, replicas, larger)]:
         gain = curve.gain(replicas, size)
         if (gain.low if curve.knows(size) else min(gain.mid, gain.high)) >= share:
             how = "brought" if curve.knows(size) else "is expected to bring"
-            return Wish(size, f"each worker up to {size} {how} {_percent(gain.mid)}, {_percent(share)} are asked for")
-    return Wish(replicas, f"a worker more would bring {_percent(curve.gain(replicas, larger[-1]).mid)}, {_percent(share)} are asked for")
+            reason = f"each worker up to {size} {how} {percent(gain.mid)}, {percent(share)} are asked for"
+            return Wish(size, reason, is_whole=size not in larger)
+    tried = trials.begun(signals, replicas, now)
+    if tried is not None:
+        return tried
+    return Wish(replicas, f"a worker more would bring {percent(curve.gain(replicas, larger[-1]).mid)}, {percent(share)} are asked for")
+
+
+def _fewer(signals: Signals, replicas: int, larger: Sequence[int], share: float) -> Wish | None:
+    curve, bounds = signals.curve, signals.bounds
+    smaller = [size for size in reversed(curve.measured) if bounds.least <= size < replicas]
+    for index, size in enumerate(smaller):
+        # The nearest may have been slow itself; one far below it says little of the last workers.
+        if (index == 0 or 2 * size >= replicas) and curve.gain(size, replicas).high < share:
+            brings = curve.gain(size, replicas).mid
+            return Wish(size, f"{_workers(replicas - size)} beyond {size} bring {percent(brings)} each, {percent(share)} are asked for")
+    if not smaller and all(curve.knows(size) and curve.gain(replicas, size).high < share for size in larger):
+        fewer = bounds.below(replicas)
+        # A job that began with many has to try fewer: nothing else says what its last worker brings.
+        if fewer is not None and (not larger or curve.gain(fewer, replicas).mid < share):
+            return Wish(fewer, f"what the last of {replicas} workers brings is not known; {_workers(fewer)} are tried")
+    return None
+
+
+def _measured_beyond(signals: Signals, replicas: int, larger: Sequence[int]) -> list[int]:
+    """Those sizes may be better than the next ones: some sizes suit the nodes better than others."""
+    found = (size for size in signals.curve.measured if replicas < size <= 2 * replicas and size not in larger)
+    return [size for size in found if signals.bounds.above(size) == size]
 
 
 def _waiting(signals: Signals, replicas: int) -> str:
@@ -47,7 +71,3 @@ def _waiting(signals: Signals, replicas: int) -> str:
 
 def _workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
-
-
-def _percent(part: float) -> str:
-    return f"{max(-999, min(999, round(part * 100)))} %"

@@ -1,0 +1,124 @@
+"""What was measured of a job's throughput with each number of workers, and what one more measurement changes of that.
+
+A job that comes back to a size is measured there anew: its workers may be on other nodes. Until that is done the former measure stands in.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from elastic.api.scaling import LEAST_RATE, MOST_CHANGES, MOST_RATE
+
+LEAST_COUNT = 3
+"""Measurements of one size, before anything follows from it."""
+LONGEST_MEMORY = 32
+"""Older measurements fade: the mean moves at least by one part in so many."""
+LEAST_ERROR = 0.01
+"""Of the rate: what two measurements of the same thing may differ by for ever."""
+SURE = 3.0
+"""Standard errors from the mean to a bound."""
+OUTLIER = 4.0
+"""Standard deviations; a checkpoint or a short pause, unless it goes on."""
+SHIFTED_AFTER = 4
+MOST_SIZES = 8
+OLD_S, OLD_CHANGES = 86400.0, 8
+"""After so long, or so many changes of the number of workers, a measure does not say any more that a size is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The throughput with one number of workers. odd: outliers in a row, by their side. at: when it was measured last. changes: of the
+    number of workers since. again: measurements since the job came back to this size, until there are enough of them.
+    """
+
+    size: int
+    rate: float
+    variance: float = 0.0
+    count: int = 1
+    odd: int = 0
+    at: float = 0.0
+    changes: int = 0
+    again: tuple[float, ...] = ()
+
+    @property
+    def error(self) -> float:
+        """Of the mean: never below what a rate may differ by for other reasons than chance."""
+        chance = math.sqrt(self.variance / min(self.count, LONGEST_MEMORY))
+        return max(chance, LEAST_ERROR * self.rate / SURE)
+
+    def age(self, now: float) -> float:
+        """From 0 to 1: how much of it has faded. After one change the workers that stayed are where they were."""
+        return min(1.0, max(0.0, now - self.at) / OLD_S + max(0, self.changes - 1) / OLD_CHANGES)
+
+
+Sizes = tuple[Measured, ...]
+"""By size, in order."""
+
+
+def with_rate(known: Sizes, *, size: int, rate: float, now: float) -> Sizes:
+    """What is known after one more measurement; one that cannot be true is left out."""
+    if not (LEAST_RATE <= rate <= MOST_RATE and size > 0):
+        return known
+    if any(one.at > now for one in known):  # a clock was set back, or another process's was ahead
+        known = tuple(replace(one, at=min(one.at, now)) for one in known)
+    last = next((one for one in known if one.again), None) or max(known, key=lambda one: (one.at, -one.changes), default=None)
+    is_same = last is not None and last.size == size
+    if not is_same:
+        known = tuple(replace(one, changes=min(one.changes + 1, MOST_CHANGES), odd=0, again=()) for one in known)
+    old = next((one for one in known if one.size == size), None)
+    if old is None:
+        return _bounded([*known, Measured(size, rate, at=now)], keep=size)
+    if old.again or not is_same:
+        return _with(known, _measured_again(old, rate, now))
+    deviation = math.sqrt(old.variance) + LEAST_ERROR * old.rate
+    is_odd = old.count >= 2 * LEAST_COUNT and abs(rate - old.rate) > OUTLIER * deviation
+    if not is_odd:
+        return _with(known, _mixed(replace(old, odd=0, at=now), rate))
+    side = 1 if rate > old.rate else -1
+    odd = old.odd + side if old.odd * side > 0 else side
+    if abs(odd) < SHIFTED_AFTER:
+        return _with(known, replace(old, odd=odd, at=now))
+    return _shifted(known, old, rate, now)
+
+
+def _with(known: Sizes, new: Measured) -> Sizes:
+    return tuple(new if one.size == new.size else one for one in known)
+
+
+def _mixed(old: Measured, rate: float) -> Measured:
+    share = max(1.0 / (old.count + 1), 1.0 / LONGEST_MEMORY)
+    step = rate - old.rate
+    variance = (1 - share) * (old.variance + share * step * step)
+    return replace(old, rate=old.rate + share * step, variance=variance, count=min(old.count + 1, 2 * LONGEST_MEMORY))
+
+
+def _measured_again(old: Measured, rate: float, now: float) -> Measured:
+    """The former measure still says by how much measurements differ."""
+    if old.count < LEAST_COUNT:
+        return Measured(old.size, rate, at=now)
+    again = (*old.again, rate)
+    if len(again) < LEAST_COUNT:
+        return replace(old, again=again)
+    mean = statistics.fmean(again)
+    variance = max(statistics.pvariance(again), old.variance * (mean / old.rate) ** 2)
+    return Measured(old.size, mean, variance, len(again), at=now)
+
+
+def _shifted(known: Sizes, old: Measured, rate: float, now: float) -> Sizes:
+    """The work itself has changed, such as the length of its samples: the other sizes move with it, and count for less."""
+    ratio = rate / old.rate
+    moved = (
+        replace(one, rate=one.rate * ratio, variance=one.variance * ratio * ratio, count=min(one.count, LEAST_COUNT), odd=0)
+        for one in known
+    )
+    found = (Measured(one.size, rate, one.variance, at=now) if one.size == old.size else one for one in moved)
+    return tuple(one for one in found if LEAST_RATE <= one.rate <= MOST_RATE)
+
+
+def _bounded(known: Iterable[Measured], *, keep: int) -> Sizes:
+    """In order; of too many the one that was measured least goes, and of several the oldest."""
+    found = sorted(known, key=lambda one: one.size)
+    while len(found) > MOST_SIZES:
+        found.remove(min((one for one in found if one.size != keep), key=lambda one: (one.count, one.at)))
+    return tuple(found)
