@@ -30,7 +30,11 @@ def unknown_version(named: typing.Optional[str]) -> str:
 
 
 class SettingsError(ValueError):
-    """The environment lacks what is needed to reach the rendezvous server."""
+    """What was given to reach the rendezvous cannot be used."""
+
+
+class MissingSettings(SettingsError):
+    """The environment lacks what the control plane gives to its jobs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +66,7 @@ def read(environment: typing.Mapping[str, str], *, endpoint: str, job: str, loca
     """The settings of this container; `endpoint` and `job` come from torchrun's own options."""
     missing = [name for name in (TOKEN, CA, MEMBER) if not environment.get(name)]
     if missing:
-        raise SettingsError(
+        raise MissingSettings(
             "the rendezvous backend elastic needs {} in the environment; the controller sets them for its jobs".format(", ".join(missing))
         )
     host, colon, port = endpoint.rpartition(":")

@@ -11,13 +11,17 @@ if typing.TYPE_CHECKING:
 
 def register() -> "typing.Callable[[RendezvousParameters], RendezvousHandler]":
     """torchrun calls this without arguments; it returns the function that creates a handler from torchrun's parameters."""
+    from elastic_worker.agent import early_end
     from elastic_worker.agent.handler import create
 
+    early_end.watch()
     return create
 
 
 def register_etcd() -> "typing.Callable[[RendezvousParameters], RendezvousHandler]":
     """The same for `elastic-etcd`. torch has an `etcd` of its own and refuses another one of that name."""
+    from elastic_worker.agent import early_end
     from elastic_worker.etcd.backend import create
 
+    early_end.watch()
     return create

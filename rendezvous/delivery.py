@@ -30,6 +30,11 @@ CLOSED_PREFIX = "elastic-training closed the rendezvous of job"
 """How an agent in an etcd begins the last words of its container; elastic_worker.agent.last_words writes them."""
 FAILED_PREFIX = "elastic-training saw a worker fail in job"
 """The line in which an agent says how its own worker failed."""
+UNMET_PREFIX = "elastic-training did not meet the other workers of job"
+"""The line in which an agent, or the wrapper, says why it ended without meeting the others: one of the words below, and more."""
+USAGE, REFUSED, UNREACHABLE = "usage", "refused", "unreachable"
+NOT_FOUND_STATUS = 127
+"""A shell's for a command that is not there."""
 ETCD_LOGIN = {
     "ELASTIC_ETCD_USER": "user",
     "ELASTIC_ETCD_PASSWORD": "password",
@@ -44,6 +49,11 @@ give_up() {{
   printf '{UNDELIVERABLE_PREFIX} %s: %s' "$ELASTIC_JOB_UID" "$1" > "$ELASTIC_TERMINATION_LOG" 2>/dev/null
   printf '{UNDELIVERABLE_PREFIX} %s: %s\\n' "$ELASTIC_JOB_UID" "$1" >&2
   exit {UNDELIVERABLE_STATUS}
+}}
+command -v "$1" > /dev/null || {{
+  printf '{UNMET_PREFIX} %s: {USAGE}: %s' "$ELASTIC_JOB_UID" "$1: command not found" > "$ELASTIC_TERMINATION_LOG" 2>/dev/null
+  printf '%s: command not found\\n' "$1" >&2
+  exit {NOT_FOUND_STATUS}
 }}
 python_of_torchrun() {{
   line=
@@ -120,6 +130,12 @@ def has_closed(message: str, job_uid: str) -> str:
 def has_failed(message: str, job_uid: str) -> str:
     """Rank and error of the worker that failed, as its agent wrote them into the container's message; empty where it did not."""
     return _line(message, f"{FAILED_PREFIX} {job_uid}: ")
+
+
+def unmet(message: str, job_uid: str) -> tuple[str, str]:
+    """Why an agent ended without meeting the others, as a word and in more; two empty texts where its container says nothing of it."""
+    why, _, words = _line(message, f"{UNMET_PREFIX} {job_uid}: ").partition(": ")
+    return (why, words) if why in (USAGE, REFUSED, UNREACHABLE) else ("", "")
 
 
 def _line(message: str, start: str) -> str:

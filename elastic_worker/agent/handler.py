@@ -23,7 +23,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from elastic_worker import settings
-from elastic_worker.agent import last_words, worker_stderr
+from elastic_worker.agent import early_end, last_words, worker_stderr
 from elastic_worker.agent.presence import Presence
 from elastic_worker.agent.store import AgentStore, Store, open_tcp_store, uses_libuv
 from elastic_worker.agent.view import Rendezvous, View
@@ -142,6 +142,7 @@ class ElasticHandler(RendezvousHandler):
         if self._is_started:
             return
         self._is_started = True
+        early_end.came()
         if threading.current_thread() is threading.main_thread():
             # torch handles SIGTERM only once workers run. Until then the default applies, and the kernel ignores that for PID 1.
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -175,7 +176,7 @@ class ElasticHandler(RendezvousHandler):
                 presence.changed.wait_for(self._has_news, POLL_S)
             view = presence.view
             if presence.refused:
-                raise RendezvousClosedError("this agent was replaced: {}".format(presence.refused))
+                raise RendezvousClosedError(self._unmet(last_words.REFUSED, "this agent was replaced: {}".format(presence.refused)))
             if view.closed:
                 last_words.write(os.environ, closed=view.closed, failure=self._failure)
                 raise RendezvousClosedError(view.closed)
@@ -186,12 +187,18 @@ class ElasticHandler(RendezvousHandler):
                 log.warning("ending with status 0: %s", view.finished)
                 raise SystemExit(0)
             if presence.denied and presence.away_s > DENIED_S:
-                raise RendezvousConnectionError(presence.denied)
+                raise RendezvousConnectionError(self._unmet(last_words.REFUSED, presence.denied))
             if presence.away_s > self._away_s:
-                raise RendezvousConnectionError("{} could not be reached for {:.0f} s".format(presence.peer, self._away_s))
+                words = "{} could not be reached for {:.0f} s".format(presence.peer, self._away_s)
+                raise RendezvousConnectionError(self._unmet(last_words.UNREACHABLE, words))
             if view.waiting and view.waiting != logged_reason:
                 logged_reason = view.waiting
                 log.info("waiting at the rendezvous: %s", logged_reason)
+
+    def _unmet(self, why: str, words: str) -> str:
+        """Say in the container's message why this agent ends at the barrier; returns the words."""
+        last_words.write(os.environ, unmet=last_words.Unmet(why, words), failure=self._failure)
+        return words
 
     def _has_news(self) -> bool:
         presence = self._presence

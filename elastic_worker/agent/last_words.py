@@ -1,4 +1,5 @@
-"""What an agent writes into its container's termination message: why the rendezvous was closed, and how its own worker failed.
+"""What an agent writes into its container's termination message: why the rendezvous was closed, why it did not meet the others, and how
+its own worker failed.
 
 The controller reads the first lines (rendezvous.delivery), people the rest. What workers print is theirs: it is bounded, and its
 control characters are escaped.
@@ -12,6 +13,9 @@ log = logging.getLogger(__name__)
 
 CLOSED_PREFIX = "elastic-training closed the rendezvous of job"
 FAILED_PREFIX = "elastic-training saw a worker fail in job"
+UNMET_PREFIX = "elastic-training did not meet the other workers of job"
+USAGE, REFUSED, UNREACHABLE = "usage", "refused", "unreachable"
+"""Why an agent did not meet the others: its own command is wrong; it was sent away; nothing answered it."""
 MOST_LINE = 300
 MOST_STDERR = 1024
 _OF_RANK = re.compile(r"\[(?:default|rank)?\d+\]: ?")
@@ -29,6 +33,13 @@ class Failure(typing.NamedTuple):
         return exception_line(self.stderr)
 
 
+class Unmet(typing.NamedTuple):
+    """Why an agent ended without meeting the others: one of the words above, and more."""
+
+    why: str
+    words: str
+
+
 def exception_line(stderr: str) -> str:
     """The first line of the exception that the last traceback ends with; without a traceback the last line. Escaped and cut."""
     lines = [_OF_RANK.sub("", line, count=1) if _OF_RANK.match(line) else line for line in stderr.splitlines()]
@@ -44,22 +55,50 @@ def escaped(text: str, keep: str = "") -> str:
     return "".join(c if c in keep or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def message(job: str, *, closed: str = "", failure: typing.Optional[Failure] = None) -> str:
+def message(job: str, *, closed: str = "", unmet: typing.Optional[Unmet] = None, failure: typing.Optional[Failure] = None) -> str:
     lines = ["{} {}: {}".format(CLOSED_PREFIX, job, escaped(closed))] if closed else []
+    if unmet is not None:
+        lines.append("{} {}: {}: {}".format(UNMET_PREFIX, job, unmet.why, escaped(unmet.words)[:MOST_LINE]))
     if failure is not None:
         lines.append("{} {}: rank {}: {}".format(FAILED_PREFIX, job, failure.rank, failure.line))
         lines.append(_last_bytes(escaped(failure.stderr.strip(), keep="\n\t"), MOST_STDERR))
     return "\n".join(line for line in lines if line)
 
 
-def write(environment: typing.Mapping[str, str], *, closed: str, failure: typing.Optional[Failure]) -> None:
-    """Write it where the control plane delivered this library; by hand there is no such file."""
-    path, job = environment.get("ELASTIC_TERMINATION_LOG"), environment.get("ELASTIC_JOB_UID")
-    if not path or not job:
+def has_place(environment: typing.Mapping[str, str]) -> bool:
+    """Whether the control plane delivered this library; by hand there is no such file."""
+    return bool(environment.get("ELASTIC_TERMINATION_LOG") and environment.get("ELASTIC_JOB_UID"))
+
+
+def write(
+    environment: typing.Mapping[str, str],
+    *,
+    closed: str = "",
+    unmet: typing.Optional[Unmet] = None,
+    failure: typing.Optional[Failure] = None,
+) -> None:
+    if has_place(environment):
+        _write(environment["ELASTIC_TERMINATION_LOG"], message(environment["ELASTIC_JOB_UID"], closed=closed, unmet=unmet, failure=failure))
+
+
+def withdraw(environment: typing.Mapping[str, str]) -> None:
+    """Empty the message if an agent wrote there that it did not meet the others."""
+    if not has_place(environment):
         return
+    path = environment["ELASTIC_TERMINATION_LOG"]
+    try:
+        with open(path, "rb") as file:
+            is_unmet = file.read(len(UNMET_PREFIX)) == UNMET_PREFIX.encode()
+    except OSError:
+        return
+    if is_unmet:
+        _write(path, "")
+
+
+def _write(path: str, text: str) -> None:
     try:
         with open(path, "w", encoding="utf-8") as file:
-            file.write(message(job, closed=closed, failure=failure))
+            file.write(text)
     except OSError as error:
         log.warning("the termination message could not be written: %s", error)
 

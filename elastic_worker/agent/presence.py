@@ -87,7 +87,7 @@ class Presence(PresenceThread):
         """Report a state of the current world once; it is sent again after each reconnect."""
         message = dict(fields, t=kind)
         if kind == "failed":
-            message[_AT] = time.monotonic()
+            message.setdefault(_AT, time.monotonic())
         with self.changed:
             if kind in self._states:
                 return

@@ -18,9 +18,10 @@ import typing
 KEPT_BYTES = 4096
 CHUNK_BYTES = 65536
 SETTLE_S = 0.25
-"""Less than torch's thread waits for the report of a failure (workers.REPORT_WAIT_S)."""
+"""Less than torch's thread waits for the report of a failure (workers.REPORT_WAIT_S), with workers.PEERS_WAIT_S."""
 AT_EXIT_S = 2.0
 POLL_S = 0.005
+TRACEBACK = b"Traceback (most recent call last)"
 STDERR = 2
 
 
@@ -31,6 +32,7 @@ class PipedStderr:
         self.rank = rank
         self._target = target
         self._tail = b""
+        self._error_at = None  # type: typing.Optional[float]
         self._is_busy = False
         self._is_over = False
         self._lock = threading.Lock()
@@ -54,6 +56,12 @@ class PipedStderr:
         with self._lock:
             return _text(self._tail)
 
+    @property
+    def error_at(self) -> typing.Optional[float]:
+        """When the newest traceback began; None without."""
+        with self._lock:
+            return self._error_at
+
     def settle(self, within_s: float) -> None:
         """Wait until all that is in the pipe has been passed on."""
         deadline = time.monotonic() + within_s
@@ -75,6 +83,8 @@ class PipedStderr:
             readable.poll()
             with self._lock:
                 chunk = os.read(self._reads, CHUNK_BYTES)
+                if TRACEBACK in self._tail[-len(TRACEBACK) + 1 :] + chunk:
+                    self._error_at = time.monotonic()
                 self._tail = (self._tail + chunk)[-KEPT_BYTES:]
                 self._is_busy = bool(chunk)
                 if not chunk:
@@ -100,6 +110,15 @@ class StderrFile:
                 return _text(file.read(KEPT_BYTES))
         except OSError:
             return ""
+
+    @property
+    def error_at(self) -> typing.Optional[float]:
+        """When the file was written last, if it ends with a traceback."""
+        try:
+            age_s = time.time() - os.stat(self._path).st_mtime
+        except OSError:
+            return None
+        return time.monotonic() - max(0.0, age_s) if TRACEBACK.decode() in self.tail() else None
 
 
 class WorkerStderr:

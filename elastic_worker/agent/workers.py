@@ -1,13 +1,13 @@
 """The workers of one generation on this agent: reports how they ended and why, and kills those that do not stop."""
 
 import logging
-import signal
 import threading
 import time
 import typing
 
-from elastic_worker.agent import children
-from elastic_worker.agent.last_words import Failure
+from elastic_worker.agent import children, first_failure
+from elastic_worker.agent.first_failure import End
+from elastic_worker.agent.last_words import Failure, exception_line
 from elastic_worker.agent.view import Rendezvous, View
 from elastic_worker.agent.worker_stderr import WorkerStderr
 from elastic_worker.gloo_deadlock.last_workers import LastWorkers
@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 
 SIGTERM_DELAY_S = 0.3
 """How long the report of a worker that ended by SIGTERM is delayed. If the whole pod ends, the agent gets SIGTERM within this time."""
-REPORT_WAIT_S = 0.5
+PEERS_WAIT_S = 0.3
+"""How long to wait for the end of other workers where one seems to have fallen because of them."""
+REPORT_WAIT_S = 1.0
 """How long to wait until ChildWatch reports an end that torch has seen already."""
 LAST_REPORT_WAIT_S = 2.0
 """The same where torchrun ends. What has not been reported by then is lost: the job would count as unfinished until its pod has ended."""
@@ -100,19 +102,44 @@ class LocalWorkers:
                 self.has_finished = True
                 self._presence.report_state("finished", generation=self.generation)
             return
-        if status == 128 + signal.SIGTERM:
+        seen_at = time.monotonic()
+        if status == first_failure.SIGTERM:
             self._is_terminating.wait(SIGTERM_DELAY_S)
         if not self._is_spontaneous():
             return
-        fields = {"generation": self.generation, "detail": "worker process {}".format(pid)}  # type: typing.Dict[str, typing.Any]
-        if status is not None:
-            fields["status"] = status
-        source = self._stderr.of(pid)
+        first = self._first_of(pid, status, seen_at)
+        if not self._is_spontaneous():
+            return
+        fields = {"generation": self.generation, "detail": "worker process {}".format(first.pid)}  # type: typing.Dict[str, typing.Any]
+        if first.status is not None:
+            fields["status"] = first.status
+        source = self._stderr.of(first.pid)
         if source is not None:
             self.failure = Failure(source.rank, source.tail())
             fields.update(rank=self.failure.rank, error=self.failure.line)
-        self._presence.report_state("failed", **fields)
+        self._presence.report_state("failed", at=first.began_at, **fields)
         self._has_failed.set()
+
+    def _first_of(self, pid: int, status: typing.Optional[int], seen_at: float) -> End:
+        """Of this worker and those that end with it, the one that failed first."""
+        deadline = seen_at + PEERS_WAIT_S
+        ends = {pid: self._end(pid, status, seen_at)}
+        while True:
+            for other in self._watch.running():
+                has_ended, of_other = children.end_of(other) if other not in ends else (False, None)
+                if has_ended and of_other != 0:
+                    ends[other] = self._end(other, of_other, time.monotonic())
+            first = first_failure.first(ends.values())
+            is_waiting = first.place and not set(self._watch.running()) <= set(ends)
+            if not is_waiting or time.monotonic() > deadline:
+                return first
+            time.sleep(children.POLL_S)
+
+    def _end(self, pid: int, status: typing.Optional[int], seen_at: float) -> End:
+        source = self._stderr.of(pid)
+        if source is None:
+            return End(pid, status, seen_at)
+        return End(pid, status, seen_at, error=exception_line(source.tail()), error_at=source.error_at)
 
     def _is_spontaneous(self) -> bool:
         return not (self._is_over or self.is_rejoining or self._is_terminating.is_set() or self._has_failed.is_set())

@@ -31,14 +31,16 @@ async def test_training_does_not_notice_that_the_control_plane_is_killed_process
     stop = cluster.data_dir / "stop-undisturbed"
     async with elastic_run(cluster, "undisturbed", workers=2, steps=50, stop_file=stop) as run:
         await run.step(10, world=2)
-        before = await run.pods()
+        before, first = await run.pods(), run.training.step
         for process in ("controller", "rendezvous", "apiserver", "agents"):
             run.training.story.tell(f"kill {process}")
             await kill(cluster, process)
             await run.more_steps(20)
         stop.touch()
         await run.success()
-        assert run.training.steps == [(step, 2) for step in range(1, run.training.step + 1)]
+        # A worker that starts slowly may come to a world of one.
+        told = [entry for entry in run.training.steps if entry[0] >= first]
+        assert told == [(step, 2) for step in range(first, run.training.step + 1)]
         assert await run.pods() == before
         assert await run.restarts() == {}
 

@@ -203,9 +203,11 @@ def test_health_and_metrics_are_open_and_name_no_job(server: Server) -> None:
     with members(server, "secret-job", 1) as (member,):
         wait_until(lambda: member.generation == 1, what="a world of 1")
         assert server.call("GET", "/healthz") == (200, b"ok\n")
+        # The member says that it runs once it has entered its world.
+        running = b'elastic_rendezvous_members{phase="running"} 1.0'
+        wait_until(lambda: running in server.call("GET", "/metrics")[1], what="the metrics count it as running")
         status, text = server.call("GET", "/metrics")
         assert status == 200
-        assert b'elastic_rendezvous_members{phase="running"} 1.0' in text
         assert b"secret-job" not in text
 
 

@@ -5,11 +5,13 @@ charged. Pods keep the library they were born with, so members of both releases 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from control_plane import install_crds
 from elastic_runs import ElasticRun, elastic_run
+from laptop import until
 from release_before import ROOT, ControlPlane, Release, release_before, training_image
 
 from elastic.local import LocalCluster
@@ -46,6 +48,12 @@ async def plane(cluster: LocalCluster, tmp_path: Path) -> Iterator[ControlPlane]
         print(started.log())
 
 
+async def generation_of(run: ElasticRun, size: int) -> int | None:
+    """That of the world of this size, once the status tells of it: the workers' log is ahead of the status."""
+    elastic = await run.elastic()
+    return elastic["generation"] if elastic.get("worldSize") == size else None
+
+
 async def undisturbed(run: ElasticRun, *, generation: int, pods: dict[str, tuple[str, int]]) -> None:
     """The same world trains on in the same containers."""
     await run.more_steps(20)
@@ -70,8 +78,9 @@ async def test_a_job_trains_on_through_a_rolling_update(
     async with elastic_run(cluster, f"{old}-{first}", workers=2, steps=50, stop_file=tmp_path / "stop", image=IMAGE) as run:
         await run.step(5, world=2)
         first_two = dict.fromkeys(map(run.pod_name, range(2)), releases[old].library)
-        assert run.training.libraries == first_two, "agents have the library of the release that created their pods"
-        generation, pods = (await run.elastic())["generation"], await run.pods()
+        await run.training.until("agents have the library of the release that created their pods", lambda t: t.libraries == first_two)
+        generation = await until(partial(generation_of, run, 2), "the status tells of the world of two")
+        pods = await run.pods()
 
         steps = [plane.serve, plane.control] if first == "server" else [plane.control, plane.serve]
         for replace in steps:
@@ -83,15 +92,17 @@ async def test_a_job_trains_on_through_a_rolling_update(
         await run.more_steps(10)
         after = await run.pods()
         assert pods.items() <= after.items(), "a worker of the new release joins those of the old one"
-        assert run.training.libraries == {**first_two, run.pod_name(2): releases[new].library}
+        all_three = {**first_two, run.pod_name(2): releases[new].library}
+        await run.training.until("the third has the library of the new release", lambda t: t.libraries == all_three)
         assert await run.restarts() == {}
         assert run.training.repeated == 0
 
         worlds = run.training.worlds
         await run.evict(run.pod_name(0))
         await run.new_world(3, after=worlds)
-        (replacement,) = (await run.pods()).keys() - after.keys()
-        assert run.training.libraries[replacement] == releases[new].library
+        known = {uid for uid, _ in after.values()}
+        (replacement,) = [name for name, (uid, _) in (await run.pods()).items() if uid not in known]
+        await run.training.until("so has the replacement", lambda t: t.libraries.get(replacement) == releases[new].library)
         assert not set(await run.restarts()) - {"disruption", "plan"}, "an eviction is charged to nobody"
 
         restarts = await run.restarts()

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from typing import Any
 
-from elastic.local.agent.usage import CpuUse, Process, Reading, cpu_use, processes, trees
+from elastic.local.agent.usage import CpuUse, Process, Reading, Usage, cpu_use, processes, trees
 
 
 def test_a_rate_is_taken_between_two_readings() -> None:
@@ -39,3 +41,20 @@ def test_the_time_of_a_child_that_has_ended_stays_with_its_parent() -> None:
     subprocess.run([sys.executable, "-c", spent], check=True)
     time.sleep(0.02)
     assert processes()[os.getpid()].cpu_s - before >= 0.28
+
+
+async def measured(**started_s_ago: float) -> list[str]:
+    """The containers in the summary of a pod whose containers started so long before the first reading."""
+    now = time.time()
+    running = [(name, SimpleNamespace(id=name, pid=os.getpid(), started_at=now - ago)) for name, ago in started_s_ago.items()]
+    metadata = {"name": "pair", "namespace": "default", "uid": "u"}
+    runner: Any = SimpleNamespace(pod={"metadata": metadata}, running=lambda: running)
+    usage = Usage(lambda: [runner])
+    await usage._read()
+    return [container["name"] for pod in (await usage.summary("node-0", [runner]))["pods"] for container in pod["containers"]]
+
+
+async def test_a_pod_is_told_of_once_each_of_its_containers_is_measured() -> None:
+    """A reading between the starts of two containers measured one, and an autoscaler took its CPU for that of the pod."""
+    assert await measured(first=5.0, second=5.0) == ["first", "second"]
+    assert await measured(first=5.0, second=0.0) == []

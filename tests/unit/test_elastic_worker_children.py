@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 
 import pytest
+from silent_rendezvous import SilentRendezvous
 
 from elastic_worker.agent import children
 from elastic_worker.agent.children import ChildWatch
-from elastic_worker.agent.view import View
 from elastic_worker.agent.workers import LocalWorkers
 
 
@@ -125,25 +125,12 @@ def test_a_child_that_we_finish_counts_as_ended_with_0_for_us_and_for_whoever_st
             process.wait()
 
 
-class Reports:
-    """A rendezvous that notes which states were reported."""
-
-    peer, away_s, denied, refused, wake_fd = "nobody", 0.0, "", "", -1
+class Reports(SilentRendezvous):
+    """Notes which states were reported."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.view = View({})
+        super().__init__()
         self.kinds: list[str] = []
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None: ...
-
-    def enter(self, view: View) -> None: ...
-
-    def leave(self, reason: str, by_signal: bool = False) -> None: ...
 
     def report_state(self, kind: str, **fields: object) -> None:
         time.sleep(0.3 if kind == "started" else 0.0)

@@ -70,14 +70,14 @@ def test_a_node_that_restarts_while_init_containers_run_is_not_the_users_fault()
         "containerStatuses": [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}],
     }
     made = pod_from({"metadata": {"name": "p"}, "status": status})
-    assert end_reasons.cause_of(made, "pytorch") is Cause.DISRUPTION
+    assert end_reasons.cause_of(made, "pytorch", job_uid="job-uid") is Cause.DISRUPTION
 
 
 def test_beside_a_neighbour_that_the_node_ended_the_training_containers_own_failure_counts() -> None:
     failed = pod(
         phase=Phase.FAILED, containers=(Container(name="log", exit_code=255, exit_reason="Unknown"), Container("pytorch", exit_code=1))
     )
-    assert end_reasons.cause_of(failed, "pytorch") is Cause.USER
+    assert end_reasons.cause_of(failed, "pytorch", job_uid="job-uid") is Cause.USER
 
 
 @pytest.mark.parametrize("restart", ["Never", "ExitCode", "OnFailure"])

@@ -60,6 +60,18 @@ def test_what_is_taken_back_is_shown_as_that() -> None:
     assert (entry.outcome, entry.ended_at) == ("TakenBack", NOW)
 
 
+def test_a_worker_that_comes_back_with_its_node_after_the_others_went_on_has_left() -> None:
+    cluster = running(elastic_job(3, least=2))
+    cluster.nodes["node-2"] = tainted("node-2", "node.kubernetes.io/unreachable")
+    cluster.settle()
+    cluster.world = World(2, frozenset({"train-worker-0", "train-worker-1"}), phase="running", size=2)
+    cluster.nodes["node-2"] = tainted("node-2")
+    assert cluster.pods["train-worker-2"].is_active
+    cluster.settle()
+    (entry,) = shown(cluster)
+    assert (entry.signal, entry.outcome) == ("node-unreachable", "Left")
+
+
 def test_the_workers_of_one_node_are_one_disruption() -> None:
     cluster = running(elastic_job(3, least=3))
     together(cluster)

@@ -8,10 +8,10 @@ import pytest
 from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job, job, pod_for, replica, snapshot
 
 from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Phase
+from controller.watching.snapshot import Container, Phase, World
 from elastic.membership.wire import MAX_ERROR
 from elastic_worker.agent import last_words
-from elastic_worker.agent.last_words import Failure
+from elastic_worker.agent.last_words import USAGE, Failure, Unmet
 
 SUMMARY = """[rank1]: ValueError: bad batch
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
@@ -21,12 +21,15 @@ Root Cause (first observed failure):
 ============================================================"""
 
 
-def failed(message: str, *, settings: Settings = PLAIN, restart: str = "Never", **elastic: Any) -> Cluster:
+PEERS = "RuntimeError: the peer is gone"
+
+
+def failed(message: str, *, peers: str = PEERS, settings: Settings = PLAIN, restart: str = "Never", **elastic: Any) -> Cluster:
     cluster = Cluster(elastic_job(2, restart=restart, elastic=elastic), settings=settings)
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    for after_s, (name, words) in enumerate({"train-worker-1": message, "train-worker-0": "RuntimeError: the peer is gone"}.items()):
+    for after_s, (name, words) in enumerate({"train-worker-1": message, "train-worker-0": peers}.items()):
         ended = Container(name="pytorch", exit_code=1, message=words, ended_at=NOW + timedelta(seconds=after_s))
         cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(ended,))
     cluster.settle()
@@ -40,6 +43,11 @@ def words(cluster: Cluster) -> str:
 
 def test_without_the_library_the_end_of_the_first_failed_containers_log_is_quoted() -> None:
     assert words(failed(SUMMARY)).endswith(" First of all train-worker-1 failed: rank 1: ValueError: bad batch.")
+
+
+def test_an_error_that_tells_of_a_lost_peer_is_quoted_after_one_that_does_not() -> None:
+    said = words(failed("RuntimeError: Connection closed by peer [10.0.0.2]:4711", peers="ValueError: bad batch"))
+    assert said.endswith(" First of all train-worker-0 failed: ValueError: bad batch.")
 
 
 def test_with_the_library_its_agents_words_are_quoted() -> None:
@@ -86,3 +94,27 @@ def test_with_the_library_and_where_upstreams_pods_are_made_the_policy_stays_ope
     for settings in (OURS, PLAIN, Settings(strict=True)):
         made = pod_for(elastic_job(2), "Worker", 0, snapshot(settings=settings))
         assert "terminationMessagePolicy" not in made["spec"]["containers"][0]
+
+
+def test_a_wrong_command_is_quoted_at_its_first_failure_until_the_worker_meets_the_others() -> None:
+    """Its pod runs and waits to be started again, so the job looked healthy until maxRestarts was used up."""
+    cluster = Cluster(elastic_job(2), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    words_of_agent = last_words.message("job-uid", unmet=Unmet(USAGE, "torchrun: error: unrecognized arguments: --nonsense"))
+    ended = Container(name="pytorch", waiting="CrashLoopBackOff", last_exit_code=2, restarts=1, last_message=words_of_agent)
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(ended,))
+    cluster.settle()
+    missing = "1 of 2 workers: train-worker-1 could not start: torchrun: error: unrecognized arguments: --nonsense"
+    assert cluster.state() == "Running"
+    assert words(cluster).endswith(f" Missing {missing}.")
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.waits_for == missing
+    cluster.world = World(generation=1, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
+    cluster.settle()
+    assert "could not start" not in words(cluster)
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(replace(ended, waiting="", is_running=True),))
+    cluster.world = World(generation=1, members=frozenset({"train-worker-0"}), phase="re-forming")
+    cluster.settle()
+    assert "could not start" not in words(cluster), "it was in a world since, and is on its way to the next one"

@@ -83,6 +83,37 @@ def test_a_pod_that_is_over_and_was_never_heard_of_is_charged_once() -> None:
     assert len(group.world()) == 2, "the others work on"
 
 
+def test_an_agent_that_cannot_start_uses_up_the_restarts_though_no_server_ever_heard_of_it() -> None:
+    """Such as torchrun with a wrong flag: the kubelet starts it again and again."""
+    group, budget = Group(), Budget(max_restarts=1)
+    for run in range(2):
+        assert not summary(group.job).closed
+        end = Ended(member="w0", pod_uid="a-pod", run=run, cause="user", usage_error=True)
+        for _ in range(2):
+            group.expect("w0", budget=budget, ended=(end,))
+    assert summary(group.job).restarts == {"user": 2}
+    assert closed(group) == (
+        "the container of w0 ended before it came to the rendezvous (user), and all 1 restarts that maxRestarts allows are used up"
+    )
+
+
+def test_an_agent_that_cannot_start_again_explains_no_loss() -> None:
+    """Its former run was in the world, and what ended that is not known."""
+    group = group_of(2, budget=Budget(max_restarts=5))
+    pod = group.job.membership.members["w1"].pod
+    group.leave("w1")
+    group.expect("w0", "w1", ended=(Ended(member="w1", pod_uid=pod, run=1, cause="user", usage_error=True),), budget=Budget(max_restarts=5))
+    group.come_all()
+    assert summary(group.job).restarts == {"disruption": 1, "user": 1}
+
+
+def test_an_end_in_place_that_nobody_explains_is_not_charged() -> None:
+    """Its agent may have found no server for ten minutes."""
+    group = group_of(2, budget=Budget(max_restarts=1))
+    group.expect("w0", "w1", "w2", budget=Budget(max_restarts=1), ended=(Ended(member="w2", pod_uid="a-pod", cause="user"),))
+    assert summary(group.job).restarts == {}
+
+
 def test_restarts_in_a_row_without_a_step_forward_end_the_job() -> None:
     group = group_of(2, budget=Budget(without_progress=2))
     reached(group, 10)

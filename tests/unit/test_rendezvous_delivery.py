@@ -12,7 +12,7 @@ import pytest
 
 from elastic.api.rendezvous_choice import obstacle, rendezvous_flags
 from elastic_worker.startup.deliver import deliver as copy_library
-from rendezvous.delivery import IMAGE_USER, WRAPPER, Delivery, deliver, is_undeliverable
+from rendezvous.delivery import IMAGE_USER, WRAPPER, Delivery, deliver, is_undeliverable, unmet
 
 DELIVERY = Delivery(job_uid="0d9f", index=2, image="elastic:1", endpoint="rendezvous.elastic:8443", secret="train-elastic")
 
@@ -177,6 +177,14 @@ def test_a_torch_that_is_too_old_gives_up_with_the_reserved_status_and_message(i
 def test_an_image_without_torch_gives_up(image: Image) -> None:
     assert image.run("torchrun").returncode == 119
     assert "torch is not installed" in image.log.read_text()
+
+
+def test_a_command_that_the_image_does_not_have_is_said(image: Image) -> None:
+    image.install("torch", "2.13.0")
+    result = image.run("torchrunn", "train.py")
+    assert result.returncode == 127
+    assert unmet(image.log.read_text(), "0d9f") == ("usage", "torchrunn: command not found")
+    assert result.stderr == "torchrunn: command not found\n"
 
 
 def test_an_image_that_brings_the_library_uses_its_own(image: Image) -> None:

@@ -105,6 +105,17 @@ def test_the_reason_of_a_closed_world_quotes_the_first_workers_error() -> None:
     assert closed.endswith("x), and all 0 restarts that maxRestarts allows are used up")
 
 
+def test_a_worker_that_fell_with_its_peer_is_not_blamed_though_it_ended_before() -> None:
+    """The first to fail may take seconds to end: its peer sees a closed connection, fails and is reported before."""
+    group = group_of(2, budget=Budget(max_restarts=0))
+    group.fail("w0", 1, rank=0, error="RuntimeError: Connection closed by peer [10.0.0.2]:4711")
+    group.advance(0.5)
+    group.fail("w1", 1, rank=3, error="ValueError: bad batch")
+    group.come_all()
+    assert summary(group.job).closed.startswith("a worker of w1 ended with status 1 (rank 3: ValueError: bad batch), and all 0")
+    assert summary(group.job).restarts == {"user": 1, "collateral": 1}
+
+
 def test_an_agent_that_went_with_its_failed_worker_is_still_the_cause() -> None:
     group = group_of(2, budget=Budget(max_restarts=0))
     group.fail("w1", 1)

@@ -26,7 +26,7 @@ def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> Elasti
         return new
     pods = {pod.name: pod for pod in view.snapshot.pods}
     now, going = view.snapshot.now, _going(view, new.leaving, pods)
-    entries = [_continued(entry, going, _outcome(entry, before, pods), now=now) for entry in new.disruptions]
+    entries = [_continued(entry, going, _outcome(entry, before, view), now=now) for entry in new.disruptions]
     lasting = {(entry.signal, entry.node) for entry in entries if entry.ended_at is None}
     entries += [_begun(place, bys, now=now) for place, bys in going.items() if place not in lasting]
     entries = [_with_cost(entry, before, new) for entry in entries]
@@ -62,11 +62,13 @@ def _continued(entry: Disruption, going: Mapping[Place, list[datetime | None]], 
     return replace(entry, workers=max(entry.workers, len(there)))
 
 
-def _outcome(entry: Disruption, before: ElasticStatus, pods: Mapping[str, Pod]) -> str:
-    """Do all work on that were asked to leave because of it?"""
-    names = [one.member for one in before.leaving if one.signal == entry.signal]
-    here = [pods[name] for name in names if name in pods and pods[name].node == entry.node]
-    return TAKEN_BACK if here and all(pod.is_active for pod in here) else LEFT
+def _outcome(entry: Disruption, before: ElasticStatus, view: JobView) -> str:
+    """Do all work on that were asked to leave because of it? A pod that comes back with its node after the others
+    went on does not."""
+    names = {one.member for one in before.leaving if one.signal == entry.signal}
+    here = [pod for pod in view.snapshot.pods if pod.name in names and pod.node == entry.node]
+    members = view.snapshot.world.members if view.snapshot.world is not None else frozenset()
+    return TAKEN_BACK if here and all(pod.is_active and (not members or pod.name in members) for pod in here) else LEFT
 
 
 def _with_cost(entry: Disruption, before: ElasticStatus, new: ElasticStatus) -> Disruption:

@@ -9,6 +9,7 @@ from enum import Enum
 
 from controller.watching.snapshot import Container, Phase, Pod
 from elastic.api.words import Cause
+from rendezvous import delivery
 
 KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
 """Exit codes of a container whose first process got these signals: nothing within the container can send them to it to such effect."""
@@ -103,9 +104,12 @@ def of_pod(pod: Pod, container: str) -> Meaning:
     return next((end for end in ends if end is not Meaning.DISRUPTION), Meaning.DISRUPTION if ends else Meaning.USER)
 
 
-def cause_of(pod: Pod, container: str) -> Cause:
+def cause_of(pod: Pod, container: str, *, job_uid: str) -> Cause:
     """Under which cause the end of a failed pod is counted."""
+    ended = next((c for c in pod.containers if c.name == container and c.exit_code), None)
     match of_pod(pod, container):
+        case Meaning.USER if ended is not None and was_turned_away(ended.message, job_uid):
+            return Cause.DISRUPTION
         case Meaning.DISRUPTION | Meaning.REFUSED:
             return Cause.DISRUPTION
         case Meaning.OUT_OF_MEMORY:
@@ -118,6 +122,12 @@ def came_from_outside(code: int, reason: str) -> bool:
     """Whether a container's run was ended by its node or by a signal, and not by its program or its memory."""
     meaning = of_container(reason)
     return meaning is Meaning.DISRUPTION or (code in KILLED and meaning is not Meaning.OUT_OF_MEMORY)
+
+
+def was_turned_away(message: str, job_uid: str) -> bool:
+    """Whether a container's message says that its agent could not meet the others, though none of its workers had failed."""
+    why, _ = delivery.unmet(message, job_uid)
+    return why in (delivery.REFUSED, delivery.UNREACHABLE) and not delivery.has_failed(message, job_uid)
 
 
 def is_refused(pod: Pod) -> bool:

@@ -42,7 +42,7 @@ def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
     spec = job.replicas[type]
     container = default_container(spec.template, job.kind).get("name", "")
     code = pod.exit_code(container)
-    cause = end_reasons.cause_of(pod, container)
+    cause = end_reasons.cause_of(pod, container, job_uid=job.metadata.uid)
     fate = Fate.AGAIN
     is_for_good = spec.restart_policy is RestartPolicy.NEVER or (spec.restart_policy is RestartPolicy.EXIT_CODE and _is_permanent(code))
     if is_for_good and cause is not Cause.DISRUPTION:
@@ -122,7 +122,7 @@ def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
     running = [pod for pod in pods if pod.phase is Phase.RUNNING and pod.type in names]
     if job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.ELASTIC.value:
         # The rendezvous server has counted them too, but for ends of workers that never came so far as to join.
-        own = [pod for pod in running if not any(end_reasons.came_from_outside(*_newest_end(c)) for c in pod.containers)]
+        own = [pod for pod in running if not any(_is_free(c, job.metadata.uid) for c in pod.containers)]
         return max(ended, sum(pod.restarts_of(names[pod.type]) for pod in own))
     excused = counted_runs.number_by_pod(counted.counted)
     # The status had no room for the runs of these, and perhaps for earlier ones.
@@ -130,8 +130,9 @@ def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
     return ended + sum(max(0, pod.restarts_of(names[pod.type]) - excused[pod.uid]) for pod in running if pod.uid not in unknown)
 
 
-def _newest_end(container: Container) -> tuple[int, str]:
-    return container.last_exit_code or 0, container.last_exit_reason
+def _is_free(container: Container, job_uid: str) -> bool:
+    code, reason = container.last_exit_code or 0, container.last_exit_reason
+    return end_reasons.came_from_outside(code, reason) or end_reasons.was_turned_away(container.last_message, job_uid)
 
 
 def is_exhausted(limit: int | None, used: int) -> bool:

@@ -4,17 +4,20 @@ end of its log has put into the termination message. What containers write is cu
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from controller.deciding.compat import quotes_errors
 from controller.deciding.job_view import JobView
 from controller.watching.snapshot import Container, Pod
 from elastic.api.template import default_container
+from elastic.membership.peer_errors import tells_of_peer
 from elastic.membership.wire import printable, with_error
-from rendezvous.delivery import has_failed
+from rendezvous.delivery import USAGE, has_failed, unmet
 
 _EXCEPTION = re.compile(r"\s*(?:\[(?:default|rank)?\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)")
 _SUMMARY = "ChildFailedError"
 """torchrun's own exception about a worker's."""
+_LATEST = datetime.max.replace(tzinfo=UTC)
 _RANK = re.compile(r"^\s*(?:\[rank(\d+)\]: |rank\s+: (\d+) \(local_rank)", re.MULTILINE)
 
 
@@ -22,17 +25,64 @@ def of_job(view: JobView) -> str:
     """What a failure message ends with: the worker that failed first, its rank and error; empty where no pod says any."""
     if view.job.elastic is None or not quotes_errors(view.snapshot.settings):
         return ""
-    words = [(container.ended_at is None, container.ended_at, pod.name, said) for pod, container, said in _said(view)]
-    first = min(words, key=lambda item: (item[0], str(item[1]), item[2]), default=None)
-    return f" First of all {first[2]} failed: {first[3]}." if first is not None else ""
+    words = [(tells_of_peer(said), str(container.ended_at or _LATEST), pod.name, said) for pod, container, said in _said(view)]
+    return f" First of all {min(words)[2]} failed: {min(words)[3]}." if words else ""
+
+
+def of_usage(view: JobView, reason: str) -> str:
+    """What a failure message ends with where an agent could not start: the first such end, of a worker that the reason names if it names
+    one."""
+    if "(rank " in reason:
+        return ""  # about a worker of a world
+    found = [(str(container.ended_at), pod.name, words) for pod, container, message in _messages(view) if (words := _usage(view, message))]
+    named = [entry for entry in found if _names(reason, entry[1])]
+    if not found or (not named and any(_names(reason, pod.name) for pod in view.snapshot.pods)):
+        return ""
+    _, name, words = min(named or found)
+    return f" {name} could not start: {words.rstrip('.')}."
+
+
+def of_unstarted(view: JobView) -> tuple[int, str]:
+    """How many workers are not at the rendezvous since their command is wrong, and what the agent of the first one said. Until their
+    restarts are used up, their pods run like others that wait to be started again.
+    """
+    world, known = view.snapshot.world, view.status.elastic
+    met = world.members | world.waiting if world is not None else frozenset()
+    has_trained = known is not None and known.generation > 0
+    found = [
+        (str(container.ended_at), pod.name, words)
+        for pod, container, message in _messages(view)
+        # Once there was a world, an agent that runs may have been in it: its container's last end says nothing of now.
+        if pod.name not in met and not (has_trained and container.is_running) and (words := _usage(view, message))
+    ]
+    if not found or view.closed or not quotes_errors(view.snapshot.settings):
+        return 0, ""
+    _, name, words = min(found)
+    return len(found), f"{name} could not start: {words.rstrip('.')}"
+
+
+def _usage(view: JobView, message: str) -> str:
+    why, words = unmet(message, view.job.metadata.uid)
+    return printable(words) if why == USAGE else ""
 
 
 def of_pod_named(view: JobView, reason: str) -> str:
     """Rank and error of the worker that this reason names, as a parenthesis behind it."""
-    return next((f"{reason} ({said})" for pod, _, said in _said(view) if re.search(rf"\b{re.escape(pod.name)}(?![\w.-])", reason)), reason)
+    return next((f"{reason} ({said})" for pod, _, said in _said(view) if _names(reason, pod.name)), reason)
+
+
+def _names(reason: str, pod: str) -> bool:
+    return re.search(rf"\b{re.escape(pod)}(?![\w.-])", reason) is not None
 
 
 def _said(view: JobView) -> Iterator[tuple[Pod, Container, str]]:
+    for pod, container, message in _messages(view):
+        if said := _words(message, view.job.metadata.uid):
+            yield pod, container, said
+
+
+def _messages(view: JobView) -> Iterator[tuple[Pod, Container, str]]:
+    """What the containers that train have said at their newest end with an error."""
     types = {type.lower(): spec for type, spec in view.job.replicas.items()}
     for pod in view.snapshot.pods:
         if pod.type not in types:
@@ -41,12 +91,12 @@ def _said(view: JobView) -> Iterator[tuple[Pod, Container, str]]:
         for container in pod.containers:
             ends = ((container.exit_code, container.message), (container.last_exit_code, container.last_message))
             message = next((message for code, message in ends if code and message), "")
-            if container.name == name and (said := _words(message, view.job.metadata.uid)):
-                yield pod, container, said
+            if container.name == name and message:
+                yield pod, container, message
 
 
 def _words(message: str, job_uid: str) -> str:
-    if agents := has_failed(message, job_uid):
+    if agents := has_failed(message, job_uid) or unmet(message, job_uid)[1]:
         return printable(agents)
     lines = [match[1] for line in message.splitlines() if _SUMMARY not in line and (match := _EXCEPTION.match(line))]
     rank = _RANK.search(message)

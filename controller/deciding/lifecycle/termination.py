@@ -40,7 +40,7 @@ def finalize_failure(view: JobView) -> Plan | None:
         quoted = first_error.of_job(view) if view.closed == NO_MORE_RESTARTS else ""
         return _ended(view, f"Job {view.job.metadata.name} has failed because {view.closed}{'.' if quoted else ''}{quoted}")
     whose = "its group ended: " if view.backend.needs_library else ""
-    quoted = "" if view.backend.needs_library else first_error.of_job(view)
+    quoted = first_error.of_usage(view, view.closed) if view.backend.needs_library else first_error.of_job(view)
     message = f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}{'.' if quoted else ''}{quoted}"
     status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
     return Plan(status=status, news=(*view.news, normal(reason_of(view.job, "Failed"), message)))

@@ -42,8 +42,11 @@ def _is_clear(job: Job, end: Ended) -> bool:
 
 def _explain(job: Job, end: Ended) -> Job:
     """The controller says why a container ended. Where its connection stands, or nothing is known of it, that was an earlier run than any
-    that may be lost from here: it is over and done with. Where the whole pod is over, it is charged though nobody here ever knew it.
+    that may be lost from here: it is over and done with. Where the whole pod is over, or its agent could not start, it is charged though
+    nobody here ever knew it.
     """
+    if end.usage_error:
+        return _by_itself(job, end, words=f"the container of {end.member} ended before it came to the rendezvous ({end.cause})")
     words = f"the container of {end.member} ended ({end.cause})"
     member = _here(job, end)
     group = job.membership
@@ -65,5 +68,5 @@ def _here(job: Job, end: Ended) -> Member | None:
 
 
 def _by_itself(job: Job, end: Ended, *, words: str) -> Job:
-    is_charged = end.is_last and end.member not in job.membership.notices and end.cause != Cause.DISRUPTION
+    is_charged = (end.is_last or end.usage_error) and end.member not in job.membership.notices and end.cause != Cause.DISRUPTION
     return with_lone_restart(job, end, words=words) if is_charged else job

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from elastic.api.words import Cause
 from elastic.membership import window
+from elastic.membership.peer_errors import tells_of_peer
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_UNSETTLED, Ended, Expectation, Restart
 
@@ -94,11 +95,11 @@ def without_claims(known: Accounting) -> Accounting:
 
 def with_failure(known: Accounting, failure: Failure) -> Accounting:
     """A worker of the current world ended by itself; recorded once per member. The first end is the cause of the others, even if it is
-    reported later.
+    reported later; one that says that a peer was gone was not the first.
     """
     if any(other.member == failure.member for other in known.failures):
         return known
-    failures = tuple(sorted((*known.failures, failure), key=attrgetter("at")))
+    failures = tuple(sorted((*known.failures, failure), key=lambda one: (tells_of_peer(one.error), one.at)))
     trouble = known.trouble
     if trouble is None or (failures[0] == failure and trouble[1] == Cause.USER.value):
         words = f"a worker of {failure.member} ended"

@@ -1,0 +1,15 @@
+"""Knows the errors that say that another worker was gone: who failed with one did not fail first."""
+
+import re
+
+PEER_IS_GONE = re.compile(
+    r"closed by peer|reset by peer|broken pipe|pair closure|remote process exited|ncclRemoteError|remote worker crashing"
+    r"|connection was likely closed|connection refused",
+    re.IGNORECASE,
+)
+"""elastic_worker.agent.first_failure has it too."""
+
+
+def tells_of_peer(error: str) -> bool:
+    """Whether this line of an exception is of a worker that another one's end has brought down."""
+    return PEER_IS_GONE.search(error) is not None

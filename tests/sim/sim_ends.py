@@ -1,0 +1,40 @@
+"""How agents of the simulation end by themselves, and one that does so at once, for its command is wrong."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Protocol
+
+from rendezvous.delivery import USAGE
+
+
+class Ended(Protocol):
+    def __call__(self, code: int, *, unmet: str = "") -> None:
+        """The agent has ended by itself with this code; `unmet` begins what it says where it did not meet the others."""
+
+
+@dataclass(eq=False, slots=True)
+class WrongCommand:
+    """torchrun with arguments that it does not know: it ends before it comes to the rendezvous."""
+
+    draw: random.Random
+    ended: Ended
+    is_over: bool = False
+    entered: tuple[int, ...] = ()
+
+    def start(self) -> None:
+        asyncio.get_running_loop().call_later(self.draw.uniform(0.2, 2.0), self._exit)
+
+    def stop(self, *, says_so: bool) -> None:
+        self.is_over = True
+
+    def fail(self, *, generation: int | None = None) -> bool:
+        return False
+
+    def finish(self) -> None:
+        """It does not train."""
+
+    def _exit(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.ended(2, unmet=f"{USAGE}: torchrun: error: unrecognized arguments: --nonsense")

@@ -1,0 +1,131 @@
+"""An agent that cannot start because its command is wrong uses up its job's restarts; one whose rendezvous is away uses up none."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import sim_time
+from sim_client import Weather
+from sim_jobs import job_of
+from sim_scene import Options
+from sim_storm import Storm
+
+from elastic.api.kinds import KINDS
+
+QUIET = Options(steps=0, kills=False, weather=Weather())
+ETCD = {"rdzvBackend": "etcd", "rdzvHost": "etcd"}
+
+
+def job(*, workers: int, most_restarts: int, **policy: Any) -> Any:
+    bounds = {"minReplicas": workers, "maxReplicas": 4, "maxRestarts": most_restarts, "scaleInGraceSeconds": 5, **policy}
+    return job_of(KINDS["PyTorchJob"], {"Worker": workers}, policy=bounds, run_policy={"cleanPodPolicy": "None"})
+
+
+class Told(Storm):
+    """What the job's status says once its story is over."""
+
+    end = ""
+    said: frozenset[str] = frozenset()
+    """The messages of its conditions before."""
+    restarts: dict[str, int]
+
+    def __init__(self, seed: int, manifest: Any) -> None:
+        super().__init__(seed, QUIET, manifest)
+
+    async def _storm(self) -> None:
+        self.keep_controllers()
+        await self._story()
+        self.check()
+        status = (self.job or {})["status"]
+        self.end = next((c["message"] for c in status["conditions"] if c["type"] == "Failed"), "")
+        self.restarts = status["elastic"].get("restarts", {})
+
+    async def _story(self) -> None:
+        raise NotImplementedError
+
+
+class WrongFromTheStart(Told):
+    """The command is wrong; if asked, the server restarts again and again, and the controller with it."""
+
+    kills = False
+
+    async def _story(self) -> None:
+        self.cluster.kubelets.is_command_wrong = True
+        self.api.create(self.resource, self.manifest, actor="user")
+        for _ in range(60):
+            await asyncio.sleep(2.0)
+            self.said |= {c["message"] for c in (self.job or {}).get("status", {}).get("conditions", ()) if c["type"] == "Running"}
+            if self.kills:
+                self.server.restart()
+                self.controllers[0].kill()
+                self.keep_controllers()
+
+
+class WrongAfterAWorld(Told):
+    """A worker is lost, and its command is wrong when it comes back."""
+
+    async def _story(self) -> None:
+        self.api.create(self.resource, self.manifest, actor="user")
+        await asyncio.sleep(40.0)
+        self.cluster.kubelets.is_command_wrong = True
+        self.cluster.vanish(self.cluster.running()[0])
+        await asyncio.sleep(120.0)
+
+
+class ServerAway(Told):
+    """For so long that agents give up more than once."""
+
+    async def _story(self) -> None:
+        self.server.go_down()
+        self.server.etcds.is_away = True
+        self.api.create(self.resource, self.manifest, actor="user")
+        await asyncio.sleep(2000.0)
+        self.server.come_up()
+        self.server.etcds.is_away = False
+        await asyncio.sleep(60.0)
+
+
+def played(kind: type[Told], manifest: Any, **choices: Any) -> Told:
+    storms: list[Told] = []
+
+    async def life() -> None:
+        storm = kind(0, manifest)
+        for name, value in choices.items():
+            setattr(storm, name, value)
+        storms.append(storm)
+        await storm.play()
+
+    sim_time.run(life())
+    return storms[0]
+
+
+@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("rendezvous", [{}, ETCD], ids=["elastic", "etcd"])
+@pytest.mark.parametrize("most", [0, 3])
+def test_a_wrong_command_ends_the_job_once_its_restarts_are_used_up(most: int, rendezvous: dict[str, str], *, kills: bool) -> None:
+    storm = played(WrongFromTheStart, job(workers=1, most_restarts=most, **rendezvous), kills=kills)
+    assert "restarts" in storm.end
+    assert storm.end.endswith(" train-worker-0 could not start: torchrun: error: unrecognized arguments: --nonsense.")
+    assert storm.restarts["user"] >= most + 1
+    if not kills:
+        assert storm.restarts["user"] == most + 1
+        missing = "Missing 1 of 1 workers: train-worker-0 could not start: torchrun: error: unrecognized arguments: --nonsense."
+        assert most == 0 or any(words.endswith(missing) for words in storm.said), "said at the first failure already"
+
+
+@pytest.mark.parametrize("rendezvous", [{}, ETCD], ids=["elastic", "etcd"])
+def test_a_wrong_command_ends_a_job_that_has_trained(rendezvous: dict[str, str]) -> None:
+    storm = played(WrongAfterAWorld, job(workers=2, most_restarts=3, **rendezvous))
+    assert storm.restarts["user"] == 4
+    assert "could not start: torchrun: error: unrecognized arguments: --nonsense." in storm.end
+
+
+@pytest.mark.parametrize("restart", ["OnFailure", "Never", "ExitCode"])
+@pytest.mark.parametrize("rendezvous", [{}, ETCD], ids=["elastic", "etcd"])
+def test_a_rendezvous_that_is_away_is_never_charged(rendezvous: dict[str, str], restart: str) -> None:
+    manifest = job(workers=2, most_restarts=0, **rendezvous)
+    manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = restart
+    storm = played(ServerAway, manifest)
+    assert storm.cluster.kubelets.turned_away >= 2, "agents gave up"
+    assert not storm.end
+    assert "user" not in storm.restarts
