@@ -5,6 +5,8 @@ all rounds.
 `added` and `removed`: from a ready host, or the word that one leaves, to the first step in the new world; `listed` and `delisted`: to the
 list that horovodrun has (stock has no other than the file). `stands still`: the longest pause between two steps while a host is added.
 `killed`: from SIGKILL of one worker of three to the next step of the others.
+`starts`, `imports`, `stops`, `meets`: the parts of `added` with the library: until the new process runs; until it asks for its place; until
+the others have stopped; until the first step.
 
     scripts/frameworks horovod && python -m benchmarks.horovod [--rounds 3] [--sides stock ours library]
 """
@@ -30,6 +32,7 @@ PATIENCE_S = 300.0
 ENVIRONMENT = ROOT / ".cache" / "frameworks" / "horovod"
 FIGURES = ("added", "stands still", "removed", "killed")
 OF_THE_LIST = ("listed", "delisted")
+PARTS = ("starts", "imports", "stops", "meets")
 STOCK_FLAGS = ("--network-interface", "lo", "--blacklist-cooldown-range", "1", "60")
 """Without the first it wants two hosts to start; without the second a host whose worker was killed is not used again."""
 
@@ -77,7 +80,7 @@ class Ours:
 def rounds(one: Lab, side: Stock | Ours, count: int) -> dict[str, list[float]]:
     """Each round adds a host, kills the worker of a former one, waits until that has come back, and removes it. So every host is killed
     once at most, and every other time it is that of rank 0."""
-    figures: dict[str, list[float]] = {figure: [] for figure in (*FIGURES, *OF_THE_LIST)}
+    figures: dict[str, list[float]] = {figure: [] for figure in (*FIGURES, *OF_THE_LIST, *PARTS)}
     hosts = ["w0", "w1"]
     side.list(*hosts)
     side.start()
@@ -92,6 +95,8 @@ def rounds(one: Lab, side: Stock | Ours, count: int) -> dict[str, list[float]]:
             figures["listed"].append(listed - at)
         times = [at, *(found.at for found in one.steps() if at < found.at <= step.at)]
         figures["stands still"].append(max(after - before for before, after in itertools.pairwise(times)))
+        for part, seconds in parts(one, hosts[-1], at, step.at).items():
+            figures[part].append(seconds)
         one.until_steady(size=3, patience_s=PATIENCE_S)
         victim = hosts.pop(number % 2)
         at = one.kill(victim)
@@ -104,6 +109,17 @@ def rounds(one: Lab, side: Stock | Ours, count: int) -> dict[str, list[float]]:
             figures["delisted"].append(delisted - at)
         one.until_steady(size=2, patience_s=PATIENCE_S)
     return {figure: values for figure, values in figures.items() if values}
+
+
+def parts(one: Lab, new: str, began: float, ended: float) -> dict[str, float]:
+    """Of the time in which this host was added. Nothing without the library: the others stop before the new process starts there."""
+    notes = [(float(at), host, word) for at, host, word, *_ in map(str.split, one.lines()) if began < float(at) <= ended]
+    moments = [at for at, host, word in notes if (host, word) in ((new, "process"), (new, "asks"))]
+    stopped = [at for at, host, word in notes if host != new and word == "meets"]
+    if not one.library or len(moments) != 2 or not stopped:
+        return {}
+    moments = [began, *moments, stopped[0], ended]
+    return {part: after - before for part, (before, after) in zip(PARTS, itertools.pairwise(moments), strict=True)}
 
 
 def measured(what: str, library: bool, side: Callable[[Lab], Stock | Ours], count: int) -> dict[str, list[float]]:

@@ -2,7 +2,8 @@
 
 Four kinds of callers, one after the other: `script`, discover_hosts.sh as it asks (its child waits for the next list, a connection each
 time); `library`, our horovodrun (waits too, and reports, on two connections that stay); `kept`, a request each second on a connection that
-stays; `plain`, a new connection each second, whose handshake is most of its cost.
+stays; `plain`, a new connection each second. Beside it `openssl`: the same calls to OpenSSL's own server, `openssl s_server`, which reads
+a file for each: what new connections cost a program in C.
 
     python -m benchmarks.host_polls [--jobs 200] [--hosts 8] [--seconds 30]
 """
@@ -11,14 +12,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
+import shutil
 import ssl
+import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from benchmarks.rendezvous import Server, start
+from benchmarks.rendezvous import Server, free_port, start
 from elastic.membership.hosts import Host, HostFacts
 from elastic.membership.tokens import Role, job_token
 from elastic.membership.wire import Expectation
@@ -42,14 +46,7 @@ class Job:
     async def ask(self, streams: Streams, query: str = "", body: bytes | None = None) -> dict[str, str]:
         """One request; the headers of its answer."""
         reader, writer = streams
-        head = [
-            f"{'GET' if body is None else 'POST'} /v1/jobs/{self._name}/hosts{query} HTTP/1.1",
-            "Host: localhost",
-            f"Authorization: Bearer {self._token}",
-            f"Content-Length: {len(body or b'')}",
-            *(["Accept: application/json"] if body is not None else []),
-        ]
-        writer.write(("\r\n".join(head) + "\r\n\r\n").encode() + (body or b""))
+        writer.write(self._request(query, body))
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         if " 200 " not in lines[0]:
             raise RuntimeError(lines[0])
@@ -57,6 +54,16 @@ class Job:
         await reader.readexactly(int(headers["Content-Length"]))
         self.answers += 1
         return headers
+
+    def _request(self, query: str, body: bytes | None) -> bytes:
+        head = [
+            f"{'GET' if body is None else 'POST'} /v1/jobs/{self._name}/hosts{query} HTTP/1.1",
+            "Host: localhost",
+            f"Authorization: Bearer {self._token}",
+            f"Content-Length: {len(body or b'')}",
+            *(["Accept: application/json"] if body is not None else []),
+        ]
+        return ("\r\n".join(head) + "\r\n\r\n").encode() + (body or b"")
 
     async def once(self, query: str) -> dict[str, str]:
         streams = await self.open()
@@ -66,17 +73,25 @@ class Job:
             streams[1].close()
 
     async def plain(self) -> None:
-        while True:
-            began = time.monotonic()
-            await self.once("?unproven")
-            await asyncio.sleep(max(0.0, began + 1.0 - time.monotonic()))
+        await _each_second(lambda: self.once("?unproven"))
+
+    async def openssl(self) -> None:
+        await _each_second(self._read_file)
+
+    async def _read_file(self) -> None:
+        """s_server sends no length: its answer ends with the connection."""
+        reader, writer = await self.open()
+        try:
+            writer.write(self._request("", None))
+            if b" 200 " not in await reader.read():
+                raise RuntimeError("s_server has no such file")
+            self.answers += 1
+        finally:
+            writer.close()
 
     async def kept(self) -> None:
         streams = await self.open()
-        while True:
-            began = time.monotonic()
-            await self.ask(streams, "?unproven")
-            await asyncio.sleep(max(0.0, began + 1.0 - time.monotonic()))
+        await _each_second(lambda: self.ask(streams, "?unproven"))
 
     async def script(self) -> None:
         version = ""
@@ -98,6 +113,33 @@ class Job:
         await asyncio.gather(follow(), report())
 
 
+async def _each_second(ask: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        began = time.monotonic()
+        await ask()
+        await asyncio.sleep(max(0.0, began + 1.0 - time.monotonic()))
+
+
+@contextlib.contextmanager
+def openssl_server(folder: Path, ours: Server, *, jobs: int, hosts: int) -> Iterator[Server]:
+    """With our certificate; each job's answer is a file, as a whole."""
+    files = folder / "files"
+    for index in range(jobs):
+        file = files / f"v1/jobs/job-{index}/hosts"
+        file.parent.mkdir(parents=True)
+        file.write_text("HTTP/1.0 200 OK\r\n\r\n" + "".join(f"w{number}:1\n" for number in range(hosts)))
+    port = free_port()
+    pair = ["-cert", str(folder / "tls.crt"), "-key", str(folder / "tls.key")]
+    command = ["openssl", "s_server", "-accept", f"127.0.0.1:{port}", *pair, "-num_tickets", "0", "-HTTP", "-quiet"]
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=files, stdin=nothing, stdout=nothing, stderr=nothing)
+    try:
+        yield Server(process, port, ours.key, ours.ca)
+    finally:
+        process.terminate()
+        process.wait()
+
+
 async def measure(what: str, server: Server, jobs: list[Job], caller: Callable[[Job], Awaitable[None]], seconds: float) -> None:
     async def later(index: int, job: Job) -> None:
         await asyncio.sleep(index / len(jobs))  # launchers do not ask in step
@@ -116,13 +158,19 @@ async def measure(what: str, server: Server, jobs: list[Job], caller: Callable[[
     print(f"{what:8} {used * 100:5.1f} % of a core, {answered:.0f} answers a second, {len(failures)} callers failed", flush=True)
 
 
-async def run(server: Server, count: int, hosts: int, seconds: float) -> None:
+async def run(folder: Path, server: Server, count: int, hosts: int, seconds: float) -> None:
     tls = ssl.create_default_context(cadata=server.ca)
     jobs = [Job(server, f"job-{index}", tls) for index in range(count)]
     facts = HostFacts(hosts=tuple(Host(name=f"w{number}", uid=f"u{number}", is_ready=True, is_local=True) for number in range(hosts)))
     server.expect({f"job-{index}": Expectation(hosts=facts, speaker="benchmark", number=1) for index in range(count)})
     for what, caller in (("script", Job.script), ("library", Job.library), ("kept", Job.kept), ("plain", Job.plain)):
         await measure(what, server, jobs, caller, seconds)
+    if shutil.which("openssl") is None:
+        print("openssl  is not on PATH")
+        return
+    with openssl_server(folder, server, jobs=count, hosts=hosts) as floor:
+        await asyncio.sleep(1.0)
+        await measure("openssl", floor, [Job(floor, f"job-{index}", tls) for index in range(count)], Job.openssl, seconds)
 
 
 def main() -> None:
@@ -134,7 +182,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = start(Path(folder))
         try:
-            asyncio.run(run(server, options.jobs, options.hosts, options.seconds))
+            asyncio.run(run(Path(folder), server, options.jobs, options.hosts, options.seconds))
         finally:
             print(f"{options.jobs} jobs with {options.hosts} hosts; load average of the last minute {os.getloadavg()[0]:.1f}")
             server.process.terminate()

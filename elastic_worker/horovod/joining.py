@@ -10,6 +10,7 @@ import time
 import typing
 
 from elastic_worker.horovod import connections
+from elastic_worker.warm import collector
 
 SCOPE = "elastic-training"
 PLACES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
@@ -59,6 +60,7 @@ def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None
     launcher = Launcher.of(os.environ)
     if launcher is not None and not hvd.is_initialized():
         prepare()
+        collector.resume()
         os.environ.update(variables(place(launcher)))
     before = connections.connected()
     hvd.init(*arguments, **options)

@@ -12,7 +12,7 @@ import signal
 import sys
 import typing
 
-from elastic_worker.warm import differences, interpreter
+from elastic_worker.warm import collector, differences, interpreter
 from elastic_worker.warm import program as programs
 from elastic_worker.warm.launch import environment_of_workers, listen, step_aside
 from elastic_worker.warm.server import serve
@@ -32,8 +32,9 @@ def import_shared(command: typing.Sequence[str]) -> typing.Dict[str, str]:
     own = dict(os.environ)
     wanted = environment_of_workers(command, {name: value for name, value in own.items() if name not in OURS})
     _set_environment(wanted)
-    for name in SHARED:
-        importlib.import_module(name)
+    with collector.paused():
+        for name in SHARED:
+            importlib.import_module(name)
     changed = {name: value for name, value in os.environ.items() if wanted.get(name) != value}
     _set_environment({**own, **changed})
     return wanted

@@ -17,6 +17,7 @@ READ_AT_IMPORT = re.compile(
 )
 """Variables that take effect when torch or numpy is loaded: a script that sets one does so before its own import of torch."""
 WRITES_ENVIRONMENT = re.compile(rb"environ|putenv")
+INTERPRETER = re.compile(r"python[0-9.]*\Z")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,11 @@ def read(arguments: typing.Sequence[str]) -> typing.Optional[Program]:
     return Program(name=rest[0], is_module=is_module, arguments=tuple(rest[1:]))
 
 
+def is_python(word: str) -> bool:
+    """Is this word of a command a Python interpreter?"""
+    return INTERPRETER.match(os.path.basename(word)) is not None
+
+
 def read_agent(command: typing.Sequence[str]) -> typing.Optional[Program]:
     """torchrun in a container's command that launch.is_torchrun accepts; None if its script cannot be found."""
     if os.path.basename(command[0]) == "torchrun":
@@ -64,9 +70,12 @@ def obstacle(program: Program, *, folder: str, loaded: typing.Iterable[str]) -> 
         path = program.script(folder)
         if not os.path.isfile(path) or path.endswith((".pyc", ".pyz", ".zip")):
             return "{} is not a Python source file".format(program.name)
-    return (_of_source(path) if path else "") or _of_folder(
-        program.import_folder(folder), frozenset(name.partition(".")[0] for name in loaded)
-    )
+    return (_of_source(path) if path else "") or shadow(program, folder=folder, loaded=loaded)
+
+
+def shadow(program: Program, *, folder: str, loaded: typing.Iterable[str]) -> str:
+    """Whether the program's folder has a module of its own by the name of one that is imported already, in words."""
+    return _of_folder(program.import_folder(folder), frozenset(name.partition(".")[0] for name in loaded))
 
 
 def _module_file(name: str, folder: str) -> str:

@@ -17,7 +17,7 @@ import struct
 import sys
 import typing
 
-from elastic_worker.warm import differences, exit_hook, interpreter
+from elastic_worker.warm import collector, differences, exit_hook, interpreter
 from elastic_worker.warm import program as programs
 from elastic_worker.warm.launch import BACKLOG, server_command
 from elastic_worker.warm.request import Malformed, Request, close_all
@@ -69,13 +69,13 @@ class ForkServer:
     def prepare(self, kept: typing.FrozenSet[int]) -> None:
         """Import the modules, and note what they opened and changed."""
         own = interpreter.descriptors()
-        for name in IMPORTS:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
+        with collector.paused():
+            for name in IMPORTS:
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
         self._keep = kept | (interpreter.descriptors() - own)
         self._after = dict(os.environ)
         self._packages = differences.package_folders(sys.modules, sys.path)
-        gc.collect()
         gc.freeze()
         interpreter.fork_once()
 

@@ -53,8 +53,15 @@ torch.set_num_threads(1)
 slow = os.path.join({folder!r}, "slow-" + os.environ["HOROVOD_HOSTNAME"])
 if os.path.exists(slow):
     time.sleep(float(open(slow).read()))
+def noted(name, call):
+    def run(*arguments):
+        note(name)
+        return call(*arguments)
+    return run
 if WITH:
     from elastic_worker import horovod as elastic
+    from elastic_worker.horovod import joining
+    joining.place = noted("asks", joining.place)
     elastic.init(hvd)
 else:
     hvd.init()
@@ -65,11 +72,6 @@ optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05
 state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0)
 if WITH:
     state = elastic.state(hvd, state)
-def noted(name, call):
-    def run(*arguments):
-        note(name)
-        return call(*arguments)
-    return run
 state.restore, state.on_reset = noted("lost", state.restore), noted("met", state.on_reset)
 hvd.elastic.init = noted("meets", hvd.elastic.init)
 @hvd.elastic.run
@@ -210,7 +212,8 @@ class Lab:
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                command, environment = (folder / "cmdline").read_bytes().split(b"\0"), (folder / "environ").read_bytes()
+                line, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+                command = line.replace(b" ", b"\0").split(b"\0")
                 is_training = str(self.folder / "train.py").encode() in command[1:3] and command[0].endswith((b"python", b"python3"))
                 if is_training and f"HOROVOD_HOSTNAME={host}\0".encode() in environment:
                     found.append(int(folder.name))

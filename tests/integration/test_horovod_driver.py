@@ -61,6 +61,8 @@ over["w0"].set()
 driver.stop()
 """
 EARLY = """
+words = lambda slot: gloo_run._create_elastic_worker_fn(lambda command, *_: command, "A=1 python train.py", {}, None)(slot, None)
+slot = mock.Mock(hostname="w1", local_rank=0)
 found = launch.discovery.HostDiscoveryScript("/etc/mpi/discover_hosts.sh", None)
 hosts.listed = {"w0": 1}
 driver = gloo_run.ElasticDriver(mock.Mock(), found, 1, 4)
@@ -72,8 +74,10 @@ def work(slot, events):
     over.wait(20)
     return 0, time.time()
 
+assert "begin" not in words(slot), "nobody knows yet whether the program calls elastic.init"
 driver.start(1, work)
 until(lambda: "w0" in places)
+assert "elastic_worker.warm.begin" in words(slot), words(slot)
 hosts.listed = {"w0": 1, "w1": 1}
 until(lambda: started == ["w0", "w1"])
 until(lambda: driver._host_manager.current_hosts.available_hosts == {"w0", "w1"})
