@@ -130,7 +130,14 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
             for entry in told.leaving
         ),
         ended=tuple(
-            wire.Ended(member=end.member, pod_uid=end.pod_uid, run=_count(end.run), cause=end.cause.value, is_last=end.is_last)
+            wire.Ended(
+                member=end.member,
+                pod_uid=end.pod_uid,
+                run=_count(end.run),
+                cause=end.cause.value,
+                is_last=end.is_last,
+                usage_error=end.usage_error,
+            )
             for end in told.ended
         ),
         finished=told.finished,

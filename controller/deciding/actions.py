@@ -73,6 +73,8 @@ class End:
     cause: Cause
     is_last: bool = False
     """The whole pod is over."""
+    usage_error: bool = False
+    """Its agent said that it did not come to the rendezvous, because its command is wrong."""
 
     @property
     def id(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous import host_list
 from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.departures import waits_for_replacement
 from controller.deciding.rendezvous.worker_library import LAUNCHER_TOKEN_KEY, secret_name
 from controller.frameworks.mpi_hosts import LAUNCHER, launcher_name, with_volume, workers
 from controller.watching.snapshot import Pod
@@ -38,6 +39,7 @@ def address(job: Job, pod: str, domain: str) -> str:
 def hosts(view: JobView, leaving: Sequence[Leaving]) -> list[Host]:
     """Every pod in which the launcher may start or have workers."""
     job, going = view.job, {entry.uid for entry in leaving}
+    patient = {entry.uid for entry in leaving if waits_for_replacement(view, entry)}
     return [
         Host(
             name=address(job, pod.name, view.snapshot.settings.cluster_domain),
@@ -46,6 +48,7 @@ def hosts(view: JobView, leaving: Sequence[Leaving]) -> list[Host]:
             is_ready=pod.is_ready or pod.type == LAUNCHER.lower(),
             leaving=pod.is_deleting or pod.uid in going,
             is_local=pod.type == LAUNCHER.lower(),
+            when_replaced=pod.uid in patient and not pod.is_deleting,
         )
         for pod in view.snapshot.pods
         if _is_host(job, pod) and host_list.may_have_workers(pod)

@@ -37,6 +37,7 @@ class Host(Message, frozen=True):
     """A pod in which the launcher may start workers. One that has ended is left out.
 
     name: as the launcher addresses it. uid: of the pod. leaving: it must go. is_local: the launcher's own pod, which needs no proof.
+    when_replaced: it only may have to go, and keeps its place until another host takes it.
     """
 
     name: HostName
@@ -45,13 +46,15 @@ class Host(Message, frozen=True):
     is_ready: bool = False
     leaving: bool = False
     is_local: bool = False
+    when_replaced: bool = False
 
 
 class HostFacts(Message, frozen=True):
-    """All hosts of a job, and the least number of them that it may plan to have."""
+    """All hosts of a job, the least number of them that it may plan to have, and the number that it should have."""
 
     hosts: Annotated[tuple[Host, ...], Meta(max_length=MAX_HOSTS)] = ()
     least: Annotated[int, Meta(ge=1, le=MAX_HOSTS)] = 1
+    wanted: Annotated[int, Meta(ge=0, le=MAX_HOSTS)] = 0
 
 
 class LauncherReport(Message, frozen=True):

@@ -116,7 +116,8 @@ class Ended(Wire, frozen=True):
     """The end of a container as the controller saw it; a broken connection does not show that. Sent repeatedly, counted once.
 
     run: the container's restart count; it distinguishes the ends of one pod whose container restarts in place. is_last: the whole pod has
-    ended, so the end counts even if this server never knew the member.
+    ended, so the end counts even if this server never knew the member. usage_error: the agent of this run never came to the rendezvous,
+    because its command is wrong: the end explains no loss, and counts by itself.
     """
 
     member: Name
@@ -124,6 +125,7 @@ class Ended(Wire, frozen=True):
     cause: CauseWord
     run: Count = 0
     is_last: bool = False
+    usage_error: bool = False
 
 
 class Charge(Wire, frozen=True):

@@ -3,7 +3,7 @@
 A host comes on the list when its containers are ready and the launcher has run a command there: Horovod ends the whole job for one listed
 host that does not start. It leaves the list before its pod goes, and at once when its pod has ended. Horovod cannot go on with none of the
 hosts that have the training state, and may wait for ever if the list is short and grows later; so some hosts that leave stay listed until
-their replacement can be listed in the same change.
+their replacement can be listed in the same change. So does a host that only may have to leave.
 """
 
 from collections.abc import Mapping, Sequence
@@ -140,6 +140,8 @@ def _without_leaving(job: HostJob, here: Mapping[str, Host], listed: Sequence[Li
             why[entry.uid] = f"it leaves, but the list would have {len(rest)} of at least {job.facts.least} hosts"
         elif entry.uid in holders and not any(other.uid in holders for other in rest):
             why[entry.uid] = "it leaves, but no other host has the training state yet"
+        elif here[entry.uid].when_replaced and len(rest) < job.facts.wanted:
+            why[entry.uid] = "it may have to leave, and stays until another host can take its place"
         else:
             left = rest
     return left, why
@@ -210,7 +212,7 @@ def answer(job: HostJob, version: str) -> HostList:
             listed=host.uid in listed,
             unproven=host.uid in to_prove,
             reason=job.reasons.get(host.uid, ""),
-            leaving=host.leaving,
+            leaving=host.leaving and not host.when_replaced,
         )
         for host in (job.facts.hosts if job.facts is not None else ())
     )

@@ -103,6 +103,28 @@ def test_a_removal_below_the_minimum_waits_and_comes_with_its_proven_replacement
     assert names(with_proof(job, "uid-w2", 2)) == ["w0", "w2"]
 
 
+def test_a_host_that_may_have_to_leave_is_exchanged_in_one_change_once_another_is_proven() -> None:
+    w0, w1 = host("w0"), replace(host("w1", leaving=True), when_replaced=True)
+    job = with_facts(training(w0, host("w1")), replace(facts(w0, w1), wanted=2), 1)
+    assert names(job) == ["w0", "w1"]
+    assert reason(job, "w1") == "it may have to leave, and stays until another host can take its place"
+    assert not any(verdict.leaving for verdict in answer(job, "").hosts), "no checkpoint at each step until then"
+    job = with_facts(job, replace(facts(w0, w1, host("w2")), wanted=2), 2)
+    assert names(job) == ["w0", "w1"]
+    assert names(with_proof(job, "uid-w2", 3)) == ["w0", "w2"]
+    now_it_must = with_facts(job, replace(facts(w0, host("w1", leaving=True), host("w2")), wanted=2), 3)
+    assert names(now_it_must) == ["w0"]
+    assert names(with_facts(job, replace(facts(w0, w1), wanted=1), 3)) == ["w0"], "the job has become smaller"
+
+
+def test_the_only_host_with_the_state_is_exchanged_once_its_replacement_has_it() -> None:
+    w0 = replace(host("w0", leaving=True), when_replaced=True)
+    job = with_facts(training(host("w0")), replace(facts(w0, host("w1")), wanted=1), 1)
+    job = with_proof(job, "uid-w1", 2)
+    assert names(job) == ["w0", "w1"]
+    assert names(with_report(job, report("w0", "w1"), 3)) == ["w1"]
+
+
 def test_a_host_whose_pod_has_ended_leaves_at_once_even_below_the_minimum() -> None:
     job = with_facts(training(host("w0"), host("w1"), least=2), facts(host("w0"), least=2), 1)
     assert names(job) == ["w0"]
@@ -194,10 +216,13 @@ class Life:
     made: int = 0
 
     def tell(self) -> None:
-        self.job = with_facts(self.job, facts(*self.hosts.values(), least=self.least), self.now)
+        staying = sum(1 for one in self.hosts.values() if not one.leaving)
+        self.job = with_facts(self.job, replace(facts(*self.hosts.values(), least=self.least), wanted=max(1, staying)), self.now)
 
 
-CHANGES = st.lists(st.tuples(st.sampled_from(["come", "ready", "prove", "leave", "end", "assign", "silent", "wait"]), st.integers(0, 5)))
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["come", "ready", "prove", "leave", "warn", "end", "assign", "silent", "wait"]), st.integers(0, 5))
+)
 
 
 @given(changes=CHANGES, least=st.integers(1, 3))
@@ -214,10 +239,13 @@ def test_every_sequence_of_changes_keeps_the_laws(changes: list[tuple[str, int]]
                 life.hosts[f"w{life.made}"] = host(f"w{life.made}", is_ready=False)
                 life.tell()
             case "ready" if chosen:
-                life.hosts[chosen] = host(chosen, leaving=life.hosts[chosen].leaving)
+                life.hosts[chosen] = replace(life.hosts[chosen], is_ready=True)
                 life.tell()
             case "leave" if chosen:
                 life.hosts[chosen] = host(chosen, is_ready=life.hosts[chosen].is_ready, leaving=True)
+                life.tell()
+            case "warn" if chosen and not life.hosts[chosen].leaving:
+                life.hosts[chosen] = replace(life.hosts[chosen], leaving=True, when_replaced=True)
                 life.tell()
             case "end" if chosen:
                 del life.hosts[chosen]

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from job_builders import NOW, OURS, PLAIN, Cluster, created, deleted, job, pod_for, replica
+from job_builders import NOW, OURS, PLAIN, Cluster, created, deleted, job, pod_for, replica, tainted
 from msgspec import structs
 
 from controller.deciding.actions import Plan, SetExpectation, Update
 from controller.watching.snapshot import Phase, World
 from elastic.api.job import ElasticStatus
 from elastic.kube.resources import CONFIG_MAPS
-from elastic.membership.hosts import Host, HostState
+from elastic.membership.hosts import Host, HostFacts, HostState
 
 
 def elastic_mpi(workers: int = 3, *, least: int = 1, **spec: Any) -> Any:
@@ -28,10 +28,14 @@ def running(one: Any, settings: Any = OURS) -> Cluster:
     return cluster
 
 
-def told(planned: Plan) -> dict[str, Host]:
+def facts_told(planned: Plan) -> HostFacts:
     word = next(action for action in planned.actions if isinstance(action, SetExpectation))
     assert word.hosts is not None
-    return {host.name: host for host in word.hosts.hosts}
+    return word.hosts
+
+
+def told(planned: Plan) -> dict[str, Host]:
+    return {host.name: host for host in facts_told(planned).hosts}
 
 
 def hears(cluster: Cluster, *, listed: tuple[str, ...], working: tuple[str, ...] = (), leaving: tuple[str, ...] = ()) -> None:
@@ -131,6 +135,25 @@ def test_an_evicted_worker_is_replaced_at_once_under_a_new_name() -> None:
     planned = cluster.round()
     assert created(planned) == []
     assert sorted(told(planned)) == [W0, W2, W3]
+
+
+def test_a_worker_that_may_have_to_go_keeps_its_place_until_its_replacement_is_listed() -> None:
+    cluster = running(elastic_mpi())
+    hears(cluster, listed=(W0, W1, W2))
+    cluster.pods[W1] = replace(cluster.pods[W1], node="node-1")
+    cluster.nodes = {"node-1": tainted("node-1", "aws-node-termination-handler/rebalance-recommendation")}
+    planned = cluster.round()
+    assert created(planned) == [W3]
+    assert {name: (one.leaving, one.when_replaced) for name, one in told(planned).items()} == {
+        W0: (False, False),
+        W1: (True, True),
+        W2: (False, False),
+    }
+    assert facts_told(planned).wanted == 3
+    hears(cluster, listed=(W0, W1, W2), leaving=(W1,))
+    assert deleted(cluster.round()) == []
+    cluster.nodes = {"node-1": tainted("node-1", "aws-node-termination-handler/spot-itn")}
+    assert not told(cluster.round())[W1].when_replaced, "now it must go"
 
 
 def test_the_host_file_names_the_workers_that_stay_and_come() -> None:

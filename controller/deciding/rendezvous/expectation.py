@@ -9,12 +9,12 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons, restart_accounting
 from controller.deciding.lifecycle.stored_restarts import log_of
 from controller.deciding.lifecycle.verdicts import Verdict
+from controller.deciding.rendezvous.departures import waits_for_replacement
 from controller.watching.snapshot import Phase, Pod
 from elastic.api.book import MOST_MEMBERS
 from elastic.api.job import ElasticStatus, Job, Leaving
 from elastic.api.words import Cause
-from elastic.signals.signal import Meaning
-from rendezvous.delivery import is_undeliverable
+from rendezvous.delivery import USAGE, is_undeliverable, unmet
 
 
 def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> SetExpectation:
@@ -50,14 +50,9 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         fruitless=known.fruitless,
         step=known.step,
         newcomers=tuple(sorted(pod.name for pod in staying if pod.in_world is not None and not pod.in_world.is_true)),
-        when_replaced=frozenset(entry.member for entry in leaving if _waits_for_replacement(view, entry)),
+        when_replaced=frozenset(entry.member for entry in leaving if waits_for_replacement(view, entry)),
         state_s=float(policy.ready_after_seconds),
     )
-
-
-def _waits_for_replacement(view: JobView, entry: Leaving) -> bool:
-    notice = view.notices.get(entry.member)
-    return notice is not None and notice.meaning is Meaning.PREPARE and entry.cause == Cause.DISRUPTION.value
 
 
 def allowed_sizes(job: Job, *, most: int) -> tuple[int, ...]:
@@ -78,7 +73,7 @@ def _uncounted_end(view: JobView, pod: Pod) -> End | None:
 
 def _end_of(job: Job, pod: Pod) -> End | None:
     container = next((c for c in pod.containers if c.name == job.kind.container), None)
-    if container is None or end_reasons.cause_of(pod, container.name) is Cause.DISRUPTION:
+    if container is None or end_reasons.cause_of(pod, container.name, job_uid=job.metadata.uid) is Cause.DISRUPTION:
         return None
     code, reason, message, run = container.exit_code, container.exit_reason, container.message, container.restarts
     if code is None:
@@ -86,9 +81,10 @@ def _end_of(job: Job, pod: Pod) -> End | None:
     if not code or is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid):
         return None
     cause = Cause.OUT_OF_MEMORY if end_reasons.of_container(reason) is end_reasons.Meaning.OUT_OF_MEMORY else Cause.USER
-    if end_reasons.came_from_outside(code, reason):
+    if end_reasons.came_from_outside(code, reason) or end_reasons.was_turned_away(message, job.metadata.uid):
         cause = Cause.DISRUPTION  # makes certain what the server saw of it, a broken connection or a farewell, and counts nothing by itself
-    return End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED)
+    is_usage = cause is Cause.USER and unmet(message, job.metadata.uid)[0] == USAGE
+    return End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED, usage_error=is_usage)
 
 
 def accounted(view: JobView, verdicts: Iterable[Verdict]) -> list[Verdict]:

@@ -12,13 +12,14 @@ from controller.watching.snapshot import Phase, Pod
 from elastic.api.job import ElasticStatus, Leaving, Rescale
 from elastic.api.kinds import WORKER
 from elastic.api.words import Cause
-from elastic.membership.hosts import Host, HostFacts, Observed
+from elastic.membership.hosts import MAX_HOSTS, Host, HostFacts, Observed
 
 
 def expectation(view: JobView, hosts: Sequence[Host]) -> SetExpectation:
     """An expectation of hosts and no members."""
     policy, least = view.job.elastic, view.job.least_workers
     assert policy is not None
+    wanted = min(MAX_HOSTS, view.job.workers + sum(host.is_local for host in hosts))
     return SetExpectation(
         members=(),
         pending=(),
@@ -32,7 +33,7 @@ def expectation(view: JobView, hosts: Sequence[Host]) -> SetExpectation:
         grace_s=float(policy.scale_in_grace_seconds),
         floor=0,
         term=view.snapshot.term,
-        hosts=HostFacts(hosts=tuple(hosts), least=max(1, least)),
+        hosts=HostFacts(hosts=tuple(hosts), least=max(1, least), wanted=wanted),
     )
 
 
