@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec import structs
+from sim_ends import Ended
 from sim_rendezvous import REACH_S, SimHub, SimServer
 
 from elastic.membership.training import Report
 from elastic.membership.wire import Beat, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
+from rendezvous.delivery import REFUSED, UNREACHABLE
 from rendezvous.server.hub import Full, Hub
 
 BEAT_S = 5.0
 STEP_S = 2.0
 SILENCE_S = 20.0
 """After so long without an answer to its pings an agent looks for another server."""
+AWAY_S = 600.0
+"""After so long without a server an agent gives up at the barrier."""
 
 
 @dataclass(eq=False, slots=True)
@@ -95,13 +99,14 @@ class Agent:
     job_uid: str
     server: SimServer
     draw: random.Random
-    ended: Callable[[int], None]
+    ended: Ended
     held: Held | None = None
     is_ready: bool = True
     is_over: bool = False
     is_finishing: bool = False
     has_failed: bool = False
     link: Connection | None = None
+    away_since: float | None = None
     entered: list[int] = field(default_factory=list)
     step: int = 0
     """The state that training has left in this container."""
@@ -184,7 +189,7 @@ class Agent:
 
     def refused(self, link: Connection, reason: str) -> None:
         if link is self.link and not self.is_over:
-            self._later(0.1, self._exit, 1)
+            self._later(0.1, self._exit, 1, f"{REFUSED}: this agent was replaced")
 
     def cut(self, link: Connection) -> None:
         if link is self.link and not self.is_over:
@@ -199,8 +204,12 @@ class Agent:
         if self.is_over or self.link is not None:
             return
         if self.server.is_out_of_reach:
+            self.away_since = self.away_since if self.away_since is not None else _time()
+            if self.is_ready and _time() > self.away_since + AWAY_S:
+                self._exit(1, f"{UNREACHABLE}: no answer")
             self._later(0.5, self._connect)
             return
+        self.away_since = None
         self.link = Connection(self, self.server.hub, heard_at=asyncio.get_running_loop().time())
         self.server.links.append(self.link)
         store = f"{self.name}:{self._generation}"
@@ -247,10 +256,14 @@ class Agent:
         link.is_open = False
         link.leave()
 
-    def _exit(self, code: int) -> None:
+    def _exit(self, code: int, unmet: str = "") -> None:
         if not self.is_over:
             self.stop(says_so=False)
-            self.ended(code)
+            self.ended(code, unmet=unmet if not self.has_failed else "")
 
     def _later(self, seconds: float, call: Callable[..., object], *args: object) -> None:
         asyncio.get_running_loop().call_later(seconds, call, *args)
+
+
+def _time() -> float:
+    return asyncio.get_running_loop().time()

@@ -37,7 +37,7 @@ class Eviction:
 
 class Cluster:
     def __init__(self, api: Api, server: SimServer, draw: random.Random, *, nodes: int = 4) -> None:
-        self.user_failures = 0
+        self._user_failures = 0
         self.lost: set[str] = set()
         """The uids of pods that the cluster took or means to take: one loss each, whatever more befalls them."""
         self.mishaps: list[str] = []
@@ -172,6 +172,11 @@ class Cluster:
 
     # --- mishaps ---
 
+    @property
+    def user_failures(self) -> int:
+        """How often a program of the user's failed, or could not start."""
+        return self._user_failures + self.kubelets.usage_errors
+
     def pods(self, *, node: str | None = None) -> list[Object]:
         return [pod for pod in self._api.all(PODS) if node is None or pod["spec"].get("nodeName") == node]
 
@@ -210,7 +215,7 @@ class Cluster:
         self.lost.add(pod["metadata"]["uid"])
 
     def crash(self, pod: Object, *, code: int, reason: str = "Error", by_user: bool = True) -> None:
-        self.user_failures += by_user
+        self._user_failures += by_user
         self.kubelets.end(pod, code=code, reason=reason)
 
     def fail_worker(self, pod: Object) -> None:
@@ -219,7 +224,7 @@ class Cluster:
         if agent is None:
             self.crash(pod, code=1)
         elif agent.fail():
-            self.user_failures += 1
+            self._user_failures += 1
             for other in self.running():
                 peer = self.kubelets.agent(other)
                 if peer is not None and peer is not agent and self._draw.random() < 0.5:

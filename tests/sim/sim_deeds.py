@@ -89,6 +89,19 @@ class Deeds(Scene):
             self.note(f"{node}: taken back")
             self.cluster.take_back(node)
 
+    def _break_command(self) -> None:
+        """In some lives torchrun has a wrong argument for a while, as where it comes from a ConfigMap."""
+        kubelets, draw = self.cluster.kubelets, self.usage_draw
+        if not self.has_wrong_commands or kubelets.is_command_wrong or draw.random() > 0.05:
+            return
+        self.note("commands are wrong")
+        kubelets.is_command_wrong = True
+        asyncio.get_running_loop().call_later(draw.choice([2.0, 10.0, 40.0]), self._mend_command)
+
+    def _mend_command(self) -> None:
+        self.note("commands are right")
+        self.cluster.kubelets.is_command_wrong = False
+
     def _trouble_autoscaler(self) -> None:
         if self.autoscaler is not None and self.autoscaler_draw.random() < 0.05:
             self.note("the autoscaler is killed, and starts anew")

@@ -9,7 +9,9 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from etcd_store import Body, FakeEtcd, InMemory, Link
+from etcd_agents import Link
+from etcd_store import Body, FakeEtcd, InMemory
+from sim_ends import Ended
 
 from elastic.api.job import Object
 from elastic.etcd.membership import EtcdMembership
@@ -23,6 +25,7 @@ from elastic_worker.etcd.records import WORLD, Seal
 from elastic_worker.etcd.records import World as Sealed
 from elastic_worker.etcd.settings import Settings, read
 from elastic_worker.settings import MEMBER, POD_IP, POD_UID, TOKEN
+from rendezvous.delivery import REFUSED, UNREACHABLE
 
 REACH_S = 0.01
 AWAY_RETRY_S = 0.5
@@ -124,7 +127,7 @@ class Etcds:
 class EtcdAgent:
     """torchrun's agent with the backend elastic-etcd, in one run of a container. `ended` hears the exit code when it ends by itself."""
 
-    def __init__(self, settings: Settings, incarnation: str, etcds: Etcds, draw: random.Random, ended: Callable[[int], None]) -> None:
+    def __init__(self, settings: Settings, incarnation: str, etcds: Etcds, draw: random.Random, ended: Ended) -> None:
         self.is_over = self.is_ready = self.is_finishing = False
         self.entered: list[int] = []
         self._etcd, self._etcds, self._draw, self._ended = etcds.of(settings.job), etcds, draw, ended
@@ -132,7 +135,7 @@ class EtcdAgent:
         self._is_cut = False
         self._presence = EtcdPresence(settings, on_signal=lambda number: None, clock=asyncio.get_running_loop().time, etcd=self._link)
         self._presence._process = incarnation
-        self._name = settings.member
+        self._name, self._away_s = settings.member, settings.away_s
         self._turn_at: asyncio.TimerHandle | None = None
         self._etcd.agents.append(self)
         self._etcd.met.append(self)
@@ -204,6 +207,9 @@ class EtcdAgent:
             return
         self._follow_reach()
         is_well = self._presence._try()
+        if self.is_ready and self._presence.away_s > self._away_s:
+            self._exit(1, f"{UNREACHABLE}: no answer")
+            return
         self._hear(self._presence.view)
         self._turn_in(max(REACH_S, self._presence._next_in_s()) if is_well else AWAY_RETRY_S)
 
@@ -211,7 +217,7 @@ class EtcdAgent:
         if self.is_finishing:
             return
         if self._presence.refused or view.closed:
-            self._later(0.2, self._exit, 1)
+            self._later(0.2, self._exit, 1, f"{REFUSED}: this agent was replaced" if self._presence.refused else "")
         elif view.finished and self.is_ready:
             self._later(0.2, self._exit, 0)
         elif self.is_ready and view.generation > self._generation:
@@ -222,10 +228,10 @@ class EtcdAgent:
         elif view.reform and self.is_working:
             self._later(self._draw.choice([0.05, 0.5, 3.0]), self._come, self._generation)
 
-    def _exit(self, code: int) -> None:
+    def _exit(self, code: int, unmet: str = "") -> None:
         if not self.is_over:
             self.stop(says_so=False)
-            self._ended(code)
+            self._ended(code, unmet=unmet)
 
     def _turn_in(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -239,9 +245,7 @@ class EtcdAgent:
         asyncio.get_running_loop().call_later(seconds, call, *args)
 
 
-def agent_of(
-    pod: Object, env: dict[str, str], *, process: str, etcds: Etcds, draw: random.Random, ended: Callable[[int], None]
-) -> EtcdAgent:
+def agent_of(pod: Object, env: dict[str, str], *, process: str, etcds: Etcds, draw: random.Random, ended: Ended) -> EtcdAgent:
     """The agent in a pod, as its environment asks for. `process` names it."""
     name, uid, job_uid = pod["metadata"]["name"], pod["metadata"]["uid"], env["PET_RDZV_ID"]
     given = {MEMBER: name, POD_UID: uid, POD_IP: "10.0.0.1", TOKEN: token_of(job_uid)}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sim_agent import Agent
 from sim_api import Api
+from sim_ends import WrongCommand
 from sim_etcd import EtcdAgent, agent_of
 from sim_pods import are_gates_met, ends, is_deleting, is_ready
 from sim_rendezvous import SimServer
@@ -15,7 +16,7 @@ from sim_time import now, stamp
 
 from controller.watching.snapshot import GROUP
 from elastic.kube.resources import PODS, Object
-from rendezvous.delivery import ETCD_BACKEND
+from rendezvous.delivery import ETCD_BACKEND, UNMET_PREFIX, USAGE
 
 if TYPE_CHECKING:
     from sim_c10d import Stores, TorchAgent
@@ -28,7 +29,7 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 10.0, 300.0
 class Run:
     """What the kubelet knows of one pod: the agent in its container, and when it will be gone once it is told to go."""
 
-    agent: "Agent | EtcdAgent | TorchAgent | None" = None
+    agent: "Agent | EtcdAgent | TorchAgent | WrongCommand | None" = None
     runs: int = 0
     back_off_s: float = 0.0
     again_at: float | None = None
@@ -46,6 +47,10 @@ class Kubelets:
         """Pods begin at the next tick, and have gone soon after they are told to."""
         self.stores: Stores | None = None
         """Where agents of c10d jobs meet, in lives that have such agents; there, containers that keep ending are backed off from."""
+        self.is_command_wrong = False
+        """Whether torchrun ends before it comes to the rendezvous, wherever it is started now."""
+        self.usage_errors = self.turned_away = 0
+        """How often an agent ended because of that, and how often because it was refused or its server away."""
         self.refusing: dict[str, float] = {}
         """Nodes whose kubelet takes no pod in, and until when."""
         self._api, self._server, self._draw = api, server, draw
@@ -58,7 +63,7 @@ class Kubelets:
         for run in self._runs.values():
             run.is_stuck = False
 
-    def agent(self, pod: Object) -> "Agent | EtcdAgent | TorchAgent | None":
+    def agent(self, pod: Object) -> "Agent | EtcdAgent | TorchAgent | WrongCommand | None":
         return self._run(pod).agent
 
     def lose(self, pod: Object) -> None:
@@ -136,12 +141,17 @@ class Kubelets:
         run.runs += 1
         process = f"{uid}/{int(now().timestamp() * 1000)}-{run.runs}"
 
-        def ended(code: int) -> None:
+        def ended(code: int, *, unmet: str = "") -> None:
             there = self._api.find(PODS, name)
             if there is not None and there["metadata"]["uid"] == uid and not is_deleting(there):
-                self.end(there, code=code, reason="Completed" if code == 0 else "Error")
+                message = f"{UNMET_PREFIX} {env['PET_RDZV_ID']}: {unmet}" if unmet else ""
+                self.usage_errors += unmet.startswith(USAGE)
+                self.turned_away += bool(unmet) and not unmet.startswith(USAGE)
+                self.end(there, code=code, reason="Completed" if code == 0 else "Error", message=message)
 
-        if is_at_store and self.stores is not None:
+        if self.is_command_wrong and not is_at_store:
+            run.agent = WrongCommand(self._draw, ended)
+        elif is_at_store and self.stores is not None:
             run.agent = self.stores.agent(pod, env, draw=self._draw, ended=ended)
         elif env["PET_RDZV_BACKEND"] == ETCD_BACKEND:
             run.agent = agent_of(pod, env, process=process, etcds=self._server.etcds, draw=self._draw, ended=ended)
@@ -149,13 +159,13 @@ class Kubelets:
             run.agent = Agent(name, process, env["PET_RDZV_ID"], self._server, self._draw, ended)
         run.agent.start()
 
-    def end(self, pod: Object, *, code: int, reason: str) -> None:
+    def end(self, pod: Object, *, code: int, reason: str, message: str = "") -> None:
         """The container ends; the kubelet starts it again where the policy says so."""
         run, policy, name = self._run(pod), pod["spec"]["restartPolicy"], pod["metadata"]["name"]
         if run.again_at is not None:
             return
         self.stop(pod, says_so=False)
-        ended: Object = {"terminated": {"exitCode": code, "reason": reason}}
+        ended: Object = {"terminated": {"exitCode": code, "reason": reason} | ({"message": message} if message else {})}
         if code == 0 or self.stores is not None:
             ended["terminated"]["finishedAt"] = stamp(now())
         before: Object = (pod["status"].get("containerStatuses") or [{}])[0].get("state") or {}

@@ -14,6 +14,7 @@ from sim_hpa import HPA
 from sim_jobs import replicas
 from sim_pods import is_deleting
 from sim_rendezvous import SimServer
+from sim_time import START
 
 from controller.watching.keys import JOBS
 from controller.watching.snapshot import GROUP
@@ -68,6 +69,7 @@ class Laws:
         """When the autoscaler changed the number of workers, and by how many."""
         self._holder = ""
         self._bad_until: dict[str, float] = {}
+        self._bad_since: dict[str, float] = {}
         self._suspected: list[tuple[float, Object, str]] = []
         self._lost: list[tuple[float, str]] = []
         self._api, self._cluster, self._server = api, cluster, server
@@ -90,8 +92,8 @@ class Laws:
             self._see_job(write)
         elif write.resource == EVENTS and write.after is not None:
             self._see_event(write.after)
-        elif write.resource == NODES and write.before is not None and _is_bad(write.before):
-            self._bad_until[write.name] = _time()
+        elif write.resource == NODES:
+            self._see_node(write)
         elif write.resource == PODS and is_ours:
             if write.before is None and write.after is not None:
                 self._see_made(write.after)
@@ -99,6 +101,14 @@ class Laws:
                 self._see_deleted(write.before, by=write.actor)
         elif write.resource == PODS and write.before is not None and _is_lost(write.before, write.after):
             self._lost.append((_time(), _owner(write.before)))
+
+    def _see_node(self, write: Write) -> None:
+        if write.before is not None and _is_bad(write.before):
+            self._bad_until[write.name] = _time()
+        if write.after is not None and _is_bad(write.after):
+            self._bad_since.setdefault(write.name, _time())
+        else:
+            self._bad_since.pop(write.name, None)
 
     def _see_lease(self, write: Write) -> None:
         """While it has no holder, messages of the last holder may still arrive."""
@@ -177,8 +187,9 @@ class Laws:
 
     @property
     def _losses(self) -> int:
-        """Pods that the cluster took; and members that were silent for long, which the rendezvous server takes for lost."""
-        return len(self._cluster.lost) + self._server.cut_off + self._server.etcds.cut_off
+        """Pods that the cluster took; agents that gave up where their server was away; and members that were silent for long, which the
+        rendezvous server takes for lost."""
+        return len(self._cluster.lost) + self._cluster.kubelets.turned_away + self._server.cut_off + self._server.etcds.cut_off
 
     def _see_end(self, life: Life, status: Object) -> None:
         ends = [c["type"] for c in status.get("conditions") or () if c["type"] in ("Succeeded", "Failed") and c["status"] == "True"]
@@ -235,7 +246,7 @@ class Laws:
         others = [p for p in self._pods_of(life.uid, WORKER.lower()) if p["metadata"]["name"] != name and _is_at_work(p)]
         unseen = sum(owner == life.uid and _time() - at < UNSEEN_S for at, owner in self._lost)
         least = min(j.least_workers for j in lately)
-        if len(others) + unseen < least:
+        if len(others) + unseen < least and not self._is_soon_lost(pod):
             self._suspect(pod, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
         # At c10d's store nobody is told; and of two that lead at once each tells the server what it thinks itself.
         told = [expectation for who, expectation in self._server.expected.get(life.uid, ()) if who == by]
@@ -247,6 +258,19 @@ class Laws:
         uid, hosts = pod["metadata"]["uid"], last.hosts.hosts if last.hosts is not None else ()
         if any(host.uid == uid and not host.leaving for host in hosts):
             self._suspect(pod, "nobody goes untold", f"{name} is deleted while it may be on the list of hosts")
+
+    def _is_soon_lost(self, pod: Object) -> bool:
+        """Its node has announced when it is lost, and of that time at most three quarters are left, in which it may end in order."""
+        node = self._api.find(NODES, pod["spec"].get("nodeName") or "")
+        if node is None:
+            return False
+        since = self._bad_since.get(node["metadata"]["name"], _time())
+        for sight in on_node(BUILT_IN, node):
+            if sight.signal.meaning is Meaning.LEAVE:
+                lost_at = (sight.by - START).total_seconds() if sight.by is not None else since + sight.signal.lead_s
+                if _time() >= lost_at - 0.75 * max(0.0, lost_at - since):
+                    return True
+        return False
 
     def _is_another_group(self, pod: Object) -> bool:
         groups = {p["metadata"]["labels"].get(GROUP) for p in self._pods_of(_owner(pod), WORKER.lower())}

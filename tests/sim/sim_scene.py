@@ -57,6 +57,8 @@ class Scene:
         self.draw = random.Random(f"story {seed}")
         self.manifest = manifest if manifest is not None else random_job(self.draw)
         self.etcd_draw = random.Random(f"etcd {seed}")
+        self.usage_draw = random.Random(f"usage {seed}")
+        self.has_wrong_commands = options.programs_fail and self.usage_draw.random() < 0.3
         self.signal_draw = random.Random(f"signals {seed}")
         self.has_signals = self.signal_draw.random() < 0.3
         self.autoscaler_draw = random.Random(f"autoscaler {seed}")

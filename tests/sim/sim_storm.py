@@ -57,6 +57,7 @@ class Storm(Deeds):
             self._something()
             self._signal()
             self._trouble_etcd()
+            self._break_command()
             self._trouble_autoscaler()
             self.keep_controllers()
             self.check()
@@ -66,6 +67,7 @@ class Storm(Deeds):
         self.note("calm")
         self.sky.weather, self.sky.down_until = CALM, 0.0
         self.server.come_up()
+        self.cluster.kubelets.is_command_wrong = False
         self.server.etcds.is_away = False
         self.cluster.heal(leave_dead=self.draw.random() < 0.5)
         if self._after.random() < 0.3:

@@ -47,7 +47,10 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod],
     size = len(working) + sum(pod.phase is Phase.SUCCEEDED or (pod.phase is Phase.FAILED and pod.uid in late) for pod in members)
     status = replace(status, world_size=size)
     # A pod that vanished may come into view together with its replacement, which leaves the count as it was.
-    before = max(known.world_size or size + loss_backoff.vanished(view, WORKER), size + loss_backoff.vanished_now(view, WORKER))
+    before = max(
+        known.world_size or size + max(loss_backoff.vanished(view, WORKER), _lost_unseen(view, known)),
+        size + loss_backoff.vanished_now(view, WORKER),
+    )
     last_id = known.last_rescale.id if known.last_rescale is not None else ""
     recorded = set(last_id.split(ID_SEPARATOR))
     new = [] if recorded.issuperset(_ids_of(going)) else [pod for pod in going if _id_of([pod]) not in recorded]
@@ -109,6 +112,7 @@ def _newest_loss(view: JobView) -> Rescale | None:
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
     is_new = any(_id_of([pod]) not in recorded for pod in going) and not set(_ids_of(going)).issubset(recorded)
     has_vanished = loss_backoff.vanished_now(view, WORKER) or (not known.world_size and loss_backoff.vanished(view, WORKER))
+    has_vanished = has_vanished or _lost_unseen(view, known)
     if is_new or has_vanished or len(members) < known.world_size:
         return with_c10d_world(view, known, ()).last_rescale
     return last
@@ -188,6 +192,17 @@ def _ended_at(job: Job, pod: Pod) -> datetime | None:
     return container.ended_at if container is not None and gave_up(container) else None
 
 
+def _lost_unseen(view: JobView, known: ElasticStatus) -> int:
+    """How many are missing when workers are looked at for the first time, and others have worked for a while. A job's first workers are
+    created at once; where the status says which of them were made, `vanished` knows better."""
+    if known.world_size or WORKER in {entry.type for entry in known.refused} | {entry.type for entry in known.replaced}:
+        return 0
+    members = _members(view)
+    containers = [own_container(view.job, pod) for pod in members]
+    began = [container.started_at for container in containers if container is not None and container.started_at is not None]
+    return max(0, view.job.workers - len(members)) if began and min(began) + SKEW < view.snapshot.now else 0
+
+
 def _members(view: JobView) -> list[Pod]:
     """The pods that were made for the store's present run."""
     if pod_revision.awaits_rendezvous(view):
@@ -197,8 +212,9 @@ def _members(view: JobView) -> list[Pod]:
 
 
 def _is_hopeless(container: Container | None) -> bool:
-    is_looping = container is not None and container.waiting == "CrashLoopBackOff" and container.restarts >= HOPELESS_RESTARTS
-    return is_looping and container is not None and gave_up(container)
+    if container is None or container.waiting != "CrashLoopBackOff":
+        return False
+    return container.restarts >= HOPELESS_RESTARTS and gave_up(container)
 
 
 def _ids_of(pods: Sequence[Pod]) -> list[str]:

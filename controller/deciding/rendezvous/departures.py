@@ -138,6 +138,12 @@ def rescale_s(job: Job) -> float:
     return measured / 1000 or UNMEASURED_RESCALE_S
 
 
+def waits_for_replacement(view: JobView, entry: Leaving) -> bool:
+    """It only may have to leave: its replacement is made first."""
+    notice = view.notices.get(entry.member)
+    return notice is not None and notice.meaning is Meaning.PREPARE and entry.cause == Cause.DISRUPTION.value
+
+
 def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_stored: bool) -> bool:
     world = snapshot.world
     if not is_stored:

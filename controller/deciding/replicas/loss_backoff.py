@@ -179,15 +179,17 @@ def without_store(known: ElasticStatus) -> ElasticStatus:
 
 def vanished(view: JobView, type: str) -> int:
     """How many pods of this type the stored status says were made of late, of which nothing is there any more."""
-    known, there = view.job.status.elastic or ElasticStatus(), _places(view.snapshot, type)
-    return sum(made.index not in there for entry in known.replaced if entry.type == type for made in entry.made)
+    return len(_vanished(view, type))
 
 
 def vanished_now(view: JobView, type: str) -> int:
     """How many of these vanished since the stored status was written, which forgets each of them once it has seen that."""
+    return sum(_is_young(made, view.snapshot.now) for made in _vanished(view, type))
+
+
+def _vanished(view: JobView, type: str) -> list[Made]:
     known, there = view.job.status.elastic or ElasticStatus(), _places(view.snapshot, type)
-    made = [made for entry in known.replaced if entry.type == type for made in entry.made]
-    return sum(one.index not in there and _is_young(one, view.snapshot.now) for one in made)
+    return [made for entry in known.replaced if entry.type == type for made in entry.made if made.index not in there]
 
 
 def holds_back(status: JobStatus, type: str, now: datetime) -> bool:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle import first_error
 from controller.deciding.rendezvous import latecomers
 from controller.deciding.replicas import creation_backoff
 from controller.deciding.replicas.tally import Tally
@@ -34,7 +35,8 @@ def _in_words(view: JobView, obstacles: Sequence[str]) -> str:
         return ""
     missing = job.workers - workers.active
     if missing <= 0 or not obstacles:
-        return latecomers.in_words(view)
+        unstarted, why = first_error.of_unstarted(view)
+        return f"{unstarted} of {job.workers} workers: {why}" if why else latecomers.in_words(view)
     return f"{missing} of {job.workers} workers: {printable(obstacles[0]).rstrip('.')}"
 
 
