@@ -59,8 +59,8 @@ bench-controller: $(READY) ## what the controller costs; ARGS="--jobs 1000 --wai
 bench-rendezvous: $(READY) ## what the rendezvous server bears: 10,000 agents at rest, 2,000 in one round
 	$(BIN)/python -m benchmarks.rendezvous
 
-bench-rescale: $(READY) ## seconds until training goes on after any change, against stock torchrun; renews docs/rescale.md
-	$(BIN)/python -m benchmarks.rescale --runs 3 --write
+bench-rescale: $(READY) $(TOOLS) ## seconds until training goes on after any change, against stock torchrun; renews docs/rescale.md
+	PATH="$(CURDIR)/.cache/etcd/usr/bin:$$PATH" $(BIN)/python -m benchmarks.rescale --runs 3 --write
 
 build: $(READY) ## wheel, sdist and Helm chart in dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .

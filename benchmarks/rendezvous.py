@@ -288,10 +288,14 @@ async def within(limit_s: float, load: Coroutine[None, None, None]) -> None:
         raise SystemExit(f"not done within {limit_s:.0f} s; give a longer --limit, a smaller load, or a quieter machine") from None
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
 def start(folder: Path) -> Server:
     ensure_installation(folder, addresses=())
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     ready = folder / "ready"
     arguments = ["--installation", str(folder), "--listen", f"127.0.0.1:{port}", "--ready-file", str(ready), "--log-level", "warning"]
     process = subprocess.Popen([sys.executable, "-m", "rendezvous.main", *arguments])

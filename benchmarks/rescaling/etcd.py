@@ -17,7 +17,7 @@ from elastic.etcd.place import Place
 from elastic.etcd.store import Away
 from elastic.etcd.thread import EtcdThread, prefix_of
 from elastic.local.etcd import program
-from elastic.local.ports import free_port
+from elastic.local.ports import free_ports
 from elastic.membership.wire import Expectation, World
 
 START_S = 30.0
@@ -31,7 +31,7 @@ class Etcd:
         found = program()
         if found is None:
             raise RuntimeError("the setting etcd needs an etcd on PATH: install Debian's etcd-server")
-        self.port, peer = free_port()()
+        self.port, peer = free_ports(2)
         client, peers = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{peer}"
         command = [str(found), f"--data-dir={folder / 'etcd'}", f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
         command += [f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}", f"--initial-cluster=default={peers}"]

@@ -17,6 +17,7 @@ ANNOUNCED, UNANNOUNCED = ("add", "sigterm"), ("sigkill", "host", "crash")
 AIM_ANNOUNCED_S, AIM_UNANNOUNCED_S = 1.0, 2.5
 AIM_AGAINST_STOCK, AIM_WARM_AGAINST_STOCK = 10, 30
 LOST = "lost"
+IN_SUMMARY = {"stock": "torchrun", "tuned": "torchrun, tuned flags", "warm": "elastic-training"}
 PHASES = ("detect", "notice", "drain", "round", "start")
 
 
@@ -39,6 +40,16 @@ def table(found: Sequence[Measured]) -> str:
         cells = [_cell(of(found, setting.name, scenario)) for setting in settings]
         rows.append([words, *cells, f"{ratio:.0f} times" if ratio else "-"])
     rows.insert(1, ["---"] * len(rows[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def summary(found: Sequence[Measured]) -> str:
+    """For the README: medians of torchrun and of our backend as it is by default."""
+    settings = {name: words for name, words in IN_SUMMARY.items() if any(one.setting == name for one in found)}
+    rows = [["seconds from the event to the next step of all", *settings.values()], ["---"] * (len(settings) + 1)]
+    for scenario, words in SCENARIOS.items():
+        middles = [(of(found, name, scenario), median(found, name, scenario)) for name in settings]
+        rows.append([words, *("-" if not runs else f"job {LOST}" if middle is None else f"{middle:.1f}" for runs, middle in middles)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -129,13 +140,11 @@ def _load() -> str:
 
 
 def write(found: Sequence[Measured], docs: Path) -> None:
-    """Renew the figures in docs/rescale.md, and the picture beside it."""
+    """Renew the figures in docs/rescale.md, the picture beside it, and the README's."""
     page = docs / "rescale.md"
-    text = page.read_text()
     machine = (
         f"{os.cpu_count()} shared cores, {platform.machine()}, Python {platform.python_version()}, gloo on loopback, one worker per agent"
     )
-    head, tail = text.partition(BEGIN)[0], text.partition(END)[2]
     parts = [
         table(found),
         f"Seconds: median (least to most, number of runs). Machine: {machine}. {_load()}",
@@ -143,9 +152,16 @@ def write(found: Sequence[Measured], docs: Path) -> None:
         phases(found),
         aims(verdicts(found)),
     ]
-    page.write_text(f"{head}{BEGIN}\n{chr(10).join(part + chr(10) for part in parts)}{END}{tail}")
+    _renew(page, "\n".join(part + "\n" for part in parts))
+    _renew(docs.parent / "README.md", summary(found) + "\n")
     bars = {
         words: {setting.name: median(found, setting.name, scenario) for setting in SETTINGS if of(found, setting.name, scenario)}
         for scenario, words in SCENARIOS.items()
     }
     (docs / "rescale.svg").write_text(picture.draw(bars))
+
+
+def _renew(page: Path, figures: str) -> None:
+    text = page.read_text()
+    head, tail = text.partition(BEGIN)[0], text.partition(END)[2]
+    page.write_text(f"{head}{BEGIN}\n{figures}{END}{tail}")

@@ -215,10 +215,14 @@ def _id(generation: int, uid: str) -> str:
 
 def _of_end(end: wire.Ended, log: RestartLog, records: Records, *, is_silent: bool) -> list[wire.Restart] | None:
     """The restart that a container's end is, if it is a further one; None while the agents have yet to notice it."""
+    world, standings = records.world, standings_of(records)
+    generation = max(log.generation, world.generation if world is not None else 0)
+    alone = wire.Restart(id=end_id(end), generation=generation, cause=end.cause, pod=end.pod_uid)
+    if end.usage_error:
+        return [alone]
     lost = log.lost(end.pod_uid)
     if lost is not None:
         return [wire.Restart(id=lost.id, generation=lost.generation, cause=end.cause, pod=end.pod_uid)]
-    world, standings = records.world, standings_of(records)
     seat = next((seat for seat in world.seats if uid_of(seat.incarnation) == end.pod_uid), None) if world is not None else None
     if world is not None and seat is not None:
         standing = standings[seat.name]
@@ -230,8 +234,7 @@ def _of_end(end: wire.Ended, log: RestartLog, records: Records, *, is_silent: bo
             return None
     if end.cause == DISRUPTION or any(uid_of(known.incarnation) == end.pod_uid for known in (world.ends if world is not None else ())):
         return []
-    generation = max(log.generation, world.generation if world is not None else 0)
-    return [wire.Restart(id=end_id(end), generation=generation, cause=end.cause, pod=end.pod_uid)]
+    return [alone]
 
 
 # --- what the controller expects

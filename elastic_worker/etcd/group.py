@@ -128,9 +128,13 @@ class Group:
         return failed if failed is not None and failed.generation == self.world.generation else None
 
     def failed(self) -> typing.List[str]:
-        """The seats of which a worker has failed, the first one first."""
+        """The seats of which a worker has failed, the first one first; after them those that fell because another worker was gone."""
         found = [(name, failure) for name, failure in ((name, self.failure(name)) for name in self.ranks) if failure is not None]
-        return [name for name, failure in sorted(found, key=lambda item: item[1].at or self.records.members[item[0]].written)]
+
+        def place(item: typing.Tuple[str, Failed]) -> typing.Tuple[bool, int]:
+            return item[1].follows, item[1].at or self.records.members[item[0]].written
+
+        return [name for name, _ in sorted(found, key=place)]
 
     @property
     def has_finished(self) -> bool:

@@ -10,6 +10,7 @@ import logging
 import time
 import typing
 
+from elastic_worker.agent.first_failure import tells_of_peer
 from elastic_worker.agent.presence_thread import PresenceThread, process_id
 from elastic_worker.agent.view import View
 from elastic_worker.agent.wake import wait_readable
@@ -131,7 +132,7 @@ class EtcdPresence(PresenceThread):
             if generation != self._generation or self._is_ready:
                 return
             if kind == "failed" and (self._failed is None or self._failed.generation != generation):
-                self._failed = Failed(generation, fields.get("status"))
+                self._failed = Failed(generation, fields.get("status"), follows=tells_of_peer(str(fields.get("error", ""))))
             elif kind == "finished":
                 self._finished = generation
         self._wake.up()

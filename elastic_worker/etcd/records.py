@@ -35,12 +35,13 @@ class Foreign(Unusable):
 class Failed:
     """A worker of the member ended by itself in this generation. status: as in a shell; None if unknown.
 
-    at: the revision of the record that said so first; 0 in that record itself.
+    at: the revision of the record that said so first; 0 in that record itself. follows: its error says that another worker was gone.
     """
 
     generation: int
     status: typing.Optional[int] = None
     at: int = 0
+    follows: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +251,8 @@ def _member(name: str, fields: Fields) -> Member:
 
 
 def _failed(fields: Fields) -> Failed:
-    return Failed(fields.generation("generation"), fields.integer("status", 0, 1024), fields.integer("at", 0, 2**63) or 0)
+    at = fields.integer("at", 0, 2**63) or 0
+    return Failed(fields.generation("generation"), fields.integer("status", 0, 1024), at, fields.flag("follows"))
 
 
 def _world(fields: Fields) -> World:

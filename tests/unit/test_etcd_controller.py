@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from etcd_store import Job
+from etcd_agents import Job
 
 from elastic_worker.etcd.records import EXPECTED, Leaving
 

@@ -1,4 +1,4 @@
-"""The controller's side of a rendezvous in an etcd, in virtual time beside agents that decide for themselves (etcd_store): what it reports,
+"""The controller's side of a rendezvous in an etcd, in virtual time beside deciding agents (etcd_agents): what it reports,
 what it writes, and what becomes of it when the etcd is away, silent or hostile.
 """
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from etcd_agents import Job as Agents
 from etcd_store import JOB, PREFIX, TOKEN, InMemory
-from etcd_store import Job as Agents
 
 from elastic.etcd import follower
 from elastic.etcd.follower import CHECK_S, FIRST_PATIENCE_S, LEASE_S, NOTICE_S, PATIENCE_S
@@ -214,6 +214,21 @@ def test_a_container_that_ended_outside_any_world_counts_once_agents_had_time_to
         await town.expect("w0", "w1", ended=(wire.Ended(member="w1", pod_uid="uid-1", cause="user"),))
         await town.live(NOTICE_S + 2)
         assert [restart.id for restart in town.world.unacknowledged_restarts] == ["uid-1/0"]
+
+    play(story())
+
+
+def test_an_agent_that_could_not_start_counts_at_once_and_explains_no_loss() -> None:
+    async def story() -> None:
+        town = Town()
+        town.job.start("w0", "w1")
+        uid = town.job.agents["w1"].presence._process.partition("/")[0]
+        await town.live(2)
+        town.job.end("w1")
+        await town.live(10)
+        await town.expect("w0", "w1", ended=(wire.Ended(member="w1", pod_uid=uid, run=1, cause="user", usage_error=True),))
+        await town.live(1)
+        assert {(one.cause, one.is_alone) for one in town.world.unacknowledged_restarts} == {("disruption", False), ("user", True)}
 
     play(story())
 

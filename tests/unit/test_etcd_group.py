@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from etcd_store import Hosts, Job
+from etcd_agents import Hosts, Job
 
 from elastic_worker.etcd.decide import MOST_SUSPECTS
 
@@ -124,6 +124,16 @@ def test_a_peers_failure_calls_everybody_and_the_first_one_is_charged(job: Job) 
     assert job.world().generation == 2
     assert job.world().restarts == {"user": 1, "collateral": 2}
     assert "a worker of w1 ended with status 1" in job.world().reason
+
+
+def test_a_worker_that_fell_with_its_peer_is_not_charged_though_it_ended_before(job: Job) -> None:
+    job.start("w0", "w1", "w2")
+    job.turn(6)
+    job.agents["w0"].fail("RuntimeError: Connection closed by peer [10.0.0.2]:4711")
+    job.turn()
+    job.agents["w1"].fail("ValueError: bad batch")
+    job.live(2)
+    assert {end.name: end.cause for end in job.world().ends} == {"w0": "collateral", "w1": "user"}
 
 
 def test_workers_that_fail_because_a_peer_was_lost_are_charged_to_nobody(job: Job) -> None:

@@ -4,7 +4,8 @@ answers.
 
 from typing import Any
 
-from etcd_store import PREFIX, Job
+from etcd_agents import Job
+from etcd_store import PREFIX
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st

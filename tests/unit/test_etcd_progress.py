@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from etcd_store import Job, Link
+from etcd_agents import Job, Link
 
 from elastic_worker.etcd.gateway import Unreachable
 from elastic_worker.etcd.records import PROGRESS, Leaving, Progress

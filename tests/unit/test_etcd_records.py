@@ -31,7 +31,16 @@ from elastic_worker.etcd.records import (
 
 SEAL = Seal("token", "job")
 MEMBER = Member(
-    "w0", "uid/1.1", "10.0.0.1:4242", entered=3, after=2, trouble="ä", failed=Failed(2, 137, 9), finished=3, left="gone", alive_at="h:1"
+    "w0",
+    "uid/1.1",
+    "10.0.0.1:4242",
+    entered=3,
+    after=2,
+    trouble="ä",
+    failed=Failed(2, 137, 9, True),
+    finished=3,
+    left="gone",
+    alive_at="h:1",
 )
 FULL_WORLD = World(
     generation=7,
