@@ -9,7 +9,7 @@ import click
 
 from elastic.cli.printing import plain
 
-YES = click.option("--yes", is_flag=True, help="Do it; otherwise it asks on a terminal, and elsewhere only shows.")
+YES = click.option("--yes", "-y", is_flag=True, help="Do it; otherwise it asks on a terminal, and elsewhere only shows.")
 
 
 def agreed(changes: Iterable[str], *, yes: bool) -> bool:

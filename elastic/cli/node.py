@@ -10,31 +10,50 @@ from pathlib import Path
 
 import click
 
-from elastic.cli.options import DATA_DIR
+from elastic.cli.node_list import nodes_table, rows_of
+from elastic.cli.options import DATA_DIR, command
+from elastic.cli.printing import as_data, output_option
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.nodes import NodeProblem, TaintError, drain, parse_taint, set_taint
-from elastic.kube.resources import NODES
+from elastic.kube.resources import NODES, PODS
 from elastic.local.agent.asking import NotDone, ask_agents
 from elastic.local.agent.control import Add, Kill
-from elastic.local.files import ClusterState, Layout
+from elastic.local.agent.roster import read
+from elastic.local.files import MOST_GPUS, ClusterState, Layout
 from elastic.local.reclaim import LOSS_S, PLAYABLE, SHORT, as_seen, show
 from elastic.signals.signal import Meaning
 
 
 @click.group()
 def node() -> None:
-    """Add, drain, taint, reclaim or kill a node of the laptop cluster."""
+    """List the nodes of the laptop cluster; add, drain, taint, reclaim or kill one."""
+
+
+@node.command("list")
+@output_option()
+@DATA_DIR
+def list_nodes(output: str, data_dir: Path) -> None:
+    """Show the nodes: state, GPUs, pods that have not ended, taints."""
+    roster = read(Layout(data_dir.resolve()).roster)
+
+    async def show_all(kube: Kube) -> None:
+        rows = rows_of((await kube.list(NODES)).items, (await kube.list(PODS)).items, roster)
+        click.echo(nodes_table(rows, datetime.now(UTC)) if output == "table" else as_data({"nodes": rows}, output))
+        if not rows and output == "table":
+            click.echo(f"there are no nodes; add one with `{command('node add NAME', data_dir)}`", err=True)
+
+    _with_cluster(data_dir, show_all)
 
 
 @node.command()
 @click.argument("name")
-@click.option("--gpus", type=click.IntRange(0, 64), default=0, show_default=True, help="GPUs of the node.")
+@click.option("--gpus", type=click.IntRange(0, MOST_GPUS), default=0, show_default=True, help="GPUs of the node.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the node. Repeatable.")
 @DATA_DIR
 def add(name: str, gpus: int, labels: tuple[str, ...], data_dir: Path) -> None:
-    """Add a node, or bring a killed one back, empty."""
+    """Add a node, or bring a killed one back, empty. It comes back with the cluster, until it is killed or reclaimed."""
     _ask(data_dir, Add(name=name, gpus=gpus, labels=dict(map(_label, labels))))
     click.echo(f"node {name} is ready")
 

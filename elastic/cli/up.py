@@ -10,11 +10,12 @@ import click
 
 from elastic.cli.images import image_option
 from elastic.cli.interrupts import end_by_sigterm
-from elastic.cli.options import DATA_DIR, command
+from elastic.cli.options import DATA_DIR, SANDBOXES, command
 from elastic.cli.printing import as_data, output_option
+from elastic.local.agent.roster import first_members, played
 from elastic.local.cluster import ClusterError, LocalCluster, stop_detached
 from elastic.local.dashboard import link
-from elastic.local.files import ClusterState, Layout, is_alive
+from elastic.local.files import MOST_GPUS, MOST_NODES, ClusterState, Layout, is_alive
 from elastic.local.sandbox import Mode
 from elastic.runtime.signal_file import table_of
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from elastic.client.sample import Sample
     from elastic.kube.client import Kube
 
-HOW_TO = """The cluster is ready: {nodes} node(s), sandbox {sandbox}, {control_plane}.
+HOW_TO = """The cluster is ready: {nodes}, sandbox {sandbox}, {control_plane}.
 Images are not pulled: a container's command runs as a process, with the Python environment of this `elastic` first on its PATH,
 or with the one that --image names for it.{outside}
 
@@ -47,12 +48,15 @@ ENDED = """These jobs are unfinished, and stay stopped until you resume them (`{
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(0, 200), default=1, show_default=True, help="Nodes; 0 gives an API without scheduling.")
-@click.option("--gpus", type=click.IntRange(0, 64), default=0, show_default=True, help="GPUs of each node.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default="the last one, else a free one", help="The API's port.")
 @click.option(
-    "--sandbox", type=click.Choice(["auto", "netns", "loopback"]), default="auto", show_default=True, help="How pods are kept apart."
+    "--nodes",
+    type=click.IntRange(0, MOST_NODES),
+    show_default="as the last time, else 1",
+    help="Nodes, beside those of `elastic node add`; 0 gives an API without scheduling.",
 )
+@click.option("--gpus", type=click.IntRange(0, MOST_GPUS), show_default="as the last time, else 0", help="GPUs of each node.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default="the last one, else a free one", help="The API's port.")
+@click.option("--sandbox", type=click.Choice(SANDBOXES), default="auto", show_default=True, help="How pods are kept apart.")
 @image_option("Containers of IMAGE run with the programs in FOLDER/bin, such as those of a virtual environment. Repeatable.")
 @click.option("--cluster-only", is_flag=True, help="Without the control plane: no CRDs, no controller, no rendezvous server.")
 @click.option("--dashboard/--no-dashboard", default=True, show_default=True, help="Show the jobs to browsers of this machine.")
@@ -60,8 +64,8 @@ ENDED = """These jobs are unfinished, and stay stopped until you resume them (`{
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; `elastic down` stops it.")
 @DATA_DIR
 def up(
-    nodes: int,
-    gpus: int,
+    nodes: int | None,
+    gpus: int | None,
     port: int,
     sandbox: str,
     images: dict[str, Path],
@@ -95,7 +99,7 @@ def up(
     control_plane = "control plane running" if state.control_plane else "no control plane"
     click.echo(
         HOW_TO.format(
-            nodes=state.nodes,
+            nodes=_nodes(state, Layout(cluster.data_dir)),
             sandbox=state.sandbox,
             control_plane=control_plane,
             kubeconfig=cluster.kubeconfig,
@@ -126,17 +130,6 @@ def up(
 
 @click.command()
 @DATA_DIR
-def dashboard(data_dir: Path) -> None:
-    """Print a link to the dashboard of the laptop cluster. It lets one browser in, for 12 hours."""
-    layout = Layout(data_dir.resolve())
-    url = link(layout) if layout.is_running() else None
-    if url is None:
-        raise click.ClickException(f"no dashboard runs in {data_dir}; start a cluster with `{command('up', data_dir)}`")
-    click.echo(url)
-
-
-@click.command()
-@DATA_DIR
 def down(data_dir: Path) -> None:
     """Stop the laptop cluster with all its pods. What the API holds stays in the data folder."""
     jobs = _under_way(Layout(data_dir.resolve()))
@@ -146,6 +139,13 @@ def down(data_dir: Path) -> None:
         raise click.ClickException(str(error)) from error
     click.echo("stopped" if stopped else f"no cluster runs in {data_dir}")
     _tell_of_jobs(jobs, data_dir)
+
+
+def _nodes(state: ClusterState, layout: Layout) -> str:
+    members = played(layout, state)
+    first = {member.name for member in first_members(state.nodes, state.gpus)}
+    added = [member.name for member in members if member.name not in first]
+    return f"{len(members)} node(s)" + (f", the added {', '.join(added)} among them" if added else "")
 
 
 def _tell_of_stopped_jobs(kubeconfig: Path, data_dir: Path) -> None:
@@ -183,7 +183,8 @@ def status(output: str, data_dir: Path) -> None:
     processes = {"supervisor": state.supervisor, **state.processes}
     if output != "table":
         running = {name: {"pid": pid, "running": is_alive(pid), "log": str(layout.log(name))} for name, pid in processes.items()}
-        facts = {"server": state.server, "kubeconfig": state.kubeconfig, "sandbox": state.sandbox, "nodes": state.nodes, "gpus": state.gpus}
+        facts: dict[str, Any] = {"server": state.server, "kubeconfig": state.kubeconfig, "sandbox": state.sandbox}
+        facts |= {"nodes": len(played(layout, state)), "gpus": state.gpus}
         there, samples = _jobs(state, layout)
         jobs = [_as_data(job, samples.get(job.key.uid)) for job in there]
         click.echo(as_data({"running": True, **facts, "processes": running, "jobs": jobs}, output))
@@ -191,7 +192,7 @@ def status(output: str, data_dir: Path) -> None:
     click.echo(f"server      {state.server}")
     click.echo(f"kubeconfig  {state.kubeconfig}")
     click.echo(f"sandbox     {state.sandbox}")
-    click.echo(f"nodes       {state.nodes}, with {state.gpus} GPUs each")
+    click.echo(f"nodes       {_nodes(state, layout)}; `{command('node list', data_dir)}` shows them")
     for name, pid in processes.items():
         running_now = "running" if is_alive(pid) else "not running"
         click.echo(f"process     {name:<12} {pid:>8}  {running_now:<11}  {layout.log(name)}")

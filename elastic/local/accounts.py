@@ -16,8 +16,18 @@ from elastic.api import rights
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import NAMESPACES, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, TOKEN_REVIEWS, Object, Resource
-from elastic.local.identities import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, rule
+from elastic.kube.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    NAMESPACES,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    TOKEN_REVIEWS,
+    Object,
+    Resource,
+)
+from elastic.local.identities import rule
 from elastic.runtime.files import write_private
 
 log = logging.getLogger(__name__)
@@ -61,9 +71,8 @@ class Accounts:
 
     async def _renew(self, admin: Kube) -> None:
         for account in ALL:
-            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_S}}
-            answer = await admin.create(SERVICE_ACCOUNTS, body, namespace=rights.SYSTEM, name=account, subresource="token")
-            write_private(self._token(account), str(answer["status"]["token"]).encode())
+            token = await admin.token_of(account, namespace=rights.SYSTEM, lasts_s=TOKEN_S)
+            write_private(self._token(account), token.encode())
 
     def _token(self, account: str) -> Path:
         return self._folder / f"{account}.token"

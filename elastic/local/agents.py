@@ -17,7 +17,7 @@ from elastic.kube.client import Kube
 from elastic.local.agent.events import Recorder
 from elastic.local.agent.fleet import pods_cache
 from elastic.local.agent.images import ImageError, Images, parse_images
-from elastic.local.agent.roster import NODE_GRACE_S, Member, node_name
+from elastic.local.agent.roster import NODE_GRACE_S, first_members
 from elastic.local.agent.service import Options, authority, base_environment, start
 from elastic.local.controllers.accounts import DefaultAccounts
 from elastic.local.controllers.autoscaling.loop import LOOK_EVERY_S, Autoscaling
@@ -95,7 +95,7 @@ async def _start_scheduler(group: asyncio.TaskGroup, kube: Kube) -> None:
 async def _start_nodes(group: asyncio.TaskGroup, kube: Kube, args: argparse.Namespace, base_env: dict[str, str]) -> None:
     pods = pods_cache(kube)
     group.create_task(pods.run())
-    members = tuple(Member(name=node_name(index), gpus=args.gpus) for index in range(args.nodes))
+    members = first_members(args.nodes, args.gpus)
     options = Options(
         data_dir=args.data_dir, members=members, cwd=args.cwd, images=args.images, base_env=base_env, grace_s=args.node_grace_s
     )

@@ -18,7 +18,7 @@ import msgspec
 
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.roster import NODE_GRACE_S
-from elastic.local.files import ClusterState, FolderError, Layout, is_alive, take_folder
+from elastic.local.files import ClusterState, FolderError, Layout, Size, is_alive, take_folder
 from elastic.local.sandbox import Record
 from elastic.local.sandbox.channel import ask
 
@@ -37,6 +37,7 @@ def default_data_dir() -> Path:
 
 class LocalCluster:
     """`with LocalCluster() as cluster: ...` runs a cluster in a folder of its own, or in `data_dir`, and leaves nothing running.
+    Without `nodes` and `gpus` it has as many as the last time in that folder, else one node; nodes added to the folder come besides.
     With `join` it brings nodes and control plane to the API server of that kubeconfig, which has a scheduler and controllers of its own.
     With `dashboard` it shows its jobs to browsers; `allow_changes` lets these change jobs.
     `faults`, a seed, lets an administrator make the API server misbehave (PUT /faults)."""
@@ -45,8 +46,8 @@ class LocalCluster:
         self,
         *,
         data_dir: Path | None = None,
-        nodes: int = 1,
-        gpus: int = 0,
+        nodes: int | None = None,
+        gpus: int | None = None,
         port: int = 0,
         sandbox: str = "auto",
         images: Mapping[str, Path] | None = None,
@@ -60,7 +61,9 @@ class LocalCluster:
     ) -> None:
         self._own_folder = TemporaryDirectory(prefix="elastic-") if data_dir is None else None
         self._layout = Layout(Path(self._own_folder.name if self._own_folder else data_dir or "").resolve())
-        self._arguments = ["--nodes", str(nodes), "--gpus", str(gpus), "--port", str(port), "--sandbox", sandbox]
+        last = self._layout.read_size()
+        size = Size(last.nodes if nodes is None else nodes, last.gpus if gpus is None else gpus)
+        self._arguments = ["--nodes", str(size.nodes), "--gpus", str(size.gpus), "--port", str(port), "--sandbox", sandbox]
         self._arguments += ["--node-grace-s", str(node_grace_s), "--autoscaler-period-s", str(autoscaler_period_s)]
         self._arguments += [word for image, folder in (images or {}).items() for word in ("--image", f"{image}={folder}")]
         self._arguments += [] if control_plane else ["--cluster-only"]

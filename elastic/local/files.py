@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -63,6 +65,19 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+MOST_NODES, MOST_GPUS = 200, 64
+"""That `elastic up` starts, and of each node."""
+MOST_BYTES = 1 << 20
+"""Of a file that a cluster has written about itself."""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How many nodes `elastic up` starts, and the GPUs of each."""
+
+    nodes: Annotated[int, msgspec.Meta(ge=0, le=MOST_NODES)] = 1
+    gpus: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)] = 0
+
+
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """What `elastic status`, `elastic down` and tests read of a running cluster; written by its supervisor alone."""
 
@@ -109,6 +124,16 @@ class Layout:
         return self.root / "ports.json"
 
     @property
+    def roster(self) -> Path:
+        """The nodes that were added, and those that were killed."""
+        return self.root / "nodes.json"
+
+    @property
+    def size(self) -> Path:
+        """The size with which the cluster was last started."""
+        return self.root / "size.json"
+
+    @property
     def audit(self) -> Path:
         """Who used which right."""
         return self.root / "audit.jsonl"
@@ -136,16 +161,23 @@ class Layout:
     def read_state(self) -> ClusterState | None:
         """None where no cluster has run, or none that ended as it should."""
         try:
-            return msgspec.json.decode((self.root / "cluster.json").read_bytes(), type=ClusterState)
+            return msgspec.json.decode(_bounded(self.root / "cluster.json"), type=ClusterState)
         except (OSError, msgspec.DecodeError):
             return None
 
     def read_ports(self) -> dict[str, int]:
         """The ports of the last time, by process; none where they cannot be read: they are a wish."""
         try:
-            return msgspec.json.decode(self.ports.read_bytes(), type=dict[str, int])
+            return msgspec.json.decode(_bounded(self.ports), type=dict[str, int])
         except (OSError, msgspec.DecodeError):
             return {}
+
+    def read_size(self) -> Size:
+        """That of the last time, which is what the next start takes where nothing else is said."""
+        try:
+            return msgspec.json.decode(_bounded(self.size), type=Size)
+        except (OSError, msgspec.DecodeError):
+            return Size()
 
     def is_running(self) -> bool:
         state = self.read_state()
@@ -163,3 +195,11 @@ def layout_of(kubeconfig: Path) -> Layout | None:
     layout = Layout(kubeconfig.resolve().parent)
     has_lived = layout.is_running() or (layout.lock.exists() and (layout.root / "ca.key").exists())
     return layout if layout.kubeconfig == kubeconfig.resolve() and has_lived else None
+
+
+def _bounded(path: Path) -> bytes:
+    with path.open("rb") as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return text

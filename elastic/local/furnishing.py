@@ -1,4 +1,4 @@
-"""What a cluster gets through its API before jobs can come: their kinds' definitions and the controller's door; and nodes, waited for."""
+"""What a cluster gets through its API before jobs can come: their kinds' definitions and the controller's door."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from elastic.kube.resources import (
     API_SERVICES,
     CUSTOM_RESOURCE_DEFINITIONS,
     ENDPOINT_SLICES,
-    NODES,
     SERVICES,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Object,
 )
-from elastic.local.children import ChildFailed
 
-NODES_READY_S = 30.0
 MANAGER = "elastic-up"
 DOOR_S = 10
 """For the controller's answer about a job, before the API server goes on without."""
@@ -62,25 +59,3 @@ async def withdraw_metrics(kube: Kube) -> None:
     """Without an autoscaler behind them, these groups would hold up the deletion of every namespace."""
     for found in (await kube.list(API_SERVICES, labels=f"{MANAGED_BY}={AUTOSCALER}")).items:
         await kube.delete(API_SERVICES, found["metadata"]["name"])
-
-
-async def wait_nodes(kube: Kube, wanted: set[str]) -> None:
-    """Until these nodes say that they are ready."""
-    listing = await kube.list(NODES)
-    missing = wanted - {node["metadata"]["name"] for node in listing.items if _is_ready(node)}
-    try:
-        async with asyncio.timeout(NODES_READY_S):
-            changes = kube.watch(NODES, resource_version=listing.resource_version)
-            while missing:
-                event = await anext(changes)
-                if _is_ready(event.object):
-                    missing.discard(event.object["metadata"]["name"])
-    except (TimeoutError, StopAsyncIteration):
-        ready = len(wanted) - len(missing)
-        raise ChildFailed(f"{ready} of {len(wanted)} nodes are ready after {NODES_READY_S:.0f} s; see agents.log") from None
-
-
-def _is_ready(node: Object) -> bool:
-    status = node.get("status")
-    conditions = status.get("conditions", []) if isinstance(status, dict) else []
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

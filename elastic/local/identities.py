@@ -14,15 +14,13 @@ import aiohttp
 from elastic.kube.access import Access
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import SERVICE_ACCOUNTS, Resource
+from elastic.kube.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS, Resource
 
 log = logging.getLogger(__name__)
 
 NAMESPACE = "kube-system"
 TOKEN_S = 3600
 RETRY_S = 5.0
-CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False, kind="ClusterRole")
-CLUSTER_ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", namespaced=False, kind="ClusterRoleBinding")
 READ = ("get", "list", "watch")
 Rule = dict[str, list[str]]
 

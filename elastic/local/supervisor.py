@@ -26,7 +26,7 @@ from elastic.local import etcd
 from elastic.local.agent.roster import NODE_GRACE_S, node_name
 from elastic.local.children import Child, ChildFailed
 from elastic.local.etcd.activation import start_when_called
-from elastic.local.files import ClusterState, FolderError, Layout
+from elastic.local.files import ClusterState, FolderError, Layout, Size
 from elastic.local.ownership import AlreadyRunning, sole_owner
 from elastic.local.ports import free_port
 from elastic.local.sandbox import Mode
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("elastic.local.supervisor")
 
+AGENTS = "agents"
+NODES_READY_S, POLL_S = 30.0, 0.01
 HOST = "127.0.0.1"
 """Where our servers listen; pods have another way to them only where they live in a network of their own."""
 
@@ -93,11 +95,12 @@ class Supervisor:
             processes={child.name: child.pid for child in self._children},
         )
         layout.ready("stored").unlink(missing_ok=True)
+        write_private(layout.size, msgspec.json.encode(Size(options.nodes, options.gpus)))
         # The agents, which take as long to load as the server does, are started beside it, and wait for it when they have.
         server, _ = await asyncio.gather(self._start_server(), self._start_agents())
         self._state = msgspec.structs.replace(self._state, server=server)
         # Brings the HTTP client, whose loading would have held up the others.
-        from elastic.local.furnishing import apply_definitions, wait_nodes, withdraw_metrics
+        from elastic.local.furnishing import apply_definitions, withdraw_metrics
 
         async with connect(self._kubeconfig) as kube:
             if not options.cluster_only:
@@ -105,8 +108,19 @@ class Supervisor:
                 await self._start_control_plane(kube)
             elif not options.join:
                 await withdraw_metrics(kube)
-            await wait_nodes(kube, {node_name(index) for index in range(options.nodes)})
+        if self._has_agents:
+            await self._wait_nodes()
         layout.write_state(self._state)
+
+    async def _wait_nodes(self) -> None:
+        """Until the agents have brought all nodes. What the API says of nodes may be of the cluster's former life."""
+        ready = self._layout.ready(AGENTS)
+        try:
+            async with asyncio.timeout(NODES_READY_S):
+                while not ready.exists():  # noqa: ASYNC110 - a file wakes nobody
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise ChildFailed(f"the nodes are not ready after {NODES_READY_S:.0f} s; see {self._layout.log(AGENTS)}") from None
 
     @property
     def _kubeconfig(self) -> Path:
@@ -136,8 +150,15 @@ class Supervisor:
         write_private(folder, str(self._options.cwd).encode())
 
     async def _start_agents(self) -> None:
-        if self._options.nodes or not self._options.join:
-            await self._begin(self._agents())
+        if self._has_agents:
+            agents, ready = self._agents(), self._layout.ready(AGENTS)
+            agents.arguments = [*agents.arguments, "--ready-file", str(ready)]
+            agents.before = lambda: ready.unlink(missing_ok=True)
+            await self._begin(agents)
+
+    @property
+    def _has_agents(self) -> bool:
+        return bool(self._options.nodes or not self._options.join)
 
     def _agents(self) -> Child:
         """Nodes; with the scheduler and the controllers where no other cluster brings them."""
@@ -147,10 +168,10 @@ class Supervisor:
         arguments += [word for image in options.image for word in ("--image", image)]
         if options.join:
             nodes = [word for index in range(options.nodes) for word in ("--node", node_name(index))]
-            return self._child("agents", "elastic.local.agent", [*arguments, *nodes, "--sandbox", RUNNING])
+            return self._child(AGENTS, "elastic.local.agent", [*arguments, *nodes, "--sandbox", RUNNING])
         arguments += ["--nodes", str(options.nodes), "--autoscaler-period-s", str(options.autoscaler_period_s)]
         arguments += [word for name in ("stored", "apiserver") for word in ("--after", str(self._layout.ready(name)))]
-        return self._child("agents", "elastic.local.agents", arguments)
+        return self._child(AGENTS, "elastic.local.agents", arguments)
 
     async def _start_holder(self) -> Mode:
         """The first sandbox of those allowed that can be made here."""

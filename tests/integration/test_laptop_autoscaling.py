@@ -51,13 +51,23 @@ async def test_a_job_grows_by_the_cpu_of_its_workers(kube: Kube, unique: str, tm
         return (await kube.get(PYTORCH, name, namespace=NAMESPACE))["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
 
     await until(scaled, "two workers are asked for", within_s=120)
-    found = await autoscaler()
-    conditions = {c["type"]: (c["status"], c["reason"]) for c in found["status"]["conditions"]}
-    assert conditions["ScalingActive"] == ("True", "ValidMetricFound")
+
+    # As in Kubernetes the target is scaled first. Until status and Event follow, they are of the look before.
+    async def measured() -> Object | None:
+        found = await autoscaler()
+        conditions = {c["type"]: (c["status"], c["reason"]) for c in found["status"].get("conditions", ())}
+        return found if conditions.get("ScalingActive") == ("True", "ValidMetricFound") else None
+
+    found = await until(measured, "the autoscaler says that it has a valid metric")
     assert found["status"]["currentMetrics"][0]["resource"]["current"]["averageUtilization"] > 66
-    events = [e for e in (await kube.list(EVENTS, namespace=NAMESPACE)).items if e["involvedObject"].get("uid") == found["metadata"]["uid"]]
-    told = {e["reason"]: e["message"] for e in events}
-    assert told["SuccessfulRescale"] == "New size: 2; reason: cpu resource utilization (percentage of request) above target"
+
+    async def rescaled() -> list[str]:
+        listing = await kube.list(EVENTS, namespace=NAMESPACE)
+        own = [event for event in listing.items if event["involvedObject"].get("uid") == found["metadata"]["uid"]]
+        return [event["message"] for event in own if event["reason"] == "SuccessfulRescale"]
+
+    said = await until(rescaled, "an Event about the new size")
+    assert said == ["New size: 2; reason: cpu resource utilization (percentage of request) above target"]
 
     async def settled() -> object:
         return (await autoscaler())["status"].get("currentReplicas") == 2

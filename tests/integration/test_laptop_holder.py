@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 from elastic.local.agent import memory
+from elastic.local.agent.dial import dial
 from elastic.local.descriptors import readable
 from elastic.local.sandbox import Input, Launch, Mount, Record, SandboxError
 from elastic.local.sandbox.channel import Channel, listen_inside
@@ -58,7 +60,7 @@ async def test_descriptors_reach_the_one_who_asked_for_them(holder: Path) -> Non
 
     async def connect() -> bool:
         for _ in range(50):
-            connection = await channel.dial("p", port=8000)
+            connection = await channel.dial("p", port=8000, inside=False)
             try:
                 while not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                     try:
@@ -72,6 +74,25 @@ async def test_descriptors_reach_the_one_who_asked_for_them(holder: Path) -> Non
         return False
 
     assert all(await asyncio.gather(*(work() for work in [look, connect, look, connect, look] * 4)))
+    await channel.close()
+
+
+async def test_a_server_at_a_pods_loopback_is_reached_from_inside_only(holder: Path) -> None:
+    channel = await Channel.open(holder)
+    address = await channel.create("p", hostname="p")
+    await channel.run(launch(holder, "server", "exec python3 -m http.server 8000 --bind 127.0.0.1"))
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(OSError):
+                (await dial(channel, "p", ip=address, port=8000, inside=True)).close()
+                break
+            await asyncio.sleep(0.05)
+    if address.startswith("127."):
+        (await dial(channel, "p", ip=address, port=8000, inside=False)).close()
+    else:
+        with pytest.raises(ConnectionRefusedError):
+            await dial(channel, "p", ip=address, port=8000, inside=False)
+    assert await channel.create("q", hostname="q"), "the holder is back in its own network"
     await channel.close()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laptop import get, phase, pod, shell, until
+from laptop import gone, phase, pod, shell, until
 
 from elastic.api.kinds import KINDS
 from elastic.kube import connect
@@ -82,7 +82,7 @@ async def test_what_ran_stays_stopped_until_it_is_asked_for_and_starts_where_it_
         alone = await phase(kube, "alone", "Failed")
         assert alone["status"]["message"] == MESSAGE
         await until(lambda: _is_told_suspended(kube), "the job says that it is suspended")
-        assert await get(kube, "train-master-0") is None
+        await gone(kube, "train-master-0")
         assert len(starts(first)) == 2
         assert starts(second) == []
 

@@ -26,7 +26,7 @@ pytestmark = [
 ]
 SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
 SOCKETS = dict.fromkeys(SPDY, "true")
-SERVE = 'cd "$TMPDIR"; echo served > page; echo begun; exec python -m http.server 8123'
+SERVE = 'cd "$TMPDIR"; echo served > page; echo begun; exec python -m http.server 8123 --bind 127.0.0.1'
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,8 @@ async def test_port_forward_carries_connections_side_by_side(
     cluster: LocalCluster, kube: Kube, unique: str, protocol: dict[str, str]
 ) -> None:
     name = f"served-{unique}"
-    probe = {"tcpSocket": {"port": 8123}, "periodSeconds": 1}
+    look = "import socket; socket.create_connection(('127.0.0.1', 8123)).close()"
+    probe = {"exec": {"command": ["python", "-c", look]}, "periodSeconds": 1}
     await kube.create(PODS, pod(name, shell(SERVE, readinessProbe=probe)), namespace=NAMESPACE)
     assert (await kubectl(cluster, "wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={PATIENCE_S:.0f}s"))[0] == 0
     async with forwarded(cluster, name, 8123, protocol) as port, asyncio.timeout(PATIENCE_S):

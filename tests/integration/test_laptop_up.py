@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from elastic.kube import connect
-from elastic.kube.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS
+from elastic.kube.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NODES
 from elastic.local import ClusterError, LocalCluster
+from elastic.local.agent.asking import ask_agents
+from elastic.local.agent.control import Add, Kill
 
 pytestmark = [pytest.mark.integration]
 
@@ -65,8 +67,11 @@ def test_up_status_and_down_tell_the_same_story_and_the_kubeconfig_is_for_nobody
     assert (gone.returncode, gone.stdout) == (1, f"no cluster runs in {folder}\n")
 
 
-async def test_what_was_stored_is_there_after_a_restart_at_the_same_address(tmp_path: Path) -> None:
-    with LocalCluster(data_dir=tmp_path, control_plane=False) as cluster:
+async def test_what_was_stored_and_added_is_there_after_a_restart_at_the_same_address(tmp_path: Path) -> None:
+    with LocalCluster(data_dir=tmp_path, nodes=2, control_plane=False) as cluster:
+        for name in ("spare", "lost"):
+            ask_agents(tmp_path, Add(name=name))
+        ask_agents(tmp_path, Kill(name="lost"))
         server = cluster.state.server
         async with connect(cluster.kubeconfig) as kube:
             await kube.create(CONFIG_MAPS, {"metadata": {"name": "kept"}, "data": {"a": "b"}}, namespace="default")
@@ -74,6 +79,7 @@ async def test_what_was_stored_is_there_after_a_restart_at_the_same_address(tmp_
         assert cluster.state.server == server
         async with connect(cluster.kubeconfig) as kube:
             assert (await kube.get(CONFIG_MAPS, "kept", namespace="default"))["data"] == {"a": "b"}
+            assert {node["metadata"]["name"] for node in (await kube.list(NODES)).items} == {"node-0", "node-1", "spare"}
 
 
 async def test_every_killed_process_is_started_again(tmp_path: Path) -> None:

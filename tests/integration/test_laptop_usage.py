@@ -45,7 +45,7 @@ async def test_cpu_and_memory_of_each_container_are_served_and_kubectl_top_shows
     await kube.create(PODS, pod(idle, container("sleep", "600")), namespace=NAMESPACE)
 
     async def filled() -> Object | None:
-        """The first look may be while its processes still start."""
+        """A look may be while its processes still start."""
         found = await measured(kube, busy)
         used = {c["name"]: parse(c["usage"]["memory"]) for c in (found or {"containers": ()})["containers"]}
         return found if used.get("busy", 0) > 2 * (64 << 20) else None

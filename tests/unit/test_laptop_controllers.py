@@ -140,6 +140,16 @@ def test_a_killed_node_stays_away_until_the_cluster_starts_anew_or_it_is_added_a
     assert [member.name for member in killed.with_member(Member("node-0")).members(first)] == ["node-0", "node-1"]
 
 
+def test_an_added_node_comes_back_with_the_cluster_until_it_is_killed():
+    first = (Member("node-0"),)
+    added = Roster("holder-1").with_member(Member("spare", gpus=2)).with_member(Member("other"))
+    restarted = added.for_holder("holder-2")
+    assert restarted.members(first) == [Member("node-0"), Member("spare", gpus=2), Member("other")]
+    killed = restarted.without("spare")
+    assert killed.killed == ("spare",)
+    assert killed.for_holder("holder-3").members(first) == [Member("node-0"), Member("other")]
+
+
 def test_a_silence_that_was_our_own_is_no_silence_of_the_nodes():
     assert listening_since(100.0, looked_at=500.0, now=505.0) == 100.0
     assert listening_since(100.0, looked_at=500.0, now=4000.0) == 4000.0

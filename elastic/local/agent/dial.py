@@ -9,15 +9,15 @@ from elastic.local.descriptors import writable
 from elastic.local.sandbox.channel import Channel
 
 
-async def dial(channel: Channel, pod: str, *, ip: str, port: int) -> socket.socket:
-    """Raises OSError with the address in its words if nothing listens there."""
-    connection = await channel.dial(pod, port=port)
+async def dial(channel: Channel, pod: str, *, ip: str, port: int, inside: bool) -> socket.socket:
+    """Raises OSError with the address in its words if nothing listens there. inside: at the pod's loopback, as a kubelet forwards ports."""
+    connection = await channel.dial(pod, port=port, inside=inside)
     try:
         connection.setblocking(False)
         await writable(connection.fileno())
         problem = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if problem:
-            raise OSError(problem, f"dial tcp {ip}:{port}: {os.strerror(problem)}")
+            raise OSError(problem, f"dial tcp {'127.0.0.1' if inside else ip}:{port}: {os.strerror(problem)}")
     except BaseException:
         connection.close()
         raise

@@ -156,21 +156,21 @@ class Endpoint:
         except ClientGone as gone:
             return gone.response
 
-    def _dialler(self, request: web.Request) -> Callable[[int], Awaitable[socket.socket]]:
+    def _dialler(self, request: web.Request, *, inside: bool) -> Callable[[int], Awaitable[socket.socket]]:
         """Connects to a port of the pod."""
         runner = self._runner_of(request)
         if not runner.ip:
             _refuse(400, f'pod "{request.match_info["pod"]}" has no network yet')
 
         async def to(port: int) -> socket.socket:
-            return await dial(self._channel, runner.pod["metadata"]["uid"], ip=runner.ip, port=port)
+            return await dial(self._channel, runner.pod["metadata"]["uid"], ip=runner.ip, port=port, inside=inside)
 
         return to
 
     async def _dial(self, request: web.Request) -> web.StreamResponse:
         """A connection for the API server itself, which is outside of the pods' network: it asks webhooks, and passes requests on."""
         try:
-            connection = await self._dialler(request)(_port(request.match_info["port"]))
+            connection = await self._dialler(request, inside=False)(_port(request.match_info["port"]))
         except (OSError, SandboxError, HolderGone) as error:
             _refuse(502, (error.strerror if isinstance(error, OSError) else None) or str(error))
         far = await asyncio.open_connection(sock=connection)
@@ -182,7 +182,7 @@ class Endpoint:
             far[1].close()
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
-        to = self._dialler(request)
+        to = self._dialler(request, inside=True)
         if request.headers.get("Upgrade", "").lower() == SPDY.lower():
             version = negotiated(request, (portforward.SPDY_PROTOCOL,))
             headers = {"Connection": "Upgrade", "Upgrade": SPDY, "X-Stream-Protocol-Version": version}

@@ -72,7 +72,7 @@ async def _connect(target: Target, port: int | str) -> socket.socket:
     number = port_of(target.container, port)
     if number is None:
         raise ConfigError(f"the container has no port named {port}")
-    return await dial(target.channel, target.pod, ip=target.ip, port=number)
+    return await dial(target.channel, target.pod, ip=target.ip, port=number, inside=False)
 
 
 async def _get(target: Target, wanted: Object) -> str:

@@ -10,8 +10,8 @@ from elastic.local.agent.control import Refused
 from elastic.local.agent.fleet import Fleet
 from elastic.local.agent.node import NodeFacts, machine_capacity
 from elastic.local.agent.roster import Member
+from elastic.local.files import Layout
 
-FILE = "nodes.json"
 HOST_IP = "127.0.0.1"
 READY_S = 20.0
 PLAYED_BY = "elastic-training/played-by"
@@ -26,7 +26,7 @@ class Nodes:
         self._fleet = fleet
         self._port = port
         self._grace_s = grace_s
-        self._file = folder / FILE
+        self._file = Layout(folder).roster
         self._played_by = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
         self._roster = roster.read(self._file).for_holder(holder)
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -1,10 +1,13 @@
 """Remembers which nodes one process plays: those it was started with, those added since, and those that have been killed.
-Additions last as long as the data folder. A kill lasts as long as the sandbox's holder: a cluster that is restarted has all its nodes.
+An addition lasts as long as the data folder, or until the node is killed. A kill of a node that the process was started with lasts as long
+as the sandbox's holder: a cluster that is restarted has them all.
 """
 
 from pathlib import Path
 
 import msgspec
+
+from elastic.local.files import ClusterState, FolderError, Layout
 
 NODE_GRACE_S = 50.0
 """How long a cluster tolerates a node's silence, by default."""
@@ -23,6 +26,11 @@ def node_name(index: int) -> str:
     return f"node-{index}"
 
 
+def first_members(nodes: int, gpus: int) -> tuple[Member, ...]:
+    """Those that `elastic up` starts."""
+    return tuple(Member(name=node_name(index), gpus=gpus) for index in range(nodes))
+
+
 class Roster(msgspec.Struct, frozen=True):
     """A value; with_... and without_... return the next one."""
 
@@ -39,7 +47,8 @@ class Roster(msgspec.Struct, frozen=True):
         return Roster(self.holder, (*others, member), killed)
 
     def without(self, name: str) -> "Roster":
-        return Roster(self.holder, self.added, tuple(sorted({*self.killed, name})))
+        added = tuple(other for other in self.added if other.name != name)
+        return Roster(self.holder, added, tuple(sorted({*self.killed, name})))
 
     def members(self, first: tuple[Member, ...]) -> list[Member]:
         """Who is to run, given those that the process was started with; an added node replaces a namesake."""
@@ -52,6 +61,13 @@ def read(path: Path) -> Roster:
         return msgspec.json.decode(path.read_bytes(), type=Roster)
     except FileNotFoundError:
         return Roster()
+    except msgspec.DecodeError as error:
+        raise FolderError(f"{path} is not what a cluster wrote ({error}); move it away: it names the nodes that were added") from error
+
+
+def played(layout: Layout, state: ClusterState) -> list[Member]:
+    """The nodes of a running cluster."""
+    return read(layout.roster).members(first_members(state.nodes, state.gpus))
 
 
 def write(path: Path, roster: Roster) -> None:

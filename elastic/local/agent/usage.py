@@ -124,7 +124,8 @@ class Usage:
         return _Container(started_at, tree, reading, cpu)
 
     async def summary(self, node: str, runners: Iterable[PodRunner]) -> Object:
-        """A node's answer to /stats/summary; a container that was not read yet is not in it."""
+        """A node's answer to /stats/summary; a pod of which a container was not read yet is not in it, as at a metrics server: an
+        autoscaler would take what the others use for all that it uses."""
         pods = [pod for runner in runners if (pod := await self._pod(runner))["containers"]]
         containers = [container for pod in pods for container in pod["containers"]]
         total = {
@@ -140,11 +141,12 @@ class Usage:
 
     async def _pod(self, runner: PodRunner) -> Object:
         metadata = runner.pod["metadata"]
-        containers = []
+        reference = {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]}
+        containers: list[Object] = []
         for name, record in runner.running():
             known = self._containers.get(record.id)
             if known is None or known.cpu is None:
-                continue
+                return {"podRef": reference, "containers": []}
             if known.memory is None:
                 known.memory = await asyncio.to_thread(memory.used, known.tree)
             at, cpu = _text(known.cpu.at), known.cpu
@@ -156,7 +158,6 @@ class Usage:
                     "memory": _memory(at, known.memory),
                 }
             )
-        reference = {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]}
         return {"podRef": reference, "containers": containers}
 
 

@@ -91,8 +91,10 @@ class Sandbox(Protocol):
     def listen(self, port: int) -> socket.socket:
         """A listening socket that pods reach at the gateway address."""
 
-    def dial(self, pod: str, *, port: int) -> socket.socket:
-        """A connection to a port of a pod, made from beside it; still connecting, so that a silent pod delays no caller."""
+    def dial(self, pod: str, *, port: int, inside: bool) -> socket.socket:
+        """A connection to a port of a pod: to its loopback, from inside it, or to its address, from beside it; still connecting, so that a
+        silent pod delays no caller.
+        """
 
     def check(self, launch: Launch) -> None:
         """Raises SandboxError where the launch asks for something that this sandbox cannot give."""

@@ -106,8 +106,8 @@ class Channel:
         """Once no process has a descriptor of it, a pipe ends; a terminal does not."""
         await self._ask("end_input", id=container)
 
-    async def dial(self, pod: str, *, port: int) -> socket.socket:
-        _, fds = await self._ask_for_fds("dial", pod=pod, port=port)
+    async def dial(self, pod: str, *, port: int, inside: bool) -> socket.socket:
+        _, fds = await self._ask_for_fds("dial", pod=pod, port=port, inside=inside)
         return socket.socket(fileno=fds[0])
 
     async def join(self, launch: Launch, streams: Sequence[int], *, terminal: bool) -> "asyncio.Future[tuple[int, str]]":

@@ -122,7 +122,7 @@ class Holder:
                 handed.append(self._sandbox.listen(request["port"]).detach())
                 return {}
             case "dial":
-                handed.append(self._sandbox.dial(request["pod"], port=request["port"]).detach())
+                handed.append(self._sandbox.dial(request["pod"], port=request["port"], inside=request["inside"]).detach())
                 return {}
             case other:
                 raise ValueError(f"unknown operation {other}")

@@ -67,7 +67,8 @@ class Loopback:
     def listen(self, port: int) -> socket.socket:
         raise SandboxError("pods reach the servers' own addresses in sandbox loopback; no second socket is needed")
 
-    def dial(self, pod: str, *, port: int) -> socket.socket:
+    def dial(self, pod: str, *, port: int, inside: bool) -> socket.socket:
+        """What listens on 127.0.0.1 in a pod listens on its address here, so there is one way."""
         if pod not in self._addresses:
             raise SandboxError(f"pod {pod} has no address here")
         connection = socket.socket()

@@ -21,6 +21,7 @@ from elastic.local.sandbox.mounts import Placement
 BRIDGE = "elastic0"
 GATEWAY = "10.64.0.1"
 PREFIX = 16
+LOOPBACK = "127.0.0.1"
 HARDWARE = "02:00:0a:40:00:01"
 """The bridge's own. A bridge without one takes the lowest of its ports', which changes as pods come and go, and peers that knew the former
 one reach no peer for half a minute."""
@@ -58,6 +59,7 @@ class Netns:
 
     def __init__(self, stage: Path) -> None:
         _leave_the_host()
+        self._network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._stage = str(stage)
         self._resolver = stage.with_name("resolv.conf")
         self._resolver.write_text(NO_NAME_SERVER)
@@ -127,14 +129,22 @@ class Netns:
         server.setblocking(False)
         return server
 
-    def dial(self, pod: str, *, port: int) -> socket.socket:
+    def dial(self, pod: str, *, port: int, inside: bool) -> socket.socket:
         found = self._pods.get(pod)
         if found is None:
             raise SandboxError(f"pod {pod} has no network here")
-        connection = socket.socket()
+        connection = self._socket_inside(found.spaces["net"]) if inside else socket.socket()
         connection.setblocking(False)
-        connection.connect_ex((found.ip, port))
+        connection.connect_ex((LOOPBACK if inside else found.ip, port))
         return connection
+
+    def _socket_inside(self, network: int) -> socket.socket:
+        """A socket stays in the network in which it was made."""
+        linux.enter(network, linux.CLONE_NEWNET)
+        try:
+            return socket.socket()
+        finally:
+            linux.enter(self._network, linux.CLONE_NEWNET)
 
     def check(self, launch: Launch) -> None:
         """Whatever a path needs is made in the container's own mount namespace, so there is nothing to refuse beforehand."""

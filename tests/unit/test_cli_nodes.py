@@ -1,0 +1,88 @@
+"""Which nodes `elastic node list`, `up` and `status` speak of: those that run, however they came."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from elastic.cli import main
+from elastic.cli.node_list import nodes_table, rows_of
+from elastic.cli.up import _nodes
+from elastic.local import LocalCluster
+from elastic.local.agent.roster import Member, Roster, played, read, write
+from elastic.local.files import ClusterState, FolderError, Layout, Size
+
+STATE = ClusterState(supervisor=1, sandbox="none", server="", kubeconfig="", nodes=2, gpus=1, control_plane=False, processes={})
+MADE = "2026-01-01T00:00:00Z"
+
+
+def a_node(name: str, *, ready: str = "True", gpus: str | None = None, **spec: object) -> dict[str, Any]:
+    capacity = {"cpu": "2"} | ({"nvidia.com/gpu": gpus} if gpus else {})
+    status = {"conditions": [{"type": "Ready", "status": ready}], "capacity": capacity}
+    return {"metadata": {"name": name, "creationTimestamp": MADE}, "spec": spec, "status": status}
+
+
+def a_pod(node: str, phase: str) -> dict[str, Any]:
+    return {"metadata": {"name": "p"}, "spec": {"nodeName": node}, "status": {"phase": phase}}
+
+
+def test_a_row_says_what_a_user_asks_of_a_node() -> None:
+    taint = {"key": "spot", "value": "going", "effect": "NoSchedule"}
+    nodes = [a_node("spare", gpus="2", taints=[taint, {"key": "gone", "effect": "NoExecute"}]), a_node("node-0", unschedulable=True)]
+    pods = [a_pod("spare", "Running"), a_pod("spare", "Pending"), a_pod("spare", "Succeeded"), a_pod("node-0", "Failed")]
+    rows = rows_of(
+        [*nodes, a_node("node-1", ready="Unknown"), a_node("node-2")], pods, Roster(added=(Member("spare"),), killed=("node-2",))
+    )
+    assert [(row["name"], row["state"], row["gpus"], row["pods"], row["added"]) for row in rows] == [
+        ("node-0", "Ready,SchedulingDisabled", 0, 0, False),
+        ("node-1", "NotReady", 0, 0, False),
+        ("node-2", "Killed", 0, 0, False),
+        ("spare", "Ready", 2, 2, True),
+    ]
+    last = nodes_table(rows, datetime(2026, 1, 1, 1, tzinfo=UTC)).splitlines()[-1]
+    assert last.split() == ["spare", "Ready", "2", "2", "60m", "spot=going:NoSchedule,gone:NoExecute"]
+
+
+def test_up_and_status_count_what_an_earlier_life_added(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    assert _nodes(STATE, layout) == "2 node(s)"
+    write(layout.roster, Roster().with_member(Member("spare")).with_member(Member("node-1", gpus=4)).without("node-0"))
+    assert _nodes(STATE, layout) == "2 node(s), the added spare among them"
+    assert played(layout, STATE) == [Member("node-1", gpus=4), Member("spare")]
+
+
+def test_a_roster_that_no_cluster_wrote_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "nodes.json").write_text("[]")
+    with pytest.raises(FolderError, match=r"nodes.json is not what a cluster wrote .*; move it away"):
+        read(Layout(tmp_path).roster)
+    done = CliRunner().invoke(main, ["node", "list", "--data-dir", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "is not what a cluster wrote" in done.output
+
+
+@pytest.mark.parametrize(
+    ("stored", "wish", "wanted"),
+    [
+        (None, {}, ["1", "0"]),
+        (Size(3, 2), {}, ["3", "2"]),
+        (Size(3, 2), {"nodes": 1}, ["1", "2"]),
+        (Size(3, 2), {"nodes": 0, "gpus": 0}, ["0", "0"]),
+    ],
+)
+def test_a_cluster_starts_with_the_size_of_the_last_time(
+    tmp_path: Path, stored: Size | None, wish: dict[str, Any], wanted: list[str]
+) -> None:
+    if stored is not None:
+        Layout(tmp_path).size.write_bytes(msgspec.json.encode(stored))
+    words = LocalCluster(data_dir=tmp_path, **wish)._arguments
+    assert [words[words.index(option) + 1] for option in ("--nodes", "--gpus")] == wanted
+
+
+def test_without_a_cluster_the_list_says_how_to_start_one(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["node", "list", "--data-dir", str(tmp_path)])
+    assert (done.exit_code, done.output) == (1, f"Error: no cluster runs in {tmp_path}; start one with `elastic up`\n")
