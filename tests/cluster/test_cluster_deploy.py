@@ -29,10 +29,12 @@ from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
     LEASES,
     NAMESPACES,
     PODS,
     SECRETS,
+    SELF_SUBJECT_ACCESS_REVIEWS,
     SERVICE_ACCOUNTS,
     SERVICES,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
@@ -47,8 +49,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl"),
 ]
 PATIENCE_S = 120
-DEPLOYMENTS = Resource("apps", "v1", "deployments")
-ACCESS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False)
 MONITORS = ROOT / "tests" / "fixtures" / "monitoring-crds.yaml"
 NOBODY = {"spec": {"jaxReplicaSpecs": {"Worker": {"replicas": 0}}}}
 
@@ -96,8 +96,8 @@ async def account_of(admin: Kube, kubeconfig: Path, folder: Path, *, namespace: 
 async def may(kube: Kube, verb: str, resource: str, *, group: str = "", namespace: str = "", name: str = "") -> bool:
     plain, _, sub = resource.partition("/")
     asked = {"verb": verb, "group": group, "resource": plain, "subresource": sub, "namespace": namespace, "name": name}
-    body = {"apiVersion": ACCESS.api_version, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": asked}}
-    return bool((await kube.create(ACCESS, body))["status"]["allowed"])
+    body = {"apiVersion": SELF_SUBJECT_ACCESS_REVIEWS.api_version, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": asked}}
+    return bool((await kube.create(SELF_SUBJECT_ACCESS_REVIEWS, body))["status"]["allowed"])
 
 
 @pytest.fixture
@@ -146,6 +146,10 @@ class Replica:
     def leads(self) -> bool:
         return '"holds the lease"' in self.log.read_text()
 
+    def refused(self, name: str) -> bool:
+        lines = self.log.read_text().splitlines()
+        return any('"the webhook refused a job"' in line and f'"{name}"' in line for line in lines)
+
     def shows(self, trusted: bytes) -> bytes:
         """The certificate that a client sees who trusts these authorities."""
         context = ssl.create_default_context(cadata=trusted.decode())
@@ -164,16 +168,26 @@ async def replicas(standalone: None, kube: Kube, kubeconfig: Path, tmp_path: Pat
         yield one, two
 
 
-async def asked_at(kube: Kube, replica: Replica) -> None:
-    """From now on the API server asks this replica, on this machine, and says where it could not."""
+async def asked_at(kube: Kube, replica: Replica, namespace: str) -> None:
+    """From now on the API server asks this replica, on this machine, and says where it could not. It learns of a changed configuration
+    a moment later and admits or refuses by the former one until then; so this waits until the replica has refused a job.
+    """
     client = {"url": f"https://127.0.0.1:{replica.port}{webhook.PATH}", "service": None}
     (hook,) = webhook.configuration(client)["webhooks"]
     change = {"webhooks": [{"name": hook["name"], "clientConfig": client, "failurePolicy": "Fail", "timeoutSeconds": 30}]}
     await kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, webhook.NAME, change, kind=Patch.STRATEGIC)
+    probe = named("probe", NOBODY)
+
+    async def is_asked() -> bool:
+        with contextlib.suppress(KubeError):
+            await kube.patch(JOBS[probe["kind"]], "probe", probe, namespace=namespace, kind=Patch.APPLY, field_manager="test", dry_run=True)
+        return replica.refused("probe")
+
+    await until(is_asked)
 
 
 async def outcome(kube: Kube, body: Object, namespace: str) -> KubeError | None:
-    """What the API server says to a new job, once it could ask: it hears of a changed configuration a moment later."""
+    """What the API server says to a new job, once it could ask: a webhook may be busy."""
 
     async def tried() -> tuple[KubeError | None] | None:
         try:
@@ -202,7 +216,7 @@ async def test_every_replica_refuses_a_bad_job_with_its_fields_and_only_one_work
     replicas: tuple[Replica, Replica], kube: Kube, namespace: str
 ) -> None:
     for number, replica in enumerate(replicas):
-        await asked_at(kube, replica)
+        await asked_at(kube, replica, namespace)
         said = await outcome(kube, named(f"bad{number}", NOBODY), namespace)
         assert said is not None
         assert (said.code, said.reason) == (422, "Invalid")
@@ -222,7 +236,7 @@ async def test_every_replica_refuses_a_bad_job_with_its_fields_and_only_one_work
 async def test_kubectl_shows_the_warnings_of_a_job_that_comes_in(
     replicas: tuple[Replica, Replica], kube: Kube, kubeconfig: Path, namespace: str
 ) -> None:
-    await asked_at(kube, replicas[0])
+    await asked_at(kube, replicas[0], namespace)
     body = named("odd", {"spec": {"jaxReplicaSpecs": {"worker": job("jax")["spec"]["jaxReplicaSpecs"]["Worker"], "Worker": None}}})
 
     async def told() -> str:
@@ -247,7 +261,7 @@ async def test_a_job_stored_broken_can_be_labelled_suspended_and_let_go_but_not_
         return False
 
     await until(came_in)
-    await asked_at(kube, replicas[0])
+    await asked_at(kube, replicas[0], namespace)
     assert await outcome(kube, named("bad", NOBODY), namespace) is not None
     await kube.patch(resource, "broken", {"metadata": {"labels": {"a": "b"}, "finalizers": ["test/held"]}}, namespace=namespace)
     await kube.patch(resource, "broken", {"spec": {"runPolicy": {"suspend": True}}}, namespace=namespace)
@@ -273,7 +287,7 @@ async def test_a_certificate_near_its_end_is_renewed_while_both_replicas_serve(
         return stored not in (old.certificate, there["tls.crt"]) and shown == {stored}
 
     await until(both_show_another)
-    await asked_at(kube, replicas[1])
+    await asked_at(kube, replicas[1], namespace)
     assert await outcome(kube, named("bad", NOBODY), namespace) is not None
 
 

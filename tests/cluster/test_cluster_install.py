@@ -15,13 +15,15 @@ from real_servers import ControlPlane
 
 from elastic.api.kinds import KINDS
 from elastic.cli.installing import manifests
-from elastic.cli.installing.manifests import DEPLOYMENTS
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
 from elastic.kube.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
     CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
     NAMESPACES,
     PODS,
     SECRETS,
@@ -141,8 +143,8 @@ async def test_who_may_not_do_it_is_told_the_right_and_nothing_changes(kubeconfi
     binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "installer"}}
     binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "installer"}
     binding["subjects"] = [{"kind": "ServiceAccount", "name": "poor", "namespace": "default"}]
-    await kube.create(manifests.CLUSTER_ROLES, role)
-    await kube.create(manifests.CLUSTER_ROLE_BINDINGS, binding)
+    await kube.create(CLUSTER_ROLES, role)
+    await kube.create(CLUSTER_ROLE_BINDINGS, binding)
     said = await elastic(poor, "install", "--image", IMAGE)
     assert (said.exit_code, "attempting to grant RBAC permissions" in said.stderr) == (1, True), said.stderr
     assert (await kube.list(CUSTOM_RESOURCE_DEFINITIONS)).items == []

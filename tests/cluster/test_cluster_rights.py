@@ -18,10 +18,9 @@ from elastic.api.kinds import KINDS
 from elastic.api.rights import CONTROLLER, MPI, roles
 from elastic.kube import connect
 from elastic.kube.client import Kube
-from elastic.kube.resources import EVENTS, Resource
+from elastic.kube.resources import CLUSTER_ROLES, EVENTS
 
 pytestmark = pytest.mark.timeout(900)
-CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False)
 POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata", "users": [ACCOUNT]}]}
 
 

@@ -139,6 +139,7 @@ def served(api: Api, folder: Path) -> Iterator[Path]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.socket.listen(128)  # its own queue of five makes commands that ask for much at once wait seconds
     server.handle_error = lambda request, address: None  # type: ignore[method-assign]  # a command that has enough hangs up
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

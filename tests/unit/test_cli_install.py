@@ -1,19 +1,17 @@
-"""`elastic install` and `elastic uninstall` against an API server that keeps objects. That a real one takes them is for tests/cluster."""
+"""`elastic install` against an API server that keeps objects. That a real one takes them is for tests/cluster."""
 
 from __future__ import annotations
 
 import base64
-import copy
 import json
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
-from cli_api import Api, elastic, job, namespace, path_of, running, served
-from click.testing import CliRunner, Result
+from cli_api import namespace, path_of
+from click.testing import CliRunner
+from installing_cluster import IMAGE, OURS, SYSTEM, Cluster, deployment, install, installed, names
 
 from elastic import certificates
 from elastic.api.crd import crd
@@ -22,83 +20,6 @@ from elastic.cli import main
 from elastic.cli.installing import manifests, readiness, shared_secret
 from elastic.kube.resources import Object
 from elastic.membership.tokens import load_keys
-
-IMAGE = "registry.example.com/elastic-training:1"
-OURS = metadata.version("elastic-training")
-SYSTEM = "elastic-system"
-
-
-class Cluster(Api):
-    """Takes what is applied, and has controllers that make everything ready at once, if `works`."""
-
-    def __init__(self, *objects: Object, works: bool = True) -> None:
-        super().__init__(*objects)
-        self.works = works
-        self.denied: set[tuple[str, str]] = set()
-        """Verb and resource."""
-        self.applied: list[tuple[str, Object]] = []
-        """What was applied, with its path, without dry runs."""
-        self.kubernetes = "v1.36.2"
-
-    def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
-        split = urlsplit(url)
-        query = parse_qs(split.query)
-        if split.path == "/version":
-            return 200, {"gitVersion": self.kubernetes}
-        if split.path.endswith("/selfsubjectaccessreviews"):
-            asked = body["spec"]["resourceAttributes"]
-            return 201, {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
-        if split.path == "/apis/monitoring.coreos.com/v1":
-            return 404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": "no such group"}
-        if method != "PATCH" or query.get("fieldManager") != ["elastic-install"]:
-            return super().answer(method, url, body)
-        if query.get("dryRun") != ["All"]:
-            self.applied.append((split.path, body))
-            self.objects[split.path] = {**body, **self._status(body)}
-        return 200, body
-
-    def _status(self, item: Object) -> Object:
-        if item["kind"] == "CustomResourceDefinition":
-            return {"status": {"conditions": [{"type": "Established", "status": "True"}]}}
-        if item["kind"] in manifests.WORKLOADS and self.works:
-            count = item["spec"]["replicas"]
-            return {"status": {"availableReplicas": count, "updatedReplicas": count, "replicas": count}}
-        return {}
-
-
-def install(cluster: Cluster, folder: Path, *words: str) -> Result:
-    with served(cluster, folder) as kubeconfig:
-        return elastic(kubeconfig, "install", *words)
-
-
-def uninstall(cluster: Cluster, folder: Path, *words: str) -> Result:
-    with served(cluster, folder) as kubeconfig:
-        return elastic(kubeconfig, "uninstall", *words)
-
-
-MADE: dict[tuple[str, ...], dict[str, Object]] = {}
-"""What an installation with these words leaves; made once, because it takes half a second of CPU."""
-
-
-def installed(folder: Path, *words: str) -> Cluster:
-    cluster = Cluster()
-    if words not in MADE:
-        said = install(cluster, folder, "--image", IMAGE, *words)
-        assert said.exit_code == 0, said.output
-        MADE[words] = copy.deepcopy(cluster.objects)
-    cluster.objects = copy.deepcopy(MADE[words])
-    cluster.asked.clear()
-    cluster.applied.clear()
-    return cluster
-
-
-def names(cluster: Cluster) -> set[str]:
-    return {manifests.name(one) for one in cluster.objects.values() if one["kind"] in manifests.RESOURCES}
-
-
-def deployment(cluster: Cluster, name: str = "elastic-controller", home: str = SYSTEM) -> Object:
-    found: Object = cluster.objects[f"/apis/apps/v1/namespaces/{home}/deployments/{name}"]
-    return found
 
 
 def test_kinds_come_first_then_what_others_refer_to_and_the_key_is_made(tmp_path: Path) -> None:
@@ -416,60 +337,3 @@ def test_the_laptop_cluster_needs_none(tmp_path: Path, monkeypatch: pytest.Monke
     said = install(cluster, tmp_path, "--image", IMAGE)
     assert (said.exit_code, cluster.asked) == (1, [])
     assert "has its own control plane and needs none installed" in said.stderr
-
-
-def test_uninstalling_leaves_kinds_jobs_and_key_and_takes_the_apis_first(tmp_path: Path) -> None:
-    cluster = installed(tmp_path, "--component", "autoscaler", "--component", "autoscaler-metrics-api")
-    for one in (job(status=running()), api_service()):
-        cluster.objects[path_of(one)] = one
-    cluster.asked.clear()
-    shown = uninstall(cluster, tmp_path)
-    assert shown.exit_code == 0, shown.output
-    assert "keep 1 job, 1 of them not over: PyTorchJob default/train" in shown.stdout
-    assert shown.stdout.splitlines()[-1] == "Nothing was changed; --yes does it."
-    assert deleted(cluster) == []
-    said = uninstall(cluster, tmp_path, "--yes")
-    assert said.exit_code == 0, said.output
-    assert deleted(cluster)[0] == "v1beta1.external.metrics.k8s.io"
-    assert deleted(cluster).index("elastic-webhook") < deleted(cluster).index("elastic-controller")
-    ended = max(at for at, (method, path, _) in enumerate(cluster.asked) if method == "GET" and path.endswith("/pods"))
-    rights = [at for at, (method, path, _) in enumerate(cluster.asked) if method == "DELETE" and "rbac.authorization" in path]
-    assert min(rights) > ended, "a controller without rights cannot give up its Lease"
-    assert {one["kind"] for one in cluster.objects.values()} == {"Namespace", "Secret", "CustomResourceDefinition", "PyTorchJob"}
-    again = uninstall(cluster, tmp_path, "--yes")
-    assert (again.exit_code, "nothing that `elastic install --overlay standalone` made" in again.stderr) == (1, True)
-
-
-def api_service() -> Object:
-    labels = {"app.kubernetes.io/managed-by": "elastic-autoscaler"}
-    described = {"name": "v1beta1.external.metrics.k8s.io", "labels": labels}
-    return {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": described}
-
-
-def deleted(cluster: Cluster) -> list[str]:
-    return [path.rpartition("/")[2] for method, path, _ in cluster.asked if method == "DELETE"]
-
-
-def test_jobs_go_only_when_named_and_before_the_control_plane(tmp_path: Path) -> None:
-    cluster = installed(tmp_path)
-    cluster.objects[path_of(job())] = job()
-    cluster.asked.clear()
-    shown = uninstall(cluster, tmp_path, "--delete-jobs")
-    assert "1. delete 1 job, 1 of them not over: PyTorchJob default/train, and wait until their pods are gone" in shown.stdout
-    assert deleted(cluster) == []
-    said = uninstall(cluster, tmp_path, "--delete-jobs", "--yes")
-    assert said.exit_code == 0, said.output
-    order = deleted(cluster)
-    assert order[0] == "train"
-    assert order[-2:] == ["elastic-installation", SYSTEM]
-    assert set(order[-2 - len(KINDS) : -2]) == {kind.crd_name for kind in KINDS.values()}
-    assert [one["metadata"]["name"] for one in cluster.objects.values()] == ["default"]
-
-
-def test_what_others_installed_is_not_removed(tmp_path: Path) -> None:
-    cluster = Cluster()
-    for item in manifests.objects("standalone", (), namespace=SYSTEM, image="old"):
-        cluster.objects[path_of(item)] = item
-    said = uninstall(cluster, tmp_path, "--yes")
-    assert (said.exit_code, deleted(cluster)) == (1, [])
-    assert "what kubectl or Helm brought goes with them" in said.stderr

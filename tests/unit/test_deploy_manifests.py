@@ -6,32 +6,22 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from built_overlays import DEPLOY, OVERLAYS, Build, containers, only, pods
 from rights_used import granted
 
-from autoscale.running.main import main as autoscaler_main
 from controller.running.main import main as controller_main
 from controller.watching.keys import JOBS
 from controller.watching.observe import resources_of
-from dashboard.running.main import main as dashboard_main
 from elastic import certificates
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
 from elastic.api.rights import (
-    AUTOSCALER,
-    DASHBOARD,
-    METRICS_API,
-    MPI,
     SYSTEM,
     as_objects,
-    autoscaler_roles,
-    dashboard_roles,
-    metrics_api_roles,
     roles,
 )
 from elastic.kube.resources import NODES
@@ -39,56 +29,6 @@ from elastic.local.installation import SERVICE
 from elastic.membership.tokens import load_keys
 from elastic.runtime.cert_rotation import Place
 from rendezvous.main import main as rendezvous_main
-from rendezvous.server.access import AUDIENCE
-
-ROOT = Path(__file__).resolve().parents[2]
-DEPLOY = ROOT / "deploy"
-OVERLAYS = ("standalone", "namespaced")
-Object = dict[str, Any]
-Build = Callable[..., list[Object]]
-
-
-@pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """What kustomize makes of an overlay, with what a user adds in a kustomization of his own; without the CRDs, which take long."""
-    if shutil.which("kubectl") is None:
-        pytest.skip("needs kubectl, which has kustomize in it")
-    made: dict[str, list[Object]] = {}
-    root = tmp_path_factory.mktemp("deploy")
-    shutil.copytree(DEPLOY, root / "deploy", ignore=shutil.ignore_patterns("crds"))
-    standalone = root / "deploy" / "overlays" / "standalone" / "kustomization.yaml"
-    standalone.write_text(standalone.read_text().replace("- ../../crds\n", ""))
-
-    def here(folder: str, *names: str) -> str:
-        return ", ".join(f"../deploy/{folder}/{name}" for name in names)
-
-    def built(overlay: str, *, components: tuple[str, ...] = (), namespace: str = "", image: str = "") -> list[Object]:
-        text = f"resources: [{here('overlays', overlay)}]\n"
-        text += f"components: [{here('components', *components)}]\n" if components else ""
-        text += f"namespace: {namespace}\n" if namespace else ""
-        text += f"images: [{{name: elastic-training, newName: {image}}}]\n" if image else ""
-        if text not in made:
-            folder = root / f"user{len(made)}"
-            folder.mkdir()
-            (folder / "kustomization.yaml").write_text(text)
-            ended = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=100)
-            assert ended.returncode == 0, ended.stderr
-            made[text] = list(yaml.load_all(ended.stdout, Loader=yaml.CSafeLoader))
-        return made[text]
-
-    return built
-
-
-def only(found: list[Object], kind: str, name: str) -> Object:
-    (item,) = [item for item in found if item["kind"] == kind and item["metadata"]["name"] == name]
-    return item
-
-
-def containers(found: list[Object]) -> Iterator[tuple[Object, Object]]:
-    """Pod spec and container of each Deployment."""
-    for item in found:
-        if item["kind"] == "Deployment":
-            yield item["spec"]["template"]["spec"], item["spec"]["template"]["spec"]["containers"][0]
 
 
 def test_every_kind_is_applied() -> None:
@@ -215,74 +155,6 @@ def test_rights_in_a_cluster_are_those_of_the_table(build: Build) -> None:
             assert made == item
 
 
-@pytest.mark.parametrize("namespace", ["", "team-a"])
-def test_the_autoscaler_is_in_the_namespace_of_the_control_plane_with_the_rights_of_the_table(build: Build, namespace: str) -> None:
-    found = list(build("standalone", components=("autoscaler",), namespace=namespace))
-    home = namespace or SYSTEM
-    ours = [item for item in found if item["metadata"]["name"].startswith("elastic-autoscaler")]
-    assert {item["metadata"].get("namespace", home) for item in ours} == {home}
-    for role in autoscaler_roles():
-        for item in as_objects(role, home=home):
-            assert only(found, item["kind"], item["metadata"]["name"]) == item
-    (pod, container), *_ = [each for each in containers(found) if each[1]["name"] == "autoscaler"]
-    assert pod["serviceAccountName"] == AUTOSCALER
-    known = {option for parameter in autoscaler_main.params for option in parameter.opts}
-    assert {flag.partition("=")[0] for flag in container["args"]} <= known
-    mounted = json.dumps(pod["volumes"])
-    assert "server.key" not in mounted, "it gets no key"
-    assert f'"audience": "{AUDIENCE}"' in mounted
-    server = only(found, "Deployment", "elastic-rendezvous")["spec"]["template"]["spec"]["containers"][0]
-    assert f"--reader-account=system:serviceaccount:$(NAMESPACE):{AUTOSCALER}" in server["args"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-
-
-@pytest.mark.parametrize("namespace", ["", "team-a"])
-def test_the_dashboard_only_reads_and_is_reached_through_the_api_server(build: Build, namespace: str) -> None:
-    found = list(build("standalone", components=("dashboard",), namespace=namespace))
-    home = namespace or SYSTEM
-    ours = [item for item in found if item["metadata"]["name"].startswith(DASHBOARD)]
-    assert {item["metadata"].get("namespace", home) for item in ours} == {home}
-    assert not any(item["kind"] == "Service" for item in ours)
-    for role in dashboard_roles():
-        for item in as_objects(role, home=home):
-            assert only(found, item["kind"], item["metadata"]["name"]) == item
-        assert {verb for right in role.rights for verb in right.verbs} <= {"get", "list", "watch"}
-        assert not {"secrets", "pods/log", "*"} & {resource for right in role.rights for resource in right.resources}
-    (pod, container), *_ = [each for each in containers(found) if each[1]["name"] == "dashboard"]
-    known = {option for parameter in dashboard_main.params for option in parameter.opts}
-    assert {flag.partition("=")[0] for flag in container["args"]} <= known
-    assert "--listen=127.0.0.1:8080" in container["args"]
-    assert "server.key" not in json.dumps(pod["volumes"])
-    server = only(found, "Deployment", "elastic-rendezvous")["spec"]["template"]["spec"]["containers"][0]
-    assert f"--reader-account=system:serviceaccount:$(NAMESPACE):{DASHBOARD}" in server["args"]
-
-
-@pytest.mark.parametrize("namespace", ["", "team-a"])
-def test_the_metrics_api_is_served_by_every_replica_that_answers(build: Build, namespace: str) -> None:
-    found = list(build("standalone", components=("autoscaler", "autoscaler-metrics-api"), namespace=namespace))
-    home = namespace or SYSTEM
-    for role in metrics_api_roles():
-        for item in as_objects(role, home=home):
-            assert only(found, item["kind"], item["metadata"]["name"]) == item
-    service = only(found, "Service", METRICS_API)
-    assert service["metadata"]["namespace"] == home
-    assert "publishNotReadyAddresses" not in service["spec"], "an address on a lost node would stay"
-    deployment = only(found, "Deployment", "elastic-autoscaler")["spec"]
-    assert deployment["replicas"] == 2
-    pod = deployment["template"]["spec"]
-    assert {t["tolerationSeconds"] for t in pod["tolerations"]} == {5}
-    assert pod["topologySpreadConstraints"]
-    (container,) = pod["containers"]
-    assert container["readinessProbe"]["httpGet"]["path"] == "/healthz", "discovery answers before the jobs are seen"
-    assert {p["containerPort"] for p in container["ports"] if p["name"] == service["spec"]["ports"][0]["targetPort"]} == {8443}
-    assert "--metrics-api-port=8443" in container["args"]
-    assert only(found, "PodDisruptionBudget", "elastic-autoscaler")["spec"]["minAvailable"] == 1
-    ports = only(found, "NetworkPolicy", "elastic-autoscaler")["spec"]["ingress"][0]["ports"]
-    assert {"port": "metrics-api", "protocol": "TCP"} in ports
-    assert not any(item["kind"] == "APIService" for item in found), "another adapter's would be overwritten"
-
-
 def test_the_namespaced_overlay_asks_for_nothing_outside_its_namespace(build: Build) -> None:
     found = build("namespaced", namespace="team-a", components=("monitoring",))
     assert {item["metadata"].get("namespace") for item in found} == {"team-a"}
@@ -294,19 +166,6 @@ def test_the_namespaced_overlay_asks_for_nothing_outside_its_namespace(build: Bu
     assert not any(flag.startswith("--webhook") for flag in args)
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_without_mpi_nobody_may_exec_or_hand_out_roles(build: Build, overlay: str) -> None:
-    found = build(overlay, components=("without-mpi",))
-    ours = [item for item in found if item["kind"] in ("Role", "ClusterRole") and item["metadata"]["name"].startswith("elastic-")]
-    granted = [rule for item in ours for rule in item["rules"]]
-    named = {resource for rule in granted for resource in rule["resources"]}
-    assert not named & {"pods/exec", "roles", "rolebindings", "serviceaccounts", "configmaps", "mpijobs"}
-    assert "elastic-controller-mpi" not in json.dumps(found)
-    args = only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]["args"]
-    (enabled,) = [flag.partition("=")[2] for flag in args if flag.startswith("--enable-kinds")]
-    assert enabled.split(",") == [kind for kind in KINDS if kind != MPI]
-
-
 @pytest.mark.parametrize("gang_scheduler", ["", "volcano", "another"])
 @pytest.mark.parametrize("kinds", [tuple(KINDS), *((kind,) for kind in KINDS)])
 def test_whatever_kinds_a_controller_looks_after_it_may_watch_what_it_watches(kinds: tuple[str, ...], gang_scheduler: str) -> None:
@@ -315,31 +174,6 @@ def test_whatever_kinds_a_controller_looks_after_it_may_watch_what_it_watches(ki
         held = granted(roles(everywhere=everywhere, kinds=kinds))
         watched = [*resources_of(kinds, gang_scheduler=gang_scheduler), *(JOBS[kind] for kind in kinds), *([NODES] if everywhere else [])]
         assert {(verb, each.group, each.plural) for each in watched for verb in ("list", "watch")} <= held
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_monitors_find_services_and_ports(build: Build, overlay: str) -> None:
-    found = build(overlay, components=("monitoring",))
-    services = [item for item in found if item["kind"] == "Service"]
-    monitors = [item for item in found if item["kind"] == "ServiceMonitor"]
-    assert len(monitors) == 2
-    for monitor in monitors:
-        wanted = monitor["spec"]["selector"]["matchLabels"].items()
-        (service,) = [item for item in services if wanted <= item["metadata"].get("labels", {}).items()]
-        assert service["metadata"]["namespace"] == monitor["metadata"]["namespace"], "it looks for services beside itself"
-        assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
-
-
-def test_pod_monitors_find_what_speaks_of_jobs_and_keep_their_names(build: Build) -> None:
-    found = build("standalone", components=("monitoring", "autoscaler", "dashboard"))
-    monitors = [item for item in found if item["kind"] == "PodMonitor"]
-    assert len(monitors) == 2
-    for monitor in monitors:
-        wanted = monitor["spec"]["selector"]["matchLabels"].items()
-        (pod,) = [pod for pod in _pods(found) if wanted <= pod["metadata"]["labels"].items()]
-        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-        assert endpoint["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
-        assert endpoint["honorLabels"] is True, "`job` and `namespace` are the job's, not those of the scrape"
 
 
 @pytest.mark.parametrize("namespace", ["", "team-a"])
@@ -354,15 +188,11 @@ def test_services_and_budgets_choose_the_pods_that_they_are_for(build: Build, ov
         if item["kind"] == "ConfigMap":
             continue
         selector = item["spec"]["selector"]
-        (chosen,) = [pod for pod in _pods(found) if selector.get("matchLabels", selector).items() <= pod["metadata"]["labels"].items()]
+        (chosen,) = [pod for pod in pods(found) if selector.get("matchLabels", selector).items() <= pod["metadata"]["labels"].items()]
         named = {port["name"] for port in chosen["spec"]["containers"][0]["ports"]}
         assert {port["targetPort"] for port in item["spec"].get("ports", ())} <= named
         seen += 1
     assert seen == 3 + (overlay == "standalone")
-
-
-def _pods(found: list[Object]) -> list[Object]:
-    return [item["spec"]["template"] for item in found if item["kind"] == "Deployment"]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -416,32 +246,3 @@ def test_the_script_makes_an_installation_that_server_and_controller_can_use(tmp
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 1
     assert "nothing was changed" in again.stderr
-
-
-def test_a_used_up_quota_fails_no_probe_of_etcd(build: Build) -> None:
-    """Its members were restarted every two minutes, and an update that raised the quota waited for the first of them for ever."""
-    (container,) = only(build("standalone", components=("etcd",)), "StatefulSet", "elastic-etcd")["spec"]["template"]["spec"]["containers"]
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert "exclude=NOSPACE" in container[probe]["httpGet"]["path"], probe
-
-
-@pytest.mark.parametrize(("overlay", "namespace"), [("standalone", ""), ("namespaced", "team-a")])
-def test_the_etcd_component_has_three_members_that_the_controller_and_the_certificate_name(
-    build: Build, tmp_path: Path, overlay: str, namespace: str
-) -> None:
-    found, home = build(overlay, namespace=namespace, components=("etcd",)), namespace or SYSTEM
-    for kind in ("StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy"):
-        assert only(found, kind, "elastic-etcd")["metadata"]["namespace"] == home
-    stateful = only(found, "StatefulSet", "elastic-etcd")["spec"]
-    args = dict(word.removeprefix("--").partition("=")[::2] for word in stateful["template"]["spec"]["containers"][0]["args"])
-    args = {key: value.replace("$(NAMESPACE)", home) for key, value in args.items()}
-    flags = only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]["args"]
-    (named,) = [flag.partition("=")[2].replace("$(NAMESPACE)", home) for flag in flags if flag.startswith("--etcd-endpoint=")]
-    members = [f"elastic-etcd-{index}.elastic-etcd.{home}.svc" for index in range(stateful["replicas"])]
-    assert named.split(",") == [f"{member}:2379" for member in members]
-    assert args["initial-cluster"].split(",") == [f"elastic-etcd-{index}=https://{name}:2380" for index, name in enumerate(members)]
-    assert stateful["serviceName"] == only(found, "Service", "elastic-etcd")["metadata"]["name"]
-    assert "peer-client-cert-auth" in args
-    made = subprocess.run(["sh", str(DEPLOY / "installation.sh"), str(tmp_path / "made"), home], capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
-    assert certificates.covers((tmp_path / "made" / "tls.crt").read_bytes(), (*members, f"elastic-rendezvous.{home}.svc"))

@@ -15,12 +15,11 @@ from elastic.api.rights import SYSTEM
 from elastic.cli.cluster_choice import KUBECONFIG, Cluster, choose
 from elastic.cli.installing import changing, looking, manifests, obstacles, rights, shared_secret
 from elastic.cli.installing.components import COMPONENTS, NAMESPACED, NONE, OVERLAYS, STANDALONE, in_order, problems
-from elastic.cli.installing.manifests import DEPLOYMENTS
 from elastic.cli.installing.obstacles import Wanted
 from elastic.cli.jobs.found import check_namespace
 from elastic.cli.printing import as_data, plain
 from elastic.kube.client import Kube
-from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS, Object
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, SECRETS, Object
 
 BUILD = "build and push it with deploy/Dockerfile (docs/deploy.md), then give --image REGISTRY/elastic-training:TAG"
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

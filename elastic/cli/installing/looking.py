@@ -7,12 +7,11 @@ from elastic.api.rights import CONTROLLER
 from elastic.cli.adopting.plan import OPERATOR_LABEL, WEBHOOK_SUFFIX
 from elastic.cli.installing import manifests
 from elastic.cli.installing.components import COMPONENTS, NAMESPACED, STANDALONE
-from elastic.cli.installing.manifests import DEPLOYMENTS
 from elastic.cli.installing.obstacles import OUR_LABEL, Seen
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
-from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object, Resource
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object, Resource
 
 
 async def seen(kube: Kube, overlay: str, namespace: str, *, components: tuple[str, ...] = tuple(COMPONENTS)) -> Seen:
@@ -78,14 +77,20 @@ async def _is_served(kube: Kube, group: str) -> bool:
     return True
 
 
-async def _missing_kinds(kube: Kube, namespace: str, components: tuple[str, ...]) -> tuple[str, ...]:
+async def unserved_kinds(kube: Kube, namespace: str) -> list[str]:
+    """Those of ours that the API server does not know."""
     missing = []
     for kind in KINDS.values():
         try:
             await kube.list(resource_of(kind), namespace=namespace)
         except KubeError as error:
-            if error.code == 404 and not (kind.name == "MPIJob" and "without-mpi" in components):
+            if error.code == 404:
                 missing.append(kind.name)
-            elif error.code not in (403, 404):
+            elif error.code != 403:
                 raise
-    return tuple(missing)
+    return missing
+
+
+async def _missing_kinds(kube: Kube, namespace: str, components: tuple[str, ...]) -> tuple[str, ...]:
+    left_out = ("MPIJob",) if "without-mpi" in components else ()
+    return tuple(name for name in await unserved_kinds(kube, namespace) if name not in left_out)

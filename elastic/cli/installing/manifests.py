@@ -12,7 +12,10 @@ from typing import Any
 
 from elastic.api.rights import SYSTEM
 from elastic.kube.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
     CONFIG_MAPS,
+    DEPLOYMENTS,
     NAMESPACES,
     NETWORK_POLICIES,
     POD_DISRUPTION_BUDGETS,
@@ -22,6 +25,7 @@ from elastic.kube.resources import (
     SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
+    STATEFUL_SETS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Object,
     Resource,
@@ -31,10 +35,6 @@ FILE = Path(__file__).with_name("manifests.json")
 WITH, WITHOUT, VALUE = "$with", "$without", "$value"
 """A value that is there only with, or only without a component."""
 IMAGE = "elastic-training:latest"
-DEPLOYMENTS = Resource("apps", "v1", "deployments", kind="Deployment")
-STATEFUL_SETS = Resource("apps", "v1", "statefulsets", kind="StatefulSet")
-CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False, kind="ClusterRole")
-CLUSTER_ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", namespaced=False, kind="ClusterRoleBinding")
 _MONITORING = [("ServiceMonitor", "servicemonitors"), ("PodMonitor", "podmonitors"), ("PrometheusRule", "prometheusrules")]
 RESOURCES = {
     one.kind: one

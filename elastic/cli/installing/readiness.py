@@ -53,7 +53,7 @@ def unready(workload: Object) -> str:
 
 def _reason(workload: Object, pods: Sequence[Object]) -> tuple[str, str]:
     """Of the newest pod that is not ready, for an older one may be of the template before; without a pod, why none could be made."""
-    if waiting := [pod for pod in pods if not _is_ready(pod)]:
+    if waiting := [pod for pod in pods if not is_ready(pod)]:
         pod = max(waiting, key=lambda one: (not one["metadata"].get("deletionTimestamp"), one["metadata"].get("creationTimestamp") or ""))
         return f"pod {pod['metadata']['name']}: ", _pod_words(pod)
     for condition in (workload.get("status") or {}).get("conditions") or ():
@@ -62,7 +62,7 @@ def _reason(workload: Object, pods: Sequence[Object]) -> tuple[str, str]:
     return "", ""
 
 
-def _is_ready(pod: Object) -> bool:
+def is_ready(pod: Object) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 

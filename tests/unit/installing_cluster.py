@@ -1,0 +1,92 @@
+"""An API server that keeps what `elastic install` applies, and what it holds after an installation."""
+
+from __future__ import annotations
+
+import copy
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from cli_api import Api, elastic, served
+from click.testing import Result
+
+from elastic.cli.installing import manifests
+from elastic.kube.resources import Object
+
+IMAGE = "registry.example.com/elastic-training:1"
+OURS = metadata.version("elastic-training")
+SYSTEM = "elastic-system"
+
+
+class Cluster(Api):
+    """Takes what is applied, and has controllers that make everything ready at once, if `works`."""
+
+    def __init__(self, *objects: Object, works: bool = True) -> None:
+        super().__init__(*objects)
+        self.works = works
+        self.denied: set[tuple[str, str]] = set()
+        """Verb and resource."""
+        self.applied: list[tuple[str, Object]] = []
+        """What was applied, with its path, without dry runs."""
+        self.kubernetes = "v1.36.2"
+
+    def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
+        split = urlsplit(url)
+        query = parse_qs(split.query)
+        if split.path == "/version":
+            return 200, {"gitVersion": self.kubernetes}
+        if split.path.endswith("/selfsubjectaccessreviews"):
+            asked = body["spec"]["resourceAttributes"]
+            return 201, {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
+        if split.path == "/apis/monitoring.coreos.com/v1":
+            return 404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": "no such group"}
+        if method != "PATCH" or query.get("fieldManager") != ["elastic-install"]:
+            return super().answer(method, url, body)
+        if query.get("dryRun") != ["All"]:
+            self.applied.append((split.path, body))
+            self.objects[split.path] = {**body, **self._status(body)}
+        return 200, body
+
+    def _status(self, item: Object) -> Object:
+        if item["kind"] == "CustomResourceDefinition":
+            return {"status": {"conditions": [{"type": "Established", "status": "True"}]}}
+        if item["kind"] in manifests.WORKLOADS and self.works:
+            count = item["spec"]["replicas"]
+            return {"status": {"availableReplicas": count, "updatedReplicas": count, "replicas": count}}
+        return {}
+
+
+def install(cluster: Cluster, folder: Path, *words: str) -> Result:
+    with served(cluster, folder) as kubeconfig:
+        return elastic(kubeconfig, "install", *words)
+
+
+def uninstall(cluster: Cluster, folder: Path, *words: str) -> Result:
+    with served(cluster, folder) as kubeconfig:
+        return elastic(kubeconfig, "uninstall", *words)
+
+
+MADE: dict[tuple[str, ...], dict[str, Object]] = {}
+"""What an installation with these words leaves; made once, because it takes half a second of CPU."""
+
+
+def installed(folder: Path, *words: str) -> Cluster:
+    cluster = Cluster()
+    if words not in MADE:
+        said = install(cluster, folder, "--image", IMAGE, *words)
+        assert said.exit_code == 0, said.output
+        MADE[words] = copy.deepcopy(cluster.objects)
+    cluster.objects = copy.deepcopy(MADE[words])
+    cluster.asked.clear()
+    cluster.applied.clear()
+    return cluster
+
+
+def names(cluster: Cluster) -> set[str]:
+    return {manifests.name(one) for one in cluster.objects.values() if one["kind"] in manifests.RESOURCES}
+
+
+def deployment(cluster: Cluster, name: str = "elastic-controller", home: str = SYSTEM) -> Object:
+    found: Object = cluster.objects[f"/apis/apps/v1/namespaces/{home}/deployments/{name}"]
+    return found
