@@ -33,16 +33,16 @@ SECTIONS = {
     "Any cluster": {
         "install": ("elastic.cli.installing.command:install", "Install the control plane, or upgrade it."),
         "uninstall": ("elastic.cli.installing.uninstall:uninstall", "Remove the control plane; jobs stay unless you say otherwise."),
-        "adopt": ("elastic.cli.adopting.command:adopt", "Take a cluster's jobs over from the Training Operator, or give them back."),
+        "dashboard": ("elastic.cli.showing.command:dashboard", "Open the dashboard, of the laptop cluster or any other."),
+        "adopt": ("elastic.cli.adopting.command:adopt", "Take a cluster's jobs over from the Training or MPI Operator, or give them back."),
     },
     "The laptop cluster": {
         "up": ("elastic.cli.up:up", "Start the laptop cluster and the control plane on it."),
-        "dashboard": ("elastic.cli.up:dashboard", "Print a link to the laptop cluster's dashboard."),
         "down": ("elastic.cli.up:down", "Stop the laptop cluster."),
         "doctor": ("elastic.cli.doctor:doctor", "Look at all that a job needs and say what to do."),
         "status": ("elastic.cli.up:status", "Show the laptop cluster and its jobs."),
         "signals": ("elastic.cli.signals:signals", "List the signals that announce disruptions; check added ones."),
-        "node": ("elastic.cli.node:node", "Add, drain, taint, reclaim or kill a node of the laptop cluster."),
+        "node": ("elastic.cli.node:node", "List, add, drain, taint, reclaim or kill nodes of the laptop cluster."),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}

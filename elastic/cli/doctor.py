@@ -18,16 +18,17 @@ import click
 from elastic.api.kinds import GROUP, KINDS
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG, Cluster, choose
 from elastic.cli.failures import said
+from elastic.cli.installing import looking, rights
 from elastic.cli.printing import as_data, coloured, output_option, plain
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
-from elastic.kube.resources import LEASES, NODES, Object, Resource
+from elastic.kube.resources import LEASES, NODES, Object
+from elastic.local.agent.roster import played
 from elastic.local.cluster import default_data_dir
 from elastic.local.files import LEAST_FREE, ClusterState, Layout, is_alive
 from elastic.runtime.signal_file import table_of
 
-REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False, kind="SelfSubjectAccessReview")
 LEASE = "elastic-controller"
 SILENT_S = 60
 WITHOUT_ONLY = "`elastic down`, then `elastic up` without --cluster-only"
@@ -95,14 +96,14 @@ def _of_folder(layout: Layout) -> Iterator[Finding]:
         yield Finding(BAD, "signals", problem)
     state = layout.read_state()
     if state is None or not layout.is_running():
-        yield Finding(OK, "laptop cluster", "does not run; `elastic up --detach` starts it")
+        yield Finding(OK, "laptop cluster", f"none runs in {root}; `elastic up --detach` starts one there")
         return
     dead = [name for name, pid in state.processes.items() if not is_alive(pid)]
     if dead:
         logs = ", ".join(str(layout.log(name)) for name in dead)
         yield Finding(BAD, "laptop cluster", f"without {', '.join(dead)}; see {logs}; `elastic down` and `elastic up` start it anew")
     else:
-        yield Finding(OK, "laptop cluster", f"runs, {state.nodes} nodes with {state.gpus} GPUs each, sandbox {state.sandbox}")
+        yield Finding(OK, "laptop cluster", f"runs, {len(played(layout, state))} nodes, sandbox {state.sandbox}")
 
 
 def _of_cluster(data_dir: Path | None, kubeconfig: Path | None, *, context: str | None, namespace: str | None) -> list[Finding]:
@@ -130,27 +131,17 @@ async def _asked(kube: Kube, namespace: str, cluster: Cluster) -> list[Finding]:
 
 
 async def _kinds(kube: Kube, *, bring: str) -> Finding:
-    missing = []
-    for kind in KINDS.values():
-        try:
-            await kube.list(resource_of(kind), namespace="default")
-        except KubeError as error:
-            if error.code == 404:
-                missing.append(kind.name)
-            elif error.code != 403:
-                raise
-    if missing:
+    if missing := await looking.unserved_kinds(kube, "default"):
         return Finding(BAD, "kinds", f"{', '.join(missing)} unknown; {bring} them with the control plane")
     return Finding(OK, "kinds", ", ".join(KINDS))
 
 
 async def _rights(kube: Kube, namespace: str) -> Finding:
-    attributes = {"namespace": namespace, "verb": "create", "group": GROUP, "resource": "pytorchjobs"}
     try:
-        review = await kube.create(REVIEWS, {"spec": {"resourceAttributes": attributes}})
+        lacking = await rights.missing(kube, [rights.Right("create", resource_of(KINDS["PyTorchJob"]), namespace)])
     except KubeError as error:
         return Finding(NOTE, "rights", f"in namespace {namespace} unknown: {error.message}")
-    if (review.get("status") or {}).get("allowed"):
+    if not lacking:
         return Finding(OK, "rights", f"you may create jobs in namespace {namespace}")
     return Finding(BAD, "rights", f"you may not create jobs in namespace {namespace}; ask for a role with `create` on {GROUP}")
 

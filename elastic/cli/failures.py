@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from elastic.kube.errors import KubeError
 
+WITHOUT_SERVER = ("NoToken", "NoDashboard", "NoCredentials")
+"""Reasons of errors with code 0 that do not mean that the API server is away."""
 DISK = {
     errno.ENOSPC: "make room on the disk",
     errno.EDQUOT: "make room within your quota",
@@ -23,13 +25,14 @@ def said(error: BaseException, server: str = "") -> str | None:
     """The line for this failure; None where it is none that a command expects."""
     from elastic.kube.access import AccessError
     from elastic.kube.errors import KubeError
+    from elastic.local.files import FolderError
 
     if isinstance(error, BaseExceptionGroup):
         lines = [said(one, server) for one in error.exceptions]
         return None if None in lines else "; ".join(dict.fromkeys(line for line in lines if line))
     if isinstance(error, KubeError):
         return _of_server(error)
-    if isinstance(error, AccessError):
+    if isinstance(error, AccessError | FolderError):
         return str(error)
     if isinstance(error, TimeoutError):
         return f"no answer in time: {error or 'the API server is too slow or cannot be reached'}"
@@ -37,6 +40,8 @@ def said(error: BaseException, server: str = "") -> str | None:
 
 
 def _of_server(error: KubeError) -> str:
+    if error.reason in WITHOUT_SERVER:
+        return str(error.message)
     if error.code == 0:
         return f"the API server cannot be reached: {error.message}; is the cluster running?"
     if error.code == 401:

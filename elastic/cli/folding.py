@@ -1,5 +1,5 @@
-"""Folds away what torchrun prints about itself when a worker failed: its agents' tracebacks and summaries, dozens of lines after the one
-that matters. Keeps each pod's first traceback of its own program. Pure.
+"""Folds away what torchrun prints about itself when a worker failed, or its command is wrong: its agents' tracebacks, summaries and usage,
+dozens of lines around the one that matters. Keeps the tracebacks of each pod's own program. Pure.
 """
 
 from __future__ import annotations
@@ -7,22 +7,32 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from elastic.membership.peer_errors import tells_of_peer
+
 _START = "Traceback (most recent call last):"
 _OF_RANK = re.compile(r"^\[(?:default|rank)?\d+\]: ?")
 _AGENT_LOG = re.compile(r"^[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ .*torch/distributed/(?:elastic|launcher|run)")
 _OF_AGENT = ("torch/distributed/run.py", "torch/distributed/launcher/api.py", "torch/distributed/elastic/agent/")
+_OF_TORCHRUN = "torch.distributed.elastic."
+"""How torchrun's own exceptions begin. The others that its tracebacks end with are of its command."""
+_SIGNAL = "torch.distributed.elastic.multiprocessing.api.SignalException"
+"""What an agent's handler of SIGTERM raises, wherever it is then."""
+_USAGE = re.compile(r"usage: (torchrun|run\.py)\b")
+_USAGE_ERROR = re.compile(r"(torchrun|run\.py): error: ")
 _RULE = re.compile(r"^(?:={20,}|-{20,})$")
 MOST_LINES = 200
 """Of a traceback; of a longer one the middle is dropped."""
+MOST_ERRORS = 16
+"""Of a pod; later ones are not kept."""
 
 
 @dataclass(slots=True)
 class _Pod:
-    open: list[str] = field(default_factory=list)
-    """The traceback that is being read."""
+    open: dict[str, list[str]] = field(default_factory=dict)
+    """What is being read: tracebacks by the rank that begins their lines, and torchrun's usage."""
     in_summary: bool = False
     after_agent: bool = False
-    error: list[str] = field(default_factory=list)
+    errors: list[list[str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -31,21 +41,25 @@ class Folding:
 
     folded: int = 0
     failed: list[str] = field(default_factory=list)
-    """The pods whose own program has shown a traceback, in order."""
+    """The pods whose own program has shown an error, in order."""
     _pods: dict[str, _Pod] = field(default_factory=dict)
 
     def lines(self, pod: str, text: str) -> list[str]:
         """What is to be printed now; a traceback waits until it is whole."""
         seen = self._pods.setdefault(pod, _Pod())
-        bare = _OF_RANK.sub("", text, count=1)
+        of_rank = _OF_RANK.match(text)
+        rank = of_rank.group() if of_rank else ""
+        bare = text[len(rank) :]
         if seen.in_summary:
             seen.in_summary = not bare.startswith("====")
             return self._fold(1)
-        if seen.open:
-            return self._continued(pod, seen, text, bare)
-        if bare.startswith(_START):
-            seen.open = [text]
+        if rank in seen.open:
+            return self._continued(pod, seen, text, rank)
+        if bare.startswith(_START) or _USAGE.match(text):
+            seen.open[rank] = [text]
             return []
+        if _USAGE_ERROR.match(text):
+            return self._shown(pod, seen, [text])
         if _AGENT_LOG.match(text):
             return self._fold(1)
         if seen.after_agent and _RULE.match(bare):
@@ -55,31 +69,56 @@ class Folding:
 
     def rest(self) -> list[tuple[str, str]]:
         """What waits still, at the end."""
-        left = [(pod, line) for pod, seen in self._pods.items() for line in seen.open]
+        left = [(pod, line) for pod, seen in self._pods.items() for lines in seen.open.values() for line in lines]
         for seen in self._pods.values():
-            seen.open = []
+            seen.open = {}
         return left
 
-    def error(self, pod: str | None = None) -> tuple[str, list[str]] | None:
-        """The first traceback of this pod's own program, or of the pod that failed first."""
-        name = pod if pod in self.failed else next(iter(self.failed), None)
-        return (name, self._pods[name].error) if name is not None else None
+    def error(self, pod: str | None = None, reason: str = "") -> tuple[str, list[str]] | None:
+        """The error that this reason quotes, of this pod or of the one that failed first; else the first that tells of no lost peer."""
+        named = [pod] if pod in self.failed else self.failed
+        found = [(name, error) for name in named for error in self._pods[name].errors]
+        quoted = [(name, error) for name, error in found if _last(error) and _last(error) in reason]
+        own = [(name, error) for name, error in found if not tells_of_peer(_last(error))]
+        return next(iter(quoted or own or found), None)
 
-    def _continued(self, pod: str, seen: _Pod, text: str, bare: str) -> list[str]:
-        seen.open.append(text)
-        if len(seen.open) > MOST_LINES:
-            del seen.open[MOST_LINES // 2]
-        if not bare or bare[0].isspace():
+    def _continued(self, pod: str, seen: _Pod, text: str, rank: str) -> list[str]:
+        bare, whole = text[len(rank) :], seen.open[rank]
+        is_usage = bool(_USAGE.match(whole[0]))
+        if not is_usage or bare[:1].isspace():
+            whole.append(text)
+        if len(whole) > MOST_LINES:
+            del whole[MOST_LINES // 2]
+        if bare[:1].isspace() or (not bare and not is_usage):
             return []
-        whole, seen.open = seen.open, []
-        if any(part in line for line in whole for part in _OF_AGENT):
-            seen.after_agent = True
-            return self._fold(len(whole))
+        del seen.open[rank]
+        if is_usage:
+            return self._after_usage(pod, seen, whole, text)
+        if bare.startswith(_SIGNAL) or any(part in line for line in whole for part in _OF_AGENT):
+            seen.after_agent = not bare.startswith(_SIGNAL)
+            self._fold(len(whole) if bare.startswith(_OF_TORCHRUN) else len(whole) - 1)
+            return [] if bare.startswith(_OF_TORCHRUN) else self._shown(pod, seen, [text])
+        return self._shown(pod, seen, whole)
+
+    def _after_usage(self, pod: str, seen: _Pod, usage: list[str], text: str) -> list[str]:
+        """torchrun's usage is followed by the error, or was asked for."""
+        if not _USAGE_ERROR.match(text):
+            return [*usage, text]
+        self._fold(len(usage))
+        return self._shown(pod, seen, [text])
+
+    def _shown(self, pod: str, seen: _Pod, error: list[str]) -> list[str]:
         if pod not in self.failed:
             self.failed.append(pod)
-            seen.error = whole
-        return whole
+        if len(seen.errors) < MOST_ERRORS:
+            seen.errors.append(error)
+        return error
 
     def _fold(self, number: int) -> list[str]:
         self.folded += number
         return []
+
+
+def _last(error: list[str]) -> str:
+    """The exception of a traceback, without its rank."""
+    return next((_OF_RANK.sub("", line, count=1) for line in reversed(error) if line.strip()), "")

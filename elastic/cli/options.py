@@ -8,6 +8,7 @@ import click
 
 from elastic.local.cluster import default_data_dir
 
+SANDBOXES = ("auto", "netns", "loopback")
 DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),

@@ -23,7 +23,8 @@ from elastic.cli.images import image_option
 from elastic.cli.interrupts import Left, asking, cancelled_by_sigterm, end_by_sigterm
 from elastic.cli.jobs.following import followed
 from elastic.cli.local_paths import placed, without_command
-from elastic.cli.options import command
+from elastic.cli.near_files import hint
+from elastic.cli.options import SANDBOXES, command
 from elastic.cli.run_printer import Printer
 from elastic.cli.validate import STDIN, Report, as_lines, examine, examine_object
 from elastic.client.script_job import Workers, is_script, job_of
@@ -36,10 +37,11 @@ from elastic.kube.resources import Object
 from elastic.kube.submission import Refused, Submission
 from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
 from elastic.local.dashboard import link
-from elastic.local.files import Layout, layout_of
+from elastic.local.files import MOST_GPUS, Layout, layout_of
 from elastic.local.sandbox import Mode
 
 SUCCEEDED, FAILED, NOT_RUN = 0, 1, 2
+NO_WAY_OUT = ": pods reach no network outside this machine (with --sandbox loopback they do)"
 
 
 class CannotRun(click.ClickException):
@@ -71,13 +73,14 @@ def _workers(context: click.Context, parameter: click.Parameter, value: str) -> 
     help="Of a SCRIPT: how many workers, or from how many to how many.",
 )
 @click.option(
-    "--gpus", type=click.IntRange(0, 64), default=0, help="GPUs of each worker of a SCRIPT, and of a cluster started for this run."
+    "--gpus", type=click.IntRange(0, MOST_GPUS), default=0, help="GPUs of each worker of a SCRIPT, and of a cluster started for this run."
 )
 @click.option("--name", help="Of the job of a SCRIPT.  [default: the script's]")
 @click.option(
     "--save", type=click.Path(dir_okay=False, allow_dash=True), help="Write the job of a SCRIPT as YAML (- prints it); run nothing."
 )
 @click.option("--all-output", is_flag=True, help="Also what torchrun prints about itself when a worker fails.")
+@click.option("--sandbox", type=click.Choice(SANDBOXES), help="As for `elastic up`, for a cluster that is started for this run.")
 @image_option("As for `elastic up`, for a cluster that is started for this run. Repeatable.")
 def run(
     sources: tuple[str, ...],
@@ -91,6 +94,7 @@ def run(
     name: str | None,
     save: str | None,
     all_output: bool,
+    sandbox: str | None,
     images: dict[str, Path],
 ) -> None:
     """Run job files, or a script on the laptop cluster, to their end and show what happens.
@@ -112,13 +116,15 @@ def run(
         return
     if report.exit_code or not report.verdicts:
         click.echo("\n".join(as_lines(report)), err=True)
+        if report.is_without_jobs:
+            click.echo("a script needs no job file: `elastic run train.py`", err=True)
         sys.exit(NOT_RUN)
     end_by_sigterm()
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     printer = Printer(folds=not all_output)
-    node_gpus = gpus * workers.most if has_script else gpus
+    shape = _Shape(gpus=gpus * workers.most if has_script else gpus, is_asked=not has_script, sandbox=sandbox, images=images)
     try:
-        with _cluster(printer, kubeconfig=kubeconfig, data_dir=data_dir, gpus=node_gpus, images=images, is_asked=not has_script) as cluster:
+        with _cluster(printer, kubeconfig=kubeconfig, data_dir=data_dir, shape=shape) as cluster:
             jobs = _placed(report, printer) if cluster.is_laptop else _elsewhere(report, cluster, has_script=has_script)
             wish = _Wish(jobs=jobs, namespace=namespace, replace=replace, replace_over=has_script, create_namespace=create_namespace)
             code = asyncio.run(_run(cluster, report, wish, printer=printer))
@@ -141,6 +147,23 @@ class _Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """Of a cluster that is started for this run."""
+
+    gpus: int
+    is_asked: bool
+    """Whether the GPUs are the user's wish, and not only what a script's workers need."""
+    sandbox: str | None
+    images: dict[str, Path]
+
+    def options(self, *, running: str | None = None) -> list[str]:
+        """What a cluster that is there already would not heed. running: its sandbox."""
+        words = [f"--image {name}={folder}" for name, folder in self.images.items()]
+        words += [f"--gpus {self.gpus}"] if self.gpus and self.is_asked else []
+        return [*words, *([f"--sandbox {self.sandbox}"] if self.sandbox not in (None, "auto", running) else [])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Wish:
     """What is to be created, and how."""
 
@@ -154,7 +177,7 @@ class _Wish:
 def _script_report(sources: tuple[str, ...], *, workers: Workers, gpus: int, name: str | None) -> Report:
     script = Path(sources[0]).resolve()
     if not script.is_file():
-        raise CannotRun(f"there is no file {sources[0]}")
+        raise CannotRun(f"there is no file {sources[0]}{hint(Path(sources[0]))}")
     job = job_of(script, sources[1:], workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name)
     return examine_object(job, file=sources[0])
 
@@ -203,22 +226,19 @@ def _elsewhere(report: Report, cluster: _Cluster, *, has_script: bool) -> list[O
 
 
 @contextlib.contextmanager
-def _cluster(
-    printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, gpus: int, images: dict[str, Path], is_asked: bool
-) -> Iterator[_Cluster]:
-    """The cluster to run on. is_asked: the GPUs are the user's wish for a new cluster, and not only what a script's workers need."""
-    shape = [*(f"--image {name}={folder}" for name, folder in images.items()), *([f"--gpus {gpus}"] if gpus and is_asked else [])]
+def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, shape: _Shape) -> Iterator[_Cluster]:
+    """The cluster to run on."""
     layout = layout_of(kubeconfig) if kubeconfig is not None else Layout((data_dir or default_data_dir()).resolve())
     if layout is None:
         assert kubeconfig is not None
-        _refuse_shape(shape, f"the one of {kubeconfig}")
+        _refuse_shape(shape.options(), f"the one of {kubeconfig}")
         yield _Cluster(kubeconfig)
         return
     state = layout.read_state()
     if state is not None and layout.is_running():
         if not state.control_plane and kubeconfig is None:
             raise ClusterError(f"the cluster in {layout.root} has no control plane; stop it and start it without --cluster-only")
-        _refuse_shape(shape, f"the one in {layout.root}, which runs already,")
+        _refuse_shape(shape.options(running=state.sandbox), f"the one in {layout.root}, which runs already,")
         yield _Cluster(layout.kubeconfig, is_laptop=True)
         return
     if data_dir is not None:
@@ -227,10 +247,10 @@ def _cluster(
     stopped = layout.root if kubeconfig is not None else None
     there_is = f"the laptop cluster in {stopped} is stopped: starting it" if stopped else "no cluster runs: starting one"
     printer.say(f"{there_is} for this run")
-    cluster = LocalCluster(data_dir=stopped, gpus=gpus, images=images)
+    cluster = LocalCluster(data_dir=stopped, gpus=shape.gpus or None, sandbox=shape.sandbox or "auto", images=shape.images)
     cluster.start(say=printer.say)
     try:
-        closed = ", whose pods reach no network outside this machine" if cluster.sandbox == Mode.NETNS.value else ""
+        closed = NO_WAY_OUT if cluster.sandbox == Mode.NETNS.value else ""
         printer.say(f"cluster ready, sandbox {cluster.sandbox}{closed}")
         printer.say(f"watch it: {command('top --watch', cluster.data_dir)} (or get, logs, explain)")
         if (url := link(Layout(cluster.data_dir))) is not None:
@@ -275,7 +295,7 @@ async def _run_to_its_end(cluster: _Cluster, report: Report, wish: _Wish, *, pri
             await _undo(submission, printer)
             raise
         except asyncio.CancelledError:
-            printer.say("interrupted: deleting what this run created (press again to leave it)")
+            printer.say("interrupted: deleting what this run created (interrupt again to leave it)")
             await _undo(submission, printer)
             if sys.stdin.isatty() and sys.stdout.isatty():
                 return INTERRUPTED

@@ -18,6 +18,8 @@ from elastic.cli.printing import colour_of, coloured, plain
 from elastic.kube.following import Condition, Event, Happening, JobKey, Line, Outcome, Ranks
 
 ERROR_LINES = 20
+OF_PROCESS = re.compile(r"\[(rank|default|)(\d{1,6})\]:")
+"""How a line begins that torch's exception hook wrote, with the rank, or torchrun's `--tee`, with the local one."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class Printer:
     reasons: dict[str, str] = field(default_factory=dict)
     """By job uid, the message of its newest condition."""
     ranks: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    processes: dict[str, int | None] = field(default_factory=dict)
+    """By job uid, how many each pod has."""
     pods: list[str] = field(default_factory=list)
     folding: dict[str, Folding] = field(default_factory=dict)
 
@@ -42,8 +46,9 @@ class Printer:
                 lines = self.folding.setdefault(job.uid, Folding()).lines(pod, text) if self.folds else [text]
                 for line in lines:
                     self._line(job, pod, line)
-            case Ranks(by_pod):
+            case Ranks(by_pod, processes):
                 self.ranks[job.uid] = by_pod
+                self.processes[job.uid] = processes
             case Condition(type, _, message):
                 self.told.add((job.uid, message))
                 self.reasons[job.uid] = message
@@ -64,10 +69,10 @@ class Printer:
         if folding.folded:
             self.say(f"{folding.folded} lines of torchrun about itself are folded; --all-output shows them")
         reason = self.reasons.get(job.uid, "")
-        error = folding.error(next((pod for pod in folding.failed if re.search(rf"\b{re.escape(pod)}(?![\w-])", reason)), None))
+        error = folding.error(next((pod for pod in folding.failed if re.search(rf"\b{re.escape(pod)}(?![\w-])", reason)), None), reason)
         if outcome is Outcome.FAILED and error is not None:
             pod, lines = error
-            self.say(f"the first error, of {self._title(job, pod)}:")
+            self.say(f"the first error, of {self._title(job, pod, lines[0])}:")
             for line in lines[-ERROR_LINES:]:
                 self._line(job, pod, line)
         last = f": {reason}" if outcome is Outcome.FAILED and reason else ""
@@ -76,15 +81,23 @@ class Printer:
     def _line(self, job: JobKey, pod: str, text: str) -> None:
         if pod not in self.pods:
             self.pods.append(pod)
-        title = self._title(job, pod)
+        title = self._title(job, pod, text)
         if sys.stdout.isatty():
             self._write(f"{coloured(f'{title} |', colour_of(pod, self.pods))} {plain(text, keep=chr(9))}")
         else:
             self._write(f"{title} | {text}")
 
-    def _title(self, job: JobKey, pod: str) -> str:
-        rank = self.ranks.get(job.uid, {}).get(pod)
-        return pod if rank is None else f"{pod} rank {rank}"
+    def _title(self, job: JobKey, pod: str, text: str) -> str:
+        """With the rank of the process, or those of all in the pod where the line does not say which of them wrote it."""
+        agent, each = self.ranks.get(job.uid, {}).get(pod), self.processes.get(job.uid, 1)
+        if agent is None:
+            return pod
+        if each is None:
+            return f"{pod} group rank {agent}"
+        first = agent * each
+        if (of := OF_PROCESS.match(text)) is not None:
+            return f"{pod} rank {int(of[2]) + (0 if of[1] == 'rank' else first)}"
+        return f"{pod} rank {first}" if each == 1 else f"{pod} ranks {first}-{first + each - 1}"
 
     def _write(self, text: str) -> None:
         try:

@@ -26,9 +26,24 @@ class Screen:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._text = ""
+
+    def enter(self) -> None:
+        self._out.write(ENTER)
+        self._out.flush()
+
+    def leave(self) -> None:
+        self._out.write(LEAVE)
+        self._out.flush()
+
+    def again(self) -> None:
+        """On a screen that was left: what was drawn last."""
+        self.enter()
+        self.draw(self._text)
 
     def draw(self, text: str) -> None:
         """From the top, over what stood there; what does not fit is counted."""
+        self._text = text
         columns, rows = shutil.get_terminal_size()
         lines = text.split("\n")
         if len(lines) > rows:
@@ -41,11 +56,9 @@ class Screen:
 @contextmanager
 def opened(out: TextIO | None = None) -> Iterator[Screen]:
     """Until the block ends, in whatever way."""
-    stream = out or sys.stdout
-    stream.write(ENTER)
-    stream.flush()
+    screen = Screen(out or sys.stdout)
+    screen.enter()
     try:
-        yield Screen(stream)
+        yield screen
     finally:
-        stream.write(LEAVE)
-        stream.flush()
+        screen.leave()

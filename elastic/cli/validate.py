@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,17 +11,19 @@ from typing import Any
 
 import click
 
-from elastic.api.errors import Problem, SpecError, Warning
+from elastic.api.errors import Problem, SpecError, Warning, shortened
 from elastic.api.job import Job
-from elastic.api.kinds import GROUP, KINDS
+from elastic.api.kinds import API_VERSION, GROUP, KINDS
 from elastic.api.parser import parse
 from elastic.api.reader import did_you_mean
 from elastic.api.template import default_container, default_container_index
 from elastic.cli.documents import Document, Unreadable, as_json, documents
+from elastic.cli.near_files import hint
 from elastic.cli.printing import as_data
 
 SUFFIXES = (".yaml", ".yml", ".json")
 STDIN = "-"
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,11 @@ class Report:
     unreadable: list[tuple[str, Unreadable]] = field(default_factory=list)
     others: list[Document] = field(default_factory=list)
     """Objects that are no jobs."""
+
+    @property
+    def is_without_jobs(self) -> bool:
+        """Whether all that was found is something else."""
+        return bool(self.others) and not self.verdicts
 
     @property
     def exit_code(self) -> int:
@@ -150,7 +158,7 @@ def _text(file: str) -> str:
         raw: bytes = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
         return raw.decode("utf-8-sig")
     except OSError as error:
-        raise Unreadable(error.strerror or str(error)) from None
+        raise Unreadable(f"{error.strerror or error}{hint(Path(file)) if isinstance(error, FileNotFoundError) else ''}") from None
     except UnicodeDecodeError:
         raise Unreadable("this is not UTF-8 text") from None
 
@@ -202,6 +210,20 @@ def as_lines(report: Report) -> Iterator[str]:
     if report.others:
         parts.append(f"{_counted(len(report.others), 'other object')} skipped")
     yield f"{_counted(len(report.verdicts), 'job')}: {', '.join(parts)}"
+    if report.is_without_jobs:
+        yield f"found {_kinds(report.others)}; jobs are {', '.join(KINDS)}, of {API_VERSION}"
+
+
+def _kinds(others: list[Document]) -> str:
+    """What the objects are that are no jobs, as far as they say; the most frequent first."""
+    counted = Counter(shortened(_text_at(one.value, "kind") or f"an object without kind ({_keys(one.value)})") for one in others)
+    named = [f"{kind} ({count})" if count > 1 else kind for kind, count in counted.most_common(MOST_NAMED)]
+    more = len(counted) - len(named)
+    return ", ".join([*named, *([f"{more} more kinds"] if more > 0 else [])])
+
+
+def _keys(value: dict[str, Any]) -> str:
+    return ", ".join(map(str, list(value)[:3])) if value else "empty"
 
 
 def _counted(count: int, noun: str) -> str:

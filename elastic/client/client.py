@@ -44,14 +44,23 @@ class Client:
         name: str | None = None,
         env: Mapping[str, str] | None = None,
         max_restarts: int = MAX_RESTARTS,
+        packages: Sequence[str] = (),
         replace: bool = False,
     ) -> Job:
         """Runs a function or a script on `workers` workers: a number, (min, max) or "min:max". Returns at once.
 
         `args` and `kwargs` are the function's, and travel as JSON; a script takes `args` as its words. `image` is needed in a cluster, and
         ignored by the laptop's sandboxes unless it is one of their image folders. A job of the same name that is over is replaced.
+        `packages` are installed by pip before the function is called, into the Python that runs it; where pip fails the job does.
         """
-        chosen: dict[str, Any] = {"gpus": gpus, "image": image, "name": name, "env": env or {}, "max_restarts": max_restarts}
+        chosen: dict[str, Any] = {
+            "packages": packages,
+            "gpus": gpus,
+            "image": image,
+            "name": name,
+            "env": env or {},
+            "max_restarts": max_restarts,
+        }
         made = self._job_object(program, args, kwargs or {}, workers=_workers(workers), **chosen)
         return self.create(made, replace=replace)
 
@@ -108,10 +117,11 @@ class Client:
         name: str | None,
         env: Mapping[str, str],
         max_restarts: int,
+        packages: Sequence[str],
     ) -> dict[str, Any]:
         if image is None and not self._cluster.is_laptop:
             raise errors.BadProgram("image is missing: a cluster runs workers in one; name an image that has Python and torch")
-        script, text, words = _script(program, args, kwargs)
+        script, text, words = _script(program, args, kwargs, packages)
         made = job_of(script, words, workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name)
         made["spec"]["elasticPolicy"]["maxRestarts"] = max_restarts
         made["spec"]["runPolicy"] = {"cleanPodPolicy": "None"}
@@ -128,10 +138,14 @@ class Client:
         return made
 
 
-def _script(program: Callable[..., Any] | str | Path, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Path, str, list[str]]:
+def _script(
+    program: Callable[..., Any] | str | Path, args: Sequence[Any], kwargs: Mapping[str, Any], packages: Sequence[str]
+) -> tuple[Path, str, list[str]]:
     """Its file, the text where there is no file, and its words."""
     if callable(program):
-        return Path(f"{getattr(program, '__name__', 'program')}.py"), program_of(program, args, kwargs), []
+        return Path(f"{getattr(program, '__name__', 'program')}.py"), program_of(program, args, kwargs, packages=packages), []
+    if packages:
+        raise errors.BadProgram("packages are for a function; what a script needs belongs into its image, or the laptop's image folder")
     if kwargs:
         raise errors.BadProgram("a script takes no kwargs; give its words as args=['--epochs', '3']")
     if not isinstance(program, str | Path):

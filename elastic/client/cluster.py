@@ -67,9 +67,7 @@ def _token(api: Any) -> str:
 def checked_dashboard(url: str | None) -> str | None:
     found = url or os.environ.get("ELASTIC_DASHBOARD") or None
     if found is not None and not live.is_safe(found):
-        raise errors.NoCluster(
-            f"dashboard is {found!r} but must begin with https://, or name a port of this machine: http://localhost:8080"
-        )
+        raise errors.NoCluster(f"dashboard is {found!r} but {live.SAFE}")
     return found
 
 

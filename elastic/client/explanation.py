@@ -22,6 +22,8 @@ PHASES = {
 SETTING_UP = ("Pending", "ContainerCreating", "PodInitializing")
 IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
 MOST_NAMES = 3
+SHORT_MS = 50
+"""Less would be 0.0 s."""
 
 
 def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], now: datetime, *, progress: str = "") -> Iterator[str]:
@@ -42,20 +44,20 @@ def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], 
 
 
 def _size(job: Summary) -> str:
-    workers = f"{job.running} of {job.wanted} wanted {'worker' if job.wanted == 1 else 'workers'}"
-    world = "" if job.world is None or job.is_over else f"; {job.world} of them train together"
+    plural = "" if job.wanted == 1 else "s"
     bounds = f" Between {job.least} and {job.most} are allowed." if job.is_elastic else " Its size is fixed: it has no elasticPolicy."
-    return f"{job.kind.name} {job.name} is {job.state.lower()} with {workers}{world}.{bounds}"
+    if job.is_over:
+        return f"{job.kind.name} {job.name} has {job.state.lower()}. It asked for {job.wanted} worker{plural}.{bounds}"
+    world = "" if job.world is None else f"; {job.world} of them train together"
+    return f"{job.kind.name} {job.name} is {job.state.lower()} with {job.running} of {job.wanted} wanted worker{plural}{world}.{bounds}"
 
 
 def _since(job: Summary, now: datetime) -> Iterator[str]:
     if job.rescale:
         before, after = job.rescale.get("fromSize"), job.rescale.get("toSize")
-        change = f" from {before} to {after}" if before else f" to {after}"
-        yield (
-            f"The last change of its size was {age(job.rescale.get('at'), now)} ago,{change}: {job.rescale.get('reason', '')} "
-            f"(cause {job.rescale.get('cause', 'unknown')})."
-        )
+        ago, sizes = f"was {age(job.rescale.get('at'), now)} ago", f" from {before} to {after}" if before else f" to {after}"
+        what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
+        yield f"{what}: {job.rescale.get('reason', '')} (cause {job.rescale.get('cause', 'unknown')})."
     elif job.is_elastic and not job.is_over:
         yield "Its size has not changed yet."
     if job.autoscaler and not job.is_over:
@@ -76,7 +78,7 @@ def waits_for(job: Summary, pods: Sequence[Object]) -> str:
         return f"room for {_names([pod for pod, _ in without_room])}: {_short(words)}{_gpu_hint(words)}"
     if refused := [pod for pod in pods if pod_state(pod).removeprefix("Init:") in IMAGE]:
         return f"the image of {_names(refused)}: {_image_trouble(refused[0])}"
-    if waiting := [pod for pod in pods if pod_state(pod) == "CrashLoopBackOff"]:
+    if (waiting := [pod for pod in pods if pod_state(pod) == "CrashLoopBackOff"]) and not job.waits_for:
         return f"the next start of {_names(waiting)}, which ended again and again; see `elastic logs {job.name}`"
     if setting_up := [pod for pod in pods if _is_set_up(pod)]:
         return f"the set-up of {_names(setting_up)} (image, volumes, init containers)"
@@ -103,7 +105,7 @@ def _of_world(job: Summary) -> str:
 def _cost(job: Summary) -> Iterator[str]:
     phases = {name: ms for name, ms in (job.rescale.get("phases") or {}).items() if isinstance(ms, int)}
     if phases:
-        parts = [f"{ms / 1000:.1f} s {PHASES.get(name, name)}" for name, ms in phases.items() if ms]
+        parts = [f"{ms / 1000:.1f} s {PHASES.get(name, name)}" for name, ms in phases.items() if ms >= SHORT_MS]
         yield f"The last change cost {sum(phases.values()) / 1000:.1f} s: {', '.join(parts) or 'less than can be measured'}."
 
 
@@ -111,12 +113,29 @@ def _restarts(job: Summary, spec: Mapping[str, object]) -> Iterator[str]:
     counted = {cause: number for cause, number in job.restarts.items() if number}
     if not counted:
         return
-    policy = spec.get("elasticPolicy")
-    limit = policy.get("maxRestarts") if isinstance(policy, dict) else None
-    charged = sum(number for cause, number in counted.items() if cause in CHARGED)
+    total, charged = sum(counted.values()), sum(number for cause, number in counted.items() if cause in CHARGED)
     words = ", ".join(f"{number} {cause}" for cause, number in sorted(counted.items()))
-    budget = f" {charged} of the {limit} that maxRestarts allows are used up." if limit is not None else ""
-    yield f"It restarted {sum(counted.values())} times: {words}; {charged} of them count against the job.{budget}"
+    against = f"{charged or 'none'} of them {'count' if charged > 1 else 'counts'} against the job"
+    yield f"Workers failed or were lost {_times(total)}: {words}; {against}.{_budget(counted, spec)}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _budget(counted: Mapping[str, int], spec: Mapping[str, object]) -> str:
+    """How much of maxRestarts is used up; a cause with a limit of its own does not count, and in a window only what is recent."""
+    policy = spec.get("elasticPolicy")
+    own = (policy.get("restartBudget") or {}) if isinstance(policy, dict) else {}
+    limit = policy.get("maxRestarts") if isinstance(policy, dict) else None
+    if limit is None or not isinstance(own, dict) or own.get("windowSeconds") is not None:
+        return ""
+    used = sum(number for cause, number in counted.items() if cause in CHARGED and own.get(cause) is None)
+    if not limit:
+        return " maxRestarts allows none."
+    if used >= limit:
+        return f" {'The one' if limit == 1 else f'All {limit}'} that maxRestarts allows {'is' if limit == 1 else 'are'} used up."
+    return f" {used} of the {limit} that maxRestarts allows {'is' if used == 1 else 'are'} used up."
 
 
 def _is_set_up(pod: Object) -> bool:

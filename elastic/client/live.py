@@ -24,6 +24,8 @@ MOST_BYTES = 16 << 20
 """Of an answer; 5,000 jobs have about 4 MB."""
 MOST_WORDS = 300
 OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
+SAFE = "must begin with https://, or name a port of this machine: http://localhost:8080"
+"""What `is_safe` wants."""
 
 
 class NoAnswer(Exception):

@@ -22,6 +22,7 @@ LARGEST_PROGRAM = 100_000
 """Bytes. Linux takes 128 KiB for one variable of the environment."""
 LARGEST_RESULT = 64_000
 VARIABLE = "ELASTIC_PROGRAM"
+INSTALL_S = 1800
 FUTURE = "from __future__ import annotations"
 
 _MAIN = """
@@ -38,17 +39,55 @@ if __name__ == "__main__":
         print({mark!r} + _text, flush=True)
 """
 
+_INSTALL = """
+if __name__ == "__main__":
+    import fcntl as _fcntl
+    import importlib as _importlib
+    import os as _os
+    import site as _site
+    import subprocess as _subprocess
+    import sys as _sys
 
-def program_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """A script that calls the function and prints what rank 0 returns."""
+    _lock = _os.open(_sys.prefix, _os.O_RDONLY)
+    _fcntl.flock(_lock, _fcntl.LOCK_EX)  # processes that share this Python install one after the other; the second has nothing to do
+    _pip = [_sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--retries", "2"]
+    _done = _subprocess.run([*_pip, *{packages!r}], stderr=_subprocess.PIPE, text=True, timeout={timeout}, check=False)
+    _sys.stderr.write(_done.stderr)
+    _os.close(_lock)
+    if _done.returncode:
+        _errors = [line for line in _done.stderr.splitlines() if line.startswith("ERROR:")] or _done.stderr.splitlines()[-1:]
+        _network = " (the package index was not reached)" if "connection broken" in _done.stderr else ""
+        raise RuntimeError("pip install " + {names!r} + " failed" + _network + ": " + " ".join(_errors))
+    if _site.ENABLE_USER_SITE:  # there pip installs what it may not install beside Python
+        _site.addsitedir(_site.getusersitepackages())
+    _importlib.invalidate_caches()
+"""
+
+
+def program_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, packages: Sequence[str] = ()) -> str:
+    """A script that installs the packages, calls the function and prints what rank 0 returns."""
     source = _source(function)
     try:
         inspect.signature(function).bind(*args, **kwargs)
         arguments = json.dumps([list(args), dict(kwargs)])
     except TypeError as error:
         raise BadProgram(f"the arguments of {function.__name__} do not do: {error}; they travel as JSON") from error
+    install = ""
+    if packages:
+        names = " ".join(_requirements(packages))
+        install = _INSTALL.format(packages=list(packages), names=names, timeout=INSTALL_S)
     main = _MAIN.format(arguments=arguments, name=function.__name__, mark=MARK, largest=LARGEST_RESULT)
-    return checked(f"{FUTURE}\n\n{source}\n{main}", function.__name__)
+    return checked(f"{FUTURE}\n{install}\n{source}\n{main}", function.__name__)
+
+
+def _requirements(packages: Sequence[str]) -> Sequence[str]:
+    """As `pip install` takes them, and no options of it."""
+    if isinstance(packages, str):
+        raise BadProgram(f"packages is {packages!r}, but must be a list: [{packages!r}]")
+    for one in packages:
+        if not isinstance(one, str) or not one or one.startswith("-") or not one.isprintable():
+            raise BadProgram(f"packages has {one!r}; each is a requirement such as 'tqdm' or 'tqdm>=4'")
+    return packages
 
 
 def checked(program: str, name: str) -> str:

@@ -8,10 +8,13 @@ from typing import Any
 
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.words import RdzvBackend
 from elastic.kube.resources import Object
 
 PLAN = "plan"
 ENDS = ("Succeeded", "Failed")
+MEETING = tuple(backend.value for backend in (RdzvBackend.ELASTIC, RdzvBackend.ETCD))
+"""Backends whose worlds the control plane knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +61,18 @@ def summary(kind: Kind, job: Object) -> Summary:
     wanted = sum(_count(types[type].get("replicas"), kind.default_replicas.get(type, 1)) for type in names)
     bounds = _bounds(_dict(policy), wanted) if isinstance(policy, dict) else (None, None)
     state, message = _state(_list(status.get("conditions")))
+    has_ended = state in ENDS and isinstance(policy, dict)  # the status keeps the counts of the moment in which an elastic job failed
     return Summary(
         kind=kind,
         namespace=str(job["metadata"].get("namespace", "")),
         name=str(job["metadata"].get("name", "")),
         state=state,
         message=message,
-        running=sum(_count(counted.get(type, {}).get("active"), 0) for type in names),
+        running=0 if has_ended else sum(_count(counted.get(type, {}).get("active"), 0) for type in names),
         wanted=wanted,
         least=bounds[0],
         most=bounds[1],
-        world=_count(elastic["worldSize"], 0) if "worldSize" in elastic else None,
+        world=None if has_ended else _world(elastic),
         restarts={cause: _count(number, 0) for cause, number in _dict(elastic.get("restarts")).items() if cause != PLAN},
         rescale=_dict(elastic.get("lastRescale")),
         created=str(job["metadata"].get("creationTimestamp", "")),
@@ -76,6 +80,13 @@ def summary(kind: Kind, job: Object) -> Summary:
         autoscaler=_dict(elastic.get("autoscaler")),
         step=_count(elastic["step"], 0) if "step" in elastic else None,
     )
+
+
+def _world(elastic: Mapping[str, Any]) -> int | None:
+    """None where workers meet elsewhere. Before its first world a job has no size in its status."""
+    if "worldSize" not in elastic:
+        return 0 if elastic.get("backend") in MEETING else None
+    return _count(elastic["worldSize"], 0)
 
 
 def ranks(job: Object) -> dict[int, int]:

@@ -62,7 +62,7 @@ class Submission:
         resource = await self._resource(str(document.get("apiVersion", "")), str(document.get("kind", "")))
         namespace = (metadata.get("namespace") or self._namespace) if resource.namespaced else None
         try:
-            was_there = await self._find(resource, name, namespace=namespace)
+            was_there = await self._kube.find(resource, name, namespace=namespace)
             made = await self._kube.patch(
                 resource, name, document, namespace=namespace, kind=Patch.APPLY, field_manager=FIELD_MANAGER, force=True
             )
@@ -100,7 +100,7 @@ class Submission:
         return left
 
     async def _clear(self, resource: Resource, name: str, *, namespace: str) -> None:
-        found = await self._find(resource, name, namespace=namespace)
+        found = await self._kube.find(resource, name, namespace=namespace)
         if found is None:
             return
         if not self._replace and not (self._replace_over and _is_over(found)):
@@ -126,21 +126,13 @@ class Submission:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _is_there(self, made: _Made) -> bool:
-        found = await self._find(made.resource, made.name, namespace=made.namespace)
+        found = await self._kube.find(made.resource, made.name, namespace=made.namespace)
         if found is not None and found["metadata"]["uid"] == made.uid:
             return True
         if made.resource.kind not in KINDS:
             return False
         pods = await self._kube.list(PODS, namespace=made.namespace, labels=f"{JOB_NAME}={made.name}")
         return any(owner.get("uid") == made.uid for pod in pods.items for owner in pod["metadata"].get("ownerReferences") or ())
-
-    async def _find(self, resource: Resource, name: str, *, namespace: str | None) -> Object | None:
-        try:
-            return await self._kube.get(resource, name, namespace=namespace)
-        except KubeError as error:
-            if error.code == 404:
-                return None
-            raise
 
     async def _resource(self, api_version: str, kind: str) -> Resource:
         """Under which path the server keeps objects of a kind."""

@@ -152,7 +152,7 @@ def alive(pids: list[int]) -> list[int]:
 NEXT = """
 Next, after `. .venv/bin/activate`:
   elastic up --nodes 2                             a cluster that stays, and a link to its dashboard
-  elastic run train.py --workers 1:4               your own script (docs/cli.md)
+  elastic run train.py --workers 1:4               your own script (docs/own-script.md)
   elastic run examples/pytorch-elastic/job.yaml    the job of this demo (docs/elastic-pytorch.md)"""
 
 

@@ -89,8 +89,10 @@ def main() -> None:
     seen["conditions"] = [entry["type"] for entry in status["conditions"] if entry["status"] == "True"]
     # As bytes: 36 writes them out as Python does, b'...'.
     seen["log"] = core.read_namespaced_pod_log(worker, NAMESPACE, _preload_content=False).data.decode().split()
-    named = core.list_namespaced_event(NAMESPACE, field_selector=f"involvedObject.name={NAME}")
-    seen["reasons"] = sorted({event.reason for event in named.items})
+    # Events follow the status that they describe.
+    of_job = f"involvedObject.name={NAME}"
+    wait_for(core.list_namespaced_event, lambda event: event.reason == "PyTorchJobSucceeded", namespace=NAMESPACE, field_selector=of_job)
+    seen["reasons"] = sorted({event.reason for event in core.list_namespaced_event(NAMESPACE, field_selector=of_job).items})
     seen["budgets"] = [item.metadata.name for item in policies.list_namespaced_pod_disruption_budget(NAMESPACE).items]
     custom.delete_namespaced_custom_object(*GROUP, NAME, propagation_policy="Foreground")
     end = time.monotonic() + WAIT_S

@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,8 +50,12 @@ def elastic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elastic]:
     elastic("down")
 
 
-def create(elastic: Elastic, name: str, *, workers: int = 2, restart: str = "OnFailure", script: str = SCRIPT) -> None:
-    container = {"name": "pytorch", "image": "any", "command": ["sh", "-c", script], "workingDir": str(elastic.folder)}
+def create(
+    elastic: Elastic, name: str, *, workers: int = 2, restart: str = "OnFailure", script: str = SCRIPT, command: Sequence[str] = ()
+) -> None:
+    """A job of shell processes; with a command, one at our rendezvous."""
+    container = {"name": "pytorch", "image": "any", "command": list(command) or ["sh", "-c", script], "workingDir": str(elastic.folder)}
+    policy = {"minReplicas": 1, "maxReplicas": 4} | ({"maxRestarts": 1} if command else {"rdzvBackend": "c10d"})
     replica = {
         "replicas": workers,
         "restartPolicy": restart,
@@ -62,7 +66,7 @@ def create(elastic: Elastic, name: str, *, workers: int = 2, restart: str = "OnF
         "kind": "PyTorchJob",
         "metadata": {"name": name},
         "spec": {
-            "elasticPolicy": {"minReplicas": 1, "maxReplicas": 4, "rdzvBackend": "c10d"},
+            "elasticPolicy": policy,
             "pytorchReplicaSpecs": {"Worker": replica},
         },
     }
@@ -116,3 +120,26 @@ def test_a_job_that_fails_ends_wait_with_1_and_quotes_its_worker(elastic: Elasti
     elastic("delete", "broken")
     assert "there is no job broken" in elastic("describe", "broken", code=1)
     assert "there is no namespace research; make it with" in elastic("get", "-n", "research", code=1)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "command", "words"),
+    [
+        (
+            "flag",
+            ["torchrun", "--nonsense", "train.py"],
+            "flag-worker-0 could not start: torchrun: error: unrecognized arguments: --nonsense.",
+        ),
+        ("value", ["sh", "-c", "torchrun --nnodes a:b train.py"], "value-worker-0 could not start: ValueError: invalid literal for int()"),
+        ("typo", ["torchrunn", "train.py"], "typo-worker-0 could not start: torchrunn: command not found."),
+        ("script", ["torchrun", "--nproc-per-node=1", "no.py"], "(rank 0: "),
+    ],
+)
+def test_a_wrong_command_uses_up_the_restarts_and_is_quoted(elastic: Elastic, name: str, command: list[str], words: str) -> None:
+    create(elastic, name, workers=1, command=command)
+    elastic("wait", name, "--timeout", WAIT_S, code=1)
+    said = elastic("explain", name)
+    assert words in said
+    assert "2 of them count against the job. The one that maxRestarts allows is used up." in said
+    elastic("delete", name)

@@ -39,8 +39,37 @@ def test_size_change_cost_and_restarts_are_in_words() -> None:
         "The last change of its size was 4m ago, from 3 to 2: train-worker-2 was evicted (cause disruption).",
         "It waits for nothing.",
         "The last change cost 1.8 s: 1.5 s for the workers to save and stop, 0.3 s at the rendezvous.",
-        "It restarted 3 times: 2 disruption, 1 user; 1 of them count against the job. 1 of the 5 that maxRestarts allows are used up.",
+        "Workers failed or were lost 3 times: 2 disruption, 1 user; 1 of them counts against the job. "
+        "1 of the 5 that maxRestarts allows is used up.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "policy", "words"),
+    [
+        ({"user": 4}, {"maxRestarts": 3}, "4 times: 4 user; 4 of them count against the job. All 3 that maxRestarts allows are used up."),
+        ({"user": 2}, {"maxRestarts": 1}, "2 times: 2 user; 2 of them count against the job. The one that maxRestarts allows is used up."),
+        ({"user": 1}, {"maxRestarts": 0}, "once: 1 user; 1 of them counts against the job. maxRestarts allows none."),
+        ({"disruption": 1, "user": 0}, {"maxRestarts": 3}, "once: 1 disruption; none of them counts against the job. 0 of the 3 that"),
+        ({"hang": 2, "user": 1}, {"maxRestarts": 3, "restartBudget": {"hang": 9}}, "; 3 of them count against the job. 1 of the 3 that"),
+        ({"user": 2}, {"maxRestarts": 3, "restartBudget": {"windowSeconds": 60}}, "; 2 of them count against the job."),
+        ({"user": 2}, {}, "2 times: 2 user; 2 of them count against the job."),
+    ],
+)
+def test_restarts_are_counted_in_words(restarts: dict[str, int], policy: dict[str, Any], words: str) -> None:
+    of = job(status=running(restarts=restarts), elasticPolicy={"minReplicas": 1, "maxReplicas": 4, **policy})
+    last = list(explained(summary(PYTORCH, of), [], of["spec"], NOW))[-1]
+    assert last.startswith("Workers failed or were lost ")
+    assert words in last
+    assert last.endswith(words) or words.endswith("that")
+
+
+def test_a_restart_at_the_same_size_is_called_so() -> None:
+    again = RESCALE | {"fromSize": 2, "cause": "user", "reason": "a worker of train-worker-0 ended with status 2", "phases": {"round": 20}}
+    of = job(status=running(lastRescale=again), **BOUNDS)
+    lines = list(explained(summary(PYTORCH, of), [pod(0)], of["spec"], NOW))
+    assert lines[1] == "Its last restart was 4m ago, with 2: a worker of train-worker-0 ended with status 2 (cause user)."
+    assert lines[3] == "The last change cost 0.0 s: less than can be measured."
 
 
 def test_the_autoscalers_decision_is_quoted() -> None:
@@ -53,8 +82,16 @@ def test_the_autoscalers_decision_is_quoted() -> None:
 def test_a_failed_job_is_explained_by_its_condition() -> None:
     status = {"conditions": [{"type": "Failed", "status": "True", "message": "rank 1: ValueError: bad"}]}
     lines = list(explained(summary(PYTORCH, job(status=status)), [], {}, NOW))
-    assert lines[0].endswith("Its size is fixed: it has no elasticPolicy.")
+    assert lines[0] == "PyTorchJob train has failed. It asked for 3 workers. Its size is fixed: it has no elasticPolicy."
     assert lines[1] == "It failed: rank 1: ValueError: bad"
+
+
+def test_of_an_elastic_job_that_is_over_no_worker_runs() -> None:
+    """Its status keeps the counts of the moment in which it failed."""
+    status = running(worldSize=3) | {"conditions": [{"type": "Failed", "status": "True", "message": "rank 1: ValueError: bad"}]}
+    told = summary(PYTORCH, job(status=status, **BOUNDS))
+    assert (told.running, told.world) == (0, None)
+    assert next(explained(told, [], BOUNDS, NOW)) == "PyTorchJob train has failed. It asked for 3 workers. Between 1 and 4 are allowed."
 
 
 @pytest.mark.parametrize(
@@ -98,3 +135,20 @@ def test_a_job_below_its_minimum_waits_for_workers() -> None:
     status = {"conditions": [missing, {"type": "Created", "status": "True"}]}
     assert summary(PYTORCH, job(status=status)).state == "Waiting"
     assert waits(status=status) == "Waiting for workers: 1 of at least 2 running"
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"), [("elastic", "the rendezvous of its 3 workers"), ("etcd", "the rendezvous of its 3 workers"), ("c10d", "")]
+)
+def test_before_its_first_world_a_job_waits_for_the_rendezvous(backend: str, words: str) -> None:
+    """Its pods run, and the status has no size of a world yet."""
+    status = running(backend=backend)
+    del status["elastic"]["worldSize"]
+    assert waits(pod(0), status=status) == words
+
+
+def test_the_controllers_reason_goes_before_a_containers_pause() -> None:
+    crashing = pod(0, **container(waiting={"reason": "CrashLoopBackOff"}))
+    assert "ended again and again" in waits(crashing)
+    reason = "1 of 3 workers: train-worker-0 could not start: torchrun: error: unrecognized arguments: --nonsense"
+    assert waits(crashing, status=running(waitsFor=reason)) == reason

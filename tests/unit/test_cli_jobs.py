@@ -174,6 +174,9 @@ def test_changes_reach_the_api(tmp_path: Path) -> None:
         assert here not in api.objects
         assert "there is no job train" in elastic(kubeconfig, "delete", "train").stderr
         assert elastic(kubeconfig, "delete", "train", "--ignore-not-found").exit_code == 0
+        assert elastic(kubeconfig, "wait", "train", "--for", "deleted").exit_code == 0
+        assert elastic(kubeconfig, "wait", "train", "--for", "deleted", "-n", "nowhere").exit_code == 1
+        assert elastic(kubeconfig, "wait", "train").exit_code == 1
 
 
 def test_a_deletion_that_takes_too_long_says_so(tmp_path: Path) -> None:
@@ -275,10 +278,11 @@ def test_doctor_names_the_wrong_rows_of_the_data_folders_signals(tmp_path: Path)
     assert "row 1 (a), seenIn: it is missing" in said.stdout
 
 
-def test_a_command_that_is_not_there_is_guessed() -> None:
+@pytest.mark.parametrize(("typed", "meant"), [("runn", "run"), ("gte", "get")])
+def test_a_command_that_is_not_there_is_guessed(typed: str, meant: str) -> None:
     from click.testing import CliRunner
 
     from elastic.cli import main
 
-    said = CliRunner().invoke(main, ["runn"])
-    assert (said.exit_code, said.stderr.splitlines()[-1]) == (2, "Error: there is no command 'runn'; did you mean run?")
+    said = CliRunner().invoke(main, [typed])
+    assert (said.exit_code, said.stderr.splitlines()[-1]) == (2, f"Error: there is no command '{typed}'; did you mean {meant}?")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from elastic.cli.local_paths import placed, without_command
 from elastic.cli.run_printer import Printer
 from elastic.client.script_job import Workers, job_of, name_of
 from elastic.kube.following import Condition, JobKey, Line, Outcome, Ranks
+from elastic.kube.processes import processes_per_worker
 
 PYTORCH = KINDS["PyTorchJob"]
 JOB = JobKey(PYTORCH, "default", "train", "uid")
@@ -121,6 +123,45 @@ def test_what_torchrun_says_of_itself_is_folded_and_the_users_traceback_is_kept(
     assert folding.error() == ("w0", USERS)
 
 
+SIGTERM = [
+    "Traceback (most recent call last):",
+    '  File "/usr/lib/python3.11/weakref.py", line 666, in _exitfunc',
+    "    f()",
+    '  File "/lib/torch/distributed/elastic/multiprocessing/api.py", line 86, in _terminate_process_handler',
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 15",
+]
+USAGE = ["usage: torchrun [-h] [--nnodes NNODES]", "                training_script ..."]
+
+
+def test_an_agents_own_sigterm_is_folded_wherever_it_was() -> None:
+    folding = Folding()
+    shown = [line for text in [*USERS, *SIGTERM, "=" * 30, "step 2"] for line in folding.lines("w0", text)]
+    assert shown == [*USERS, "=" * 30, "step 2"]
+    assert folding.folded == len(SIGTERM)
+    assert folding.error() == ("w0", USERS)
+
+
+def test_of_torchruns_usage_only_the_error_is_kept_unless_it_was_asked_for() -> None:
+    folding, error = Folding(), "torchrun: error: unrecognized arguments: --nonsense"
+    assert [line for text in [*USAGE, error, "after"] for line in folding.lines("w0", text)] == [error, "after"]
+    assert folding.error() == ("w0", [error])
+    assert [line for text in [*USAGE, "", "options:"] for line in folding.lines("w1", text)] == [*USAGE, "", "options:"]
+    assert folding.folded == len(USAGE)
+    trace = ["Traceback (most recent call last):", '  File "/lib/torch/distributed/run.py", line 800, in x', "ValueError: Unsupported: foo"]
+    assert [line for text in trace for line in folding.lines("w2", text)] == trace[-1:]
+    assert folding.error("w2") == ("w2", trace[-1:])
+
+
+def test_tracebacks_of_two_ranks_of_one_pod_are_told_apart_and_the_quoted_one_is_found() -> None:
+    """Their lines may come in turns."""
+    peers = ["Traceback (most recent call last):", '  File "train.py", line 9', "RuntimeError: Connection closed by peer [::1]:2"]
+    folding, of = Folding(), {0: [f"[rank0]: {line}" for line in peers], 1: [f"[rank1]: {line}" for line in USERS]}
+    shown = [line for texts in zip(of[0], of[1], strict=True) for text in texts for line in folding.lines("w0", text)]
+    assert shown == [*of[0], *of[1]]
+    assert folding.error("w0") == ("w0", of[1])
+    assert folding.error("w0", "ended (rank 0: RuntimeError: Connection closed by peer [::1]:2)") == ("w0", of[0])
+
+
 def test_a_traceback_that_never_ends_is_bounded_and_not_lost() -> None:
     folding = Folding()
     for text in [USERS[0], *("  frame" for _ in range(10_000))]:
@@ -147,6 +188,46 @@ def test_of_a_failed_job_the_first_error_stands_last_with_its_rank(capsys: pytes
         f"PyTorchJob train: failed: {reason}",
     ]
     assert "9 lines of torchrun about itself are folded; --all-output shows them" in said
+
+
+@pytest.mark.parametrize(
+    ("processes", "text", "title"),
+    [
+        (1, "step 1", "train-worker-0 rank 1"),
+        (2, "step 1", "train-worker-0 ranks 2-3"),
+        (2, "[rank3]: ValueError: bad", "train-worker-0 rank 3"),
+        (2, "[default1]:step 1", "train-worker-0 rank 3"),
+        (2, "[0]:step 1", "train-worker-0 rank 2"),
+        (2, "[1, 2]: a list", "train-worker-0 ranks 2-3"),
+        (None, "step 1", "train-worker-0 group rank 1"),
+    ],
+)
+def test_a_line_has_the_rank_of_its_process(processes: int | None, text: str, title: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A worker's rank is its agent's; with two processes in each, the second worker has ranks 2 and 3."""
+    printer = Printer()
+    printer.tell(JOB, Ranks({"train-worker-1": 0, "train-worker-0": 1}, processes))
+    printer.tell(JOB, Line("train-worker-0", text))
+    assert capsys.readouterr().out.partition(" s  ")[2] == f"{title} | {text}\n"
+
+
+@pytest.mark.parametrize(
+    ("spec", "container", "processes"),
+    [
+        ({"nprocPerNode": "2"}, {}, 2),
+        ({"elasticPolicy": {"nProcPerNode": 4}}, {}, 4),
+        ({"nprocPerNode": "2"}, {"command": ["torchrun", "--nproc_per_node=3", "train.py"]}, 3),
+        ({"nprocPerNode": "2"}, {"args": ["--nproc-per-node", "gpu"], "resources": {"limits": {"nvidia.com/gpu": 8}}}, 8),
+        ({"nprocPerNode": "2"}, {"env": [{"name": "PET_NPROC_PER_NODE", "value": "5"}]}, 5),
+        ({}, {"resources": {"limits": {"nvidia.com/gpu": "4"}}}, 4),
+        ({}, {}, None),
+        ({"nprocPerNode": "cpu"}, {"resources": {"limits": {"nvidia.com/gpu": "4"}}}, None),
+        ({"nprocPerNode": "0"}, {}, None),
+        ({"nprocPerNode": "2"}, {"command": ["torchrun", "--nproc-per-node"]}, None),
+    ],
+)
+def test_a_job_says_how_many_processes_each_worker_has(spec: dict[str, Any], container: dict[str, Any], processes: int | None) -> None:
+    worker = {"template": {"spec": {"containers": [container]}}}
+    assert processes_per_worker({**spec, "pytorchReplicaSpecs": {"Worker": worker}}) == processes
 
 
 def test_two_jobs_of_one_name_are_told_where(tmp_path: Path, script: Path) -> None:

@@ -63,6 +63,24 @@ def test_what_shapes_a_new_cluster_is_refused_for_one_that_is_there(file: Path, 
         f"--image train={tmp_path}/venv --gpus 2 is for a cluster that is started for this run, but the one of {file} is used; leave it out"
     )
     assert said in answer.stderr
+    for options in (("--sandbox", "loopback"), ("--sandbox", "netns")):
+        assert f"{' '.join(options)} is for a cluster that is started" in run(file, *options, kubeconfig=str(file)).stderr
+
+
+def test_the_sandbox_of_a_cluster_that_run_starts_is_chosen_as_for_up(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[LocalCluster]
+) -> None:
+    monkeypatch.setattr(module, "default_data_dir", lambda: tmp_path / "none")
+    for options, wanted in ((("--sandbox", "loopback"), "loopback"), ((), "auto")):
+        assert run(file, *options).exit_code == 0
+        words = started[-1]._arguments
+        assert words[words.index("--sandbox") + 1] == wanted
+
+
+def test_a_running_cluster_of_that_sandbox_is_taken() -> None:
+    shape = module._Shape(gpus=0, is_asked=True, sandbox="loopback", images={})
+    assert shape.options(running="loopback") == []
+    assert shape.options(running="netns") == ["--sandbox loopback"]
 
 
 @pytest.fixture

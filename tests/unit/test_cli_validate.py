@@ -107,9 +107,27 @@ def test_all_valid_is_exit_code_0_and_other_objects_are_passed_over():
     result = elastic("validate", FIXTURES / "jobs")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1].endswith(" valid, 0 invalid")
-    assert (
-        elastic("validate", "-", stdin="apiVersion: v1\nkind: Service\n").stdout == "0 jobs: 0 valid, 0 invalid, 1 other object skipped\n"
-    )
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("apiVersion: v1\nkind: Service\n", "Service"),
+        ("apiVersion: v1\nkind: Service\n---\napiVersion: apps/v1\nkind: Deployment\n---\nkind: Service\n", "Service (2), Deployment"),
+        ("version: '3'\nservices: {web: {image: nginx}}\n", "an object without kind (version, services)"),
+        ("---\n".join(f"kind: K{i}\n" for i in range(7)), "K0, K1, K2, K3, K4, 2 more kinds"),
+        ('kind: "a\\e[31m"\n', "a?[31m"),
+        ("{}", "an object without kind (empty)"),
+    ],
+)
+def test_a_file_without_jobs_says_what_is_in_it_and_what_a_job_is(text, found):
+    """`elastic run deployment.yaml` answered `0 jobs` and nothing else."""
+    said = elastic("validate", "-", stdin=text).stdout.splitlines()
+    assert said[0].startswith("0 jobs: 0 valid, 0 invalid, ")
+    assert said[1].startswith(f"found {found}; jobs are PyTorchJob, ")
+    assert said[1].endswith(" of kubeflow.org/v1")
+    run = elastic("run", "-", stdin=text)
+    assert (run.exit_code, run.stderr.splitlines()) == (2, [*said, "a script needs no job file: `elastic run train.py`"])
 
 
 def test_a_folder_is_searched_for_yaml_and_json_but_not_for_hidden_files(tmp_path):
@@ -147,6 +165,26 @@ def test_a_file_that_is_not_there_is_exit_code_2_and_the_others_are_still_looked
     assert result.exit_code == 2
     assert "none.yaml: error: cannot be read: No such file or directory" in result.stdout
     assert "JAXJob jax is valid" in result.stdout
+
+
+def test_of_a_file_that_is_not_there_a_near_one_is_named(tmp_path, monkeypatch):
+    for name in ("train.py", "job.yaml", ".hidden.py"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    said = {
+        word: elastic("run", word).stderr for word in ("trian.py", "train", "jbo.yaml", "./none.sh", "no/such.py", f"{tmp_path}/trian.py")
+    }
+    assert said["trian.py"] == "Error: there is no file trian.py; did you mean train.py?\n"
+    assert said[f"{tmp_path}/trian.py"] == f"Error: there is no file {tmp_path}/trian.py; did you mean {tmp_path}/train.py?\n"
+    assert said["train"].startswith("train: error: cannot be read: No such file or directory; did you mean train.py?\n")
+    assert said["jbo.yaml"].startswith("jbo.yaml: error: cannot be read: No such file or directory; did you mean job.yaml?\n")
+    assert said["./none.sh"] == "Error: there is no file ./none.sh\n"
+    assert said["no/such.py"] == "Error: there is no file no/such.py\n"
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples/job.yaml").write_text("")
+    assert "; did you mean examples/job.yaml?\n" in elastic("run", "exmaples/jbo.yaml").stderr
+    (tmp_path / "folder.py").mkdir()
+    assert elastic("run", "folder.py").stderr == "Error: there is no file folder.py\n"
 
 
 def test_aliases_that_multiply_are_refused_before_they_fill_the_memory():

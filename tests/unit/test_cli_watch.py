@@ -126,6 +126,37 @@ def read_until(terminal: int, words: bytes, seen: bytes = b"") -> bytes:
     return seen
 
 
+def test_ctrl_z_gives_the_shell_its_screen_back_and_fg_draws_again() -> None:
+    """The process stops itself; its parent, in the same session as a shell is, sees it stopped and lets it go on."""
+    ours, theirs = pty.openpty()
+    program = """
+import asyncio
+from elastic.cli.jobs import watching
+async def read(kube, namespace): return "the picture"
+class Cluster:
+    def ask(self, act): return asyncio.run(act(None, "default"))
+watching.EVERY_S = 3600
+watching.watch(Cluster(), read)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, process_group=0)
+    os.close(theirs)
+    try:
+        read_until(ours, b"the picture")
+        process.send_signal(signal.SIGTSTP)
+        assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+        assert read_until(ours, screen.LEAVE.encode()).endswith(screen.LEAVE.encode())
+        process.send_signal(signal.SIGCONT)
+        again = read_until(ours, b"the picture")
+        assert again.startswith(screen.ENTER.encode())
+        process.send_signal(signal.SIGTERM)
+        read_until(ours, screen.LEAVE.encode())
+        assert process.wait(PATIENCE_S) == 143
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
 @pytest.mark.integration
 @pytest.mark.full
 @pytest.mark.timeout(300)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,52 @@ def test_rank_0_prints_what_the_function_returned(tmp_path: Path) -> None:
     assert result_in(done.stdout) == {"sum": 5, "rank": "0"}, done.stderr
     with pytest.raises(KeyError):
         result_in(run(program, tmp_path, rank="1").stdout)
+
+
+def imports_a_package() -> str:
+    import importlib
+
+    return str(importlib.import_module("packed").WORD)
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """A package that pip installs without an index."""
+    file = tmp_path / "packed-1-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("packed.py", "WORD = 'here'")
+        made.writestr("packed-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: packed\nVersion: 1\n")
+        made.writestr("packed-1.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        made.writestr("packed-1.dist-info/RECORD", "packed.py,,\npacked-1.dist-info/METADATA,,\npacked-1.dist-info/WHEEL,,\n")
+    return file
+
+
+def run_with(packages: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Installs below the folder, not into the environment of the tests, and asks no index."""
+    script = folder / "program.py"
+    script.write_text(program_of(imports_a_package, [], {}, packages=packages))
+    place = str(folder / "packages")
+    env = {"RANK": "0", "PIP_NO_INDEX": "1", "PIP_TARGET": place, "PYTHONPATH": place, "PIP_CONFIG_FILE": "/dev/null"}
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, env=env, timeout=120)
+
+
+def test_packages_are_installed_before_the_function_is_called(tmp_path: Path, wheel: Path) -> None:
+    done = run_with([str(wheel)], tmp_path)
+    assert result_in(done.stdout) == "here", done.stderr
+
+
+def test_where_pip_fails_the_program_ends_with_its_error_in_one_line(tmp_path: Path) -> None:
+    """The job went on without the package, and succeeded if the function bore it."""
+    done = run_with(["no-such-package>=1"], tmp_path)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith("RuntimeError: pip install no-such-package>=1 failed: ERROR: Could not find a version that satisfies")
+
+
+@pytest.mark.parametrize("packages", ["tqdm", ["--index-url"], [""], ["a\nb"], [3]])
+def test_what_is_no_requirement_is_refused(packages: Any) -> None:
+    with pytest.raises(BadProgram, match="packages"):
+        program_of(imports_a_package, [], {}, packages=packages)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,10 @@ class NotFound(click.ClickException):
     """What was named is not in the cluster."""
 
 
+class NoJob(NotFound):
+    """The cluster knows the kind and the namespace, and has no such job."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     kind: Kind
@@ -105,7 +109,7 @@ async def _pick(kube: Kube, namespace: str, name: str, there: Sequence[Found]) -
     await check_namespace(kube, namespace)
     names = [job.object["metadata"]["name"] for job in there]
     hint = did_you_mean(name, names) or (f"; there are: {', '.join(names[:10])}" if names else "; there is none; see `elastic get -A`")
-    raise NotFound(f"there is no job {name} in namespace {namespace}{hint}")
+    raise NoJob(f"there is no job {name} in namespace {namespace}{hint}")
 
 
 async def check_namespace(kube: Kube, namespace: str) -> None:

@@ -12,7 +12,7 @@ import click
 
 from elastic.cli.cluster_choice import Cluster
 from elastic.cli.printing import plain
-from elastic.client.live import Dashboard, NoAnswer, ask, is_safe, of_laptop
+from elastic.client.live import SAFE, Dashboard, NoAnswer, ask, is_safe, of_laptop
 from elastic.client.sample import Sample
 from elastic.kube.client import Kube
 from elastic.local.files import Layout
@@ -35,8 +35,7 @@ async def live(kube: Kube, cluster: Cluster, url: str | None, *, warn: Callable[
     """By the uid of the job. A dashboard that the user named must answer; the laptop's may be down, and costs three seconds at most."""
     if url is not None:
         if not is_safe(url):
-            words = "must begin with https://, or name a port of this machine: http://localhost:8080"
-            raise click.UsageError(f"--dashboard is {url!r} but {words}")
+            raise click.UsageError(f"--dashboard is {url!r} but {SAFE}")
         token = await asyncio.to_thread(kube.access.token)
         if not token:
             raise click.ClickException(f"the dashboard at {url} wants a token, and this kubeconfig has none; use one with a token")

@@ -51,6 +51,11 @@ def wait(words: tuple[str, ...], what: str, timeout_s: float | None, cluster: Cl
 
     try:
         job, outcome = cluster.ask(bounded)
+    except found.NoJob as error:
+        if what != "deleted":
+            raise
+        click.echo(f"deleted: {error.format_message()}")
+        sys.exit(MET)
     except TimeoutError:
         raise click.ClickException(f"not {what} after {timeout_s:g} s; `elastic explain {words[-1]}` says why") from None
     is_met = outcome is None or (outcome is Outcome.SUCCEEDED if what == "over" else outcome.value.lower() == what)

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 import click
@@ -34,7 +37,7 @@ def watch(cluster: Cluster, read: Callable[[Kube, str], Awaitable[str]]) -> None
     async def within(kube: Kube, namespace: str) -> None:
         text = await read(kube, namespace)
         logging.getLogger("elastic.kube").setLevel(logging.ERROR)  # what is amiss stands on the screen
-        with cancelled_by_sigterm(), screen.opened() as drawn:
+        with cancelled_by_sigterm(), screen.opened() as drawn, _stopped_by_ctrl_z(drawn):
             trouble = ""
             while True:
                 now = datetime.now().strftime("%H:%M:%S")
@@ -52,6 +55,25 @@ def watch(cluster: Cluster, read: Callable[[Kube, str], Awaitable[str]]) -> None
         return
     except asyncio.CancelledError:
         sys.exit(TERMINATED)
+
+
+@contextmanager
+def _stopped_by_ctrl_z(drawn: screen.Screen) -> Iterator[None]:
+    """The shell gets its screen back; `fg` draws anew."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        drawn.leave()
+        loop.remove_signal_handler(signal.SIGTSTP)
+        os.kill(os.getpid(), signal.SIGTSTP)  # returns once the process goes on
+        loop.add_signal_handler(signal.SIGTSTP, stop)
+        drawn.again()
+
+    loop.add_signal_handler(signal.SIGTSTP, stop)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTSTP)
 
 
 def _trouble(error: Exception) -> str:

@@ -1,0 +1,34 @@
+"""For a file that is not there: which one the user may have meant."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from elastic.api.reader import did_you_mean
+from elastic.cli.printing import plain
+
+MOST_FILES = 10_000
+BEGIN, END = "; did you mean ", "?"
+
+
+def hint(missing: Path) -> str:
+    """`; did you mean train.py?`, as the path was typed; nothing where no path that is there is like it."""
+    found = Path(missing.anchor)
+    for part in missing.relative_to(missing.anchor).parts:
+        near = part if (found / part).exists() else _near(found, part)
+        if near is None:
+            return ""
+        found /= near
+    return plain(f"{BEGIN}{found}{END}") if found != missing else ""
+
+
+def _near(folder: Path, name: str) -> str | None:
+    try:
+        there = sorted(file.name for file in itertools.islice(folder.iterdir(), MOST_FILES) if not file.name.startswith("."))
+    except OSError:
+        return None
+    if near := did_you_mean(name, there):
+        return near.removeprefix(BEGIN).removesuffix(END)
+    same = [other for other in there if Path(other).stem == Path(name).stem]
+    return same[0] if len(same) == 1 else None
