@@ -79,7 +79,7 @@ async def test_the_example_grows_by_the_throughput_of_its_workers(kube: Kube) ->
 
     async def has_a_metric() -> object:
         status = (await kube.get(HORIZONTAL_POD_AUTOSCALERS, name, namespace=NAMESPACE))["status"]
-        return {c["type"]: c["reason"] for c in status["conditions"]}.get("ScalingActive") == "ValidMetricFound"
+        return {c["type"]: c["reason"] for c in status.get("conditions", ())}.get("ScalingActive") == "ValidMetricFound"
 
     await until(has_grown, "more workers by throughput_per_worker", within_s=180)
     # The metric is unknown from the change of the world to its first steps.
