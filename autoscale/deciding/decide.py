@@ -14,7 +14,7 @@ def decide(signals: Signals, replicas: int, now: float) -> Decision:
     by_hand = held(signals, replicas, now)
     if by_hand is not None:
         return by_hand
-    memory = up_to_date(signals.memory, signals.policy.policy, replicas, now)
+    memory = up_to_date(signals, replicas, now)
     signals = signals if memory is signals.memory else replace(signals, memory=memory)
     return guarded(_wish(signals, replicas, now), signals, replicas, now)
 

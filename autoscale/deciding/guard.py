@@ -21,7 +21,7 @@ def held(signals: Signals, replicas: int, now: float) -> Decision | None:
     memory, hand = signals.memory, signals.memory.hand
     if hand is None or now >= hand.until:
         return None
-    memory = trials.failed(memory, now) if memory.trial is not None else memory
+    memory = trials.ended(memory, Step.BROKEN_OFF, now) if memory.trial is not None else memory
     left_s = round(hand.until - now)
     by = f" by {hand.who}" if hand.who else ""
     return Decision(
@@ -37,15 +37,15 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
     memory, bounds = signals.memory, signals.bounds
     wish = _in_room(wish, signals, replicas)
     count = bounds.largest(wish.count) if wish.count >= bounds.least else bounds.least
-    is_outside = replicas < bounds.least or replicas > bounds.most or bounds.largest(replicas) != replicas
+    is_back = wish.trial in (Step.FAILED, Step.BROKEN_OFF)
     if count == replicas:
         memory = _after_trial(replace(memory, votes=0, vote_for=0), wish.trial, now)
         return Decision(count=replicas, wanted=count, reason=wish.reason, memory=memory)
-    if is_outside:
+    if not bounds.allows(replicas) and not is_back:
         count = bounds.largest(replicas)
         return _changed(count, f"{replicas} is not a number that the job may have", memory, replicas, now)
-    if wish.trial is Step.FAILED and wish.urgent:
-        return Decision(count=count, wanted=count, reason=wish.reason, memory=trials.taken_back(memory, now))
+    if is_back and (wish.urgent or not bounds.allows(replicas)):
+        return _taken_back(count, wish, memory, now)
     if wish.urgent:
         return _changed(count, wish.reason, memory, replicas, now, may_turn=wish.is_own_doing)
     direction = 1 if count > replicas else -1
@@ -60,10 +60,15 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
         return Decision(count=replicas, wanted=count, reason=f"wants {count}: {wish.reason}; it is looked at again", memory=memory)
     if wish.trial is Step.BEGINS:
         memory = trials.started(memory, origin=replicas, target=count, now=now)
-        return Decision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=True)
-    if wish.trial is Step.FAILED:
-        return Decision(count=count, wanted=count, reason=wish.reason, memory=trials.taken_back(memory, now))
+        return Decision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=wish.is_whole)
+    if is_back:
+        return _taken_back(count, wish, memory, now)
     return replace(_changed(count, wish.reason, memory, replicas, now), is_whole=wish.is_whole)
+
+
+def _taken_back(count: int, wish: Wish, memory: Memory, now: float) -> Decision:
+    step = wish.trial or Step.FAILED
+    return Decision(count=count, wanted=count, reason=wish.reason, memory=trials.taken_back(memory, step, now))
 
 
 def _in_room(wish: Wish, signals: Signals, replicas: int) -> Wish:
@@ -72,7 +77,7 @@ def _in_room(wish: Wish, signals: Signals, replicas: int) -> Wish:
     """
     bounds, trial = signals.bounds, signals.memory.trial
     most = replicas if trial is None else trial.origin
-    ends = None if trial is None else Step.FAILED
+    ends = None if trial is None else Step.BROKEN_OFF
     if signals.give_back > 0:
         count = bounds.largest(max(bounds.least, min(most, replicas - signals.give_back)))
         if count < replicas:
@@ -99,8 +104,8 @@ def _after_trial(memory: Memory, step: Step | None, now: float) -> Memory:
     match step:
         case Step.KEPT:
             return trials.kept(memory, now)
-        case Step.FAILED:
-            return trials.failed(memory, now)
+        case Step.FAILED | Step.BROKEN_OFF:
+            return trials.ended(memory, step, now)
         case _:
             return memory
 
@@ -133,7 +138,7 @@ def _pause_s(signals: Signals, memory: Memory, replicas: int, count: int) -> flo
 
 def _changed(count: int, reason: str, memory: Memory, replicas: int, now: float, *, may_turn: bool = True) -> Decision:
     direction = 1 if count > replicas else -1
-    memory = trials.failed(memory, now) if memory.trial is not None else memory
+    memory = trials.ended(memory, Step.BROKEN_OFF, now)
     reversals = 0 if memory.changed_at is None or now - memory.changed_at > LONGEST_PAUSE_S else memory.reversals
     if may_turn and _turns(memory, direction):
         reversals = min(reversals + 1, MOST_REVERSALS)

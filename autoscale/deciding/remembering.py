@@ -49,7 +49,7 @@ def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record
         hand_until=round(hand.until, 1) if hand is not None else 0.0,
         trial=TrialRecord(trial.origin, trial.target, int(trial.at), trial.has_failed) if (trial := memory.trial) is not None else None,
         tried_at=round(memory.tried_at or 0.0, 1),
-        failed_trials=memory.failed_trials,
+        trial_doublings=memory.trial_doublings,
     )
 
 
@@ -81,7 +81,7 @@ def memory_of(record: Record | None) -> Memory:
         hand=hand,
         trial=Trial(trial.origin, trial.target, float(trial.at), trial.has_failed) if trial is not None else None,
         tried_at=record.tried_at or None,
-        failed_trials=record.failed_trials,
+        trial_doublings=record.trial_doublings,
     )
 
 
@@ -109,7 +109,7 @@ def _facts(record: Record) -> tuple[object, ...]:
     """Of the measures only which one is the last: it says whether the job has come back to a size."""
     last = max(record.sizes, key=lambda one: (one.at, -one.changes), default=None)
     measured_last = last.size if last is not None else None
-    trials = record.trial, record.tried_at, record.failed_trials
+    trials = record.trial, record.tried_at, record.trial_doublings
     return record.decision.workers, record.hand, record.changed_at, record.reversals, *trials, measured_last
 
 

@@ -26,6 +26,9 @@ class Bounds:
             return max((size for size in self.allowed if self.least <= size <= count), default=self.least)
         return max(count - count % self.step, self.least)
 
+    def allows(self, count: int) -> bool:
+        return self.least <= count <= self.most and self.largest(count) == count
+
     def above(self, count: int) -> int | None:
         """The smallest allowed number that is at least `count`; None if there is none."""
         if self.allowed:
@@ -67,6 +70,7 @@ class Step(Enum):
 
     BEGINS = auto()
     FAILED = auto()
+    BROKEN_OFF = auto()  # by something that says nothing about the size
     KEPT = auto()
 
 
@@ -88,8 +92,8 @@ class Memory:
     """The one that is under way."""
     tried_at: float | None = None
     """When the last one ended."""
-    failed_trials: int = 0
-    """In a row; each makes the pause before the next one longer."""
+    trial_doublings: int = 0
+    """Of the pause before the next one, by those that ended since one was kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,34 +1,39 @@
 """Looks past a number of workers that was measured to be slow: when a larger one is tried, and what its trial shows.
 
 A size may have been slow because a node was busy, or because its workers lay badly on the nodes. So where a job has settled, a larger size
-is tried if the best that may be hoped of it pays. A trial takes free room only. It has to prove itself: in doubt the job goes back.
+is tried if the best that may be hoped of it pays. A trial takes free room only. It has to prove itself: in doubt the job goes back. What
+ends a trial and says nothing about the size, such as a quota, a lost node or an edit, delays the next one less than a slow size does.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from autoscale.deciding.signals import Bounds, Memory, Signals, Step, Trial, Wish
-from elastic.api.scaling import MOST_FAILED, PolicyName
+from elastic.api.scaling import MOST_DOUBLINGS, PolicyName
 
 HORIZON_S = 3600.0
 """In so long the hoped-for gain must bring what both changes of a trial cost."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 3600.0, 86400.0
-"""Of rest before a trial, after a change, a trial or a number held by hand; each failed one makes it longer, PAUSE_FACTOR times."""
-PAUSE_FACTOR = 8.0
+"""Of rest before a trial, after a change, a trial or a number held by hand."""
+DOUBLINGS = {Step.FAILED: 3, Step.BROKEN_OFF: 1}
+"""How often the end of a trial doubles that rest, in sum until one is kept: what comes back each time must not be tried each hour."""
 COST_SHARE = 20
 """Of a job's time, trials may cost one part in so many; of the time between two changes, a change."""
 DOUBT_S = 600.0
 """A trial of which it is not certain whether it pays is decided then by the mean."""
+REFUSED_S = 120.0
+"""A trial waits so long for pods that the API server refuses: a quota or a webhook may do so for a moment."""
 LONGEST_S = 1800.0
 """Without a measurement it has failed then. One that has failed is given up so long after, if the job did not go back."""
 
 
 def begun(signals: Signals, replicas: int, now: float) -> Wish | None:
-    """The larger number of workers to try now, if any. The nearest of those of which most is hoped."""
-    memory, share = signals.memory, signals.policy.min_gain_percent / 100
-    since = max(memory.changed_at or 0.0, memory.tried_at or 0.0, memory.hand.until if memory.hand is not None else 0.0)
-    if now - since < pause_s(signals, memory.failed_trials):
+    """The larger number of workers to try now, if any. The nearest of those of which most is hoped. A number that is looked past may grow
+    faster and become the next step instead: the job then takes a smaller step, and never none.
+    """
+    if not is_due(signals, now):
         return None
+    share = signals.policy.min_gain_percent / 100
     # Rounded: of two sizes that are hoped to bring the same, no rounding error is to choose the farther one.
     hopes = [(round(signals.curve.hoped_gain(replicas, size), 6), -size) for size in _sizes(signals.bounds, replicas)]
     hopes = [(gain, size) for gain, size in hopes if gain >= share and _pays(signals, replicas, gain * (-size - replicas))]
@@ -39,44 +44,56 @@ def begun(signals: Signals, replicas: int, now: float) -> Wish | None:
     return Wish(-size, reason, is_whole=True, trial=Step.BEGINS)
 
 
+def is_due(signals: Signals, now: float) -> bool:
+    """Has the job stood still for long enough?"""
+    memory = signals.memory
+    since = max(memory.changed_at or 0.0, memory.tried_at or 0.0, memory.hand.until if memory.hand is not None else 0.0)
+    return now - since >= pause_s(signals, memory.trial_doublings)
+
+
 def judged(trial: Trial, signals: Signals, replicas: int, now: float, *, waiting: str) -> Wish:
     """What the job wants during a trial, and after one that has failed until it is back. waiting: for what, while it is not measured."""
     if trial.has_failed:
-        return Wish(trial.origin, f"{trial.target} workers were tried, and did not pay", trial=Step.FAILED)
+        return Wish(trial.origin, f"the trial of {trial.target} workers is over", trial=Step.FAILED)
     if replicas != trial.target:
         return Wish(trial.target, f"{trial.target} workers are tried", is_whole=True, trial=Step.BEGINS)
     share, took_s = signals.policy.min_gain_percent / 100, now - trial.at
     is_measured = signals.curve.measured_since(trial.target, trial.at)
     if not is_measured:
-        if signals.refused and signals.working < replicas:
-            return _back(trial, signals, f"{replicas} workers were tried, and no pods are made: {signals.refused}")
+        is_refused = signals.refused != "" and signals.working < replicas
+        if is_refused and took_s >= REFUSED_S:
+            words = f"{replicas} workers were tried, and no pods are made: {signals.refused}"
+            return _back(trial, signals, words, Step.BROKEN_OFF)
         if took_s < LONGEST_S:
-            return Wish(replicas, f"{replicas} workers are tried: {waiting}")
-        return _back(trial, signals, f"{replicas} workers were tried, and not measured within {round(LONGEST_S / 60)} min: {waiting}")
+            words = f"no pods are made: {signals.refused}" if is_refused else waiting
+            return Wish(replicas, f"{replicas} workers are tried: {words}")
+        words = f"{replicas} workers were tried, and not measured within {round(LONGEST_S / 60)} min: {waiting}"
+        return _back(trial, signals, words, Step.FAILED)
     gain = signals.curve.gain(trial.origin, trial.target)
     words = f"each worker beyond {trial.origin} brings {percent(gain.mid)}, {percent(share)} are asked for"
     if gain.low >= share or (took_s >= DOUBT_S and gain.mid >= share):
         return Wish(replicas, f"{replicas} workers were tried: {words}", trial=Step.KEPT)
     if gain.high < share or took_s >= DOUBT_S:
-        return _back(trial, signals, f"{replicas} workers were tried: {words}")
+        return _back(trial, signals, f"{replicas} workers were tried: {words}", Step.FAILED)
     return Wish(replicas, f"{replicas} workers are tried: {words}, as far as is known")
 
 
-def _back(trial: Trial, signals: Signals, words: str) -> Wish:
-    next_s = pause_s(signals, signals.memory.failed_trials + 1)
-    return Wish(trial.origin, f"{words}; the next number is tried in {max(1, round(next_s / 3600))} h at the earliest", trial=Step.FAILED)
+def _back(trial: Trial, signals: Signals, words: str, step: Step) -> Wish:
+    next_s = pause_s(signals, signals.memory.trial_doublings + DOUBLINGS[step])
+    return Wish(trial.origin, f"{words}; the next number is tried in {max(1, round(next_s / 3600))} h at the earliest", trial=step)
 
 
-def pause_s(signals: Signals, failed: int) -> float:
+def pause_s(signals: Signals, doublings: int) -> float:
     """How long a job stands still before the next trial."""
     cost_s = 2 * COST_SHARE * (signals.rescale_s or 0.0)
     first_s = max(FIRST_PAUSE_S, cost_s, float(signals.policy.cooldown_seconds))
-    return max(cost_s, min(first_s * PAUSE_FACTOR**failed, LONGEST_PAUSE_S))
+    return max(cost_s, min(first_s * 2.0**doublings, LONGEST_PAUSE_S))
 
 
-def up_to_date(memory: Memory, policy: PolicyName, replicas: int, now: float) -> Memory:
-    """The clock of the first trial runs from when the job is first decided on. A trial that something else has ended has failed."""
-    if policy is not PolicyName.THROUGHPUT:
+def up_to_date(signals: Signals, replicas: int, now: float) -> Memory:
+    """The clock of the first trial runs from when the job is first decided on. A trial that something else has ended is broken off."""
+    memory = signals.memory
+    if signals.policy.policy is not PolicyName.THROUGHPUT:
         return replace(memory, trial=None) if memory.trial is not None else memory
     if memory.changed_at is None and memory.tried_at is None:
         memory = replace(memory, tried_at=now)
@@ -84,8 +101,11 @@ def up_to_date(memory: Memory, policy: PolicyName, replicas: int, now: float) ->
     if trial is not None and trial.has_failed:
         is_on_way = replicas == trial.target and now - (memory.tried_at or 0.0) < LONGEST_S
         return memory if is_on_way else replace(memory, trial=None)
+    if trial is not None and not signals.bounds.allows(trial.target):
+        # The user's edit says nothing about the size, and the next trial waits no longer for it.
+        return replace(memory, trial=replace(trial, has_failed=True) if replicas == trial.target else None, tried_at=now)
     is_open = trial is None or replicas == trial.target or (replicas == trial.origin and now - trial.at < DOUBT_S)
-    return memory if is_open else failed(memory, now)
+    return memory if is_open else ended(memory, Step.BROKEN_OFF, now)
 
 
 def started(memory: Memory, *, origin: int, target: int, now: float) -> Memory:
@@ -95,22 +115,23 @@ def started(memory: Memory, *, origin: int, target: int, now: float) -> Memory:
     return replace(memory, trial=Trial(origin, target, now), changed_at=now, votes=0, vote_for=0)
 
 
-def taken_back(memory: Memory, now: float) -> Memory:
+def taken_back(memory: Memory, step: Step, now: float) -> Memory:
     """The way back is wanted until the job has gone it: a HorizontalPodAutoscaler looks each 15 s, and a write may meet a conflict."""
     trial = memory.trial
     if trial is None or trial.has_failed:
         return memory
-    return replace(failed(memory, now), trial=replace(trial, has_failed=True), changed_at=now, votes=0, vote_for=0)
+    return replace(ended(memory, step, now), trial=replace(trial, has_failed=True), changed_at=now, votes=0, vote_for=0)
 
 
-def failed(memory: Memory, now: float) -> Memory:
-    if memory.trial is not None and memory.trial.has_failed:
-        return replace(memory, trial=None)  # that was counted
-    return replace(memory, trial=None, tried_at=now, failed_trials=min(memory.failed_trials + 1, MOST_FAILED))
+def ended(memory: Memory, step: Step, now: float) -> Memory:
+    """Without a trial. One that has failed is counted already."""
+    if memory.trial is None or memory.trial.has_failed:
+        return replace(memory, trial=None)
+    return replace(memory, trial=None, tried_at=now, trial_doublings=min(memory.trial_doublings + DOUBLINGS[step], MOST_DOUBLINGS))
 
 
 def kept(memory: Memory, now: float) -> Memory:
-    return replace(memory, trial=None, tried_at=now, failed_trials=0, grew=True)
+    return replace(memory, trial=None, tried_at=now, trial_doublings=0, grew=True)
 
 
 def percent(part: float) -> str:

@@ -22,8 +22,8 @@ LONGEST_RECORD = 1024
 MOST_SECONDS = 2**31 - 1
 LATEST = 2**40
 """Of times in seconds since 1970."""
-MOST_CHANGES, MOST_FAILED = 64, 16
-"""Counts of changes since a size was measured, and of failed trials in a row, end there."""
+MOST_CHANGES, MOST_DOUBLINGS = 64, 16
+"""Counts of changes since a size was measured, and of doublings of a pause, end there."""
 LEAST_RATE, MOST_RATE, MOST_SPREAD = 1e-9, 1e15, 1e3
 """What is measured outside of them is nonsense: its ratios and squares would leave what numbers can hold."""
 
@@ -184,7 +184,7 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trial: TrialRecord | None = None
     tried_at: float = 0.0
     """When the last trial ended."""
-    failed_trials: Annotated[int, Meta(ge=0, le=MOST_FAILED)] = 0
+    trial_doublings: Annotated[int, Meta(ge=0, le=MOST_DOUBLINGS)] = 0
 
 
 _encode = msgspec.json.encode

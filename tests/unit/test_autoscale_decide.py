@@ -332,8 +332,12 @@ def test_the_same_signals_again_change_nothing_more_at_once(seen: Signals, repli
 
 def test_a_turn_waits_longer_each_time_and_never_longer_than_a_day():
     seen = signals(LINEAR, working=2, memory=Memory(sizes=measured(LINEAR), changed_at=NOON, grew=False, reversals=16, votes=3, vote_for=1))
-    assert decide(seen, 2, NOON + 3600).count == 2
-    assert decide(seen, 2, NOON + LONGEST_PAUSE_S + 1).count == 3
+    assert decide(seen, 2, NOON + 3500).count == 2
+    grown = decide(seen, 2, NOON + 3600)
+    assert (grown.count, grown.memory.trial is not None) == (3, True), "where a trial could begin, more certain growth is one"
+    tried = replace(seen, memory=replace(seen.memory, trial_doublings=16))
+    assert decide(tried, 2, NOON + 3600).count == 2
+    assert decide(tried, 2, NOON + LONGEST_PAUSE_S + 1).count == 3
 
 
 def test_a_curve_of_another_least_size_is_measured_by_that():

@@ -19,8 +19,8 @@ from autoscale.deciding.jobs import JobState, Outcome
 from autoscale.deciding.measures import OLD_CHANGES, OLD_S, Measured, Sizes, with_rate
 from autoscale.deciding.remembering import memory_of, record_of
 from autoscale.deciding.round import Setting, decide_all
-from autoscale.deciding.signals import Decision, Hand, Memory, Signals, Trial
-from autoscale.deciding.trials import DOUBT_S, FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_S, PAUSE_FACTOR
+from autoscale.deciding.signals import Decision, Hand, Memory, Signals, Step, Trial
+from autoscale.deciding.trials import DOUBLINGS, DOUBT_S, FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_S, REFUSED_S
 from elastic.api.scaling import LONGEST_RECORD, PolicyName, ScalingPolicy, as_text, from_text
 
 HOUR_S = 3600.0
@@ -138,7 +138,7 @@ def test_failed_trials_wait_ever_longer() -> None:
     job = TrainingJob(rate=amdahl(0.3), most=16, replicas=2).run(24 * 4, every_s=300)
     times = sorted({decision.memory.trial.at for decision in job.decisions if decision.memory.trial is not None})
     gaps = [after - before for before, after in itertools.pairwise(times)]
-    assert gaps[0] >= FIRST_PAUSE_S * PAUSE_FACTOR
+    assert gaps[0] >= FIRST_PAUSE_S * 2 ** DOUBLINGS[Step.FAILED]
     assert all(gap >= LONGEST_PAUSE_S for gap in gaps[1:])
     tried = sum(1 for decision in job.decisions if decision.memory.trial is not None)
     assert tried < len(job.decisions) / 20, "what trials cost is a small part of the time"
@@ -155,7 +155,7 @@ def test_a_trial_begins_once_the_job_has_stood_still() -> None:
     assert decide(settled(), 2, NOON).count == 4
     recent = replace(SLOW_LONG_AGO, changed_at=NOON - 600)
     assert decide(settled(memory=recent), 2, NOON).count == 2
-    failed = replace(SLOW_LONG_AGO, failed_trials=1)
+    failed = replace(SLOW_LONG_AGO, trial_doublings=3)
     assert decide(settled(memory=failed), 2, NOON).count == 2
     new = replace(SLOW_LONG_AGO, changed_at=None)
     first = decide(settled(memory=new), 2, NOON)
@@ -209,10 +209,10 @@ def trying(rate: float | None, *, now: float = NOON, spread: float = 0.0, replic
 def test_what_a_trial_shows_is_kept_or_taken_back() -> None:
     assert trying(None)[0] == 4
     count, memory, reason = trying(380.0)
-    assert (count, memory.trial, memory.failed_trials) == (4, None, 0)
+    assert (count, memory.trial, memory.trial_doublings) == (4, None, 0)
     assert reason == "4 workers were tried: each worker beyond 2 brings 90 %, 50 % are asked for"
     count, memory, _ = trying(240.0)
-    assert (count, memory.trial, memory.failed_trials, memory.reversals) == (2, replace(TRIAL, has_failed=True), 1, 0)
+    assert (count, memory.trial, memory.trial_doublings, memory.reversals) == (2, replace(TRIAL, has_failed=True), 3, 0)
     assert memory.tried_at == NOON
 
 
@@ -234,9 +234,14 @@ def test_a_trial_that_is_not_measured_says_what_hinders_it() -> None:
     assert "no progress is known: the log says nothing" in trying(None, reports=False, trouble="the log says nothing")[2]
 
 
-def test_a_trial_whose_pods_are_refused_fails_at_once() -> None:
+def test_a_trial_waits_two_minutes_for_pods_that_are_refused_and_is_then_broken_off() -> None:
+    """A webhook that was away for a moment delayed the next trial by eight hours."""
     count, memory, reason = trying(None, working=3, refused="exceeded quota: gpus")
-    assert (count, memory.failed_trials) == (2, 1)
+    assert (count, memory.trial, memory.trial_doublings) == (4, TRIAL, 0)
+    assert reason == "4 workers are tried: no pods are made: exceeded quota: gpus"
+    count, memory, reason = trying(None, working=3, refused="exceeded quota: gpus", now=TRIAL.at + REFUSED_S)
+    assert (count, memory.trial_doublings) == (2, DOUBLINGS[Step.BROKEN_OFF])
+    assert reason.endswith("the next number is tried in 2 h at the earliest")
     assert "4 workers were tried, and no pods are made: exceeded quota: gpus" in reason
     assert trying(None, working=4, refused="exceeded quota: gpus")[0] == 4, "the job has all its workers"
     assert trying(380.0, working=3, refused="exceeded quota: gpus")[:1] == (4,), "what was measured counts"
@@ -260,10 +265,10 @@ def test_who_asks_for_more_tries_no_larger_number(one: int, other: int) -> None:
 
 def test_a_trial_that_something_else_ends_has_failed() -> None:
     count, memory, _ = trying(None, give_back=3, give_back_to="default/inference")
-    assert (count, memory.trial, memory.failed_trials) == (1, replace(TRIAL, has_failed=True), 1)
+    assert (count, memory.trial, memory.trial_doublings) == (1, replace(TRIAL, has_failed=True), 1)
     assert decide(signals(working=1, memory=memory), 1, NOON + 5).memory.trial is None
     count, memory, _ = trying(380.0, replicas=3)
-    assert (memory.trial, memory.failed_trials) == (None, 1)
+    assert (memory.trial, memory.trial_doublings) == (None, 1)
     other = trying(380.0, policy=ScalingPolicy(policy=PolicyName.CAPACITY), room=0)
     assert other[1].trial is None
 
@@ -273,7 +278,7 @@ def test_a_number_that_someone_sets_ends_a_trial_and_the_next_one_waits(count: i
     hand = Hand(count=count, until=NOON + 600)
     memory = replace(TRIED, sizes=BEFORE, hand=hand)
     during = decide(signals(working=count, memory=memory), count, NOON)
-    assert (during.count, during.memory.trial, during.memory.failed_trials, during.memory.tried_at) == (count, None, 1, NOON)
+    assert (during.count, during.memory.trial, during.memory.trial_doublings, during.memory.tried_at) == (count, None, 1, NOON)
     settled_by_hand = replace(SLOW_LONG_AGO, hand=replace(hand, until=NOON - 60))
     assert decide(settled(memory=settled_by_hand), 2, NOON).count == 2, "a number set by hand is a change, too"
     assert decide(settled(memory=settled_by_hand), 2, NOON - 60 + FIRST_PAUSE_S).count == 4
@@ -283,10 +288,10 @@ def test_a_number_that_someone_sets_ends_a_trial_and_the_next_one_waits(count: i
 def test_a_trial_whose_room_is_gone_goes_back_in_one_step(lacks: dict[str, Any]) -> None:
     """It went to the number between, which is known to be slow."""
     count, memory, reason = trying(None, **lacks)
-    assert (count, memory.trial, memory.failed_trials, memory.reversals) == (2, replace(TRIAL, has_failed=True), 1, 0)
+    assert (count, memory.trial, memory.trial_doublings, memory.reversals) == (2, replace(TRIAL, has_failed=True), 1, 0)
     assert "find no room" in reason or "gives room to default/inference" in reason
     again = decide(signals(working=4, memory=memory, **lacks), 4, NOON + 5)
-    assert (again.count, again.memory.failed_trials) == (2, 1), "until a HorizontalPodAutoscaler has looked"
+    assert (again.count, again.memory.trial_doublings) == (2, 1), "until a HorizontalPodAutoscaler has looked"
 
 
 def test_a_trial_that_was_decided_and_not_yet_carried_out_is_wanted_for_some_minutes() -> None:
@@ -297,7 +302,7 @@ def test_a_trial_that_was_decided_and_not_yet_carried_out_is_wanted_for_some_min
     assert (soon.wanted, soon.memory.trial) == (4, memory.trial)
     again = decide(seen, 2, NOON + 70)
     assert (again.count, again.memory.trial, again.memory.changed_at) == (4, memory.trial, NOON)
-    assert decide(seen, 2, NOON + DOUBT_S).memory.failed_trials == 1
+    assert decide(seen, 2, NOON + DOUBT_S).memory.trial_doublings == 1
 
 
 @pytest.mark.parametrize("rate", [298.0, None])
@@ -312,11 +317,11 @@ def test_the_way_back_from_a_trial_is_wanted_until_the_job_has_gone_it(rate: flo
         assert decision.wanted == 2
         assert decision.count == 2 or after_s < 90, "a write that met a conflict is repeated"
         memory = decision.memory
-    assert memory.failed_trials == 1, "it failed once"
+    assert memory.trial_doublings == DOUBLINGS[Step.FAILED], "it failed once"
     given_up = decide(replace(signals(working=4, memory=memory), curve=Curve(memory.sizes, least=1, now=then)), 4, then + LONGEST_S)
-    assert (given_up.memory.trial, given_up.memory.failed_trials) == (None, 1), "a HorizontalPodAutoscaler may tolerate the difference"
+    assert (given_up.memory.trial, given_up.memory.trial_doublings) == (None, 3), "a HorizontalPodAutoscaler may tolerate the difference"
     back = decide(replace(signals(working=2, memory=memory), curve=Curve(memory.sizes, least=1, now=then)), 2, then + 300)
-    assert (back.count, back.memory.trial, back.memory.failed_trials, back.memory.tried_at) == (2, None, 1, then)
+    assert (back.count, back.memory.trial, back.memory.trial_doublings, back.memory.tried_at) == (2, None, 3, then)
 
 
 # --- among other jobs, and over restarts
@@ -356,17 +361,19 @@ def outcome_with(decision: Decision) -> Outcome:
 
 def test_the_fit_and_a_trial_find_room_in_the_annotation() -> None:
     sizes = tuple(Measured(size, 123456.789 * size, 1e9, 64, at=NOON, changes=64) for size in range(8000, 8008))
-    memory = Memory(sizes=sizes, changed_at=NOON + 0.1, reversals=16, trial=Trial(8007, 9999, NOON), tried_at=NOON + 0.1, failed_trials=16)
+    memory = Memory(
+        sizes=sizes, changed_at=NOON + 0.1, reversals=16, trial=Trial(8007, 9999, NOON), tried_at=NOON + 0.1, trial_doublings=16
+    )
     decision = Decision(count=9999, wanted=9999, reason="r" * 250, memory=memory)
     text = as_text(record_of(outcome_with(decision), NOON, was_ours=True))
     assert len(text.encode()) <= LONGEST_RECORD
     read = memory_of(from_text(text))
     assert [(one.size, one.at, one.changes) for one in read.sizes] == [(one.size, NOON, 64) for one in sizes]
-    assert (read.trial, read.tried_at, read.failed_trials) == (memory.trial, memory.tried_at, 16)
+    assert (read.trial, read.tried_at, read.trial_doublings) == (memory.trial, memory.tried_at, 16)
 
 
 def test_an_annotation_of_a_former_release_is_read_and_its_measures_are_as_old_as_itself() -> None:
     old = '{"decision":{"workers":2,"at":"2027-01-15T08:00:00Z"},"sizes":[[1,100.0,0.01,30],[2,200.0,0.01,30]],"changed_at":1799999000.0}'
     memory = memory_of(from_text(old))
     assert [(one.size, one.rate, one.at, one.changes) for one in memory.sizes] == [(1, 100.0, NOON, 0), (2, 200.0, NOON, 0)]
-    assert (memory.trial, memory.tried_at, memory.failed_trials) == (None, None, 0)
+    assert (memory.trial, memory.tried_at, memory.trial_doublings) == (None, None, 0)

@@ -96,7 +96,9 @@ def test_a_loss_costs_what_was_measured() -> None:
     assert elastic.trained == pytest.approx(there - elastic.left - elastic.pauses)
     assert stock.left == 0
     assert stock.pauses == pytest.approx(3 * 46.4)
-    assert run(BY_NAME["stock"], ONE_LOSS, samples=samples, checkpoint_s=300).repeated == pytest.approx(4 * 100), "the last checkpoint was at 900 s"
+    assert run(BY_NAME["stock"], ONE_LOSS, samples=samples, checkpoint_s=300).repeated == pytest.approx(4 * 100), (
+        "the last checkpoint was at 900 s"
+    )
     assert run(BY_NAME["elastic"], ONE_LOSS, samples=samples, checkpoint_s=300).repeated == 0, "the script saved at the notice"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from autoscale.deciding import trials
-from autoscale.deciding.signals import Signals, Wish
+from autoscale.deciding.signals import Signals, Step, Wish
 from autoscale.deciding.trials import percent
 
 SILENT = "training reports no steps; send them with elastic_worker.report, or name elasticPolicy.progress"
@@ -30,7 +30,10 @@ def wish(signals: Signals, replicas: int, now: float) -> Wish:
         if (gain.low if curve.knows(size) else min(gain.mid, gain.high)) >= share:
             how = "brought" if curve.knows(size) else "is expected to bring"
             reason = f"each worker up to {size} {how} {percent(gain.mid)}, {percent(share)} are asked for"
-            return Wish(size, reason, is_whole=size not in larger)
+            # A trial would wait for neither the pause nor the votes before a turn: what is more certain does not wait longer.
+            is_turn = signals.memory.changed_at is not None and not signals.memory.grew
+            step = Step.BEGINS if is_turn and trials.is_due(signals, now) else None
+            return Wish(size, reason, is_whole=size not in larger, trial=step)
     tried = trials.begun(signals, replicas, now)
     if tried is not None:
         return tried
