@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from elastic.etcd.store import Away, Compacted, Entry, Listing
+from elastic.etcd.store import Away, Compacted, Entry, Listing, Store
 from elastic.etcd.store import Refused as Denied
 from elastic_worker.etcd.fields import Unusable
 from elastic_worker.etcd.gateway import Refused
@@ -183,6 +183,9 @@ class InMemory:
         answer = self._call("kv/range", {"key": coded(prefix), "range_end": coded(prefix[:-1] + "0"), "limit": "9999"})
         return Listing(int(answer["header"]["revision"]), tuple(entry(pair, prefix) for pair in answer["kvs"]))
 
+    async def pages(self, prefix: str) -> AsyncIterator[Listing]:
+        yield await self.list(prefix)
+
     async def newest(self, prefix: str) -> tuple[int, int]:
         listing = await self.list(prefix)
         return max((found.written for found in listing.entries), default=0), len(listing.entries)
@@ -228,6 +231,11 @@ class InMemory:
         return self.has_alarm
 
     async def close(self) -> None: ...
+
+
+async def keys_under(store: Store, prefix: str) -> list[str]:
+    """What lies there, without the prefix."""
+    return [found.key async for page in store.pages(prefix) for found in page.entries]
 
 
 def entry(pair: Body, prefix: str) -> Entry:

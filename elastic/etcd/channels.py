@@ -5,12 +5,12 @@ in number. For one event loop.
 from dataclasses import dataclass
 from typing import Any
 
+from elastic.etcd.answers import LONGEST_ANSWER
 from elastic.etcd.messages import INSTALL, NotInstalled
 from elastic.etcd.place import Access
 from elastic.etcd.store import Refused
 
 MOST_CHANNELS = 128
-LONGEST_ANSWER = 16 * 1024 * 1024
 _OPTIONS = (
     ("grpc.max_receive_message_length", LONGEST_ANSWER),
     ("grpc.enable_http_proxy", 0),

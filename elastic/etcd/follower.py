@@ -15,6 +15,7 @@ from elastic.etcd import observed
 from elastic.etcd.messages import NotInstalled
 from elastic.etcd.place import Place
 from elastic.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Expected, Member, Progress, Record, Records, Seal, Unusable, World
+from elastic.etcd.room import Room
 from elastic.etcd.store import Away, Compacted, Entry, Full, Refused, Store
 from elastic.membership import wire
 
@@ -28,13 +29,16 @@ PAUSE_S = 0.05
 """Between two looks at what has changed."""
 SHARE = 20
 """So many times longer than a look took is the pause after it."""
+ENTRY_S, BYTE_S = 1e-5, 2e-9
+"""What it takes to read a change, and each byte of it."""
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 0.2, 15.0
 FIRST_PATIENCE_S, PATIENCE_S = 6.0, 60.0
 """How long an etcd may be away at first, or later, until the job's pods are counted instead."""
 NOTICE_S = 15.0
 """For agents to notice the end of one of them: its lease and some time to say so."""
 ANSWER_S = 4.0
-MOST_BYTES = 32 * 1024 * 1024
+MOST_BYTES = 12 * 1024 * 1024
+"""Of 8,192 members."""
 MOST_LOGGED = 20
 
 Visit = Callable[[Place], Awaitable[Store]]
@@ -53,6 +57,7 @@ class Follower:
         seal: Seal,
         visit: Visit,
         emit: Emit,
+        room: Room,
         clock: Callable[[], float],
         worked_s: Callable[[], float] = time.thread_time,
     ) -> None:
@@ -61,6 +66,7 @@ class Follower:
         self._seal = seal
         self._visit = visit
         self._emit = emit
+        self._room = room
         self._clock = clock
         self._worked_s = worked_s
         self._wake = asyncio.Event()
@@ -99,17 +105,16 @@ class Follower:
         """Remove all records, once no agent is left that would write them again. `run` has ended."""
         store = await self._visit(self.place)
         try:
-            entries = (await store.list(self.place.prefix)).entries
-            records = Records(members=dict(self._members_in(entries)))
-            if any(not member.left and not member.finished for member in records.members.values()):
-                raise Away("agents of the job are still there")
+            async for page in store.pages(self.place.prefix):
+                if any(not member.left and not member.finished for member in self._members_in(page.entries)):
+                    raise Away("agents of the job are still there")
             await store.remove(self.place.prefix)
         finally:
             await store.close()
 
-    def _members_in(self, entries: tuple[Entry, ...]) -> "list[tuple[str, Member]]":
-        found = [(entry.key, self._opened(entry)) for entry in entries if entry.key.startswith(MEMBERS)]
-        return [(key, record) for key, record in found if isinstance(record, Member)]
+    def _members_in(self, entries: tuple[Entry, ...]) -> list[Member]:
+        found = [self._opened(entry) for entry in entries if entry.key.startswith(MEMBERS)]
+        return [record for record in found if isinstance(record, Member)]
 
     # --- the loop
 
@@ -135,21 +140,27 @@ class Follower:
     async def _stay(self) -> None:
         """From a connection until it breaks."""
         async with _closing(await self._visit(self.place)) as store:
-            listing = await store.list(self.place.prefix)
-            self._entries, self._records, self._bytes = {}, {}, 0
-            self._merge(listing.entries)
-            watch = asyncio.create_task(self._watch(store, listing.revision + 1))
+            revision = 0
             try:
-                await self._keep(store, watch)
+                async for page in store.pages(self.place.prefix):
+                    revision = page.revision
+                    self._merge(page.entries)
+                watch = asyncio.create_task(self._watch(store, revision + 1))
+                try:
+                    await self._keep(store, watch)
+                finally:
+                    watch.cancel()
+                    await asyncio.gather(watch, return_exceptions=True)
             finally:
-                watch.cancel()
-                await asyncio.gather(watch, return_exceptions=True)
+                self._drop()
 
     async def _watch(self, store: Store, since: int) -> None:
         async for entries in store.watch(self.place.prefix, since):
             self._merge(entries)
             self._wake.set()
-            await asyncio.sleep(PAUSE_S / 2)  # a flood of changes is read as slowly as this; etcd holds the rest
+            # A flood of changes is read as slowly as this; etcd holds the rest.
+            worked = sum(ENTRY_S + BYTE_S * len(entry.value or b"") for entry in entries)
+            await asyncio.sleep(max(PAUSE_S / 2, SHARE * worked))
 
     async def _keep(self, store: Store, watch: "asyncio.Task[None]") -> None:
         keep_at, check_at, doubt = 0.0, self._clock() + CHECK_S, None
@@ -191,6 +202,7 @@ class Follower:
 
     async def _check(self, store: Store, doubt: tuple[int, int] | None) -> tuple[int, int] | None:
         """Whether the watch is silent about a difference, seen twice in a row."""
+        self._hold()
         there = await store.newest(self.place.prefix)
         here = (max((entry.written for entry in self._entries.values()), default=0), len(self._entries))
         if there == here:
@@ -231,8 +243,17 @@ class Follower:
                 self._records.pop(entry.key, None)
             else:
                 self._entries[entry.key] = entry
-        if len(self._entries) > 2 * wire.MAX_MEMBERS or self._bytes > MOST_BYTES:
+        self._hold()
+
+    def _hold(self) -> None:
+        has_room = self._room.has(self._job, self._bytes)
+        if len(self._entries) > 2 * wire.MAX_MEMBERS or self._bytes > MOST_BYTES or not has_room:
             raise Refused(f"{len(self._entries)} keys of {self._bytes} bytes lie under {self.place.prefix}, which is too much")
+
+    def _drop(self) -> None:
+        """Nothing is known of what lies there."""
+        self._entries, self._records, self._bytes = {}, {}, 0
+        self._room.free(self._job)
 
     def _record(self, key: str) -> Record | None:
         """Each value is opened once."""

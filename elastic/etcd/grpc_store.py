@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+from elastic.etcd.answers import parsed
 from elastic.etcd.channels import Channels, identity
 from elastic.etcd.messages import Etcd3, etcd3
 from elastic.etcd.place import Access
@@ -14,7 +15,7 @@ from elastic.etcd.store import Away, Compacted, Entry, Full, Listing, Refused
 
 CALL_S = 3.0
 MOST_ATTEMPTS = 3
-MOST_KEYS = 20_000
+MOST_KEYS, PAGE = 20_000, 256
 LONGEST_WORDS = 200
 _TRANSIENT = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "UNAVAILABLE", "INTERNAL", "RESOURCE_EXHAUSTED"})
 _ABOUT_TOKEN = ("invalid auth token", "revision of auth store is old")
@@ -38,11 +39,16 @@ class GrpcStore:
 
     # --- Store
 
-    async def list(self, prefix: str) -> Listing:
-        answer = await self.call("KV/Range", "RangeRequest", **_under(prefix), limit=MOST_KEYS + 1)
-        if len(answer.kvs) > MOST_KEYS:
-            raise Refused(f"more than {MOST_KEYS} keys lie under {prefix}")
-        return Listing(answer.header.revision, tuple(_entry(pair, prefix) for pair in answer.kvs))
+    async def pages(self, prefix: str) -> AsyncIterator[Listing]:
+        question: dict[str, Any] = {**_under(prefix), "limit": PAGE}
+        for _ in range(0, MOST_KEYS, PAGE):
+            answer = await self.call("KV/Range", "RangeRequest", **question)
+            question |= {"revision": question.get("revision") or answer.header.revision}
+            yield Listing(question["revision"], tuple(_entry(pair, prefix) for pair in answer.kvs))
+            if not answer.more or not answer.kvs:
+                return
+            question["key"] = answer.kvs[-1].key + b"\0"
+        raise Refused(f"more than {MOST_KEYS} keys lie under {prefix}")
 
     async def newest(self, prefix: str) -> tuple[int, int]:
         question = {"limit": 1, "keys_only": True, "sort_target": "MOD", "sort_order": "DESCEND"}
@@ -56,8 +62,7 @@ class GrpcStore:
                 answer = await stream.read(None)
                 if answer.canceled:
                     raise Compacted() if answer.compact_revision else _ended(answer.cancel_reason)
-                if answer.events:
-                    yield tuple(_changed(event, prefix) for event in answer.events)
+                yield tuple(_changed(event, prefix) for event in answer.events)
 
     async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
         compare = self.message("Compare", key=key.encode(), target="MOD", result="EQUAL", mod_revision=unchanged)
@@ -158,9 +163,10 @@ class GrpcStore:
 
     async def _at_current(self, method: str, request: Any) -> Any:
         known = self.method(method)
-        call = self.opened().unary_unary(known.path, known.request.SerializeToString, known.response.FromString)
+        call = self.opened().unary_unary(known.path, known.request.SerializeToString)
         with _in_our_words():
-            return await call(request, timeout=CALL_S, metadata=self.metadata())
+            data = await call(request, timeout=CALL_S, metadata=self.metadata())
+        return parsed(known.response, data)
 
 
 class _Stream:
@@ -175,7 +181,7 @@ class _Stream:
     async def __aenter__(self) -> "_Stream":
         await self._store.log_in()
         known = self._store.method(self._method)
-        opened = self._store.opened().stream_stream(known.path, known.request.SerializeToString, known.response.FromString)
+        opened = self._store.opened().stream_stream(known.path, known.request.SerializeToString)
         # etcd ends the watch of a member that has lost its leader, instead of being silent.
         self._call = opened(metadata=(*self._store.metadata(), ("hasleader", "true")))
         await self._bounded(self._call.write(self._request), CALL_S)
@@ -187,10 +193,10 @@ class _Stream:
     async def read(self, within_s: float | None) -> Any:
         import grpc
 
-        answer = await self._bounded(self._call.read(), within_s)
-        if answer is grpc.aio.EOF:
+        data = await self._bounded(self._call.read(), within_s)
+        if data is grpc.aio.EOF:
             raise Away("etcd ended the stream")
-        return answer
+        return parsed(self._store.method(self._method).response, data)
 
     async def _bounded(self, waits: Any, within_s: float | None) -> Any:
         try:
@@ -230,6 +236,8 @@ def failure(error: Any) -> Away | Refused:
     words = _clipped(error.details() or error.code().name)
     if "database space exceeded" in words:
         return Full()
+    if words.startswith("Received http2 header with status"):
+        return Away(f"what answers there speaks HTTP and is no etcd, or a proxy before one: {words.lower()}")
     return Away(words) if error.code().name in _TRANSIENT else Refused(words)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from elastic.etcd.follower import Follower, Visit
 from elastic.etcd.place import Place
 from elastic.etcd.records import Seal
+from elastic.etcd.room import Room
 from elastic.etcd.store import Away, Refused
 from elastic.membership import wire
 
@@ -36,6 +37,7 @@ class EtcdMembership:
         self._followers: dict[str, Follower] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._forgetting: dict[str, float] = {}
+        self._room = Room()
 
     async def expect(self, job_uid: str, place: Place, expectation: wire.Expectation) -> None:
         """Raises Away where agents cannot read it yet."""
@@ -49,7 +51,9 @@ class EtcdMembership:
 
     def _follower(self, job_uid: str, place: Place) -> Follower:
         seal = Seal(self._token_for(job_uid), job_uid)
-        return Follower(job_uid, place, seal=seal, visit=self._visit, emit=self._emit, clock=self._clock, worked_s=self._worked_s)
+        return Follower(
+            job_uid, place, seal=seal, visit=self._visit, emit=self._emit, room=self._room, clock=self._clock, worked_s=self._worked_s
+        )
 
     async def forget(self, job_uid: str, place: Place | None = None) -> None:
         """Remove the job's records. Raises Away while its agents are there, or its etcd is not."""

@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What lies under a prefix at one revision."""
+    """Of what lies under a prefix at one revision, all or a part."""
 
     revision: int
     entries: tuple[Entry, ...]
@@ -43,13 +43,14 @@ class Listing:
 class Store(Protocol):
     """One etcd, by one user. Every method may raise Away or Refused, and ends within a few seconds."""
 
-    async def list(self, prefix: str) -> Listing: ...
+    def pages(self, prefix: str) -> AsyncIterator[Listing]:
+        """What lies under the prefix, some keys at a time, all as of the first one's revision."""
 
     async def newest(self, prefix: str) -> tuple[int, int]:
         """The newest revision at which a key under the prefix was written, and how many keys there are."""
 
     def watch(self, prefix: str, since: int) -> AsyncIterator[tuple[Entry, ...]]:
-        """Changes from a revision on, until the store is closed. Raises Compacted, too."""
+        """Changes from a revision on, until the store is closed; sometimes none. Raises Compacted, too."""
 
     async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
         """The revision at which it was written; 0 where the key has another revision than `unchanged` (0: no such key)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from elastic_runs import ElasticRun
 from etcd_server import PROGRAM
+from etcd_store import keys_under
 
 from elastic.etcd.accounts import ROOT, Accounts
 from elastic.etcd.channels import Channels
@@ -53,4 +54,4 @@ async def is_clean(cluster: LocalCluster, run: ElasticRun) -> bool:
     async with store_of(cluster) as store:
         roles = (await store.call("Auth/RoleList", "AuthRoleListRequest")).roles
         users = await Accounts(store, password="").jobs()
-        return not (await store.list(prefix_of(run))).entries and run.key.uid not in users and user_of(run.key.uid) not in roles
+        return not await keys_under(store, prefix_of(run)) and run.key.uid not in users and user_of(run.key.uid) not in roles

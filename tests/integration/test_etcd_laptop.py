@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from elastic_runs import ElasticRun, elastic_run
 from etcd_server import needs_etcd
+from etcd_store import keys_under
 from grounds import Ground
 from installed_etcd import etcd_on_path, is_clean, prefix_of, store_of
 from laptop import until
@@ -62,10 +63,10 @@ async def test_a_job_grows_loses_a_worker_and_shrinks_without_a_charge_and_leave
 async def its_login_opens_nothing_else(cluster: LocalCluster, run: ElasticRun) -> None:
     """With it another job's records can neither be listed, written, deleted nor watched, and no user can be seen."""
     async with store_of(cluster) as administrator, store_of(cluster, run.key.uid) as own:
-        assert {entry.key for entry in (await own.list(prefix_of(run))).entries} > {"world", "expected"}
+        assert set(await keys_under(own, prefix_of(run))) > {"world", "expected"}
         assert await administrator.put(OTHERS + "world", b"{}", lease=0, unchanged=0)
         with pytest.raises(Refused, match="permission denied"):
-            await own.list(OTHERS)
+            await keys_under(own, OTHERS)
         with pytest.raises(Refused, match="permission denied"):
             await own.put(OTHERS + "expected", b"{}", lease=0, unchanged=0)
         with pytest.raises(Refused, match="permission denied"):
@@ -74,5 +75,5 @@ async def its_login_opens_nothing_else(cluster: LocalCluster, run: ElasticRun) -
             await anext(aiter(own.watch(OTHERS, 1)))
         with pytest.raises(Refused, match="permission denied"):
             await Accounts(own, password="").jobs()
-        assert [entry.key for entry in (await administrator.list(OTHERS)).entries] == ["world"]
+        assert await keys_under(administrator, OTHERS) == ["world"]
         await administrator.remove(OTHERS)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from etcd_server import Etcd, coded, needs_etcd
+from etcd_store import keys_under
 from laptop import until
 
 from elastic.etcd.channels import Channels
@@ -168,6 +169,19 @@ async def test_an_etcd_that_never_answers_costs_its_own_job_only(etcd: Etcd) -> 
             assert following.worlds["silent-7"].phase == WorldPhase.UNREACHED
 
 
+async def test_a_job_of_many_members_is_listed_page_by_page(etcd: Etcd) -> None:
+    names = [f"members/w{number:03}" for number in range(600)]
+    store = GrpcStore(Channels(), (f"127.0.0.1:{etcd.ports[0]}",), Access(), is_tls=False)
+    try:
+        lease = await store.grant(60)
+        for name in names:
+            await store.put(f"/elastic-training/job/{name}", b"x", lease=lease, unchanged=0)
+        await store.put("/elastic-training/other/members/w0", b"x", lease=lease, unchanged=0)
+        assert await keys_under(store, "/elastic-training/job/") == names
+    finally:
+        await store.close()
+
+
 async def test_records_go_with_the_job(etcd: Etcd) -> None:
     async with controller() as following:
         await following.expect("job", etcd, "w0")
@@ -201,7 +215,7 @@ async def test_a_user_may_neither_read_nor_write_nor_watch_under_another_prefix(
         with pytest.raises(Refused, match="permission denied"):
             await store.put("/elastic-training/yours/world", b"{}", lease=0, unchanged=0)
         with pytest.raises(Refused, match="permission denied"):
-            await store.list("/elastic-training/yours/")
+            await keys_under(store, "/elastic-training/yours/")
         with pytest.raises(Refused, match="permission denied"):
             await store.remove("/elastic-training/yours/")
         with pytest.raises(Refused, match=r"^etcdserver: permission denied$"):

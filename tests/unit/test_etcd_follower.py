@@ -4,7 +4,7 @@ what it writes, and what becomes of it when the etcd is away, silent or hostile.
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,11 +12,11 @@ import pytest
 from etcd_agents import Job as Agents
 from etcd_store import JOB, PREFIX, TOKEN, InMemory
 
-from elastic.etcd import follower
+from elastic.etcd import follower, room
 from elastic.etcd.follower import CHECK_S, FIRST_PATIENCE_S, LEASE_S, NOTICE_S, PATIENCE_S
 from elastic.etcd.membership import EtcdMembership
 from elastic.etcd.place import Place
-from elastic.etcd.store import Away, Store
+from elastic.etcd.store import Away, Entry, Store
 from elastic.membership import wire
 from elastic.membership.phases import WorldPhase
 from elastic_worker.etcd.records import EXPECTED
@@ -380,6 +380,50 @@ def test_what_is_no_record_is_ignored_and_too_much_of_it_ends_the_visit(monkeypa
         await town.live(PATIENCE_S + 20)
         assert town.world.phase == WorldPhase.UNREACHED
         assert "too much" in town.world.reason
+
+    play(story())
+
+
+def test_a_flood_of_changes_is_read_no_quicker_than_its_share() -> None:
+    """20,000 of them come every few milliseconds; each costs the thread of all etcds some of its time."""
+    taken = []
+
+    class Flooding(InMemory):
+        async def watch(self, prefix: str, since: int) -> AsyncIterator[tuple[Entry, ...]]:
+            while True:
+                taken.append(prefix)
+                await asyncio.sleep(0.001)
+                yield (Entry("nonsense", b"", 1),) * 20_000
+
+    async def story() -> None:
+        town = Town()
+        town.way = Flooding(town.job.etcd)
+        town.job.start("w0")
+        await town.expect("w0")
+        await town.live(20)
+        assert [member.name for member in town.world.members] == ["w0"]
+        assert 2 < len(taken) < 10
+
+    play(story())
+
+
+def test_what_one_job_holds_takes_no_room_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MOST_OF_ALL", 2**21)
+
+    async def story() -> None:
+        town = Town()
+        town.job.start("w0")
+        await town.expect("w0")
+        await town.live(2)
+        for number in range(3):
+            town.job.etcd.write(f"members/x{number}", b"x" * 2**20)
+        await town.live(PATIENCE_S + 20)
+        assert "too much" in town.world.reason
+        town.worlds.clear()
+        for number in range(3):
+            town.job.etcd.remove(f"members/x{number}")
+        await town.live(20)
+        assert [member.name for member in town.world.members] == ["w0"]
 
     play(story())
 

@@ -11,7 +11,18 @@ import pytest
 from elastic.etcd.channels import Channels
 from elastic.etcd.grpc_store import GrpcStore
 from elastic.etcd.place import Access
-from elastic.etcd.store import Away
+from elastic.etcd.store import Away, Refused
+
+
+class Answering(grpc.GenericRpcHandler):
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return grpc.stream_stream_rpc_method_handler(self.take)
+
+    async def take(self, requests: Any, context: Any) -> AsyncIterator[bytes]:
+        yield self._data
 
 
 class Silent(grpc.GenericRpcHandler):
@@ -28,13 +39,20 @@ class Silent(grpc.GenericRpcHandler):
 
 @asynccontextmanager
 async def silent() -> AsyncIterator[tuple[Silent, GrpcStore]]:
-    handler, server = Silent(), grpc.aio.server()
+    handler = Silent()
+    async with served(handler) as store:
+        yield handler, store
+
+
+@asynccontextmanager
+async def served(handler: grpc.GenericRpcHandler) -> AsyncIterator[GrpcStore]:
+    server = grpc.aio.server()
     server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     store = GrpcStore(Channels(), (f"127.0.0.1:{port}",), Access(), is_tls=False)
     try:
-        yield handler, store
+        yield store
     finally:
         await store.close()
         await server.stop(None)
@@ -55,8 +73,35 @@ async def test_calls_end_as_away_where_another_call_went_on_to_the_next_endpoint
 
 async def test_a_call_whose_task_is_cancelled_stays_cancelled() -> None:
     async with silent() as (handler, store):
-        reading = asyncio.create_task(store.list("/elastic-training/job/"))
+        reading = asyncio.create_task(store.newest("/elastic-training/job/"))
         await handler.calls.acquire()
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
+
+
+HOSTILE = {
+    "garbage": b"\xff" * 50,
+    "half a message": b"\x12\x7f",
+    "empty parts": b"\x12\x00" * 100_000,
+    "much": b"\x12" + b"\x80\x80\x80\x04" + bytes(2**23),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=list(HOSTILE))
+async def test_an_etcd_that_answers_nonsense_is_away_and_no_error_of_the_controller(data: bytes) -> None:
+    """It was logged with a traceback every 15 s, and a few megabytes of empty parts became a gigabyte in the controller."""
+    async with served(Answering(data)) as store:
+        with pytest.raises(Away):
+            await anext(aiter(store.pages("/elastic-training/job/")))
+        with pytest.raises(Away):
+            await anext(aiter(store.watch("/elastic-training/job/", 1)))
+
+
+async def test_a_listing_without_end_is_refused() -> None:
+    page = GrpcStore(Channels(), ("nowhere:1",), Access(), is_tls=False).message("RangeResponse", more=True)
+    page.kvs.add(key=b"/elastic-training/job/members/w0")
+    async with served(Answering(page.SerializeToString())) as store:
+        with pytest.raises(Refused, match="more than 20000 keys"):
+            async for _ in store.pages("/elastic-training/job/"):
+                pass
