@@ -36,7 +36,7 @@ test: $(READY) $(TOOLS) ## set up and run the tests
 test-full: $(READY) $(TOOLS) ## the tests, those of second environments too, 1,000 simulated lives and the heavy frameworks
 	$(BIN)/python scripts/test.py --full
 	$(MAKE) sim
-	HEAVY_BOX_S=3600 $(BIN)/python scripts/test_heavy.py --full
+	HEAVY_BOX_S=5400 $(BIN)/python scripts/test_heavy.py --full
 
 test-heavy: $(READY) $(TOOLS) ## train with the frameworks that are big to install, inside a time box (HEAVY_BOX_S=780)
 	$(BIN)/python scripts/test_heavy.py

@@ -28,7 +28,7 @@ LOOK_EVERY_S = 0.5
 LANES = 2
 FRAMEWORKS = ("xgboost", "lightgbm", "jax", "mxnet", "paddle", "tensorflow", "deepspeed", "huggingface", "horovod")
 """The quickest to install first."""
-PLACES = ("tests/heavy", *(f"tests/integration/test_horovod_{name}.py" for name in ("elastic", "hazards")))
+PLACES = ("tests/heavy", *(f"tests/integration/test_horovod_{name}.py" for name in ("elastic", "hazards", "losses")))
 REPORTS = pathlib.Path(".cache/tests/heavy")
 
 
