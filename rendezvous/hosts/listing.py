@@ -16,6 +16,8 @@ REPORT_KEPT_S = 20.0
 APART_S = 10.0
 """Between a change that only removes hosts and one that adds some, where the driver does not report. Horovod workers that were told of a
 removal only do not synchronise; if a new host joins before they have met again, it waits for them and they do not wait for it."""
+GRACE_S = 30.0
+"""How long processes of a host that has left the list may run, where nobody reports them and the job does not say."""
 NAMED = 5
 SETTLED_S = 60.0
 """A host that has been listed for so long has the training state, where the driver does not report."""
@@ -37,13 +39,14 @@ class HostJob:
 
     facts: HostFacts | None = None
     """None until the controller has said."""
+    grace_s: float = GRACE_S
     proven: frozenset[str] = frozenset()
     """Pods, by uid, in which the launcher has run a command."""
     report: LauncherReport | None = None
     reported_at: float = 0.0
     listed: tuple[Listed, ...] = ()
-    worked: frozenset[str] = frozenset()
-    """Pods that were ever on the list, by uid, while they are there."""
+    left_at: Mapping[str, float] = field(default_factory=dict)
+    """Pods that have left the list and are there still, by uid, and when. They are forgotten after `grace_s`."""
     removed_at: float | None = None
     """When a change last removed hosts and added none."""
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -52,10 +55,10 @@ class HostJob:
     """When time alone may change the list."""
 
 
-def with_facts(job: HostJob, facts: HostFacts, now: float) -> HostJob:
+def with_facts(job: HostJob, facts: HostFacts, now: float, *, grace_s: float = GRACE_S) -> HostJob:
     """The controller has said who the hosts are."""
     here = {host.uid for host in facts.hosts}
-    return decided(replace(job, facts=facts, proven=job.proven & here, worked=job.worked & here), now)
+    return decided(replace(job, facts=facts, grace_s=grace_s, proven=job.proven & here), now)
 
 
 def with_report(job: HostJob, report: LauncherReport, now: float) -> HostJob:
@@ -84,16 +87,18 @@ def decided(job: HostJob, now: float) -> HostJob:
         if host.uid not in reasons:
             why = kept_why.get(host.uid, "")
             reasons[host.uid] = why or ("it leaves" if host.leaving else "it is ready, and the launcher reaches it")
-    gone = {entry.uid for entry in job.listed} - {entry.uid for entry in listed}
+    uids = {entry.uid for entry in listed}
+    gone = {entry.uid for entry in job.listed} - uids
     only_removed = bool(gone) and not come
-    return replace(
+    left_at = {**job.left_at, **dict.fromkeys(gone, now)}
+    job = replace(
         job,
         listed=tuple(listed),
-        worked=job.worked | {entry.uid for entry in listed},
+        left_at={uid: at for uid, at in left_at.items() if uid in here and uid not in uids and now < at + job.grace_s},
         removed_at=now if only_removed else job.removed_at,
         reasons=reasons,
-        look_again_at=_next_look(job, listed, apart_until, now),
     )
+    return replace(job, look_again_at=_next_look(job, apart_until, now))
 
 
 def _assigned_unlisted(job: HostJob, now: float) -> list[Listed]:
@@ -162,12 +167,13 @@ def _apart_until(job: HostJob, now: float) -> float | None:
     return job.removed_at + APART_S
 
 
-def _next_look(job: HostJob, listed: Sequence[Listed], apart_until: float | None, now: float) -> float | None:
+def _next_look(job: HostJob, apart_until: float | None, now: float) -> float | None:
     moments = [apart_until]
     if job.report is not None:
         moments.append(job.reported_at + REPORT_KEPT_S)
     elif job.facts is not None and any(host.leaving for host in job.facts.hosts):
-        moments += [entry.since + SETTLED_S for entry in listed]
+        moments += [entry.since + SETTLED_S for entry in job.listed]
+        moments += [at + job.grace_s for at in job.left_at.values()]
     return min((moment for moment in moments if moment is not None and moment > now), default=None)
 
 
@@ -190,7 +196,8 @@ def state(job: HostJob) -> HostState:
     hosts = job.facts.hosts if job.facts is not None else ()
     report = job.report
     names = set(report.working) if report is not None else set()
-    at_work = {host.uid for host in hosts if (host.uid in job.worked if report is None else host.name in names)}
+    may_work = {entry.uid for entry in job.listed} | set(job.left_at)
+    at_work = {host.uid for host in hosts if (host.uid in may_work if report is None else host.name in names)}
     return HostState(
         listed=tuple(entry.uid for entry in job.listed),
         leaving=tuple(host.uid for host in hosts if host.leaving),

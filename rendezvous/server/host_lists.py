@@ -10,7 +10,7 @@ from elastic.membership.hosts import HostFacts, HostList, HostState, LauncherRep
 from elastic.membership.limits import longest_json
 from elastic.membership.phases import WorldPhase
 from elastic.membership.training import Progress, Signal
-from rendezvous.hosts.listing import HostJob, answer, decided, state, unproven, with_facts, with_proof, with_report
+from rendezvous.hosts.listing import GRACE_S, HostJob, answer, decided, state, unproven, with_facts, with_proof, with_report
 from rendezvous.server.metered import BYTES_PER_MESSAGE, Rate
 
 log = logging.getLogger(__name__)
@@ -46,9 +46,9 @@ class HostLists:
         self._waiting: dict[str, asyncio.Event] = {}
         self._waiters: dict[str, int] = {}
 
-    def expect(self, uid: str, facts: HostFacts) -> None:
+    def expect(self, uid: str, facts: HostFacts, *, grace_s: float = GRACE_S) -> None:
         """The controller says who the hosts of a job are."""
-        self._take(uid, with_facts(self._jobs.get(uid, HostJob()), facts, self._clock()))
+        self._take(uid, with_facts(self._jobs.get(uid, HostJob()), facts, self._clock(), grace_s=grace_s))
 
     def knows(self, uid: str) -> bool:
         return uid in self._jobs

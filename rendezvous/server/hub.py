@@ -131,7 +131,7 @@ class Hub:
             return False
         self._apply(active, Expected(expectation))
         if expectation.hosts is not None:
-            self.hosts.expect(uid, expectation.hosts)
+            self.hosts.expect(uid, expectation.hosts, grace_s=expectation.grace_s)
         return True
 
     def forget(self, uid: str) -> None:

@@ -109,6 +109,14 @@ def example(name: str, *, steps: int, workers: int = 1, program: str = PROGRAM, 
     return job
 
 
+def without_library(job: dict[str, Any]) -> dict[str, Any]:
+    """Its launcher asks for the hosts by the script, and the flags are the user's own."""
+    job["spec"]["elasticPolicy"]["workerLibrary"] = "None"
+    launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    launcher["command"] += ["--network-interface", "eth0", "--blacklist-cooldown-range", "1", "60"]
+    return job
+
+
 def with_library(folder: Path) -> str:
     """The path of the example's program after the changes that docs/horovod.md names."""
     text = (ROOT / PROGRAM).read_text()

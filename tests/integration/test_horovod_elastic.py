@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from example_jobs import laptop, run_to_end
 from grounds import Ground
-from horovod_jobs import BOTH_WAYS, STEP, Running, example, kill_training, losses
+from horovod_jobs import BOTH_WAYS, STEP, Running, example, kill_training, losses, without_library
 
 from elastic.kube.client import Kube
 from elastic.local import LocalCluster
@@ -52,12 +52,9 @@ async def _one_three_two(job: dict[str, Any], kube: Kube) -> None:
 @pytest.mark.framework("horovod")
 @BOTH_WAYS
 def test_a_launcher_without_our_library_asks_for_its_hosts_by_the_script(cluster: LocalCluster, transport: str) -> None:
-    """Its flags are the user's own; the status counts pods. Of the two hosts that come, one may be listed while the others meet."""
+    """The status counts pods. Of the two hosts that come, one may be listed while the others meet."""
     name = f"scripted-{transport.lower()}"
-    job = example(name, steps=600, transport=transport)
-    job["spec"]["elasticPolicy"]["workerLibrary"] = "None"
-    launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
-    launcher["command"] += ["--network-interface", "eth0", "--blacklist-cooldown-range", "1", "60"]
+    job = without_library(example(name, steps=600, transport=transport))
     outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=partial(_one_three_two, job))
     assert outcome.state == "Succeeded", outcome.story
     assert outcome.elastic["observed"] == "pods", outcome.story

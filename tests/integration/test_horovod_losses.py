@@ -1,6 +1,7 @@
 """Elastic Horovod on the laptop cluster while its launcher, its pods, a node and the control plane are lost, by exec and over ssh."""
 
 import contextlib
+import itertools
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from example_jobs import NAMESPACE, laptop, resource, run_to_end
 from grounds import Ground
-from horovod_jobs import BOTH_WAYS, PROGRAM, STEP, Running, example, losses, training, with_library
+from horovod_jobs import BOTH_WAYS, PROGRAM, STEP, Running, example, losses, training, with_library, without_library
 from laptop import alive, kill, until
 from torch_agents import wait_until
 
@@ -108,6 +109,51 @@ def test_a_worker_leaves_a_node_that_is_taken_back_and_nothing_is_lost_or_charge
     assert set(outcome.elastic.get("restarts", {})) <= {"disruption"}, outcome.story
     steps = [int(step) for step, _ in STEP.findall(outcome.logs["reclaimed-launcher"])]
     assert steps == sorted(steps), outcome.story
+
+
+@pytest.mark.parametrize("observed", ["driver", "pods"])
+def test_a_worker_of_a_node_that_may_have_to_go_trains_until_another_takes_its_place(cluster: LocalCluster, observed: str) -> None:
+    """With our library in the launcher and without. First there is no room for the replacement. Then both are exchanged in one change and
+    the pod goes, although the machine stays.
+    """
+    name, node = f"warned-{observed}", f"doubtful-{observed}"
+    job = example(name, steps=1000)
+    job["spec"]["elasticPolicy"]["scaleInGraceSeconds"] = 10
+    job["spec"]["runPolicy"]["backoffLimit"] = 1
+    if observed == "pods":
+        without_library(job)
+
+    async def meanwhile(kube: Kube) -> None:
+        running = Running(kube, job)
+        await running.until_world(1)
+        await cordon(kube, "node-0")
+        ask_agents(cluster.data_dir, Add(name=node))
+        try:
+            await running.scale(2)
+            step = await running.until_world(2)
+            await show(kube, node, as_seen(PLAYABLE["aws-rebalance"], now=datetime.now(UTC), left_s=None))
+            await until(partial(_is_there, running, f"{name}-worker-2"), "a replacement has been made", within_s=PATIENCE_S)
+            await running.until_world(2, after=step + 50)
+            assert training(f"{name}-worker-1"), "it trains while its replacement waits for a node"
+            await cordon(kube, "node-0", is_cordoned=False)
+            await until(partial(_has_left, running, f"{name}-worker-1"), "the worker has left the node", within_s=PATIENCE_S)
+            assert training(f"{name}-worker-2")
+        finally:
+            await cordon(kube, "node-0", is_cordoned=False)
+            ask_agents(cluster.data_dir, Kill(name=node))
+            await kube.delete(NODES, node)
+
+    outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=meanwhile)
+    assert outcome.state == "Succeeded", outcome.story
+    assert outcome.elastic["observed"] == observed, outcome.story
+    assert outcome.elastic.get("restarts", {}) == {}, outcome.story
+    worlds = [(int(step), int(size)) for step, size in STEP.findall(outcome.logs[f"{name}-launcher"])]
+    assert [step for step, _ in worlds] == list(range(1, 1001)), outcome.story
+    assert [size for size, _ in itertools.groupby(size for _, size in worlds)] == [1, 2], outcome.story
+
+
+async def _is_there(running: Running, worker: str) -> bool:
+    return worker in await running.pods()
 
 
 async def _has_left(running: Running, worker: str) -> bool:

@@ -193,6 +193,20 @@ def test_where_the_driver_does_not_report_workers_may_run_in_every_pod_that_was_
     assert state(job).working == ("uid-w0", "uid-w1")
 
 
+def test_where_the_driver_does_not_report_workers_of_a_host_that_left_the_list_may_run_for_the_jobs_grace_period() -> None:
+    """A host that only may have to leave has no other moment at which its pod may go."""
+    w0, w1, w2 = host("w0"), replace(host("w1", leaving=True), when_replaced=True), host("w2")
+    job = proven(with_facts(HostJob(), facts(w0, host("w1")), 0, grace_s=7), "uid-w0", "uid-w1")
+    job = with_facts(job, replace(facts(w0, w1, w2), wanted=2), SETTLED_S, grace_s=7)
+    job = with_proof(job, "uid-w2", 100)
+    assert names(job) == ["w0", "w2"]
+    assert "uid-w1" in state(job).working
+    assert job.look_again_at == 107
+    job = decided(job, 107)
+    assert state(job).working == ("uid-w0", "uid-w2")
+    assert state(job).leaving == ("uid-w1",)
+
+
 def test_a_launcher_that_reports_no_more_is_taken_for_one_that_does_not_report() -> None:
     job = training(host("w0"), now=0)
     assert state(job).observed == Observed.DRIVER

@@ -156,6 +156,19 @@ def test_a_worker_that_may_have_to_go_keeps_its_place_until_its_replacement_is_l
     assert not told(cluster.round())[W1].when_replaced, "now it must go"
 
 
+def test_a_worker_that_may_have_to_go_goes_once_it_is_off_the_list_and_its_processes_have_ended() -> None:
+    cluster = running(elastic_mpi())
+    cluster.pods[W1] = replace(cluster.pods[W1], node="node-1")
+    cluster.nodes = {"node-1": tainted("node-1", "aws-node-termination-handler/rebalance-recommendation")}
+    hears(cluster, listed=(W0, W1, W2))
+    cluster.settle()
+    cluster.run_all()
+    hears(cluster, listed=(W0, W2, W3), working=(W0, W1, W2, W3), leaving=(W1,))
+    assert deleted(cluster.round()) == []
+    hears(cluster, listed=(W0, W2, W3), leaving=(W1,))
+    assert deleted(cluster.round()) == [W1]
+
+
 def test_the_host_file_names_the_workers_that_stay_and_come() -> None:
     cluster = running(elastic_mpi())
     cluster.pods[W1] = replace(cluster.pods[W1], disruption="EvictionByEvictionAPI", is_deleting=True, gone_by=NOW)
