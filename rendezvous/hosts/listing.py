@@ -58,7 +58,9 @@ class HostJob:
 def with_facts(job: HostJob, facts: HostFacts, now: float, *, grace_s: float = GRACE_S) -> HostJob:
     """The controller has said who the hosts are."""
     here = {host.uid for host in facts.hosts}
-    return decided(replace(job, facts=facts, grace_s=grace_s, proven=job.proven & here), now)
+    # A new server has not seen who was listed: in each pod that leaves, workers may run.
+    left_at = job.left_at if job.facts is not None else {host.uid: now for host in facts.hosts if host.leaving}
+    return decided(replace(job, facts=facts, grace_s=grace_s, proven=job.proven & here, left_at=left_at), now)
 
 
 def with_report(job: HostJob, report: LauncherReport, now: float) -> HostJob:

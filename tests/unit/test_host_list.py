@@ -207,6 +207,16 @@ def test_where_the_driver_does_not_report_workers_of_a_host_that_left_the_list_m
     assert state(job).leaving == ("uid-w1",)
 
 
+def test_a_new_server_takes_a_host_that_leaves_for_one_at_work_until_the_driver_reports_or_its_grace_period_is_over() -> None:
+    """A scale-in had just taken a worker off the list of the former server; the controller deleted its pod while its processes ran."""
+    job = with_facts(HostJob(), facts(host("w0"), host("w1", leaving=True)), 50, grace_s=7)
+    assert state(job).working == ("uid-w1",)
+    assert state(with_report(job, report("w0", working=("w0", "w1")), 51)).working == ("uid-w0", "uid-w1")
+    assert state(with_report(job, report("w0"), 51)).working == ("uid-w0",)
+    assert job.look_again_at == 57
+    assert state(decided(job, 57)).working == ()
+
+
 def test_a_launcher_that_reports_no_more_is_taken_for_one_that_does_not_report() -> None:
     job = training(host("w0"), now=0)
     assert state(job).observed == Observed.DRIVER
