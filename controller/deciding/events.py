@@ -13,6 +13,7 @@ from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX
 from elastic.api.template import default_container
+from elastic.api.words import UNFOLLOWED
 from elastic.membership.phases import WorldPhase
 
 MOST_REMARKS = 3
@@ -121,7 +122,7 @@ def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
 def _unknown_members(snapshot: Snapshot) -> str:
     world = snapshot.world
     if world is not None and world.phase == WorldPhase.UNREACHED:
-        return f"The controller cannot follow the rendezvous in etcd, and counts pods: {world.trouble}"
+        return f"{UNFOLLOWED}: {world.trouble}"
     trouble = world.trouble if world is not None else ""
     return f"The members of the job's world are unknown: {trouble}" if trouble else ""
 

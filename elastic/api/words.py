@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 
+UNFOLLOWED = "The controller cannot follow the rendezvous in etcd, and counts pods"
+"""A condition of a job whose etcd the controller does not reach says so, and goes on with why."""
+
 
 class RestartPolicy(enum.Enum):
     ALWAYS = "Always"

@@ -38,7 +38,10 @@ def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], 
         yield "It is over: it has succeeded."
     else:
         waits = waits_for(job, pods)
-        yield f"It waits for {waits}." if waits else "It waits for nothing."
+        if waits or not job.unfollowed:
+            yield f"It waits for {waits}." if waits else "It waits for nothing."
+        if job.unfollowed:
+            yield f"{job.unfollowed.rstrip('.')}. Whether its workers have met, they say themselves: `elastic logs {job.name}`."
     yield from _cost(job)
     yield from _restarts(job, spec)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
-from elastic.api.words import RdzvBackend
+from elastic.api.words import UNFOLLOWED, RdzvBackend
 from elastic.kube.resources import Object
 
 PLAN = "plan"
@@ -48,6 +48,11 @@ class Summary:
         return self.state in ENDS
 
     @property
+    def unfollowed(self) -> str:
+        """Why nobody knows who trains with whom, in the controller's words; empty where that is known."""
+        return "".join(self.message.partition(UNFOLLOWED)[1:])
+
+    @property
     def is_elastic(self) -> bool:
         return self.least is not None
 
@@ -72,7 +77,7 @@ def summary(kind: Kind, job: Object) -> Summary:
         wanted=wanted,
         least=bounds[0],
         most=bounds[1],
-        world=None if has_ended else _world(elastic),
+        world=None if has_ended or UNFOLLOWED in message else _world(elastic),
         restarts={cause: _count(number, 0) for cause, number in _dict(elastic.get("restarts")).items() if cause != PLAN},
         rescale=_dict(elastic.get("lastRescale")),
         created=str(job["metadata"].get("creationTimestamp", "")),

@@ -14,6 +14,8 @@ from elastic_worker.etcd.records import MEMBERS, MOST_ENDS, PROGRESS, Records, R
 
 MOST_DELETED = 16
 """Records of members that have left, deleted with one write; etcd allows 128 comparisons in a transaction."""
+RETURN_S = 5.0
+"""For peers that did not reach etcd either, after all leases have ended there."""
 TURN_S = 1.0
 """For the member whose turn it is to write; then it is the next one's."""
 MOST_SUSPECTS = 8
@@ -31,10 +33,11 @@ Since = typing.Mapping[Fact, float]
 
 @dataclasses.dataclass(frozen=True)
 class Me:
-    """The member that decides."""
+    """The member that decides. unseen: peers of its world whose records were gone when it began to watch."""
 
     name: str
     incarnation: str
+    unseen: typing.FrozenSet[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +114,10 @@ def decide(records: Records, me: Me, rules: Rules, *, since: Since, now: float) 
     closed = _closed(group)
     if closed:
         return Decision(Sight(closed=closed), None, waits.since, None)
+    returning = _returning(group, me, waits)
+    if returning:
+        step = Step("waiting for {} to come back to etcd".format(listed(returning)))
+        return Decision(_sight(group, me, None, step), None, waits.since, waits.look_again_at)
     if _is_done(group, waits):
         return Decision(_sight(group, me, None, Step(DONE)), None, waits.since, waits.look_again_at)
     over = _over(group, waits)
@@ -126,6 +133,14 @@ def _suspects(group: Group, me: Me) -> typing.Tuple[str, ...]:
     own, size = group.ranks.get(me.name, 0), len(group.ranks)
     others = [name for name in group.those(Standing.WORKING) if name != me.name]
     return tuple(sorted(others, key=lambda name: (group.ranks[name] - own) % size)[:MOST_SUSPECTS])
+
+
+def _returning(group: Group, me: Me, waits: Waits) -> typing.List[str]:
+    """Who may come back to this world as it was: an etcd that was away takes all records with their leases, and nobody was lost."""
+    if group.world is None or group.world.round is not None:
+        return []
+    gone = [name for name in group.those(Standing.GONE) if name in me.unseen and name not in group.records.members]
+    return gone if gone and not waits.held(("unseen", group.world.generation), RETURN_S) else []
 
 
 def _has_aged(records: Records, waits: Waits) -> bool:

@@ -4,6 +4,7 @@ What outlives its writers, the world and the records of members that have ended,
 """
 
 import hashlib
+import hmac
 import typing
 
 from elastic_worker.etcd.gateway import Refused, number
@@ -13,13 +14,13 @@ from elastic_worker.etcd.mirror import Caller
 class Leases:
     """For one thread. `now` is monotonic."""
 
-    def __init__(self, caller: Caller, *, prefix: str, own_s: int, job_s: int) -> None:
+    def __init__(self, caller: Caller, *, prefix: str, token: str, own_s: int, job_s: int) -> None:
         self._caller = caller
         self._own_s = own_s
         self._job_s = job_s
         self.own = 0
-        # Every agent knows this id, and any of them may be the first.
-        self.job = int.from_bytes(hashlib.sha256(prefix.encode()).digest()[:8], "big") >> 2 | 1
+        # Every agent knows this id, and any of them may be the first; nobody without the token can be, with a lease that ends too soon.
+        self.job = int.from_bytes(hmac.new(token.encode(), prefix.encode(), hashlib.sha256).digest()[:8], "big") >> 2 | 1
         self.renewed_at = float("-inf")
         """When the newest answer was asked for that this agent's lease holds."""
         self.renew_at = 0.0

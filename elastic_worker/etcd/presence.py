@@ -19,13 +19,13 @@ from elastic_worker.etcd.decide import Me, Sight, Write, decide
 from elastic_worker.etcd.gateway import Answer, Body, Refused, Unreachable, number
 from elastic_worker.etcd.leases import Leases
 from elastic_worker.etcd.liveness import AlivePort, Asking
-from elastic_worker.etcd.mirror import Behind, Mirror, encoded
+from elastic_worker.etcd.mirror import Behind, Mirror
 from elastic_worker.etcd.notice import OwnNotice
-from elastic_worker.etcd.records import MEMBERS, Failed, Member, Records, Seal, clipped
+from elastic_worker.etcd.records import Failed, Member, Records, Seal, clipped
 from elastic_worker.etcd.reports import Reports
-from elastic_worker.etcd.settings import Settings
+from elastic_worker.etcd.settings import Settings, remedy
 from elastic_worker.etcd.steps import Steps
-from elastic_worker.etcd.transaction import put_progress, remove_member, transaction
+from elastic_worker.etcd.transaction import put_member, put_progress, remove_member, transaction
 
 log = logging.getLogger(__name__)
 
@@ -59,29 +59,27 @@ class EtcdPresence(PresenceThread):
         self._etcd = etcd or Client(settings, wake=self._wake.up)
         self._seal = Seal(settings.token, settings.job)
         self._mirror = Mirror(self._etcd, prefix=settings.prefix, seal=self._seal, open_watch=self._etcd.watch)
-        self._leases = Leases(self._etcd, prefix=settings.prefix, own_s=settings.lease_s, job_s=settings.linger_s)
+        self._leases = Leases(self._etcd, prefix=settings.prefix, token=settings.token, own_s=settings.lease_s, job_s=settings.linger_s)
         self._reports = reports
         self._alive = alive
         self._asking = Asking(self._wake.up)
         self._steps = Steps()
 
-        self._is_away_logged = False  # guarded by `changed` from here
+        self._is_away_logged = self._is_ready = False  # guarded by `changed` from here
         self._renewed_at = float("-inf")
-        self._is_ready = False
-        self._generation = 0
-        self._stray = ""
+        self._generation = self._finished = 0
+        self._stray = self._left = ""
         self._ready = None  # type: typing.Optional[Member]
         self._failed = None  # type: typing.Optional[Failed]
-        self._finished = 0
-        self._left = ""
         self._notice = OwnNotice()
 
         self._incarnations = 1  # the thread's own from here
         self._check_at = 0.0
         self._written = None  # type: typing.Optional[Member]
         self._written_at = 0
-        self._is_confirmed = False
+        self._is_confirmed = self._is_returning = False
         self._acted_on = None  # type: typing.Optional[typing.Tuple[int, float]]
+        self._unseen = frozenset()  # type: typing.FrozenSet[str]
         self._since = {}  # type: typing.Mapping[typing.Tuple[typing.Any, ...], float]
         self._look_again_at = None  # type: typing.Optional[float]
 
@@ -115,7 +113,8 @@ class EtcdPresence(PresenceThread):
             self._is_ready = True
             self._stray = ""
             self._finished = 0
-            self._ready = Member(self._settings.member, "", store, entered=after, after=after, trouble=clipped(trouble))
+            alive_at = self._alive.address if self._alive is not None else ""
+            self._ready = Member(self._settings.member, "", store, entered=after, after=after, trouble=clipped(trouble), alive_at=alive_at)
             self._view = View({"grace_s": self._view.grace_s, "closed": self._view.closed})
         self._wake.up()
 
@@ -148,8 +147,8 @@ class EtcdPresence(PresenceThread):
     def answer(self) -> typing.Dict[str, typing.Any]:
         """What a worker shall do; elastic_worker.report.Answer describes the fields."""
         with self.changed:
-            why, left_s = self._view.reform or self._view.closed, self._notice.left_s(self._clock())
-        return {"stop": bool(why), "reason": why, "checkpoint_s": left_s}
+            why = self._view.reform or self._view.closed
+            return {"stop": bool(why), "reason": why, "checkpoint_s": self._notice.left_s(self._clock())}
 
     # --- the thread ---
 
@@ -178,7 +177,7 @@ class EtcdPresence(PresenceThread):
         except Unreachable as error:
             self._note_away("{} does not answer: {}".format(self.peer, error), denied="")
         except Refused as error:
-            words = "{} refuses: {}".format(self.peer, error)
+            words = "{} refuses: {}{}".format(self.peer, error, remedy(error, self._settings))
             self._note_away(words, denied=words)
         except Exception:
             log.exception("the rendezvous in etcd met what it does not know")
@@ -194,18 +193,23 @@ class EtcdPresence(PresenceThread):
         if not self._mirror.is_current:
             self._mirror.begin()
             self._since = {}  # nobody knows how long a fact held that nobody watched
-            self._is_confirmed = self._written is not None
-            self._check_at = self._clock() + CHECK_S
+            self._is_confirmed, self._check_at = self._written is not None, self._clock() + CHECK_S
+            records = self._mirror.records()
+            is_known = self._is_returning or records.has_seat(self._settings.member, self._incarnation)
+            self._unseen = records.absent() if is_known else frozenset()
         self._mirror.catch_up()
         if self._clock() >= self._check_at:
             self._mirror.check()
             self._check_at = self._clock() + CHECK_S
         records = self._mirror.records()
+        self._unseen -= records.members.keys()
         self._look_for_own_key(records)
-        with self.changed:
-            if self._refused:
-                return
+        if self.refused:
+            return
         self._publish(records)
+        if self._is_returning:
+            self._is_returning = False
+            raise Behind("this member is back at its seat")
         self._decide(records)
 
     def _next_in_s(self) -> float:
@@ -239,12 +243,18 @@ class EtcdPresence(PresenceThread):
                 self._stray = reason
             self._show(Sight())
 
+    def _lose_lease(self) -> None:
+        """This member's record went with its lease; its seat did not, unless the world has gone on."""
+        if not self._finished:
+            self._written, self._is_confirmed, self._is_returning = None, False, True
+            self._mirror.end()
+
     # --- this member's record
 
     def _keep_lease(self) -> None:
         now = self._clock()
         if not self._leases.keep(now):
-            self._lose(LEASE_OVER)
+            self._lose_lease()
             self._leases.keep(now)
         with self.changed:
             self._renewed_at = self._leases.renewed_at
@@ -256,6 +266,9 @@ class EtcdPresence(PresenceThread):
     def _look_for_own_key(self, records: Records) -> None:
         """Whether this member's key still holds what it wrote: it may be deleted, or taken over by a newer incarnation."""
         present = records.members.get(self._settings.member)
+        if self._is_returning and not records.has_seat(self._settings.member, self._incarnation, generation=self._generation):
+            self._is_returning = False
+            self._lose(LEASE_OVER)
         if self._written is not None and self._mirror.written(self._settings.member) >= self._written_at:
             self._is_confirmed = True
         is_others = present is not None and not present.record.incarnation.startswith(self._process + ".")
@@ -283,26 +296,13 @@ class EtcdPresence(PresenceThread):
 
     def _record(self, left: str = "") -> typing.Optional[Member]:
         """This member's record as it should be. Only with the lock."""
-        ready = self._ready
-        if ready is None:
+        if self._ready is None:
             return None
-        return Member(
-            name=ready.name,
-            incarnation=self._incarnation,
-            store=ready.store,
-            entered=max(self._generation, ready.after),
-            after=ready.after,
-            trouble=ready.trouble,
-            failed=self._failed,
-            finished=self._finished,
-            left=left,
-            alive_at=self._alive.address if self._alive is not None else "",
-        )
+        record = dataclasses.replace(self._ready, incarnation=self._incarnation, entered=max(self._generation, self._ready.after))
+        return dataclasses.replace(record, failed=self._failed, finished=self._finished, left=left)
 
     def _put(self, member: Member, *, lease: int) -> Answer:
-        key = MEMBERS + member.name
-        value = encoded(self._seal.close(key, member))
-        return self._on_lease(lease, "kv/put", {"key": encoded(self._settings.prefix + key), "value": value, "lease": str(lease)})
+        return self._on_lease(lease, "kv/put", put_member(member, prefix=self._settings.prefix, seal=self._seal, lease=lease))
 
     def _on_lease(self, lease: int, path: str, body: Body) -> Answer:
         """Write something that lies on one of the leases; without it, the next pass begins with another one."""
@@ -313,13 +313,13 @@ class EtcdPresence(PresenceThread):
                 raise
         self._leases.forget(lease)
         if lease != self._leases.job:
-            self._lose(LEASE_OVER)
+            self._lose_lease()
         raise Behind("a lease has ended")
 
     # --- what follows from the records
 
     def _decide(self, records: Records) -> None:
-        me, now = Me(self._settings.member, self._incarnation), self._clock()
+        me, now = Me(self._settings.member, self._incarnation, self._unseen), self._clock()
         decision = decide(records, me, self._settings.rules, since=self._since, now=now)
         self._since, self._look_again_at = decision.since, decision.look_again_at
         with self.changed:
@@ -347,13 +347,13 @@ class EtcdPresence(PresenceThread):
     def _write_progress(self, records: Records, sight: Sight, now: float) -> None:
         """Write how far training has come, unless somebody else just did. That etcd takes no more writes disturbs nobody who trains."""
         rules = self._settings.rules.under(records.expected)
-        due = self._steps.due(records, rank=sight.rank, generation=sight.generation, rules=rules, now=now)
+        due, lease = self._steps.due(records, rank=sight.rank, generation=sight.generation, rules=rules, now=now), self._leases.job
         self._look_again_at = min((at for at in (self._look_again_at, due.look_again_at) if at is not None), default=None)
-        if due.progress is None:
-            return
-        body = put_progress(records, due.progress, prefix=self._settings.prefix, seal=self._seal, lease=self._leases.job)
         try:
-            self._on_lease(self._leases.job, "kv/txn", body)
+            if due.progress is not None:
+                self._on_lease(
+                    lease, "kv/txn", put_progress(records, due.progress, prefix=self._mirror.prefix, seal=self._seal, lease=lease)
+                )
         except (Refused, Unreachable) as error:
             log.warning("how far training has come could not be written: %s", error)
             self._steps.put_off(now)

@@ -341,3 +341,13 @@ class Records:
     is_foreign: bool = False
     progress: typing.Optional[Progress] = None
     progress_written: int = 0
+
+    def has_seat(self, name: str, incarnation: str, *, generation: typing.Optional[int] = None) -> bool:
+        """Whether this run of this member belongs to the world, and this is the world's generation."""
+        world = self.world
+        return world is not None and generation in (None, world.generation) and Seat(name, incarnation) in world.seats
+
+    def absent(self) -> typing.FrozenSet[str]:
+        """Members of the world that have no record."""
+        seats = self.world.seats if self.world is not None else ()
+        return frozenset(seat.name for seat in seats if seat.name not in self.members)

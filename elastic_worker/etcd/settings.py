@@ -9,7 +9,7 @@ import tempfile
 import typing
 
 from elastic_worker.etcd.fields import MOST_MEMBERS, MOST_RESTARTS, MOST_SECONDS, NAME
-from elastic_worker.etcd.gateway import Endpoint, Login
+from elastic_worker.etcd.gateway import Endpoint, Login, Refused
 from elastic_worker.etcd.group import Rules
 from elastic_worker.settings import MEMBER, POD_IP, POD_UID, TOKEN, SettingsError
 
@@ -95,6 +95,20 @@ def read(
         away_s=_number(options, "away_timeout", 600, 1, 366 * 86400),
         token=environment.get(TOKEN, ""),
     )
+
+
+def remedy(error: Refused, settings: Settings) -> str:
+    """What to do about a refusal, after etcd's own words."""
+    words = str(error)
+    if "user name is empty" in words:
+        return "; set {} and {}".format(USER, PASSWORD)
+    if "authentication failed" in words:
+        return "; look at {} and {}".format(USER, PASSWORD)
+    if "permission denied" in words:
+        return "; its user {} needs readwrite permission for the prefix {}".format(
+            settings.login.user if settings.login else "", settings.prefix
+        )
+    return ""
 
 
 def _rules(options: Options, nodes: typing.Tuple[int, int]) -> Rules:

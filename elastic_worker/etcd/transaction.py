@@ -1,11 +1,11 @@
-"""The transactions by which one member writes what is the whole job's: they fail if anything that they rest on has changed."""
+"""What members write: their own records, and what is the whole job's, by transactions that fail if anything they rest on has changed."""
 
 import typing
 
 from elastic_worker.etcd.decide import Write
 from elastic_worker.etcd.gateway import Body
 from elastic_worker.etcd.mirror import encoded
-from elastic_worker.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Progress, Records, Seal
+from elastic_worker.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Member, Progress, Records, Seal
 
 MOST_COMPARED = 100
 """etcd allows 128 comparisons in a transaction, unless told otherwise."""
@@ -27,6 +27,12 @@ def transaction(records: Records, write: Write, *, prefix: str, seal: Seal, leas
     success: typing.List[Body] = [{"request_put": put}]
     success += [{"request_delete_range": {"key": encoded(prefix + key)}} for key, _ in write.deleted]
     return {"compare": compares, "success": success}
+
+
+def put_member(member: Member, *, prefix: str, seal: Seal, lease: int) -> Body:
+    """Write a member's own record, which nobody else writes."""
+    key = MEMBERS + member.name
+    return {"key": encoded(prefix + key), "value": encoded(seal.close(key, member)), "lease": str(lease)}
 
 
 def put_progress(records: Records, progress: Progress, *, prefix: str, seal: Seal, lease: int) -> Body:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from etcd_server import Etcd, needs_etcd
+from etcd_server import Etcd, coded, needs_etcd
 from rendezvous_members import Follower
 from torch_agents import wait_until
 
 from elastic.certificates import issue, make_ca
 from elastic_worker.etcd import settings
 from elastic_worker.etcd.presence import EtcdPresence
-from elastic_worker.etcd.records import WORLD, Seal, World
+from elastic_worker.etcd.records import MEMBERS, WORLD, Seal, World
 
 pytestmark = [pytest.mark.integration, needs_etcd, pytest.mark.timeout(240)]
 PREFIX = "/elastic-training/job/"
@@ -118,6 +118,25 @@ def test_an_etcd_that_restarts_is_found_again_and_nothing_changed(etcd: Etcd) ->
         assert world is not None
         assert world.generation == generation + 1, "the restart itself changed nothing"
         assert world.restarts == {}
+
+
+def test_an_etcd_that_was_stopped_ends_all_leases_and_changes_nothing(etcd: Etcd) -> None:
+    with Members(etcd) as members:
+        members.start("w0", "w1", "w2")
+        generation = members.wait_for_world(3)
+        before = {etcd.call("kv/range", {"key": coded(PREFIX + MEMBERS + name)})["kvs"][0]["create_revision"] for name in members.followers}
+        etcd.pause(0)
+        wait_until(lambda: all(f.presence.away_s > 7 for f in members.followers.values()), what="it is away for longer than a lease")
+        etcd.go_on(0)
+        wait_until(lambda: all(f.presence.away_s == 0 for f in members.followers.values()), what="etcd is found again")
+        wait_until(lambda: len(etcd.keys(PREFIX + MEMBERS)) == 3, what="all records are there again")
+        members.start("w3")
+        members.wait_for_world(4, above=generation)
+        world = members.world()
+        assert world is not None
+        assert (world.generation, world.restarts) == (generation + 1, {})
+        after = {etcd.call("kv/range", {"key": coded(PREFIX + MEMBERS + name)})["kvs"][0]["create_revision"] for name in ("w0", "w1", "w2")}
+        assert not before & after, "these are new records, as their leases had ended"
 
 
 def test_compacted_history_is_listed_anew(etcd: Etcd) -> None:

@@ -115,6 +115,7 @@ class Deeds(Scene):
             return
         deeds: list[tuple[str, Callable[[], object]]] = [
             ("the etcd is away", lambda: etcds.go_away(draw.choice([2.0, 10.0, 40.0, 90.0]))),
+            ("the etcd is stopped", lambda: etcds.go_away(draw.choice([4.0, 10.0, 40.0]), ends_leases=True)),
             ("the etcd compacts its history", etcds.compact),
             ("an agent does not reach the etcd", lambda: self._cut_off_agent(draw.choice([2.0, 8.0, 30.0]))),
         ]

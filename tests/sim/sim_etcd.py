@@ -1,5 +1,6 @@
 """Jobs of the simulation that meet in an etcd of their user's: the etcd, the agents with the real presence and decision in them, and a
-controller's way there with the real follower. An etcd that is away forgets no lease meanwhile: a real one gives them time when it is back.
+controller's way there with the real follower. An etcd that is away may forget no lease meanwhile, as one that restarts, or end all of
+them, as one that was stopped.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ class SimEtcd(FakeEtcd):
 
     def __init__(self, job_uid: str) -> None:
         super().__init__()
-        self.is_away = False
+        self.is_away = self.ends_leases = False
         self.agents: list[EtcdAgent] = []
         self.met: list[EtcdAgent] = []
         """All that ever came."""
@@ -55,7 +56,7 @@ class SimEtcd(FakeEtcd):
         return record if isinstance(record, Sealed) else None
 
     def tick(self, seconds: float) -> None:
-        if not self.is_away:
+        if not self.is_away or self.ends_leases:
             self.advance(seconds)
 
     def changes(self, since: int) -> list[Body]:
@@ -86,7 +87,7 @@ class Etcds:
 
     def __init__(self) -> None:
         self._by_job: dict[str, SimEtcd] = {}
-        self.is_away = False
+        self.is_away = self.ends_leases = False
         self.cut_off = 0
         """How many members lost their lease though they lived."""
 
@@ -100,12 +101,12 @@ class Etcds:
 
     def tick(self, seconds: float) -> None:
         for etcd in self.all():
-            etcd.is_away = self.is_away
+            etcd.is_away, etcd.ends_leases = self.is_away, self.ends_leases
             etcd.tick(seconds)
 
-    def go_away(self, seconds: float) -> None:
+    def go_away(self, seconds: float, *, ends_leases: bool = False) -> None:
         if not self.is_away:
-            self.is_away = True
+            self.is_away, self.ends_leases = True, ends_leases
             asyncio.get_running_loop().call_later(seconds, self._come_back)
 
     def _come_back(self) -> None:

@@ -147,6 +147,17 @@ def test_before_its_first_world_a_job_waits_for_the_rendezvous(backend: str, wor
     assert waits(pod(0), status=status) == words
 
 
+def test_of_a_job_whose_etcd_the_controller_does_not_reach_nobody_says_that_none_train() -> None:
+    """It said `0 of them train together` and that it waits for the rendezvous, while all trained."""
+    trouble = "The controller cannot follow the rendezvous in etcd, and counts pods: it does not answer."
+    status = running(backend="etcd")
+    status["conditions"][-1]["message"] = f"PyTorchJob default/train is running. {trouble}"
+    told = "\n".join(explained(summary(PYTORCH, job(status=status)), [pod(0)], {}, NOW))
+    assert "train together" not in told
+    assert "It waits" not in told
+    assert f"{trouble} Whether its workers have met, they say themselves: `elastic logs train`." in told
+
+
 def test_the_controllers_reason_goes_before_a_containers_pause() -> None:
     crashing = pod(0, **container(waiting={"reason": "CrashLoopBackOff"}))
     assert "ended again and again" in waits(crashing)

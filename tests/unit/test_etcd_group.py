@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 from etcd_agents import Hosts, Job
+from etcd_store import PREFIX
 
 from elastic_worker.etcd.decide import MOST_SUSPECTS
+from elastic_worker.etcd.leases import Leases
 
 
 @pytest.fixture
@@ -287,6 +289,16 @@ def test_everything_goes_once_nobody_has_been_here_for_the_linger_time(job: Job)
     assert job.etcd.keys
     job.etcd.advance(301)
     assert not job.etcd.keys
+
+
+def test_a_lease_that_a_stranger_took_first_is_not_the_jobs(job: Job) -> None:
+    """Leases need no permission: with an id that derives from the prefix alone, another job's user could give this job a world of 2 s."""
+    stranger = Leases(job.etcd, prefix=PREFIX, token="another token", own_s=2, job_s=2)
+    stranger.keep(0.0)
+    job.start("w0", "w1")
+    job.live(20)
+    assert job.world().generation == 1
+    assert stranger.job not in job.etcd.leases
 
 
 def test_more_members_than_etcd_compares_one_by_one() -> None:

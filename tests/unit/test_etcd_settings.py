@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from elastic_worker.etcd.gateway import Endpoint, Login
-from elastic_worker.etcd.settings import Settings, read
+from elastic_worker.etcd.gateway import Endpoint, Login, Refused
+from elastic_worker.etcd.settings import Settings, read, remedy
 from elastic_worker.settings import SettingsError
 
 
@@ -71,3 +71,17 @@ def test_a_mistake_is_one_clear_error(endpoint: str, options: dict[str, object],
 def test_the_id_is_needed() -> None:
     with pytest.raises(SettingsError, match="give all agents of a job the same --rdzv-id"):
         of(job="")
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("etcdserver: user name is empty", "; set ELASTIC_ETCD_USER and ELASTIC_ETCD_PASSWORD"),
+        ("etcdserver: authentication failed, invalid user ID or password", "; look at ELASTIC_ETCD_USER and ELASTIC_ETCD_PASSWORD"),
+        ("etcdserver: permission denied", "; its user trainer needs readwrite permission for the prefix /elastic-training/run-7/"),
+        ("etcdserver: too many operations in txn request", ""),
+    ],
+)
+def test_a_refusal_says_what_to_do(words: str, advice: str) -> None:
+    own = of("etcd.storage", "run-7", environment={"ELASTIC_ETCD_USER": "trainer", "ELASTIC_ETCD_PASSWORD": "x"})
+    assert remedy(Refused(words, 0), own) == advice

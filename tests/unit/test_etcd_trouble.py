@@ -34,6 +34,68 @@ def test_training_goes_on_while_etcd_is_away(job: Job) -> None:
     assert job.in_world() == {"w0", "w1"}
 
 
+def cut(job: Job, seconds: float) -> None:
+    """Nobody reaches etcd, in which all leases end; then everybody does."""
+    for agent in job.agents.values():
+        agent.link.is_cut = True
+    for _ in range(int(seconds)):
+        job.etcd.advance(1.0)
+        job.turn(1)
+    for agent in job.agents.values():
+        agent.link.is_cut = False
+
+
+def test_training_goes_on_where_all_leases_ended_while_nobody_reached_etcd(job: Job) -> None:
+    """An etcd that is stopped for longer than the leases ends them all when it goes on: all workers were restarted for nothing."""
+    job.start("w0", "w1", "w2")
+    job.live(5)
+    cut(job, 30)
+    assert not job.etcd.open("members/w0")
+    job.live(20)
+    assert job.in_world() == {"w0", "w1", "w2"}
+    assert job.world().generation == 1
+    assert job.member("w0").incarnation.endswith(".1")
+    job.end("w2")
+    job.live(10)
+    assert (job.names(), job.world().restarts) == (("w0", "w1"), {"disruption": 1}), "as if nothing had been"
+
+
+def test_a_member_that_died_while_nobody_reached_etcd_is_missed_soon_after(job: Job) -> None:
+    job.start("w0", "w1", "w2")
+    job.live(5)
+    job.end("w2")
+    for agent in job.agents.values():
+        agent.fail("Connection closed by peer")
+    cut(job, 30)
+    job.live(4)
+    assert job.world().generation == 1
+    job.live(10)
+    assert set(job.names()) == {"w0", "w1"}
+    assert job.world().restarts == {"disruption": 1, "collateral": 2}
+
+
+def test_one_that_returns_late_is_a_newcomer(job: Job) -> None:
+    job.start("w0", "w1")
+    job.live(5)
+    cut(job, 30)
+    late = job.agents["w1"]
+    late.link.is_cut = True
+    job.live(10)
+    assert job.names() == ("w0",)
+    late.link.is_cut = False
+    job.live(10)
+    assert set(job.names()) == {"w0", "w1"}
+    assert job.member("w1").incarnation.endswith(".2")
+
+
+def test_an_agent_that_was_stopped_alone_trains_on(job: Job) -> None:
+    job.start("w0")
+    job.live(5)
+    job.etcd.advance(30)
+    job.live(5)
+    assert (job.world().generation, job.in_world()) == (1, {"w0"})
+
+
 def test_an_agent_at_the_barrier_says_that_etcd_does_not_answer(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     job.start("w0")
     job.agents["w0"].link.is_cut = True
