@@ -51,11 +51,18 @@ def elastic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elastic]:
 
 
 def create(
-    elastic: Elastic, name: str, *, workers: int = 2, restart: str = "OnFailure", script: str = SCRIPT, command: Sequence[str] = ()
+    elastic: Elastic,
+    name: str,
+    *,
+    workers: int = 2,
+    restart: str = "OnFailure",
+    script: str = SCRIPT,
+    command: Sequence[str] = (),
+    backend: str = "elastic",
 ) -> None:
-    """A job of shell processes; with a command, one at our rendezvous."""
+    """A job of shell processes; with a command, one of agents that meet through this backend."""
     container = {"name": "pytorch", "image": "any", "command": list(command) or ["sh", "-c", script], "workingDir": str(elastic.folder)}
-    policy = {"minReplicas": 1, "maxReplicas": 4} | ({"maxRestarts": 1} if command else {"rdzvBackend": "c10d"})
+    policy = {"minReplicas": 1, "maxReplicas": 4} | ({"maxRestarts": 1, "rdzvBackend": backend} if command else {"rdzvBackend": "c10d"})
     replica = {
         "replicas": workers,
         "restartPolicy": restart,
@@ -124,20 +131,34 @@ def test_a_job_that_fails_ends_wait_with_1_and_quotes_its_worker(elastic: Elasti
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("name", "command", "words"),
+    ("name", "backend", "command", "words"),
     [
         (
             "flag",
+            "elastic",
             ["torchrun", "--nonsense", "train.py"],
             "flag-worker-0 could not start: torchrun: error: unrecognized arguments: --nonsense.",
         ),
-        ("value", ["sh", "-c", "torchrun --nnodes a:b train.py"], "value-worker-0 could not start: ValueError: invalid literal for int()"),
-        ("typo", ["torchrunn", "train.py"], "typo-worker-0 could not start: torchrunn: command not found."),
-        ("script", ["torchrun", "--nproc-per-node=1", "no.py"], "(rank 0: "),
+        (
+            "store",
+            "c10d",
+            ["torchrun", "--nonsense", "train.py"],
+            "store-worker-0 could not start: torchrun: error: unrecognized arguments: --nonsense.",
+        ),
+        (
+            "value",
+            "elastic",
+            ["sh", "-c", "torchrun --nnodes a:b train.py"],
+            "value-worker-0 could not start: ValueError: invalid literal for int()",
+        ),
+        ("typo", "elastic", ["torchrunn", "train.py"], "typo-worker-0 could not start: torchrunn: command not found."),
+        ("script", "elastic", ["torchrun", "--nproc-per-node=1", "no.py"], "(rank 0: "),
     ],
 )
-def test_a_wrong_command_uses_up_the_restarts_and_is_quoted(elastic: Elastic, name: str, command: list[str], words: str) -> None:
-    create(elastic, name, workers=1, command=command)
+def test_a_wrong_command_uses_up_the_restarts_and_is_quoted(
+    elastic: Elastic, name: str, backend: str, command: list[str], words: str
+) -> None:
+    create(elastic, name, workers=1, command=command, backend=backend)
     elastic("wait", name, "--timeout", WAIT_S, code=1)
     said = elastic("explain", name)
     assert words in said

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sim_c10d import Stores, TorchAgent
 
 QUICK_END_S = 2.0
+STORE_GONE = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.\n"
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 10.0, 300.0
 
 
@@ -145,11 +146,13 @@ class Kubelets:
             there = self._api.find(PODS, name)
             if there is not None and there["metadata"]["uid"] == uid and not is_deleting(there):
                 message = f"{UNMET_PREFIX} {env['PET_RDZV_ID']}: {unmet}" if unmet else ""
+                if is_at_store and code:  # without the library it is the end of the log
+                    message = f"usage: torchrun\n{unmet.removeprefix(f'{USAGE}: ')}\n" if unmet else STORE_GONE
                 self.usage_errors += unmet.startswith(USAGE)
                 self.turned_away += bool(unmet) and not unmet.startswith(USAGE)
                 self.end(there, code=code, reason="Completed" if code == 0 else "Error", message=message)
 
-        if self.is_command_wrong and not is_at_store:
+        if self.is_command_wrong:
             run.agent = WrongCommand(self._draw, ended)
         elif is_at_store and self.stores is not None:
             run.agent = self.stores.agent(pod, env, draw=self._draw, ended=ended)

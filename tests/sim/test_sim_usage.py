@@ -1,19 +1,24 @@
 """An agent that cannot start because its command is wrong uses up its job's restarts; one whose rendezvous is away uses up none."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import sim_time
+from sim_c10d import Stores
 from sim_client import Weather
 from sim_jobs import job_of
 from sim_scene import Options
 from sim_storm import Storm
 
 from elastic.api.kinds import KINDS
+from elastic.kube.resources import PODS
 
 QUIET = Options(steps=0, kills=False, weather=Weather())
 ETCD = {"rdzvBackend": "etcd", "rdzvHost": "etcd"}
+C10D = {"rdzvBackend": "c10d"}
+EACH = pytest.mark.parametrize("rendezvous", [{}, ETCD, C10D], ids=["elastic", "etcd", "c10d"])
 
 
 def job(*, workers: int, most_restarts: int, **policy: Any) -> Any:
@@ -28,9 +33,13 @@ class Told(Storm):
     said: frozenset[str] = frozenset()
     """The messages of its conditions before."""
     restarts: dict[str, int]
+    ended: Sequence[int] = ()
+    """The last exit codes of workers."""
 
     def __init__(self, seed: int, manifest: Any) -> None:
         super().__init__(seed, QUIET, manifest)
+        if manifest["spec"]["elasticPolicy"].get("rdzvBackend") == "c10d":
+            self.cluster.kubelets.stores = Stores(self.api)
 
     async def _storm(self) -> None:
         self.keep_controllers()
@@ -85,6 +94,22 @@ class ServerAway(Told):
         await asyncio.sleep(60.0)
 
 
+class StoreAway(Told):
+    """Its node is silent for so long that agents give up."""
+
+    async def _story(self) -> None:
+        stores = self.cluster.kubelets.stores
+        assert stores is not None
+        self.api.create(self.resource, self.manifest, actor="user")
+        await asyncio.sleep(40.0)
+        stores.silent.add(self.api.get(PODS, "train-rdzv")["metadata"]["uid"])
+        await asyncio.sleep(200.0)
+        last = [pod["status"]["containerStatuses"][0].get("lastState", {}) for pod in self.cluster.running()]
+        self.ended = [state["terminated"]["exitCode"] for state in last if state]
+        stores.silent.clear()
+        await asyncio.sleep(400.0)
+
+
 def played(kind: type[Told], manifest: Any, **choices: Any) -> Told:
     storms: list[Told] = []
 
@@ -100,7 +125,7 @@ def played(kind: type[Told], manifest: Any, **choices: Any) -> Told:
 
 
 @pytest.mark.parametrize("kills", [False, True])
-@pytest.mark.parametrize("rendezvous", [{}, ETCD], ids=["elastic", "etcd"])
+@EACH
 @pytest.mark.parametrize("most", [0, 3])
 def test_a_wrong_command_ends_the_job_once_its_restarts_are_used_up(most: int, rendezvous: dict[str, str], *, kills: bool) -> None:
     storm = played(WrongFromTheStart, job(workers=1, most_restarts=most, **rendezvous), kills=kills)
@@ -113,7 +138,7 @@ def test_a_wrong_command_ends_the_job_once_its_restarts_are_used_up(most: int, r
         assert most == 0 or any(words.endswith(missing) for words in storm.said), "said at the first failure already"
 
 
-@pytest.mark.parametrize("rendezvous", [{}, ETCD], ids=["elastic", "etcd"])
+@EACH
 def test_a_wrong_command_ends_a_job_that_has_trained(rendezvous: dict[str, str]) -> None:
     storm = played(WrongAfterAWorld, job(workers=2, most_restarts=3, **rendezvous))
     assert storm.restarts["user"] == 4
@@ -127,5 +152,15 @@ def test_a_rendezvous_that_is_away_is_never_charged(rendezvous: dict[str, str], 
     manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = restart
     storm = played(ServerAway, manifest)
     assert storm.cluster.kubelets.turned_away >= 2, "agents gave up"
+    assert not storm.end
+    assert "user" not in storm.restarts
+
+
+@pytest.mark.parametrize("restart", ["OnFailure", "Always"])
+def test_a_store_that_is_away_is_never_charged(restart: str) -> None:
+    manifest = job(workers=2, most_restarts=3, **C10D)
+    manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = restart
+    storm = played(StoreAway, manifest)
+    assert 1 in storm.ended, "agents gave up"
     assert not storm.end
     assert "user" not in storm.restarts

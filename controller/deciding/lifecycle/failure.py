@@ -11,16 +11,18 @@ from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import counted_runs, end_reasons, restart_accounting
+from controller.deciding.lifecycle import counted_runs, end_reasons, restart_accounting, usage_errors
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.counted_runs import Runs
 from controller.deciding.lifecycle.restart_accounting import uid_of
 from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
+from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.c10d_agents import own_container
 from controller.deciding.rendezvous.expectation import accounted
 from controller.deciding.status_room import with_counted
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Container, Phase, Pod
-from elastic.api.job import ElasticStatus, Job, JobStatus
+from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
 from elastic.api.template import default_container
 from elastic.api.words import CHARGED, Cause, RdzvBackend, RestartPolicy
@@ -69,15 +71,16 @@ def _is_permanent(code: int | None) -> bool:
 def with_ends_counted(view: JobView) -> ElasticStatus:
     """The status with the ends of pods that this snapshot is the first to show, and with the date of each."""
     verdicts = accounted(view, view.verdicts) if view.sees_members else view.verdicts
-    status = _with_ends(view.job, view.status, verdicts, view.snapshot.pods, is_ours=view.sees_members)
+    status = _with_ends(view, verdicts)
     return restart_accounting.dated(view.job, known=view.status.elastic or ElasticStatus(), new=status, now=view.snapshot.now)
 
 
-def _with_ends(job: Job, status: JobStatus, verdicts: Sequence[Verdict], pods: Sequence[Pod], *, is_ours: bool) -> ElasticStatus:
+def _with_ends(view: JobView, verdicts: Sequence[Verdict]) -> ElasticStatus:
     """The ends seen so far by cause, each pod's end once, with the uids of those that may be seen again.
     At our own rendezvous its server counts: it sees ends that cost no pod, and knows which of them another one caused.
     """
-    known, there = status.elastic or ElasticStatus(), {pod.uid for pod in pods}
+    job, pods = view.job, view.snapshot.pods
+    known, there = view.status.elastic or ElasticStatus(), {pod.uid for pod in pods}
     already = set(known.counted)
     gone = [entry for entry in known.counted if uid_of(entry) not in there]
     forgotten = set(gone[: max(0, len(gone) - REMEMBERED)])
@@ -85,12 +88,14 @@ def _with_ends(job: Job, status: JobStatus, verdicts: Sequence[Verdict], pods: S
     ended = {v.pod.uid: v.cause for v in verdicts if v.fate is Fate.AGAIN and v.pod.uid not in already}
     # What has no room waits for the next reconcile, and so does its pod: it is deleted once its end is counted.
     with_pods = with_counted(before, ended)
-    if is_ours:
+    if view.sees_members:
         return replace(known, counted=with_pods)
-    runs = counted_runs.uncounted(_disrupted_runs(job, pods), with_pods)
-    counted = counted_runs.with_runs(with_pods, runs)
-    left = {run.pod for run in counted_runs.uncounted(runs, counted)}
-    causes = [ended[uid] for uid in with_pods[len(before) :]] + [Cause.DISRUPTION] * len({run.pod for run in runs} - left)
+    disrupted = counted_runs.uncounted(_disrupted_runs(job, pods), with_pods)
+    misused = counted_runs.uncounted(_misused_runs(view), with_pods)
+    counted = counted_runs.with_runs(with_pods, (*disrupted, *misused))
+    left = {run.pod for run in counted_runs.uncounted((*disrupted, *misused), counted)}
+    causes = [ended[uid] for uid in with_pods[len(before) :]] + [Cause.DISRUPTION] * len({run.pod for run in disrupted} - left)
+    causes += [Cause.USER] * len({run.pod for run in misused} - left)
     restarts = Counter(known.restarts) + Counter(cause.value for cause in causes)
     return replace(known, restarts=dict(restarts), counted=counted)
 
@@ -111,6 +116,17 @@ def _disrupted_runs(job: Job, pods: Sequence[Pod]) -> Iterator[Runs]:
         for container in (*pod.inits, *(c for c in pod.containers if c.name == names.get(pod.type, ""))):
             if container.restarts and end_reasons.of_container(container.last_exit_reason) is end_reasons.Meaning.DISRUPTION:
                 yield Runs(pod.uid, container.name, container.restarts - 1, 1)
+
+
+def _misused_runs(view: JobView) -> Iterator[Runs]:
+    """At torch's own c10d, the newest run that ended of each container that was started again, where its command was wrong: its agent never
+    came so far as to count."""
+    if view.backend is not RendezvousBackend.STORE:
+        return
+    for pod in view.answerable:
+        container = own_container(view.job, pod)
+        if container is not None and container.restarts and usage_errors.by_log(container.last_exit_code, container.last_message):
+            yield Runs(pod.uid, container.name, container.restarts - 1, 1)
 
 
 def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:

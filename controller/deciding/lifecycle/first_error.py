@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 
 from controller.deciding.compat import quotes_errors
 from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle import usage_errors
+from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import Container, Pod
 from elastic.api.template import default_container
 from elastic.membership.peer_errors import tells_of_peer
 from elastic.membership.wire import printable, with_error
-from rendezvous.delivery import USAGE, has_failed, unmet
+from rendezvous.delivery import has_failed, unmet
 
 _EXCEPTION = re.compile(r"\s*(?:\[(?:default|rank)?\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)")
 _SUMMARY = "ChildFailedError"
@@ -34,12 +36,12 @@ def of_usage(view: JobView, reason: str) -> str:
     one."""
     if "(rank " in reason:
         return ""  # about a worker of a world
-    found = [(str(container.ended_at), pod.name, words) for pod, container, message in _messages(view) if (words := _usage(view, message))]
-    named = [entry for entry in found if _names(reason, entry[1])]
+    found = _misused(view)
+    named = [entry for entry in found if _names(reason, entry[1].name)]
     if not found or (not named and any(_names(reason, pod.name) for pod in view.snapshot.pods)):
         return ""
-    _, name, words = min(named or found)
-    return f" {name} could not start: {words.rstrip('.')}."
+    _, pod, _, words = min(named or found, key=_order)
+    return f" {pod.name} could not start: {words.rstrip('.')}."
 
 
 def of_unstarted(view: JobView) -> tuple[int, str]:
@@ -48,22 +50,28 @@ def of_unstarted(view: JobView) -> tuple[int, str]:
     """
     world, known = view.snapshot.world, view.status.elastic
     met = world.members | world.waiting if world is not None else frozenset()
-    has_trained = known is not None and known.generation > 0
-    found = [
-        (str(container.ended_at), pod.name, words)
-        for pod, container, message in _messages(view)
-        # Once there was a world, an agent that runs may have been in it: its container's last end says nothing of now.
-        if pod.name not in met and not (has_trained and container.is_running) and (words := _usage(view, message))
-    ]
+    # Once there was a world, and where nobody knows who is in it, an agent that runs may be: its container's last end says nothing of now.
+    may_have_met = view.backend is RendezvousBackend.STORE or (known is not None and known.generation > 0)
+    found = [entry for entry in _misused(view) if entry[1].name not in met and not (may_have_met and entry[2].is_running)]
     if not found or view.closed or not quotes_errors(view.snapshot.settings):
         return 0, ""
-    _, name, words = min(found)
-    return len(found), f"{name} could not start: {words.rstrip('.')}"
+    _, pod, _, words = min(found, key=_order)
+    return len(found), f"{pod.name} could not start: {words.rstrip('.')}"
 
 
-def _usage(view: JobView, message: str) -> str:
-    why, words = unmet(message, view.job.metadata.uid)
-    return printable(words) if why == USAGE else ""
+def _misused(view: JobView) -> list[tuple[str, Pod, Container, str]]:
+    """The workers whose newest end with an error came of a wrong command: when, which, and the words."""
+    uid, is_at_store = view.job.metadata.uid, view.backend is RendezvousBackend.STORE
+    return [
+        (str(container.ended_at), pod, container, words)
+        for pod, container, code, message in _messages(view)
+        if (words := usage_errors.by_log(code, message) if is_at_store else usage_errors.by_agent(message, uid))
+    ]
+
+
+def _order(entry: tuple[str, Pod, Container, str]) -> tuple[str, str, str]:
+    at, pod, _, words = entry
+    return at, pod.name, words
 
 
 def of_pod_named(view: JobView, reason: str) -> str:
@@ -76,13 +84,13 @@ def _names(reason: str, pod: str) -> bool:
 
 
 def _said(view: JobView) -> Iterator[tuple[Pod, Container, str]]:
-    for pod, container, message in _messages(view):
+    for pod, container, _, message in _messages(view):
         if said := _words(message, view.job.metadata.uid):
             yield pod, container, said
 
 
-def _messages(view: JobView) -> Iterator[tuple[Pod, Container, str]]:
-    """What the containers that train have said at their newest end with an error."""
+def _messages(view: JobView) -> Iterator[tuple[Pod, Container, int, str]]:
+    """What the containers that train have said at their newest end with an error, with its code."""
     types = {type.lower(): spec for type, spec in view.job.replicas.items()}
     for pod in view.snapshot.pods:
         if pod.type not in types:
@@ -90,9 +98,9 @@ def _messages(view: JobView) -> Iterator[tuple[Pod, Container, str]]:
         name = default_container(types[pod.type].template, view.job.kind).get("name", "")
         for container in pod.containers:
             ends = ((container.exit_code, container.message), (container.last_exit_code, container.last_message))
-            message = next((message for code, message in ends if code and message), "")
+            code, message = next(((code, message) for code, message in ends if code and message), (0, ""))
             if container.name == name and message:
-                yield pod, container, message
+                yield pod, container, code, message
 
 
 def _words(message: str, job_uid: str) -> str:

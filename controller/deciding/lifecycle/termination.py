@@ -40,7 +40,9 @@ def finalize_failure(view: JobView) -> Plan | None:
         quoted = first_error.of_job(view) if view.closed == NO_MORE_RESTARTS else ""
         return _ended(view, f"Job {view.job.metadata.name} has failed because {view.closed}{'.' if quoted else ''}{quoted}")
     whose = "its group ended: " if view.backend.needs_library else ""
-    quoted = first_error.of_usage(view, view.closed) if view.backend.needs_library else first_error.of_job(view)
+    quoted = first_error.of_usage(view, view.closed)
+    if not quoted and not view.backend.needs_library:
+        quoted = first_error.of_job(view)
     message = f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}{'.' if quoted else ''}{quoted}"
     status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
     return Plan(status=status, news=(*view.news, normal(reason_of(view.job, "Failed"), message)))
@@ -82,9 +84,15 @@ def _failed(view: JobView) -> Plan | None:
     if view.backend is RendezvousBackend.OURS:
         return None  # its server holds the job to its budget
     spent = restart_accounting.beyond_budget(job, elastic, now=snapshot.now)
-    if not spent and view.backend is RendezvousBackend.ETCD and view.sees_members:
+    if not spent and _counts_charges(view):
         spent = restart_accounting.beyond_max_restarts(job, elastic, now=snapshot.now)
     return _noted(view, elastic, spent) if spent else None
+
+
+def _counts_charges(view: JobView) -> bool:
+    """Whether maxRestarts is held by the controller. At c10d each agent holds it for itself, unless it cannot start."""
+    is_unstarted = view.backend is RendezvousBackend.STORE and first_error.of_usage(view, "") != ""
+    return is_unstarted or (view.backend is RendezvousBackend.ETCD and view.sees_members)
 
 
 def _noted(view: JobView, elastic: ElasticStatus, reason: str) -> Plan:

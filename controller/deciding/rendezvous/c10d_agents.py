@@ -5,6 +5,7 @@ no other agent is let in any more, and each that comes, or comes back, ends with
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from controller.deciding.lifecycle import usage_errors
 from controller.watching.snapshot import Container, Phase, Pod
 from elastic.api.job import Job
 
@@ -28,6 +29,9 @@ def is_down(container: Container | None) -> bool:
 
 
 def gave_up(container: Container) -> bool:
+    """Whether its agent ended by itself, with an error that may have come of the others."""
+    if usage_errors.newest_by_log(container):
+        return False
     code = container.last_exit_code if container.exit_code is None else container.exit_code
     return code is not None and 0 < code <= LAST_OWN_CODE
 
