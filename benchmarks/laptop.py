@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,7 +101,7 @@ def report(runs: list[Run]) -> list[str]:
     for name in names:
         cells = (median(run.start_cpu_s[name] for run in runs), median(run.memory_mb[name] for run in runs))
         lines.append(f"{name:<12} {cells[0]:>13.2f} {cells[1]:>11.1f} {median(run.idle_percent[name] for run in runs):>13.2f}")
-    memory, idle = (median(sum(getattr(run, field).values()) for run in runs) for field in ("memory_mb", "idle_percent"))
+    memory, idle = median(sum(run.memory_mb.values()) for run in runs), median(sum(run.idle_percent.values()) for run in runs)
     cpu = median(sum(run.start_cpu_s.values()) for run in runs)
     lines.append(f"{'together':<12} {cpu:>13.2f} {memory:>11.1f} {idle:>13.2f}")
     lines += ["", f"ready after {median(ready):.2f} s ({min(ready):.2f} to {max(ready):.2f}); aim: {READY_S:.0f} s"]
@@ -110,7 +110,7 @@ def report(runs: list[Run]) -> list[str]:
     return lines
 
 
-def median(values: Iterator[float]) -> float:
+def median(values: Iterable[float]) -> float:
     return statistics.median(values)
 
 

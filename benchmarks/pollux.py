@@ -117,6 +117,7 @@ def costing(job: Any, rescale_s: float) -> Any:
 
 def play(theirs: Any, name: str, workload: Any, *, rescale_s: float, interval_s: int, from_one: bool) -> Any:
     """The cluster after its last job has ended."""
+    cluster: Any = None
     if name in OURS:
         replicas = {} if from_one else {row.name: int(row.num_replicas) for row in workload.itertuples()}
         policy = elastic_policy(theirs.OptimusPolicy, Elastic(OURS[name], rescale_s=rescale_s), replicas)
@@ -146,9 +147,10 @@ def main() -> None:
     sys.path.insert(0, str(chosen.folder))
     warnings.simplefilter("ignore")
     try:
-        theirs, pandas, numpy = (importlib.import_module(name) for name in ("simulator", "pandas", "numpy"))
+        modules: list[Any] = [importlib.import_module(name) for name in ("simulator", "pandas", "numpy")]
     except (ImportError, AttributeError) as error:  # numpy 1.24 and later have no numpy.int
         raise SystemExit(f"the simulator does not start: {error}; docs/cluster-mix.md says what it needs") from error
+    theirs, pandas, numpy = modules
     theirs.Job = costing(theirs.Job, chosen.rescale)
     workload = pandas.read_csv(chosen.folder / "workloads" / "workload-6.csv")
     for name in chosen.policies:

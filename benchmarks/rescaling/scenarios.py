@@ -60,7 +60,7 @@ class Sequence:
     def run(self) -> list[Measured]:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rescale-", ignore_cleanup_errors=True)))
-            self._server = stack.enter_context(self._meeting(folder)) if self._setting.is_ours else None
+            self._server = self._meeting(folder, stack) if self._setting.is_ours else None
             library = folder / "library"
             deliver(str(library))
             self._agents = Agents(self._setting, folder, server=self._server, library=library)
@@ -72,13 +72,13 @@ class Sequence:
                 print(f"{self._setting.name}: {lost}\n{self._agents.tails()}")
             return self._found
 
-    def _meeting(self, folder: Path) -> Server | Etcd:
-        return Etcd(folder) if self._setting.is_in_etcd else Server(folder)
+    def _meeting(self, folder: Path, stack: ExitStack) -> Server | Etcd:
+        return stack.enter_context(Etcd(folder)) if self._setting.is_in_etcd else stack.enter_context(Server(folder))
 
     def _all(self) -> None:
         agents = self._agents
         agents.expect("worker-0", "worker-1")
-        self._measure("start", 2, lambda: (agents.start("worker-0"), agents.start("worker-1")))
+        self._measure("start", 2, self._start)
         self._measure("crash", 2, lambda: agents.crash("worker-1"))
         self._measure("add", 3, self._add)
         self._measure("sigterm", 2, lambda: agents.terminate("worker-2"))
@@ -88,6 +88,10 @@ class Sequence:
         agents.expect("worker-0", "worker-1")
         self._measure("add", 3, self._add)
         self._measure("host", 2, lambda: agents.kill("worker-0"))
+
+    def _start(self) -> None:
+        for name in ("worker-0", "worker-1"):
+            self._agents.start(name)
 
     def _add(self) -> None:
         self._agents.start("worker-2")
