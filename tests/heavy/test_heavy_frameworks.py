@@ -3,8 +3,10 @@
 import re
 
 import pytest
-from example_jobs import laptop, read, run_to_end
+from example_jobs import claim_volumes, laptop, read, run_to_end
 from grounds import Ground
+
+from elastic.kube.client import Kube
 
 pytestmark = [pytest.mark.heavy, pytest.mark.integration, pytest.mark.timeout(600)]
 WITHIN_S = 500.0
@@ -47,6 +49,23 @@ def test_a_tfjob_with_a_parameter_server_keeps_its_variables_there(sandbox: str)
     assert "variables on /job:ps/replica:0/task:0" in chief, outcome.story
     slope, offset = (float(word) for word in re.search(r"slope ([-\d.]+) offset ([-\d.]+)", chief).groups())
     assert (slope, offset) == (pytest.approx(3.0, abs=0.2), pytest.approx(-1.0, abs=0.2))
+
+
+@pytest.mark.framework("tensorflow")
+@both_sandboxes
+def test_a_tfjob_measures_its_checkpoints_in_an_evaluator(sandbox: str) -> None:
+    with laptop(Ground(sandbox), "tensorflow") as cluster:
+
+        async def meanwhile(kube: Kube) -> None:
+            await claim_volumes(kube, "tensorflow-evaluator")
+
+        outcome = run_to_end(cluster, read("tensorflow-evaluator"), within_s=WITHIN_S, framework="tensorflow", meanwhile=meanwhile)
+    assert outcome.state == "Succeeded", outcome.story
+    assert "chief 0 of 2 that train" in outcome.logs["tensorflow-evaluator-chief-0"], outcome.story
+    measured = re.findall(r"epoch (\d+): accuracy ([\d.]+)", outcome.log_of_any("on new points"))
+    assert measured, outcome.story
+    assert measured[-1][0] == "30"
+    assert float(measured[-1][1]) > 0.8
 
 
 @pytest.mark.framework("mxnet")
