@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cli_api import Api, elastic, job, path_of, pod, running, served
+from cli_api import Api, elastic, job, namespace, path_of, pod, running, served
 from click.testing import Result
 
 from elastic.local.files import ClusterState, Layout
@@ -155,6 +155,11 @@ def test_logs_are_those_of_all_pods_or_of_one_rank(tmp_path: Path) -> None:
     del api.logs["train-worker-1"]
     said_of_one = asked(tmp_path, api, "logs", "train", "--pod", "train-worker-1")
     assert "train-worker-1: container of train-worker-1 has not begun" in said_of_one.stderr
+
+
+def test_a_namespace_without_jobs_is_said_to_have_none(tmp_path: Path) -> None:
+    said = asked(tmp_path, Api(namespace("default")), "get", "train").stderr
+    assert said == "Error: there is no job train in namespace default, nor any other; see `elastic get -A`\n"
 
 
 def test_changes_reach_the_api(tmp_path: Path) -> None:

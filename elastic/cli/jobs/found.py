@@ -108,7 +108,7 @@ async def _pick(kube: Kube, namespace: str, name: str, there: Sequence[Found]) -
         raise click.UsageError(f"there are {len(found)} jobs {name} in namespace {namespace}; write {ways}")
     await check_namespace(kube, namespace)
     names = [job.object["metadata"]["name"] for job in there]
-    hint = did_you_mean(name, names) or (f"; there are: {', '.join(names[:10])}" if names else "; there is none; see `elastic get -A`")
+    hint = did_you_mean(name, names) or (f"; there are: {', '.join(names[:10])}" if names else ", nor any other; see `elastic get -A`")
     raise NoJob(f"there is no job {name} in namespace {namespace}{hint}")
 
 
