@@ -9,6 +9,7 @@ file of SkyPilot's spot-traces. `--write` renews docs/spot-replay.md and its pic
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -79,15 +80,18 @@ def _with_processes(chosen: argparse.Namespace) -> None:
     length_s = chosen.slice_minutes * 60
     drawn = generated(hours=chosen.hours, seed=0, nodes=chosen.workers, churn_an_hour=chosen.churn)
     scaled = read(chosen.trace).scaled(chosen.workers) if chosen.trace else drawn
+    played = []
     for number in range(min(chosen.slices, int(scaled.length_s // length_s))):
         part = scaled.part(number * length_s, (number + 1) * length_s)
         for name in chosen.settings.split(","):
             one = play(name, part, most=chosen.workers, notice_s=chosen.notice)
+            played.append(one)
             print(
                 f"slice {number}, {one.setting:8} goodput {one.goodput:.3f}, {one.steps} steps, {one.changes} changes, "
                 f"{part.node_s / length_s:.1f} nodes, load {one.load:.1f}",
                 flush=True,
             )
+    print(report.of_processes(played, slice_s=length_s, workers=chosen.workers, processors=os.cpu_count() or 1))
 
 
 def _traces(chosen: argparse.Namespace) -> list[Trace]:

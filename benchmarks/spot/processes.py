@@ -28,7 +28,9 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What came of one slice. goodput: node-seconds of steps, each counted once, over the node-seconds that there were."""
+    """What came of one slice. goodput: node-seconds of steps, each counted once, over the node-seconds that there were. load: mean of the
+    machine's at the start, at each change and at the end.
+    """
 
     setting: str
     goodput: float
@@ -69,11 +71,14 @@ def play(name: str, trace: Trace, *, most: int, notice_s: float) -> Slice:
         job = _Job(setting, agents, server, most=most, notice_s=notice_s)
         job.start(trace.changes[0].nodes)
         began = _first_step(folder)
+        loads = [os.getloadavg()[0]]
         for event in events(trace, notice_s=notice_s):
             time.sleep(max(0.0, began + event.at - time.time()))
             job.take(event)
+            loads.append(os.getloadavg()[0])
         time.sleep(max(0.0, began + trace.length_s - time.time()))
-        return _of(setting.name, trace, folder / "work", began=began)
+        loads.append(os.getloadavg()[0])
+        return _of(setting.name, trace, folder / "work", began=began, load=statistics.mean(loads))
 
 
 class _Job:
@@ -124,11 +129,11 @@ def _first_step(folder: Path) -> float:
     raise Lost(f"no step within {START_S:g} s")
 
 
-def _of(name: str, trace: Trace, work: Path, *, began: float) -> Slice:
+def _of(name: str, trace: Trace, work: Path, *, began: float, load: float) -> Slice:
     lines = [line.split() for line in work.read_text().splitlines()]
     done = [(float(at), int(step), int(size)) for at, step, size in (words for words in lines if len(words) == 3)]
     inside = [one for one in done if began < one[0] <= began + trace.length_s]
-    return Slice(name, _goodput(inside, trace), len({step for _, step, _ in inside}), len(trace.changes) - 1, os.getloadavg()[1])
+    return Slice(name, _goodput(inside, trace), len({step for _, step, _ in inside}), len(trace.changes) - 1, load)
 
 
 def _goodput(done: list[tuple[float, int, int]], trace: Trace) -> float:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from statistics import mean
 
+from benchmarks.spot.processes import Slice
 from benchmarks.spot.replay import WAYS, Ledger, Way
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 WIDTH, LEFT, RIGHT, TOP = 860, 230, 60, 58
 BAR, GAP = 18, 8
+CLAIMS_FROM_S = 900.0
+"""A shorter slice holds too few changes to say anything."""
 PARTS = (
     ("trained", "training", "#5b8fb9"),
     ("left", "left at the notice", "#c9d8a8"),
@@ -46,6 +50,29 @@ def table(by_interval: Mapping[float, Sequence[Found]]) -> str:
         parts = [f"{100 * getattr(ledger, name) / ledger.there:.1f} %" for name in ("left", "joining", "pauses")]
         rows.append([way.words, *(_goodput(one) for one in some), *parts])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def of_processes(slices: Sequence[Slice], *, slice_s: float, workers: int, processors: int) -> str:
+    """Each setting's goodput over its slices, under which load it was measured, and what it does not say."""
+    found: dict[str, list[Slice]] = {}
+    for one in slices:
+        found.setdefault(one.setting, []).append(one)
+    rows = []
+    for name, some in found.items():
+        goodputs, loads = [one.goodput for one in some], [one.load for one in some]
+        changes = sum(one.changes for one in some)
+        rows.append(
+            f"{name}: goodput {mean(goodputs):.3f} ({min(goodputs):.3f} to {max(goodputs):.3f}), {_count(len(some), 'slice')} of "
+            f"{slice_s / 60:g} min, {_count(changes, 'change')}, load {mean(loads):.1f} ({min(loads):.1f} to {max(loads):.1f})"
+        )
+    limits = f"Not said: anything about GPUs, larger models, networks between machines, or more than {_count(workers, 'node')}."
+    if slice_s < CLAIMS_FROM_S:
+        limits = f"It ran. Slices below {CLAIMS_FROM_S / 60:g} min are no measurement: no figure here is a claim."
+    return "\n".join([*rows, f"The settings took turns on {_count(processors, 'processor')}, over the same slices of one trace. {limits}"])
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _goodput(one: Found) -> str:

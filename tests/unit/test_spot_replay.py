@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.rescaling.scenarios import SCENARIOS
 from benchmarks.spot import costs
-from benchmarks.spot.processes import _goodput, events
+from benchmarks.spot.processes import Slice, _goodput, events
 from benchmarks.spot.replay import ORACLE, WAYS, Ledger, Way, replay
-from benchmarks.spot.report import draw, found, table
+from benchmarks.spot.report import draw, found, of_processes, table
 from benchmarks.spot.trace import CHURN_AN_HOUR, NODES, BadTrace, Change, Trace, generated, of_points, read, write
 
 MEASURED = costs.of_page()
@@ -146,3 +146,13 @@ def test_with_processes_a_step_counts_once_for_all_who_took_it() -> None:
     done = [(1.0, 1, 2), (2.0, 2, 2), (3.0, 3, 2), (6.0, 3, 2), (7.0, 4, 2), (8.0, 5, 2)]
     assert _goodput(done, of_points([(0.0, 2)], length_s=8.0)) == pytest.approx(5 * 2 * 1.0 / 16)
     assert _goodput([], ONE_LOSS) == 0.0
+
+
+def test_with_processes_the_report_names_load_and_slices_and_what_it_does_not_say() -> None:
+    slices = [Slice("elastic", 0.9, 90, 3, 1.0), Slice("stock", 0.5, 50, 3, 2.0), Slice("elastic", 0.8, 80, 4, 3.0)]
+    text = of_processes(slices, slice_s=900.0, workers=6, processors=2)
+    assert text.splitlines()[0] == "elastic: goodput 0.850 (0.800 to 0.900), 2 slices of 15 min, 7 changes, load 2.0 (1.0 to 3.0)"
+    assert text.splitlines()[1].startswith("stock: goodput 0.500")
+    assert "2 processors" in text
+    assert text.endswith("Not said: anything about GPUs, larger models, networks between machines, or more than 6 nodes.")
+    assert of_processes(slices, slice_s=180.0, workers=6, processors=2).endswith("no figure here is a claim.")
