@@ -9,6 +9,9 @@ from autoscale.deciding.curve import Curve
 from autoscale.deciding.measures import Sizes
 from elastic.api.scaling import ScalingPolicy
 
+CARRIERS = ("kube-controller-manager", "horizontal-pod-autoscaler")
+"""Managers under which a HorizontalPodAutoscaler's writes are known; they carry out our wish where the policy says `through: hpa`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

@@ -8,7 +8,7 @@ from msgspec.structs import replace as replace_progress
 from autoscale.deciding.jobs import JobSeen, JobState, Outcome
 from autoscale.deciding.measures import with_rate
 from autoscale.deciding.remembering import memory_of, record_of, with_hand
-from autoscale.deciding.signals import Memory
+from autoscale.deciding.signals import CARRIERS, Memory
 from autoscale.deciding.training import SAMPLES, Training, heard
 from autoscale.figures import JobFigures, JobKey
 from elastic.api.scaling import MANAGER, PolicyName, Record
@@ -16,8 +16,6 @@ from elastic.api.words import Through
 from elastic.membership.phases import WorldPhase
 from elastic.membership.training import Progress
 
-CARRIERS = ("kube-controller-manager", "horizontal-pod-autoscaler")
-"""Managers under which a HorizontalPodAutoscaler's writes are known; they carry out our wish where the policy says `through: hpa`."""
 MOST_UNKNOWN = 20_000
 """Jobs of which the stream told and the API has not yet."""
 

@@ -132,9 +132,17 @@ class Kube:
         return await self.request("POST", path, body=body, retry_refusals=subresource != "eviction")
 
     async def replace(
-        self, resource: Resource, body: Object, *, name: str, namespace: str | None = None, subresource: str | None = None
+        self,
+        resource: Resource,
+        body: Object,
+        *,
+        name: str,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        field_manager: str | None = None,
     ) -> Object:
-        return await self.request("PUT", resource.path(namespace=namespace, name=name, subresource=subresource), body=body)
+        path = resource.path(namespace=namespace, name=name, subresource=subresource)
+        return await self.request("PUT", path, params=_without_none(fieldManager=field_manager), body=body)
 
     async def patch(
         self,

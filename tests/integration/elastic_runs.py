@@ -153,6 +153,7 @@ async def elastic_run(
     stop_file: Path | None = None,
     image: str = "",
     pod: Mapping[str, Any] | None = None,
+    gpus: int = 0,
     run_policy: Mapping[str, Any] | None = None,
     **policy: Any,
 ) -> AsyncIterator[ElasticRun]:
@@ -172,6 +173,9 @@ async def elastic_run(
         {"name": "STOP_FILE", "value": str(stop_file or "")},
     ]
     worker["template"]["spec"] |= pod or {}
+    if gpus:
+        job["spec"]["nprocPerNode"] = "1"
+        container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
     training = Watched(Story())
     async with connect(cluster.kubeconfig) as kube:
         submission = Submission(kube, namespace=NAMESPACE)

@@ -226,6 +226,14 @@ def test_a_number_set_by_hand_stays_for_as_long_as_the_policy_says():
     assert decide(seen, 2, NOON + 601).count == 3
 
 
+@pytest.mark.parametrize("who", ["kube-controller-manager", "horizontal-pod-autoscaler"])
+def test_a_users_autoscaler_beside_a_policy_is_named_with_what_to_do(who: str):
+    hand = Memory(hand=Hand(count=4, until=NOON + 600, who=who))
+    decision = decide(signals(LINEAR, working=4, memory=hand), 4, NOON)
+    assert decision.count == 4
+    assert decision.reason.startswith("4 was set by a HorizontalPodAutoscaler beside scalingPolicy: remove one of them, or write")
+
+
 def test_a_change_waits_longer_the_more_it_costs():
     grown = Memory(sizes=measured({1: 100.0, 2: 200.0}), changed_at=NOON, grew=True)
     seen = signals({1: 100.0, 2: 200.0}, working=2, memory=grown)
@@ -293,12 +301,15 @@ def any_signals(draw: st.DrawFn) -> Signals:
         windows=(Window(start="00:00", end="23:00", replicas=draw(st.integers(1, 10_000))),),
     )
     allowed = tuple(sorted(draw(st.sets(st.integers(least, most), max_size=4)) | {least})) if draw(st.booleans()) else ()
+    step = 1 if allowed else draw(st.integers(1, least))
+    least -= least % step
     return signals(
         draw(rates),
         policy=chosen,
         least=least,
         most=most,
         allowed=allowed,
+        step=step,
         spread=draw(st.floats(0, 2)),
         working=draw(numbers),
         room=draw(st.none() | numbers),
@@ -319,6 +330,8 @@ def test_a_decision_is_never_outside_of_the_limits_and_always_explained(seen: Si
     assert decision.count == replicas or seen.bounds.least <= decision.count <= seen.bounds.most
     if seen.bounds.allowed and decision.count != replicas:
         assert decision.count in seen.bounds.allowed
+    if decision.count != replicas:
+        assert decision.count % seen.bounds.step == 0
     assert math.isfinite(decision.memory.changed_at or 0.0)
 
 

@@ -29,6 +29,8 @@ Object = dict[str, Any]
 LOOK_EVERY_S = 15.0
 AT_ONCE = 5
 CONFLICTS = 5
+MANAGER = "kube-controller-manager"
+"""Under which a cluster's loop writes: who sees another one takes the number for one that a user set."""
 
 
 class Autoscaling:
@@ -149,7 +151,7 @@ class Autoscaling:
         for attempt in range(CONFLICTS):
             body = {**scale, "spec": {**(scale.get("spec") or {}), "replicas": replicas}}
             try:
-                await self._kube.replace(resource, body, name=name, namespace=namespace, subresource="scale")
+                await self._kube.replace(resource, body, name=name, namespace=namespace, subresource="scale", field_manager=MANAGER)
                 return ""
             except KubeError as error:
                 if error.code != 409 or attempt == CONFLICTS - 1:
