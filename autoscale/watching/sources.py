@@ -97,7 +97,8 @@ class Sources:
                 elif seen.progress.log_pattern is not None:
                     await self._follow_log(seen, pod, parts_of(seen.progress.log_pattern))
             except (KubeError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                self._note(seen, f"{'/'.join(pod.key)} could not be read: {str(error)[:100] or type(error).__name__}")
+                words = f"no answer within {PAGE_S:g} s" if isinstance(error, TimeoutError) else str(error)[:100] or type(error).__name__
+                self._note(seen, f"{'/'.join(pod.key)} could not be read: {words}")
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 

@@ -304,3 +304,32 @@ def test_a_time_without_a_zone_is_not_taken():
     read = parse(job("pytorch-elastic") | {"status": {"startTime": "2026-01-31T12:00:00", "completionTime": "2026-01-31T12:00:00Z"}})[0]
     assert read.status.start_time is None
     assert read.status.completion_time is not None
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (
+            {"policy": "capacity", "minGainPercent": 20},
+            "minGainPercent has no effect with policy capacity; remove it or choose another policy",
+        ),
+        ({"totalSteps": 5}, "totalSteps has no effect with policy throughput; remove it or choose another policy"),
+        ({"priceLabel": "price"}, "priceLabel has no effect with policy throughput; remove it or choose another policy"),
+        (
+            {"windows": [{"start": "08:00", "end": "09:00", "replicas": 1}]},
+            "windows has no effect with policy throughput; remove it or choose another policy",
+        ),
+        ({"finishBy": "2027-01-01T00:00:00Z"}, "finishBy has no effect with policy throughput; remove it or choose another policy"),
+    ],
+)
+def test_a_field_that_the_scaling_policy_does_not_look_at_is_warned_of(policy, says):
+    (warning,) = warned(job("pytorch-elastic", {"spec": {"elasticPolicy": {"metrics": None, "scalingPolicy": policy}}}))
+    assert warning.endswith(says)
+
+
+def test_what_needs_a_scaling_policy_or_another_one_is_warned_of():
+    source = {"logPattern": "step {step}"}
+    (alone,) = warned(job("pytorch-elastic", {"spec": {"elasticPolicy": {"progress": source}}}))
+    assert alone == "spec.elasticPolicy.progress: progress has no effect without scalingPolicy; add one or remove progress"
+    (through,) = warned(job("pytorch-elastic", {"spec": {"elasticPolicy": {"scalingPolicy": {"policy": "hpa", "through": "hpa"}}}}))
+    assert through.startswith("spec.elasticPolicy.scalingPolicy.through: through has no effect with policy hpa")

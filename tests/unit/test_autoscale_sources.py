@@ -112,8 +112,12 @@ async def page(body: bytes, *, status: int = 200, encoding: str = "identity") ->
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(body=body, status=status, headers={"Location": "http://127.0.0.1:1/", "Content-Encoding": encoding})
 
+    async def answer_elsewhere(_: web.Request) -> web.Response:
+        return web.Response(body=b"train_step_total 99\n")
+
     app = web.Application()
     app.router.add_get("/metrics", answer)
+    app.router.add_get("/train/metrics", answer_elsewhere)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -134,6 +138,13 @@ async def test_a_page_of_metrics_is_read() -> None:
     assert reports == [Report(42, 1000.0)]
 
 
+async def test_the_page_may_have_another_path() -> None:
+    async with page(b"train_step_total 42\n") as port:
+        source = ProgressSource(prometheus=PrometheusProgress(port=port, path="/train/metrics", step="train_step_total"))
+        reports, _ = await heard(Logs(), job(source), address="127.0.0.1")
+    assert reports == [Report(99, None)]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
@@ -147,6 +158,24 @@ async def test_a_page_of_nonsense_is_told(body: bytes, status: int, words: str) 
         reports, trouble = await heard(Logs(), job(paged(port)), words, address="127.0.0.1")
     assert reports == []
     assert words in trouble
+
+
+async def test_a_page_that_never_answers_is_told_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PAGE_S", 0.05)
+    monkeypatch.setattr(sources, "FIRST_PAUSE_S", 0.0)
+    asked = 0
+
+    async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(keep_silent, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        reports, trouble = await heard(Logs(), job(paged(port)), "could not be read", address="127.0.0.1")
+    assert (reports, asked > 0) == ([], True)
+    assert trouble == "default/one-0 could not be read: no answer within 0.05 s"
 
 
 async def test_an_endless_page_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,43 @@
+"""What docs/autoscaling.md has users write for prometheus-adapter names figures and labels that the autoscaler has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+
+from autoscale.figures import JobFigures, JobKey
+from autoscale.running.metrics import Metrics
+from elastic.api.scaling import DESIRED
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "autoscaling.md"
+
+
+class One:
+    """Figures of one job."""
+
+    is_known = True
+    found = JobFigures(key=JobKey("PyTorchJob", "team", "train"), uid="u", replicas=2, working=2, wanted=3)
+
+    def of(self, key: JobKey) -> JobFigures | None:
+        return self.found if key == self.found.key else None
+
+    def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:
+        return [self.found]
+
+
+def test_the_rule_for_prometheus_adapter_answers_the_autoscalers_metric() -> None:
+    (block,) = re.findall(r"^  ```\n(.*?)^  ```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (rule,) = yaml.safe_load(block)
+    registry = CollectorRegistry()
+    Metrics(registry, One(), leads=lambda: True, sent={})
+    (line,) = [text for text in generate_latest(registry).decode().splitlines() if text.startswith(rule["seriesQuery"] + "{")]
+    labels = set(re.findall(r'(\w+)="', line))
+    assert line.endswith(" 3.0")
+    assert rule["name"] == {"matches": rule["seriesQuery"], "as": DESIRED}
+    grouped = re.search(r"by \((.*)\)", rule["metricsQuery"])
+    assert grouped is not None
+    assert {*grouped[1].split(", "), *rule["resources"]["overrides"]} == labels, "the selector of our HorizontalPodAutoscaler finds its job"
