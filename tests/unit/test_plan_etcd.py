@@ -9,11 +9,12 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job, pod_for, reasons, sn
 
 from controller.deciding.actions import SetExpectation
 from controller.deciding.rendezvous import etcd
-from controller.watching.snapshot import IN_WORLD, Phase, World
+from controller.watching.snapshot import IN_WORLD, Container, Phase, World
 from elastic.api.job import Job
 from elastic.membership import wire
 from elastic.membership.phases import WorldPhase
 from elastic_worker.agent import last_words
+from elastic_worker.agent.last_words import REFUSED, Unmet
 from elastic_worker.etcd import settings
 from rendezvous import delivery
 
@@ -268,3 +269,21 @@ def test_an_etcd_that_the_controller_cannot_reach_is_said_once_and_pods_are_coun
     scaled(cluster, 2)
     cluster.settle()
     assert len(cluster.pods) == 2
+
+
+def test_an_etcd_that_refuses_the_agents_alone_is_told_in_their_words() -> None:
+    """The controller speaks gRPC and follows; without a gateway its agents start again and again, and the job looked healthy."""
+    cluster = Cluster(of_etcd(minReplicas=1), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.world = World(0, frozenset(), phase="empty")
+    refused = "etcd at etcd-0:2379 refuses: it serves no JSON gateway at /v3 (404): is it etcd 3.4 or newer, with --enable-grpc-gateway?"
+    said = last_words.message("job-uid", unmet=Unmet(REFUSED, refused))
+    ended = Container(name="pytorch", is_running=True, restarts=1, last_exit_code=1, last_message=said)
+    name = cluster.names()[0]
+    cluster.pods[name] = replace(cluster.pods[name], containers=(ended,))
+    cluster.settle()
+    assert f"workers: {name} could not start: {refused}." in cluster.job.status.conditions[-1].message
+    cluster.world = UNREACHED
+    cluster.settle()
+    assert "could not start" not in cluster.job.status.conditions[-1].message, "nobody knows whether it trains now"

@@ -45,14 +45,15 @@ def of_usage(view: JobView, reason: str) -> str:
 
 
 def of_unstarted(view: JobView) -> tuple[int, str]:
-    """How many workers are not at the rendezvous since their command is wrong, and what the agent of the first one said. Until their
-    restarts are used up, their pods run like others that wait to be started again.
+    """How many workers are not at the rendezvous since their command is wrong or the rendezvous refuses them, and what the agent of the
+    first one said. Until their restarts are used up, their pods run like others that wait to be started again.
     """
     world, known = view.snapshot.world, view.status.elastic
     met = world.members | world.waiting if world is not None else frozenset()
     # Once there was a world, and where nobody knows who is in it, an agent that runs may be: its container's last end says nothing of now.
     may_have_met = view.backend is RendezvousBackend.STORE or (known is not None and known.generation > 0)
-    found = [entry for entry in _misused(view) if entry[1].name not in met and not (may_have_met and entry[2].is_running)]
+    ends = [*_misused(view), *_refused(view)]
+    found = [entry for entry in ends if entry[1].name not in met and not (may_have_met and entry[2].is_running)]
     if not found or view.closed or not quotes_errors(view.snapshot.settings):
         return 0, ""
     _, pod, _, words = min(found, key=_order)
@@ -66,6 +67,15 @@ def _misused(view: JobView) -> list[tuple[str, Pod, Container, str]]:
         (str(container.ended_at), pod, container, words)
         for pod, container, code, message in _messages(view)
         if (words := usage_errors.by_log(code, message) if is_at_store else usage_errors.by_agent(message, uid))
+    ]
+
+
+def _refused(view: JobView) -> list[tuple[str, Pod, Container, str]]:
+    """The workers whose agent was refused. Where nobody knows the members, one that runs again may train by now."""
+    return [
+        (str(container.ended_at), pod, container, words)
+        for pod, container, _, message in _messages(view)
+        if (view.sees_members or not container.is_running) and (words := usage_errors.of_refused(message, view.job.metadata.uid))
     ]
 
 

@@ -6,7 +6,7 @@ import re
 
 from controller.watching.snapshot import Container
 from elastic.membership.wire import printable
-from rendezvous.delivery import USAGE, unmet
+from rendezvous.delivery import REFUSED, USAGE, unmet
 
 ARGPARSE_CODE = 2
 _ARGPARSE = re.compile(r"[^\s:][^:]*: error: \S.*")
@@ -15,6 +15,12 @@ _ARGPARSE = re.compile(r"[^\s:][^:]*: error: \S.*")
 def by_agent(message: str, job_uid: str) -> str:
     why, words = unmet(message, job_uid)
     return printable(words) if why == USAGE else ""
+
+
+def of_refused(message: str, job_uid: str) -> str:
+    """What the rendezvous told an agent that it refuses, as far as the agent says so."""
+    why, words = unmet(message, job_uid)
+    return printable(words) if why == REFUSED else ""
 
 
 def by_log(code: int | None, message: str) -> str:
