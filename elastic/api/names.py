@@ -17,10 +17,14 @@ REPLICA_INDEX = LABEL_PREFIX + "replica-index"
 JOB_ROLE = LABEL_PREFIX + "job-role"
 MASTER_ROLE = "master"
 
-LONGEST = 63
+RDZV_SECRET = OWN_PREFIX + "rdzv-secret"
+"""An annotation of a job: rdzvSecret, for clients whose classes lack the field."""
+
+LONGEST, LONGEST_OBJECT = 63, 253
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+DNS_1123_SUBDOMAIN = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?\Z")
 
 
 def is_reserved(label: str) -> bool:

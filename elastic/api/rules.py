@@ -48,6 +48,7 @@ def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
         _check_containers(draft, name, findings)
     if job.elastic is not None:
         _check_elastic(job.elastic, job, findings)
+        _check_secret(job, stored=stored, findings=findings)
         _check_sizes(draft, job.elastic, stored=stored, findings=findings)
         _check_members(draft, job.elastic, stored=stored, findings=findings)
     if not findings.blames(draft.at(WORKER)[:-1]) or WORKER in job.replicas:
@@ -155,6 +156,19 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
     if elastic.worker_library is WorkerLibrary.NONE and elastic.rdzv_backend is RdzvBackend.ELASTIC:
         message = "workerLibrary is None, but rdzvBackend elastic needs it; use Inject or Image, or rdzvBackend c10d"
         findings.problem((*ELASTIC, "workerLibrary"), message)
+
+
+def _check_secret(job: Job, *, stored: bool, findings: Findings) -> None:
+    """The Secret for an etcd, by the field or by the annotation."""
+    named = job.elastic.rdzv_secret if job.elastic is not None else None
+    chosen = {
+        (*ELASTIC, "rdzvSecret"): named,
+        ("metadata", "annotations", names.RDZV_SECRET): job.metadata.annotations.get(names.RDZV_SECRET),
+    }
+    for at, name in chosen.items():
+        if name and (len(name) > names.LONGEST_OBJECT or not names.DNS_1123_SUBDOMAIN.match(name)):
+            message = f"{at[-1]} is {shown(name)}; write the name of a Secret of the job's namespace"
+            (findings.warning if stored else findings.problem)(at, message)
 
 
 def _check_nproc(word: str, findings: Findings) -> None:

@@ -1,5 +1,5 @@
 """Connections to etcds: one for each endpoint and TLS identity, shared by all jobs that use it, closed with the last of them, and bounded
-in number. For one event loop.
+in number, for each namespace and in all. For one event loop.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from elastic.etcd.messages import INSTALL, NotInstalled
 from elastic.etcd.place import Access
 from elastic.etcd.store import Refused
 
-MOST_CHANNELS = 128
+MOST_CHANNELS, MOST_OF_NAMESPACE = 512, 64
 _OPTIONS = (
     ("grpc.max_receive_message_length", LONGEST_ANSWER),
     ("grpc.enable_http_proxy", 0),
@@ -25,6 +25,7 @@ _OPTIONS = (
 @dataclass(slots=True)
 class _Open:
     channel: Any
+    namespace: str
     users: int = 0
 
 
@@ -32,8 +33,10 @@ class Channels:
     def __init__(self) -> None:
         self._open: dict[tuple[str, Access | None], _Open] = {}
 
-    def take(self, endpoint: str, access: Access | None) -> Any:
-        """The channel to an endpoint, `HOST:PORT`; without `access` in plain text. Give it back with `free`."""
+    def take(self, endpoint: str, access: Access | None, *, namespace: str = "") -> Any:
+        """The channel to an endpoint, `HOST:PORT`, for a job of a namespace; without `access` in plain text. Give it back with `free`.
+        For no namespace, at the installation's etcd, there is always one.
+        """
         try:
             import grpc
             import grpc.aio
@@ -41,11 +44,18 @@ class Channels:
             raise NotInstalled(f"the package grpcio is not installed: {INSTALL}") from error
         key = (endpoint, access)
         if key not in self._open:
-            if len(self._open) >= MOST_CHANNELS:
-                raise Refused(f"this controller is connected to {MOST_CHANNELS} etcd members already, which is its limit")
-            self._open[key] = _Open(_channel(grpc, endpoint, access))
+            self._check_room(namespace)
+            self._open[key] = _Open(_channel(grpc, endpoint, access), namespace)
         self._open[key].users += 1
         return self._open[key].channel
+
+    def _check_room(self, namespace: str) -> None:
+        if not namespace:
+            return
+        if len(self._open) >= MOST_CHANNELS:
+            raise Refused(f"this controller is connected to {MOST_CHANNELS} etcd members already, which is its limit")
+        if sum(one.namespace == namespace for one in self._open.values()) >= MOST_OF_NAMESPACE:
+            raise Refused(f"this controller is connected to {MOST_OF_NAMESPACE} etcd members for namespace {namespace} already, its limit")
 
     async def free(self, endpoint: str, access: Access | None) -> None:
         found = self._open[(endpoint, access)]

@@ -27,10 +27,11 @@ NO_AUTHENTICATION = "authentication is not enabled"
 class GrpcStore:
     """For one event loop. `endpoints` are HOST:PORT."""
 
-    def __init__(self, channels: Channels, endpoints: tuple[str, ...], access: Access, *, is_tls: bool) -> None:
+    def __init__(self, channels: Channels, endpoints: tuple[str, ...], access: Access, *, is_tls: bool, namespace: str = "") -> None:
         self._channels = channels
         self._endpoints = list(endpoints)
         self._access = access
+        self._namespace = namespace
         self._identity = identity(access, is_tls=is_tls)
         self._etcd: Etcd3 = etcd3()
         self._channel: Any = None
@@ -152,7 +153,7 @@ class GrpcStore:
 
     def opened(self) -> Any:
         if self._channel is None:
-            self._channel = self._channels.take(self._endpoints[0], self._identity)
+            self._channel = self._channels.take(self._endpoints[0], self._identity, namespace=self._namespace)
         return self._channel
 
     def metadata(self) -> tuple[tuple[str, str], ...]:

@@ -47,7 +47,7 @@ class Visitor:
             raise Refused("this controller connects to no etcd of users (--no-follow-user-etcd)")
         access = await self._access(place)
         is_tls = place.is_tls or bool(access.ca or access.certificate)
-        return GrpcStore(self._channels, place.endpoints, access, is_tls=is_tls)
+        return GrpcStore(self._channels, place.endpoints, access, is_tls=is_tls, namespace=place.namespace)
 
     async def _open_own(self, place: Place) -> Store:
         store, accounts = self.administrator()

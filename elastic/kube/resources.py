@@ -2,11 +2,18 @@
 It knows nothing of what the objects contain.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+from elastic.kube.errors import KubeError
+
 Object = dict[str, Any]
 """An object as the API server sends it; kept raw, so that unknown fields pass through."""
+
+
+_NO_SEGMENT = re.compile(r"\.{0,2}\Z|.*[/%?#\\\s]", re.DOTALL)
+"""What is no part of a path: with it a name that a user chose would be a path to another object, of another namespace too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,9 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        for segment in (namespace, name):
+            if segment is not None and _NO_SEGMENT.match(segment):
+                raise KubeError(code=400, reason="BadRequest", message=f"{segment[:300]!r} is no name of an object")
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root]
         if self.namespaced and namespace is not None:

@@ -101,7 +101,8 @@ def remedy(error: Refused, settings: Settings) -> str:
     """What to do about a refusal, after etcd's own words."""
     words = str(error)
     if "user name is empty" in words:
-        return "; set {} and {}".format(USER, PASSWORD)
+        by = ", for its gateway takes no user from a certificate" if settings.tls is not None else ""
+        return "; set {} and {}{}".format(USER, PASSWORD, by)
     if "authentication failed" in words:
         return "; look at {} and {}".format(USER, PASSWORD)
     if "permission denied" in words:

@@ -85,3 +85,8 @@ def test_the_id_is_needed() -> None:
 def test_a_refusal_says_what_to_do(words: str, advice: str) -> None:
     own = of("etcd.storage", "run-7", environment={"ELASTIC_ETCD_USER": "trainer", "ELASTIC_ETCD_PASSWORD": "x"})
     assert remedy(Refused(words, 0), own) == advice
+
+
+def test_a_certificate_that_is_no_login_is_told() -> None:
+    told = remedy(Refused("etcdserver: user name is empty", 0), of("https://etcd.storage"))
+    assert told == "; set ELASTIC_ETCD_USER and ELASTIC_ETCD_PASSWORD, for its gateway takes no user from a certificate"

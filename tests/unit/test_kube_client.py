@@ -12,7 +12,7 @@ from elastic.kube.access import Access
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube, Patch, _pause_s
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import PODS, Object
+from elastic.kube.resources import PODS, SECRETS, Object
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -115,6 +115,19 @@ async def test_a_write_whose_connection_broke_is_not_sent_twice_but_a_read_is() 
             await kube.create(PODS, pod("a", 1), namespace="n")
     assert calls == ["GET", "GET", "POST"]
     assert caught.value.reason == "Unreachable"
+
+
+@pytest.mark.parametrize("name", ["../../other/secrets/login", "..", ".", "", "a/b", "%2e%2e", "a?b", "a#b", "a\\\\b", "a\\nb"])
+async def test_a_name_that_somebody_chose_is_no_path_to_another_object(name: str) -> None:
+    """The controller read the Secret of another namespace for a job whose rdzvSecret began with `../`."""
+
+    async def handler(request: web.Request) -> web.Response:
+        raise AssertionError(f"{request.path_qs} was asked")
+
+    async with served(handler) as kube:
+        for namespace, other in (("n", name), (name, "n")):
+            with pytest.raises(KubeError, match="is no name of an object"):
+                await kube.get(SECRETS, other, namespace=namespace)
 
 
 async def test_patches_and_deletes_say_what_they_mean() -> None:

@@ -11,6 +11,7 @@ from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in
 from controller.deciding.rendezvous.expectation import allowed_sizes
 from controller.deciding.settings import Settings
 from elastic.api.job import Job
+from elastic.api.names import RDZV_SECRET
 from elastic.api.rendezvous_choice import ETCDS, obstacle_to_library
 from elastic.api.words import RdzvBackend
 from elastic.etcd.place import Place
@@ -86,7 +87,7 @@ def _number(limit: int | None, *, most: int = MOST_RESTARTS) -> str:
 
 def secret_name(job: Job) -> str:
     """The user's Secret with login and certificates for the etcd; empty without."""
-    return (job.elastic.rdzv_secret or "") if job.elastic is not None else ""
+    return (job.elastic.rdzv_secret or job.metadata.annotations.get(RDZV_SECRET, "")) if job.elastic is not None else ""
 
 
 def closed(view: JobView) -> str:
