@@ -262,4 +262,4 @@ def _changed(event: Any, prefix: str) -> Entry:
 
 
 def _clipped(words: str) -> str:
-    return " ".join(words.split())[:LONGEST_WORDS]
+    return "".join(c if c.isprintable() else "?" for c in " ".join(words.split())[:LONGEST_WORDS])

@@ -1,5 +1,6 @@
 """Opens the etcd of a job: by its user's Secret, or as the administrator of the installation's etcd, where the job gets a user first."""
 
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from elastic.etcd.store import Refused, Store
 USER, PASSWORD, CA, CERTIFICATE, KEY = "user", "password", "ca.crt", "tls.crt", "tls.key"
 """Keys of the user's Secret."""
 LONGEST_SECRET = 256 * 1024
+_ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):\d{1,5}\Z")
 
 ReadSecret = Callable[[str, str], Awaitable[Mapping[str, str]]]
 """What a Secret holds, by namespace and name; raises Refused."""
@@ -45,6 +47,9 @@ class Visitor:
             return await self._open_own(place)
         if not self._follows_others:
             raise Refused("this controller connects to no etcd of users (--no-follow-user-etcd)")
+        for endpoint in place.endpoints:
+            if not _ENDPOINT.match(endpoint):  # gRPC would take other words for a path, or another scheme
+                raise Refused(f"rdzvHost holds {endpoint[:300]!r}, which is not HOST or HOST:PORT")
         access = await self._access(place)
         is_tls = place.is_tls or bool(access.ca or access.certificate)
         return GrpcStore(self._channels, place.endpoints, access, is_tls=is_tls, namespace=place.namespace)

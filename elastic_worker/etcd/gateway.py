@@ -237,7 +237,7 @@ class Stream:
                 if not line or len(line) > LONGEST_ANSWER:
                     raise Unreachable("etcd ended the watch" if not line else "etcd sent more than {} bytes".format(LONGEST_ANSWER))
                 answer = json.loads(line)
-            except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+            except (OSError, http.client.HTTPException, ValueError, AttributeError, RecursionError) as error:
                 raise Unreachable(_words(error)) from error
             if not isinstance(answer, dict) or not isinstance(answer.get("result"), dict):
                 raise Unreachable("etcd ended the watch: {}".format(_error_of(answer)))
@@ -257,7 +257,7 @@ def checked(status: int, data: bytes) -> Answer:
     """The answer that these bytes hold; raises Refused, or Unreachable where another attempt may help."""
     try:
         answer = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if status == 200 and isinstance(answer, dict) and "error" not in answer:
         return answer

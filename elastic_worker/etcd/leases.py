@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import typing
 
-from elastic_worker.etcd.gateway import Refused, number
+from elastic_worker.etcd.gateway import Refused, Unreachable, number
 from elastic_worker.etcd.mirror import Caller
 
 
@@ -30,6 +30,8 @@ class Leases:
         """Renew what is due. False where this agent's lease is over; the next call asks for a new one."""
         if not self.own:
             self.own = number(self._caller.call("lease/grant", {"TTL": str(self._own_s)}), "ID")
+            if not self.own:
+                raise Unreachable("it gave no lease: is it an etcd?")
         elif now < self.renew_at:
             self._keep_job(now)
             return True

@@ -181,7 +181,7 @@ class EtcdPresence(PresenceThread):
             self._note_away(words, denied=words)
         except Exception:
             log.exception("the rendezvous in etcd met what it does not know")
-            self._mirror.end()
+            self._note_away("{} answers what this agent does not understand".format(self.peer), denied="")
         else:
             with self.changed:
                 self._away_since, self._denied, self._is_away_logged = None, "", False

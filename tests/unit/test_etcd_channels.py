@@ -3,8 +3,9 @@
 import pytest
 
 from elastic.etcd.channels import MOST_CHANNELS, MOST_OF_NAMESPACE, Channels
-from elastic.etcd.place import Access
+from elastic.etcd.place import Access, Place
 from elastic.etcd.store import Refused
+from elastic.etcd.visits import Visitor
 
 
 async def test_jobs_at_one_endpoint_share_a_connection_that_closes_with_the_last() -> None:
@@ -45,3 +46,18 @@ async def test_a_namespace_takes_no_connection_from_another_one_nor_from_the_ins
     take("", 0)
     for endpoint in taken:
         await channels.free(endpoint, None)
+
+
+async def nobody(namespace: str, name: str) -> dict[str, str]:
+    raise AssertionError("no Secret is named")
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["unix:/run/etcd.sock:80", "unix-abstract:x:1", "xds:///x:1", "etcd", "etcd:2379/x", "a b:1", ":1", "e:99999999"]
+)
+async def test_only_a_host_and_a_port_is_an_endpoint(endpoint: str) -> None:
+    visitor = Visitor(read_secret=nobody, own=None)
+    with pytest.raises(Refused, match="is not HOST or HOST:PORT"):
+        await visitor.open(Place(endpoints=("etcd-0:2379", endpoint), prefix="/p/", namespace="team"))
+    store = await visitor.open(Place(endpoints=("etcd-0.storage:2379", "[::1]:2379", "10.0.0.1:1"), prefix="/p/", namespace="team"))
+    await store.close()

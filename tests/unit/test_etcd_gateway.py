@@ -182,7 +182,14 @@ def iter_all(stream: gateway.Stream, found: list[gateway.Answer]) -> list[gatewa
     return []
 
 
-HOSTILE = {"text": b"garbage\n", "list": b"[]\n", "error": b'{"error":{"message":"no leader"}}\n', "long": b"x" * 400_000}
+NESTED = b"[" * 200_000
+HOSTILE = {
+    "nested": NESTED + b"\n",
+    "text": b"garbage\n",
+    "list": b"[]\n",
+    "error": b'{"error":{"message":"no leader"}}\n',
+    "long": b"x" * 400_000,
+}
 
 
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=list(HOSTILE))
@@ -225,7 +232,9 @@ def test_opening_a_watch_is_bounded(handle: Handle) -> None:
         assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize("data", [b"", b"[1]", b"null", b'"x"', b"\xff", b'{"error":{"message":7}}', b'{"code":"x","error":[]}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"[1]", b"null", b'"x"', b"\xff", b'{"error":{"message":7}}', b'{"code":"x","error":[]}', NESTED, b"9" * 200_000]
+)
 def test_an_answer_that_is_not_etcds_is_an_error_with_words(data: bytes) -> None:
     for status in (200, 400, 500):
         with pytest.raises((Unreachable, Refused), match=r"\w"):

@@ -104,6 +104,34 @@ def test_an_agent_at_the_barrier_says_that_etcd_does_not_answer(job: Job, caplog
     assert len([record for record in caplog.records if "does not answer" in record.message]) == 1, "once, and by the first attempt already"
 
 
+@pytest.mark.parametrize("answer", [{}, {"ID": "nonsense"}, {"ID": []}, {"result": 7, "header": 5, "kvs": "x"}])
+def test_an_etcd_that_answers_nonsense_is_named_at_the_barrier(
+    job: Job, answer: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.start("w0")
+    agent = job.agents["w0"]
+    monkeypatch.setattr(agent.link, "call", lambda path, body: answer)
+    for _ in range(3):
+        job.etcd.advance(5)
+        job.turn(1)
+    assert "does not answer: it gave no lease: is it an etcd?" in agent.view.waiting
+    assert agent.presence.away_s >= 10, "so that away_timeout holds"
+
+
+def test_what_nobody_has_thought_of_counts_as_no_answer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.start("w0")
+    agent = job.agents["w0"]
+
+    def broken(path: str, body: object) -> dict[str, object]:
+        raise RecursionError
+
+    monkeypatch.setattr(agent.link, "call", broken)
+    job.turn()
+    job.etcd.advance(5)
+    assert "answers what this agent does not understand" in agent.view.waiting
+    assert agent.presence.away_s >= 5
+
+
 def test_compaction_is_answered_with_a_new_list(job: Job) -> None:
     job.start("w0", "w1")
     job.live(5)
