@@ -23,7 +23,7 @@ from controller.deciding.lifecycle.conditions import (
 from controller.deciding.lifecycle.doomed_pods import DoomedPods, doomed_pods
 from controller.deciding.lifecycle.success import is_running
 from controller.deciding.lifecycle.verdicts import Fate, Verdict
-from controller.deciding.objects import pod_group
+from controller.deciding.objects import hpa_trouble, pod_group
 from controller.deciding.objects.differences import reconciled
 from controller.deciding.objects.hpa import autoscaler, left_out
 from controller.deciding.objects.pdb import disruption_budget
@@ -183,5 +183,6 @@ def _next_look(view: JobView, replicas: ReplicaPlan, ready: readiness.Readiness,
         gang_restart.pause_until(view),
         latecomers.look_again_at(view),
         creation_backoff.next_try(view.status, now),
+        hpa_trouble.look_again_at(view.job, view.snapshot),
     )
     return min((moment for moment in moments if moment is not None), default=None)

@@ -80,6 +80,11 @@ def has_autoscalers_for_all_kinds(settings: Settings) -> bool:
     return not settings.strict
 
 
+def tells_of_autoscalers(settings: Settings) -> bool:
+    """Does a job say why its HorizontalPodAutoscaler does not scale it?"""
+    return not settings.strict
+
+
 def knows_kueue(settings: Settings) -> bool:
     """Has a job in a queue of Kueue's no autoscaler?"""
     return not settings.strict

@@ -12,6 +12,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import acceptance, failure, gang_restart, suspension
 from controller.deciding.lifecycle.disruption import notices
 from controller.deciding.lifecycle.verdicts import Fate
+from controller.deciding.objects import hpa_trouble
 from controller.deciding.rendezvous import c10d_recovery
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, pod_revision
@@ -55,7 +56,7 @@ def activated(view: JobView) -> JobView:
     if status.start_time is None:
         status = structs.replace(status, start_time=snapshot.now)
     news = (*news, *of_remarks(snapshot), *of_membership(snapshot), *of_pods(job, snapshot.pods), *of_strays(snapshot.left_behind))
-    news = (*news, *creation_backoff.events(job, snapshot))
+    news = (*news, *creation_backoff.events(job, snapshot), *hpa_trouble.events(job, snapshot))
     status = creation_backoff.noted(job, snapshot, status)
     waiting = creation_backoff.with_waiting(snapshot, status)
     active = replace(view, snapshot=waiting, status=status, news=news)

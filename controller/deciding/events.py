@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from controller.deciding.actions import JobEvent, normal, warning
+from controller.deciding.objects import hpa_trouble
 from controller.deciding.rendezvous import etcd
 from controller.deciding.replicas.tally import Tally
 from controller.deciding.settings import Settings
@@ -129,7 +130,6 @@ def _unknown_members(snapshot: Snapshot) -> str:
 
 def in_words(job: Job, snapshot: Snapshot) -> str:
     """The same remarks, as what a condition's message goes on with."""
-    remarks = [
-        remark for remark in (etcd.remark(job, snapshot.settings), _unknown_members(snapshot), *snapshot.remarks[:MOST_REMARKS]) if remark
-    ]
+    found = (etcd.remark(job, snapshot.settings), _unknown_members(snapshot), hpa_trouble.in_words(job, snapshot))
+    remarks = [*found, *snapshot.remarks[:MOST_REMARKS]]
     return "".join(f" {remark.rstrip('.')}." for remark in remarks if remark)

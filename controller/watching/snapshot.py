@@ -271,7 +271,7 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
         unscheduled=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         containers=tuple(_container(c) for c in status.get("containerStatuses") or ()),
         group=labels.get(GROUP, ""),
-        gone_by=_time(metadata.get("deletionTimestamp")),
+        gone_by=time_of(metadata.get("deletionTimestamp")),
         deadline_s=(raw.get("spec") or {}).get("activeDeadlineSeconds"),
         is_forced=metadata.get("deletionGracePeriodSeconds") == 0,
         in_world=_in_world(raw, conditions.get(IN_WORLD) or {}),
@@ -306,7 +306,7 @@ def node_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Nod
     return Node(name=raw["metadata"]["name"], is_cordoned=is_cordoned, sights=on_node(table, raw))
 
 
-def _time(text: str | None) -> datetime | None:
+def time_of(text: str | None) -> datetime | None:
     """None also for a date that no datetime holds: the API server takes a year 0."""
     try:
         return datetime.fromisoformat(text) if text else None
@@ -332,8 +332,8 @@ def _container(raw: Mapping[str, Any]) -> Container:
         exit_reason=ended.get("reason") or "",
         waiting=waiting.get("reason") or "",
         message=ended.get("message") or waiting.get("message") or "",
-        ended_at=_time(ended.get("finishedAt") or last.get("finishedAt")),
-        started_at=_time((state.get("running") or ended).get("startedAt")),
+        ended_at=time_of(ended.get("finishedAt") or last.get("finishedAt")),
+        started_at=time_of((state.get("running") or ended).get("startedAt")),
         last_exit_code=last.get("exitCode"),
         last_exit_reason=last.get("reason") or "",
         last_message=last.get("message") or "",

@@ -75,17 +75,18 @@ def left_out(job: Job, settings: Settings) -> Iterator[JobEvent]:
     """An Event for a job with metrics that gets no autoscaler: why."""
     if has_metrics(job) and _is_queued(job, settings):
         message = (
-            f"{' and '.join(_asking(job))} has no effect while the label {QUEUE} is set: Kueue suspends an admitted job whose number of "
+            f"{' and '.join(asking(job))} has no effect while the label {QUEUE} is set: Kueue suspends an admitted job whose number of "
             "workers changes, so no HorizontalPodAutoscaler is created; remove one of the two"
         )
         yield warning("AutoscalerLeftOut", message)
 
 
-def _asking(job: Job) -> Iterator[str]:
+def asking(job: Job) -> Iterator[str]:
+    """The fields that ask for an autoscaler."""
     if job.elastic is not None and job.elastic.metrics is not None:
         yield "elasticPolicy.metrics"
     if _is_carried_out(job):
-        yield "scalingPolicy.through"
+        yield "elasticPolicy.scalingPolicy.through"
 
 
 def _is_queued(job: Job, settings: Settings) -> bool:

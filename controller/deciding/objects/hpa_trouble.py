@@ -1,0 +1,62 @@
+"""Says on the job why its HorizontalPodAutoscaler has not scaled it for a while: a metric that does not come, or a second one for the
+same workers, beside which Kubernetes lets neither act. The job trains on with as many workers as it has.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from controller.deciding import compat
+from controller.deciding.actions import JobEvent, warning
+from controller.deciding.objects.hpa import asking, has_metrics
+from controller.watching.snapshot import Snapshot, time_of
+from elastic.api.job import Job
+
+PATIENCE = timedelta(seconds=120)
+"""The metrics of new pods take a minute."""
+TYPES = ("AbleToScale", "ScalingActive")
+DISABLED = "ScalingDisabled"
+"""By a number of 0 workers, which the user has set."""
+LONGEST_MESSAGE = 300
+
+
+def in_words(job: Job, snapshot: Snapshot) -> str:
+    """Empty where it acts, or has not been in trouble for long."""
+    found = _trouble(job, snapshot)
+    if found is None or snapshot.now < _told_at(found):
+        return ""
+    reason, fields = found.get("reason", ""), " and ".join(asking(job))
+    remedy = (
+        f"remove the other HorizontalPodAutoscaler or {fields}"
+        if reason == "AmbiguousSelector"
+        else f"mend {fields}, or see to it that the metric is served (kubectl -n {job.metadata.namespace} describe hpa {job.metadata.name})"
+    )
+    message = str(found.get("message", ""))[:LONGEST_MESSAGE].rstrip(".")
+    return f"HorizontalPodAutoscaler {job.metadata.name} does not scale the job ({reason}): {message}; {remedy}"
+
+
+def events(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
+    if words := in_words(job, snapshot):
+        yield warning("AutoscalerInTrouble", words)
+
+
+def look_again_at(job: Job, snapshot: Snapshot) -> datetime | None:
+    found = _trouble(job, snapshot)
+    at = _told_at(found) if found is not None else None
+    return at if at is not None and snapshot.now < at else None
+
+
+def _trouble(job: Job, snapshot: Snapshot) -> Mapping[str, Any] | None:
+    """The first condition that is False."""
+    there = snapshot.find("HorizontalPodAutoscaler", job.metadata.name)
+    if there is None or not has_metrics(job) or not compat.tells_of_autoscalers(snapshot.settings):
+        return None
+    conditions = {found.get("type"): found for found in (there.raw.get("status") or {}).get("conditions") or ()}
+    bad = (conditions[type] for type in TYPES if type in conditions and conditions[type].get("status") == "False")
+    return next((found for found in bad if found.get("reason") != DISABLED and time_of(found.get("lastTransitionTime"))), None)
+
+
+def _told_at(condition: Mapping[str, Any]) -> datetime:
+    since = time_of(condition.get("lastTransitionTime"))
+    assert since is not None
+    return since + PATIENCE
