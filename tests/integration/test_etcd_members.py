@@ -179,6 +179,24 @@ def test_one_of_three_dies_and_the_others_go_on(tmp_path: Path) -> None:
         assert world.restarts == {"disruption": 1}
 
 
+def test_another_leader_of_etcd_changes_nothing(tmp_path: Path) -> None:
+    with Etcd(tmp_path, members=3) as etcd, Members(etcd) as members:
+        members.start("w0", "w1")
+        generation = members.wait_for_world(2)
+        status = etcd.call("maintenance/status", {})
+        others = [one["ID"] for one in etcd.call("cluster/member/list", {})["members"] if one["ID"] != status["leader"]]
+        leading = next(
+            index for index in range(3) if etcd.call("maintenance/status", {}, index=index)["header"]["member_id"] == status["leader"]
+        )
+        etcd.call("maintenance/transfer-leadership", {"targetID": others[0]}, index=leading)
+        wait_until(lambda: etcd.call("maintenance/status", {})["leader"] == others[0], what="another member leads")
+        members.start("w2")
+        members.wait_for_world(3, above=generation)
+        world = members.world()
+        assert world is not None
+        assert (world.generation, world.restarts) == (generation + 1, {})
+
+
 def test_an_etcd_without_a_majority_is_waited_for(tmp_path: Path) -> None:
     with Etcd(tmp_path, members=3) as etcd, Members(etcd) as members:
         members.start("w0", "w1")
