@@ -130,6 +130,20 @@ def test_all_hosts_are_exchanged_and_the_state_goes_on(begin: Begin, library: bo
 
 
 @BOTH
+def test_after_the_loss_of_all_hosts_horovodrun_is_started_again(begin: Begin, library: bool) -> None:
+    """Horovod itself cannot go on: none of the former hosts stays, and its end would count as the program's."""
+    one = begin(library)
+    one.expect("w0", "w1")
+    one.start()
+    until(one, size=2)
+    one.expect("w2")
+    one.kill("w0")
+    at = one.kill("w1")
+    until(one, size=1, after=at)
+    assert "the loss of w0, w1; Horovod could not go on without, and is started again" in one.output(), one.story()
+
+
+@BOTH
 def test_a_host_whose_worker_failed_is_used_again(begin: Begin, library: bool) -> None:
     """By default Horovod never uses it again, under this name."""
     one = begin(library)

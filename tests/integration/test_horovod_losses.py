@@ -35,6 +35,8 @@ pytestmark = [
 ]
 WITHIN_S, PATIENCE_S = 900.0, 300.0
 BOTH_PROGRAMS = pytest.mark.parametrize("has_library", [False, True], ids=["unmodified", "library"])
+BOTH_LAUNCHERS = pytest.mark.parametrize("observed", ["driver", "pods"])
+"""With our library in the launcher, which reports what its driver does, and without."""
 
 
 @pytest.fixture(scope="module")
@@ -111,17 +113,13 @@ def test_a_worker_leaves_a_node_that_is_taken_back_and_nothing_is_lost_or_charge
     assert steps == sorted(steps), outcome.story
 
 
-@pytest.mark.parametrize("observed", ["driver", "pods"])
+@BOTH_LAUNCHERS
 def test_a_worker_of_a_node_that_may_have_to_go_trains_until_another_takes_its_place(cluster: LocalCluster, observed: str) -> None:
-    """With our library in the launcher and without. First there is no room for the replacement. Then both are exchanged in one change and
-    the pod goes, although the machine stays.
-    """
+    """First there is no room for the replacement. Then both are exchanged in one change, and the pod goes although the machine stays."""
     name, node = f"warned-{observed}", f"doubtful-{observed}"
-    job = example(name, steps=1000)
+    job = _launched(example(name, steps=1000), observed)
     job["spec"]["elasticPolicy"]["scaleInGraceSeconds"] = 10
     job["spec"]["runPolicy"]["backoffLimit"] = 1
-    if observed == "pods":
-        without_library(job)
 
     async def meanwhile(kube: Kube) -> None:
         running = Running(kube, job)
@@ -160,9 +158,11 @@ async def _has_left(running: Running, worker: str) -> bool:
     return worker not in await running.pods()
 
 
-def test_training_goes_on_while_the_control_plane_is_killed(cluster: LocalCluster) -> None:
+@BOTH_LAUNCHERS
+def test_training_goes_on_while_the_control_plane_is_killed(cluster: LocalCluster, observed: str) -> None:
     """Each process dies once, and the size changes while it is away."""
-    job = example("headless", steps=1000)
+    name = f"headless-{observed}"
+    job = _launched(example(name, steps=1000), observed)
 
     async def meanwhile(kube: Kube) -> None:
         running = Running(kube, job)
@@ -176,10 +176,11 @@ def test_training_goes_on_while_the_control_plane_is_killed(cluster: LocalCluste
         cluster.kill("rendezvous")
         await running.scale(1)
         await running.until_world(1, after=step)
-        await running.until_workers("headless-worker-0")
+        await running.until_workers(f"{name}-worker-0")
 
     outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=meanwhile)
     assert outcome.state == "Succeeded", outcome.story
+    assert outcome.elastic["observed"] == observed, outcome.story
     assert outcome.elastic.get("restarts", {}) == {}, outcome.story
 
 
@@ -229,6 +230,10 @@ def test_an_evicted_launcher_is_made_again_uncharged(cluster: LocalCluster, tran
     assert outcome.state == "Succeeded", outcome.story
     assert set(outcome.elastic.get("restarts", {})) <= {"disruption"}, outcome.story
     _assert_no_orphans(job)
+
+
+def _launched(job: Object, observed: str) -> Object:
+    return without_library(job) if observed == "pods" else job
 
 
 def _job(name: str, transport: str, *, steps: int, limit: int, library: Path | None) -> Object:
