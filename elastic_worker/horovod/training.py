@@ -142,8 +142,17 @@ class Kept:
             keeper.steps = 0
             self.commit()  # type: ignore[attr-defined]
         else:
-            keeper.due = hvd.allreduce_async(_number(self._wish()), name=DUE, op=hvd.Sum)
+            keeper.due = self._due()
         return asked >= CHECKPOINT
+
+    def _due(self) -> typing.Any:
+        """The sum of all wishes, under way; None where this world is over: a worker whose training has ended has shut Horovod down. A lost
+        one is found by the program's own next step."""
+        hvd = self._elastic.hvd
+        try:
+            return hvd.allreduce_async(_number(self._wish()), name=DUE, op=hvd.Sum)
+        except RuntimeError:  # HorovodInternalError
+            return None
 
     def _wish(self) -> int:
         """What this worker asks all for; rank 0 alone is notified of changes."""

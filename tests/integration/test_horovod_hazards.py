@@ -199,6 +199,18 @@ def test_one_host_is_enough_to_begin_and_the_end_of_training_ends_all(begin: Beg
 
 
 @BOTH
+def test_a_worker_whose_last_step_takes_longer_than_that_of_another_finishes_too(begin: Begin, library: bool) -> None:
+    """The other one has shut Horovod down by then, and what the library asked after the last step failed the job."""
+    one = begin(library)
+    (one.folder / "late-w1").write_text("1.5")
+    one.expect("w0", "w1")
+    one.start("-np", "2", steps=6, every=1000)
+    assert one.process is not None
+    assert one.process.wait(PATIENCE_S) == 0, one.story()
+    assert sorted(line.split()[1] for line in one.lines() if " done " in line) == ["w0", "w1"]
+
+
+@BOTH
 def test_training_begins_once_there_are_as_many_slots_as_np_says(begin: Begin, library: bool) -> None:
     """Fewer are not enough for the start, whatever --min-np is. Afterwards they are."""
     one = begin(library)

@@ -5,6 +5,7 @@ import queue
 import socket
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -173,6 +174,15 @@ def test_a_change_of_hosts_that_waits_is_noticed_at_the_next_step() -> None:
     with pytest.raises(Interrupt):
         state.step_done(1000)
     assert state._elastic.number == 1
+
+
+def test_after_the_last_step_of_another_worker_nothing_is_asked_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has shut Horovod down, and the failure made its peers look for another world, in a job that was over."""
+    state = kept(step=0)
+    with monkeypatch.context() as over:
+        over.setattr(state._elastic.hvd, "allreduce_async", mock.Mock(side_effect=RuntimeError("Horovod has been shut down.")))
+        assert state.step_done(1000) is False
+    assert state.step_done(1000) is False
 
 
 def test_a_checkpoint_that_is_asked_for_is_a_commit_and_the_answer() -> None:
