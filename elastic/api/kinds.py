@@ -65,6 +65,9 @@ class Kind:
     idle: tuple[str, ...] = ()
     """Types that only wait for a launcher: where their containers name no command, the controller does."""
 
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
     @property
     def operator_name(self) -> str:
         """The value of the label operator-name."""

@@ -98,10 +98,14 @@ def _of_kubeconfig(file: str | Path | None, context: str | None, namespace: str 
     chosen = str(file) if file else None
     try:
         _check(Path(chosen or config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser(), context)
+        if chosen is not None and os.pathsep not in chosen and not Path(chosen).expanduser().exists():
+            raise errors.NoCluster(f"there is no kubeconfig {chosen}; start a laptop cluster with `elastic up --detach`, or name another")
         contexts, current = config.list_kube_config_contexts(chosen)
         api = config.new_client_from_config(chosen, context=context)
     except config.ConfigException as error:
-        raise errors.NoCluster(f"{error}; start a laptop cluster with `elastic up --detach`, or name a kubeconfig") from error
+        raise errors.NoCluster(
+            f"{str(error).rstrip('.')}; start a laptop cluster with `elastic up --detach`, or name a kubeconfig"
+        ) from error
     except access.AccessError as error:
         raise errors.NoCluster(str(error)) from error
     used = next((c for c in contexts if c["name"] == context), current)

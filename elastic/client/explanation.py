@@ -91,6 +91,8 @@ def waits_for(job: Summary, pods: Sequence[Object]) -> str:
         return job.waits_for
     if job.state == "Waiting":
         return job.message.rstrip(".")
+    if job.state in ("Pending", "Created"):
+        return "its pods to run"
     return _of_world(job)
 
 

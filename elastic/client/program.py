@@ -100,7 +100,8 @@ def checked(program: str, name: str) -> str:
 
 def _source(function: Callable[..., Any]) -> str:
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
-        raise BadProgram(f"{function!r} is no function made with def; its text is what travels to the workers")
+        named = getattr(function, "__name__", type(function).__name__)
+        raise BadProgram(f"{named} is no function made with def; its text is what travels to the workers")
     if function.__code__.co_freevars:
         raise BadProgram(
             f"{function.__name__} uses {', '.join(function.__code__.co_freevars)} of the function around it; pass them as arguments"

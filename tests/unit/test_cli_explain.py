@@ -117,6 +117,8 @@ def test_of_an_elastic_job_that_is_over_no_worker_runs() -> None:
         (waits(pod(0), status=running(worldSize=0)), "the rendezvous of its 3 workers"),
         (waits(pod(0), status=running(worldSize=2)), "the rendezvous: 2 of 3 running workers train together"),
         (waits(pod(0), status={"conditions": [{"type": "Suspended", "status": "True"}]}), "`elastic resume train`: it is suspended"),
+        (waits(pod(0), status={"conditions": []}), "its pods to run"),
+        (waits(pod(0), status={"conditions": [{"type": "Created", "status": "True"}]}), "its pods to run"),
         (waits(pod(0)), ""),
     ],
 )

@@ -202,6 +202,15 @@ def test_a_cluster_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest
         connect(None, context=None, namespace=None, data_dir=tmp_path)
     with pytest.raises(errors.NoCluster, match="two clusters"):
         connect("a", context=None, namespace=None, data_dir="b")
+    with pytest.raises(errors.NoCluster, match=f"there is no kubeconfig {tmp_path}/typo; "):
+        connect(tmp_path / "typo", context=None, namespace=None, data_dir=None)
+
+
+def test_a_lambda_is_refused_by_its_name_and_a_status_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = made(monkeypatch)
+    with pytest.raises(errors.BadProgram, match=r"^<lambda> is no function made with def"):
+        client.submit(lambda: None)
+    assert "kind=<PyTorchJob>, namespace=" in repr(summary(KINDS["PyTorchJob"], {"metadata": {"name": "train"}}))
 
 
 def test_what_a_notebook_shows_is_escaped_and_without_one_it_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
