@@ -1,5 +1,5 @@
-"""Folds away what torchrun prints about itself when a worker failed, or its command is wrong: its agents' tracebacks, summaries and usage,
-dozens of lines around the one that matters. Keeps the tracebacks of each pod's own program. Pure.
+"""Folds away what torch prints about itself when a worker failed, or its command is wrong: agents' tracebacks, summaries and usage, and
+frames in C++, dozens of lines around the one that matters. Keeps the tracebacks of each pod's own program. Pure.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _SIGNAL = "torch.distributed.elastic.multiprocessing.api.SignalException"
 """What an agent's handler of SIGTERM raises, wherever it is then."""
 _USAGE = re.compile(r"usage: (torchrun|run\.py)\b")
 _USAGE_ERROR = re.compile(r"(torchrun|run\.py): error: ")
+_FRAME = re.compile(r"^(?:frame #\d+: |<omitting python frames>$|Exception raised from \S+ at .*\(most recent call first\):$)")
+"""Of a C++ backtrace, which torch prints with a warning, as where rank 0 has ended before the others."""
 _RULE = re.compile(r"^(?:={20,}|-{20,})$")
 MOST_LINES = 200
 """Of a traceback; of a longer one the middle is dropped."""
@@ -32,6 +34,7 @@ class _Pod:
     """What is being read: tracebacks by the rank that begins their lines, and torchrun's usage."""
     in_summary: bool = False
     after_agent: bool = False
+    after_frame: bool = False
     errors: list[list[str]] = field(default_factory=list)
 
 
@@ -60,7 +63,8 @@ class Folding:
             return []
         if _USAGE_ERROR.match(text):
             return self._shown(pod, seen, [text])
-        if _AGENT_LOG.match(text):
+        is_below_frames, seen.after_frame = seen.after_frame and not bare, bool(_FRAME.match(bare))
+        if _AGENT_LOG.match(text) or seen.after_frame or is_below_frames:
             return self._fold(1)
         if seen.after_agent and _RULE.match(bare):
             seen.in_summary, seen.after_agent = True, False

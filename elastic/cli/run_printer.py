@@ -67,7 +67,7 @@ class Printer:
         for pod, line in folding.rest():
             self._line(job, pod, line)
         if folding.folded:
-            self.say(f"{folding.folded} lines of torchrun about itself are folded; --all-output shows them")
+            self.say(f"{folding.folded} lines of torch about itself are folded; --all-output shows them")
         reason = self.reasons.get(job.uid, "")
         error = folding.error(next((pod for pod in folding.failed if re.search(rf"\b{re.escape(pod)}(?![\w-])", reason)), None), reason)
         if outcome is Outcome.FAILED and error is not None:

@@ -133,6 +133,24 @@ SIGTERM = [
 USAGE = ["usage: torchrun [-h] [--nnodes NNODES]", "                training_script ..."]
 
 
+def test_frames_in_cpp_are_folded_and_the_warning_before_them_is_kept() -> None:
+    """A job succeeded, and seventy lines of them stood before the word."""
+    text = """[rank2]:[W1123 07:50:03.123456789 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=3): Failed to recv, got 0 bytes.
+Exception raised from recvBytes at /pytorch/torch/csrc/distributed/c10d/Utils.hpp:678 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x80 (0x7f0c in /torch/lib/libc10.so)
+frame #8: <unknown function> + 0x3d2825 (0x7f0c6efd2825 in /torch/lib/libtorch_python.so)
+<omitting python frames>
+frame #35: _start + 0x21 (0x560a29a5f081 in /venv/bin/python3 /venv/bin/torchrun)
+
+trained
+
+twice""".splitlines()
+    folding = Folding()
+    assert [line for text_ in text for line in folding.lines("p", text_)] == [text[0], "trained", "", "twice"]
+    assert folding.folded == 6
+    assert folding.failed == []
+
+
 def test_an_agents_own_sigterm_is_folded_wherever_it_was() -> None:
     folding = Folding()
     shown = [line for text in [*USERS, *SIGTERM, "=" * 30, "step 2"] for line in folding.lines("w0", text)]
@@ -187,7 +205,7 @@ def test_of_a_failed_job_the_first_error_stands_last_with_its_rank(capsys: pytes
         *(f"train-worker-0 rank 1 | {line}" for line in USERS),
         f"PyTorchJob train: failed: {reason}",
     ]
-    assert "9 lines of torchrun about itself are folded; --all-output shows them" in said
+    assert "9 lines of torch about itself are folded; --all-output shows them" in said
 
 
 @pytest.mark.parametrize(
