@@ -9,7 +9,6 @@ import io
 import json
 import sys
 import tarfile
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from elastic.api.rights import SYSTEM
 from elastic.cli.installing import manifests
 from elastic.cli.installing.components import STANDALONE
 from elastic.cli.installing.manifests import VALUE, WITH, WITHOUT
+from elastic_worker import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 CONDITIONS = {
@@ -105,14 +105,13 @@ def templates() -> dict[str, str]:
 
 
 def chart() -> dict[str, str]:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     described = {
         "apiVersion": "v2",
         "name": "elastic-training",
         "description": "The control plane of elastic-training",
         "type": "application",
-        "version": version,
-        "appVersion": version,
+        "version": __version__,
+        "appVersion": __version__,
         "kubeVersion": ">=1.27.0-0",
     }
     types = {key: {"type": "string" if value == "" else "boolean"} for key, value in yaml.safe_load(VALUES).items()}

@@ -8,10 +8,11 @@ import shutil
 import sys
 import typing
 
+from elastic_worker import __version__
+
 DISTRIBUTION = "elastic-worker-delivered"
 METADATA = "Metadata-Version: 2.1\nName: {}\nVersion: {}\nSummary: the rendezvous backend elastic, delivered into this container\n"
 ENTRY_POINTS = "[torchrun.handlers]\nelastic = elastic_worker.torchrun:register\nelastic-etcd = elastic_worker.torchrun:register_etcd\n"
-VERSION = "0.1.0"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -24,9 +25,9 @@ def deliver(destination: str) -> None:
     shutil.rmtree(package, ignore_errors=True)
     os.rename(draft, package)
     _install(os.path.join(package, "horovod", "horovodrun"), os.path.join(destination, "bin"))
-    information = os.path.join(destination, "{}-{}.dist-info".format(DISTRIBUTION.replace("-", "_"), VERSION))
+    information = os.path.join(destination, "{}-{}.dist-info".format(DISTRIBUTION.replace("-", "_"), __version__))
     os.makedirs(information, exist_ok=True)
-    _write(os.path.join(information, "METADATA"), METADATA.format(DISTRIBUTION, VERSION))
+    _write(os.path.join(information, "METADATA"), METADATA.format(DISTRIBUTION, __version__))
     _write(os.path.join(information, "entry_points.txt"), ENTRY_POINTS)
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from elastic.cli.installing import manifests
+from elastic_worker import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPONENTS = {"etcd": "etcd", "autoscaler": "autoscaler", "metricsApi": "autoscaler-metrics-api", "dashboard": "dashboard"}
@@ -108,7 +109,7 @@ def test_the_chart_has_every_kind_its_version_and_what_is_to_be_done_first(files
     for file in (ROOT / "deploy" / "crds").glob("*.kubeflow.org.yaml"):
         assert files[f"crds/{file.name}"] == file.read_text()
     described = yaml.safe_load(files["Chart.yaml"])
-    assert f'version = "{described["version"]}"' in (ROOT / "pyproject.toml").read_text()
+    assert described["version"] == described["appVersion"] == __version__
     assert "deploy/installation.sh" in files["templates/NOTES.txt"]
 
 
