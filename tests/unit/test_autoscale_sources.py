@@ -163,18 +163,21 @@ async def test_a_page_of_nonsense_is_told(body: bytes, status: int, words: str) 
 async def test_a_page_that_never_answers_is_told_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "PAGE_S", 0.05)
     monkeypatch.setattr(sources, "FIRST_PAUSE_S", 0.0)
-    asked = 0
+    asked: list[asyncio.Task[None]] = []
 
-    async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
-        asked += 1
+    def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(asyncio.create_task(until_gone(reader, writer)))
+
+    async def until_gone(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
+        await writer.wait_closed()
 
     async with await asyncio.start_server(keep_silent, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         reports, trouble = await heard(Logs(), job(paged(port)), "could not be read", address="127.0.0.1")
-    assert (reports, asked > 0) == ([], True)
+    await asyncio.gather(*asked)
+    assert (reports, bool(asked)) == ([], True)
     assert trouble == "default/one-0 could not be read: no answer within 0.05 s"
 
 
