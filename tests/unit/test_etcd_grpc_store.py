@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from elastic.etcd import grpc_store
 from elastic.etcd.channels import Channels
 from elastic.etcd.grpc_store import GrpcStore
 from elastic.etcd.place import Access
@@ -58,8 +59,9 @@ async def served(handler: grpc.GenericRpcHandler) -> AsyncIterator[GrpcStore]:
         await server.stop(None)
 
 
-async def test_calls_end_as_away_where_another_call_went_on_to_the_next_endpoint() -> None:
+async def test_calls_end_as_away_where_another_call_went_on_to_the_next_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """It closes their connection, and gRPC then says that they were cancelled, as if their task had been."""
+    monkeypatch.setattr(grpc_store, "CALL_S", 60.0)
     async with silent() as (handler, store):
         watching = asyncio.create_task(anext(aiter(store.watch("/elastic-training/job/", 1))))
         reading = asyncio.create_task(store._at_current("KV/Range", store.message("RangeRequest", key=b"a")))
