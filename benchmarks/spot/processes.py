@@ -108,11 +108,16 @@ class _Job:
                 self._doomed += staying[max(0, len(staying) - event.count) :]
                 self._say()
             case "loss":
-                lost, self._doomed = self._doomed[: event.count], self._doomed[event.count :]
-                for name in lost:
+                for name in self._lost(event.count):
                     self._here.remove(name)
                     self._agents.kill(name)
                 self._say()
+
+    def _lost(self, count: int) -> list[str]:
+        """Those that were told, then the newest: a node that came after the notice for its loss was not told."""
+        told, self._doomed = self._doomed[:count], self._doomed[count:]
+        untold = [name for name in self._here[1:] if name not in (*told, *self._doomed)]
+        return [*told, *untold[max(0, len(untold) - (count - len(told))) :]]
 
     def _say(self) -> None:
         if self._server is not None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rescaling.scenarios import SCENARIOS
+from benchmarks.rescaling.settings import SETTINGS
 from benchmarks.spot import costs
-from benchmarks.spot.processes import Slice, _goodput, events
+from benchmarks.spot.processes import Slice, _goodput, _Job, events
 from benchmarks.spot.replay import ORACLE, WAYS, Ledger, Way, replay
 from benchmarks.spot.report import draw, found, of_processes, table
 from benchmarks.spot.trace import CHURN_AN_HOUR, NODES, BadTrace, Change, Trace, generated, of_points, read, write
@@ -140,6 +141,29 @@ def test_with_processes_a_loss_is_announced_before_it_comes() -> None:
         (100.0, "loss", 1),
         (150.0, "gain", 2),
     ]
+
+
+def test_with_processes_as_many_nodes_are_there_as_the_trace_says() -> None:
+    """Of four that are lost, two came after the notice. They stayed, and their steps counted, but not their time."""
+    agents = Nodes()
+    job = _Job(next(iter(SETTINGS)), agents, None, most=6, notice_s=30.0)  # type: ignore[arg-type]
+    trace = of_points([(0.0, 3), (100.0, 5), (110.0, 1), (200.0, 2)], length_s=300.0)
+    job.start(3)
+    for event, nodes in zip(events(trace, notice_s=30.0), (3, 5, 1, 2), strict=True):
+        job.take(event)
+        assert len(agents.here) == nodes, event
+    assert agents.here == {"worker-0", "worker-5"}
+
+
+class Nodes:
+    def __init__(self) -> None:
+        self.here: set[str] = set()
+
+    def start(self, name: str) -> None:
+        self.here.add(name)
+
+    def kill(self, name: str) -> None:
+        self.here.remove(name)
 
 
 def test_with_processes_a_step_counts_once_for_all_who_took_it() -> None:
