@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from elastic_runs import elastic_run
-from laptop import NAMESPACE, container, get, phase, pod, until
+from laptop import NAMESPACE, get, until
 
 from controller.watching.keys import JOBS
-from elastic.api.scaling import MANAGER
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import API_SERVICES, HORIZONTAL_POD_AUTOSCALERS, NAMESPACES, PODS, PRIORITY_CLASSES, Object
+from elastic.kube.resources import API_SERVICES, HORIZONTAL_POD_AUTOSCALERS, NAMESPACES, Object
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -87,27 +85,6 @@ async def test_the_example_grows_by_the_throughput_of_its_workers(kube: Kube) ->
     # The metric is unknown from the change of the world to its first steps.
     await until(has_a_metric, "the metric of the larger world", within_s=120)
     await kube.delete(PYTORCH, name, namespace=NAMESPACE)
-
-
-@pytest.mark.torch
-@pytest.mark.full
-@pytest.mark.timeout(600)
-async def test_a_job_grows_on_its_throughput_and_gives_room_to_a_more_important_pod(cluster: LocalCluster, kube: Kube, unique: str) -> None:
-    important = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": f"first-{unique}"}, "value": 1000}
-    await kube.create(PRIORITY_CLASSES, important | {"preemptionPolicy": "Never"})
-    policy = {"through": "hpa", "cooldownSeconds": 5, "minGainPercent": 20}
-    async with elastic_run(
-        cluster, f"gives-{unique}", workers=1, steps=10**6, step_s=0.5, gpus=1, maxReplicas=4, scalingPolicy=policy
-    ) as run:
-        await run.training.until("a world of 4", lambda t: t.world == 4, within_s=400.0)
-        server = container("sleep", "1000", resources={"limits": {"nvidia.com/gpu": "1"}})
-        await kube.create(PODS, pod(f"server-{unique}", server, priorityClassName=f"first-{unique}"), namespace=NAMESPACE)
-        await phase(kube, f"server-{unique}", "Running")
-        await run.world(3)
-        assert run.training.repeated == 0
-        job = await kube.get(PYTORCH, run.key.name, namespace=NAMESPACE)
-        assert MANAGER not in {entry["manager"] for entry in job["metadata"]["managedFields"] if entry.get("subresource") == "scale"}
-        await kube.delete(PODS, f"server-{unique}", namespace=NAMESPACE, grace_s=0)
 
 
 async def test_a_namespace_goes_while_the_autoscaler_serves(kube: Kube, unique: str) -> None:
