@@ -17,6 +17,7 @@ import kopf
 from controller.watching.keys import JOBS
 from controller.watching.kopf_answers import ShallowAnswer
 from elastic.kube.access import Access
+from elastic.kube.answering import Answering
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object
@@ -96,6 +97,7 @@ class _Kopf:
         self._feeds = feeds
         self._namespace = namespace
         self._stop = threading.Event()
+        self._answering = Answering()
 
     async def __aenter__(self) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
@@ -126,16 +128,19 @@ class _Kopf:
         kopf.on.login(registry=registry)(self._login(call))
         # It cannot take signals over here, which is what we want, and says so at each start.
         logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
-        await kopf.operator(
-            registry=registry,
-            settings=_settings(),
-            standalone=True,
-            # By default kopf looks up the user's name, and the image's user has none.
-            identity=IDENTITY,
-            clusterwide=self._namespace is None,
-            namespaces=[self._namespace] if self._namespace is not None else [],
-            stop_flag=self._stop,
-        )
+        try:
+            await kopf.operator(
+                registry=registry,
+                settings=_settings(),
+                standalone=True,
+                # By default kopf looks up the user's name, and the image's user has none.
+                identity=IDENTITY,
+                clusterwide=self._namespace is None,
+                namespaces=[self._namespace] if self._namespace is not None else [],
+                stop_flag=self._stop,
+            )
+        finally:
+            self._answering.abort()
 
     def _login(self, call: Callable[..., object]) -> Callable[..., Any]:
         """kopf closes the session that it is given when it stops, so it gets one of its own. By it we also see when kopf has listed,
@@ -155,7 +160,8 @@ class _Kopf:
             connector = aiohttp.TCPConnector(ssl=access.tls if access.tls is not None else True, limit=0)
             trace = aiohttp.TraceConfig()
             trace.on_request_end.append(was_answered)
-            session = aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=[trace], response_class=ShallowAnswer)
+            traces = [trace, self._answering.trace()]
+            session = aiohttp.ClientSession(connector=connector, headers=headers, trace_configs=traces, response_class=ShallowAnswer)
             return kopf.AiohttpSession(server=access.server, aiohttp_session=session, default_namespace=access.namespace)
 
         return login

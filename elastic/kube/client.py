@@ -17,6 +17,7 @@ import aiohttp
 import orjson
 
 from elastic.kube.access import Access, AccessError, TokenCommand
+from elastic.kube.answering import Answering
 from elastic.kube.decoding import decoded
 from elastic.kube.errors import KubeError, error_from_response, error_from_status
 from elastic.kube.resources import SERVICE_ACCOUNTS, Object, Resource
@@ -75,6 +76,7 @@ class Kube:
         """Requests sent so far by method, without watches: what a process costs the API server."""
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
+        self._answering = Answering()
         self._renewing: asyncio.Task[str] | None = None
 
     async def __aenter__(self) -> Self:
@@ -89,6 +91,8 @@ class Kube:
         if self._session is not None:
             await self._session.close()
             self._session = None
+            self._answering.abort()
+            await asyncio.sleep(0)
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, subresource: str | None = None) -> Object:
         return await self.request("GET", resource.path(namespace=namespace, name=name, subresource=subresource))
@@ -333,6 +337,7 @@ class Kube:
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
                 headers={"User-Agent": self._user_agent},
+                trace_configs=[self._answering.trace()],
             )
         return self._session
 

@@ -42,6 +42,10 @@ class ApiProcess:
         self._process.kill()
         self._process.wait()
 
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,18 @@ async def watched(kube: Kube) -> AsyncIterator[FedView]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(1.0)  # kopf's thread closes its sessions
+        await until(lambda: not any(thread.name == "kopf" for thread in threading.enumerate()), "kopf's thread has ended")
+
+
+def connections(port: int) -> int:
+    """Of this process to this port."""
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if int(row[2].rpartition(":")[2], 16) == port}
+    count = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of this look is gone
+            count += str(entry.readlink()) in sockets
+    return count
 
 
 def names(view: FedView) -> list[str]:
@@ -73,6 +86,25 @@ async def test_the_last_job_that_is_deleted_in_a_gap_of_the_watch_goes_from_the_
             assert names(view) == ["one"]
             await admin.ask("PUT", "/faults", [WATCH | {"gone": True, "times": 1}])
             await until(lambda: names(view) == [], "what was deleted in the gap is gone from the view")
+
+
+async def test_a_client_that_ends_leaves_no_connection_to_a_server_that_is_silent(server: ApiProcess) -> None:
+    """A loop ended while a watch's connection waited for the server's part of the end of TLS: the connection stayed open until it was
+    collected, in the middle of another test.
+    """
+    await install_crds(server.kubeconfig, kinds="pytorchjobs")
+    async with connect(server.kubeconfig) as kube:
+        version = (await kube.list(JOBS[KIND])).resource_version
+        watch = asyncio.create_task(anext(kube.watch(JOBS[KIND], resource_version=version)))
+        async with watched(kube) as view:
+            await view.wait_synced()
+            await until(lambda: connections(server.port) >= 2, "kopf's watch is there beside ours")
+            server.signal(signal.SIGSTOP)
+        watch.cancel()
+        await asyncio.wait([watch])
+    left = connections(server.port)
+    server.signal(signal.SIGCONT)
+    assert left == 0
 
 
 async def test_a_kind_that_is_installed_later_is_watched_and_kopf_says_nothing_of_signals(server: ApiProcess, tmp_path: Path) -> None:
