@@ -38,7 +38,7 @@ class Registration:
 
     async def _register(self, group: str, version: str, rank: int, bundle: str) -> None:
         name = f"{version}.{group}"
-        there = await self._there(name)
+        there = await self._kube.find(API_SERVICES, name)
         if there is None:
             await self._create(name, group, version, rank, bundle)
             return
@@ -53,14 +53,6 @@ class Registration:
             version_seen = {"metadata": {"resourceVersion": there["metadata"]["resourceVersion"]}}
             await self._kube.patch(API_SERVICES, name, version_seen | {"spec": change})
             log.info("the API server now trusts the CA of the metrics API", extra={"api_service": name})
-
-    async def _there(self, name: str) -> Object | None:
-        try:
-            return await self._kube.get(API_SERVICES, name)
-        except KubeError as error:
-            if error.code != 404:
-                raise
-            return None
 
     async def _create(self, name: str, group: str, version: str, rank: int, bundle: str) -> None:
         spec = {
@@ -86,11 +78,8 @@ class Registration:
         log.info("registered the metrics API", extra={"api_service": name})
 
     async def _role(self) -> Object | None:
-        try:
-            role = await self._kube.get(CLUSTER_ROLES, self._owner)
-        except KubeError as error:
-            if error.code != 404:
-                raise
+        role = await self._kube.find(CLUSTER_ROLES, self._owner)
+        if role is None:
             return None
         return {"apiVersion": CLUSTER_ROLES.api_version, "kind": "ClusterRole", "name": self._owner, "uid": role["metadata"]["uid"]}
 

@@ -10,12 +10,11 @@ from typing import Protocol
 from controller.deciding.actions import Create, Plan
 from controller.watching.keys import Key, owner_uid
 from controller.watching.snapshot import Owned
-from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, SECRETS, Object, Resource
 
 
 class Reader(Protocol):
-    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object: ...
+    async def find(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object | None: ...
 
 
 class Secrets:
@@ -42,11 +41,9 @@ class Secrets:
         before = self.of(key, uid := job["metadata"]["uid"])
         doubted = before if is_starved or _makes_pods(planned) else ()
         for name in sorted({*_missed(job, planned), *(owned.name for owned in doubted)}):
-            try:
-                self.remember(key, [await self._kube.get(SECRETS, name, namespace=key.namespace)])
-            except KubeError as error:
-                if error.code != 404:
-                    raise
+            if (secret := await self._kube.find(SECRETS, name, namespace=key.namespace)) is not None:
+                self.remember(key, [secret])
+            else:
                 self._known.get(key, {}).pop(name, None)
         return self.of(key, uid) != before
 

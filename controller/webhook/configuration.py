@@ -4,7 +4,6 @@ import base64
 import logging
 
 from elastic.kube.client import Kube, Patch
-from elastic.kube.errors import KubeError
 from elastic.kube.resources import VALIDATING_WEBHOOK_CONFIGURATIONS, Object
 
 log = logging.getLogger(__name__)
@@ -25,10 +24,5 @@ class Configuration:
 
     async def _hooks(self) -> list[Object]:
         """None if no configuration names our webhook: then no caller needs to trust it."""
-        try:
-            configuration = await self._kube.get(VALIDATING_WEBHOOK_CONFIGURATIONS, self._name)
-        except KubeError as error:
-            if error.code != 404:
-                raise
-            return []
-        return configuration.get("webhooks") or []
+        configuration = await self._kube.find(VALIDATING_WEBHOOK_CONFIGURATIONS, self._name)
+        return (configuration or {}).get("webhooks") or []

@@ -133,13 +133,8 @@ async def evict_pod(kube: Kube, pod: Object, tell: Callable[[str], None]) -> Non
 
 
 async def _is_there(kube: Kube, metadata: Object) -> bool:
-    try:
-        found = await kube.get(PODS, metadata["name"], namespace=metadata["namespace"])
-    except KubeError as error:
-        if error.code == 404:
-            return False
-        raise
-    return bool(found["metadata"]["uid"] == metadata["uid"])
+    found = await kube.find(PODS, metadata["name"], namespace=metadata["namespace"])
+    return found is not None and bool(found["metadata"]["uid"] == metadata["uid"])
 
 
 async def _pods(kube: Kube, name: str) -> list[Object]:

@@ -108,12 +108,7 @@ class Keeping:
         raise TimeoutError(f"the secret {self._place} changed at every attempt to write it")
 
     async def _secret(self) -> Object | None:
-        try:
-            return await self._kube.get(SECRETS, self._place.name, namespace=self._place.namespace)
-        except KubeError as error:
-            if error.code != 404:
-                raise
-            return None
+        return await self._kube.find(SECRETS, self._place.name, namespace=self._place.namespace)
 
     async def _write(self, secret: Object | None, made: Credentials) -> None:
         parts = {TRUSTED: made.trusted, AUTHORITY_KEY: made.authority_key, CERTIFICATE: made.served.certificate, KEY: made.served.key}

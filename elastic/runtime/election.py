@@ -184,12 +184,9 @@ class Election:
 
     async def _look(self) -> bool:
         """Reads the Lease; True where it shows a write of ours that we had given up waiting for."""
-        try:
-            self._lease = await self._kube.get(LEASES, self._name, namespace=self._namespace)
-        except KubeError as error:
-            if error.code != 404:
-                raise
-            self._lease, self._seen, self._held_since = None, None, None
+        self._lease = await self._kube.find(LEASES, self._name, namespace=self._namespace)
+        if self._lease is None:
+            self._seen, self._held_since = None, None
             return False
         spec = self._lease.get("spec") or {}
         holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from elastic.kube.client import Kube
-from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, Resource
 from elastic.local import LocalCluster
 
@@ -54,12 +53,7 @@ async def until(found: Callable[[], Any], what: str, *, within_s: float = PATIEN
 
 
 async def get(kube: Kube, name: str, *, resource: Resource = PODS, namespace: str | None = NAMESPACE) -> Object | None:
-    try:
-        return await kube.get(resource, name, namespace=namespace)
-    except KubeError as error:
-        if error.code == 404:
-            return None
-        raise
+    return await kube.find(resource, name, namespace=namespace)
 
 
 async def phase(kube: Kube, name: str, *wanted: str) -> Object:

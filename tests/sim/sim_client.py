@@ -4,7 +4,7 @@ A request is carried out or not, at once or much later, and its sender may never
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,16 @@ class Sky:
     down_until: float = 0.0
 
 
+async def or_none(answer: Awaitable[Object]) -> Object | None:
+    """None where the object is not there, as Kube.find says it."""
+    try:
+        return await answer
+    except KubeError as error:
+        if error.code == 404:
+            return None
+        raise
+
+
 class SimKube:
     """Stands in for elastic.kube.client.Kube. `on_call` hears before and after each request; it may end the process there."""
 
@@ -76,6 +86,9 @@ class SimKube:
         if resource == self.forbidden:
             raise KubeError(code=403, reason="Forbidden", message=f"{resource.plural} {name!r} is forbidden")
         return await self._call(lambda: self._api.get(resource, name), writes=False)
+
+    async def find(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object | None:
+        return await or_none(self.get(resource, name, namespace=namespace))
 
     async def list(
         self, resource: Resource, *, namespace: str | None = None, labels: str | None = None, fields: str | None = None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sim_time
 from sim_api import Api
+from sim_client import or_none
 
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import LEASES, Object, Resource
@@ -26,8 +27,8 @@ class SlowKube:
         """Methods whose next answer never comes."""
         self._api, self._name = api, name
 
-    async def get(self, resource: Resource, name: str, *, namespace: str) -> Object:
-        return await self._call("get", lambda: self._api.get(resource, name))
+    async def find(self, resource: Resource, name: str, *, namespace: str) -> Object | None:
+        return await or_none(self._call("get", lambda: self._api.get(resource, name)))
 
     async def create(self, resource: Resource, body: Object, *, namespace: str) -> Object:
         return await self._call("create", lambda: self._api.create(resource, body, actor=self._name))

@@ -146,14 +146,8 @@ class Preparation:
         )
 
     async def _fetch(self, resource: Resource, names: set[str], namespace: str) -> dict[str, Object]:
-        found = {}
-        for name in sorted(names):
-            try:
-                found[name] = await self._kube.get(resource, name, namespace=namespace)
-            except KubeError as error:
-                if error.code != 404:
-                    raise
-        return found
+        found = {name: await self._kube.find(resource, name, namespace=namespace) for name in sorted(names)}
+        return {name: item for name, item in found.items() if item is not None}
 
     async def _fresh_tokens(self, pod: Object) -> dict[volumes.TokenRequest, str]:
         now = time.time()

@@ -115,13 +115,7 @@ class NodeLifecycle:
             await self._delete(pod, grace_s=0)
 
     async def _exists(self, name: str) -> bool:
-        try:
-            await self._kube.get(NODES, name)
-        except KubeError as error:
-            if error.code == 404:
-                return False
-            raise
-        return True
+        return await self._kube.find(NODES, name) is not None
 
     async def _mark(self, pod: Object, *, reason: str, message: str, phase: str | None = None) -> None:
         condition = {
