@@ -79,23 +79,24 @@ def cluster(jobs: int, nodes: int) -> tuple[list[JobState], list[NodeSeen], list
     return states, [node(index) for index in range(nodes)], pods
 
 
-def writes_at_rest(rounds: int = 720) -> int:
-    """Of a job with a constant noisy throughput at its best size, over an hour."""
-    draw = random.Random(2)
+def written_at(*, hours: float = 1.0, seed: int = 2) -> list[float]:
+    """When records were written of a job with a constant noisy throughput at its best size, in seconds from its first measure."""
+    draw = random.Random(seed)
     one = state(1, 2, draw)
     one = replace(one, seen=replace(one.seen, bounds=Bounds(1, 2), policy=ScalingPolicy()))
-    nodes, written, count = [node(0)], None, 0
+    nodes, found_at = [node(0)], list[float]()
     last: Record | None = None
-    for index in range(rounds):
-        now = NOW + 5 * index
-        if index % 2:
+    for passed in range(0, int(hours * 3600), 5):
+        now = NOW + passed
+        if passed % 10:
             one = replace(one, memory=replace(one.memory, sizes=with_rate(one.memory.sizes, size=2, rate=draw.gauss(192.0, 10.0), now=now)))
-        found = decide_all([one], nodes, [], setting=Setting(), now=now, monotonic=5.0 * index % 50)[one.seen.key]
+        found = decide_all([one], nodes, [], setting=Setting(), now=now, monotonic=passed % 50)[one.seen.key]
         one = replace(one, memory=found.decision.memory)
         written = record_of(found, now)
         if is_news(written, last):
-            last, count = written, count + 1
-    return count
+            last = written
+            found_at.append(passed)
+    return found_at
 
 
 def main() -> None:
@@ -114,7 +115,8 @@ def main() -> None:
     tried = sum(outcome.decision.memory.trial is not None for outcome in found.values())
     print(f"{options.jobs} jobs, {len(pods)} pods, {options.nodes} nodes: {statistics.median(taken):.2f} s of CPU a round "
           f"(from {min(taken):.2f} to {max(taken):.2f}); {grown} grow, {tried} of them for a trial, {shrunk} give back")  # fmt: skip
-    print(f"a job at rest, an hour of noise: {writes_at_rest()} annotation(s) written")
+    times = written_at()
+    print(f"a job at rest, an hour of noise: {len(times)} annotation(s) written, the last one after {times[-1]:.0f} s")
 
 
 if __name__ == "__main__":

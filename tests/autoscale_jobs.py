@@ -11,7 +11,7 @@ from typing import Any
 from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
 from autoscale.deciding.measures import Measured, Sizes, with_rate
-from autoscale.deciding.signals import Bounds, Decision, Memory, Signals
+from autoscale.deciding.signals import Bounds, Decision, Memory, Signals, Work
 from autoscale.deciding.training import Training, heard
 from elastic.api.scaling import ScalingPolicy
 from elastic.membership.training import Progress
@@ -65,6 +65,7 @@ class TrainingJob:
     replicas: int = 1
     rescale_s: float = 2.0
     room: int | None = None
+    left: float | None = None
     memory: Memory = field(default_factory=Memory)
     now: float = NOON
     sizes: list[int] = field(default_factory=list)
@@ -85,6 +86,7 @@ class TrainingJob:
                 working=self.replicas,
                 reports=True,
                 rescale_s=self.rescale_s,
+                work=Work(left=self.left),
                 room=None if self.room is None else self.room - self.replicas,
             )
             decision = decide(seen, self.replicas, self.now)

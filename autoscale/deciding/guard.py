@@ -11,6 +11,8 @@ from autoscale.deciding.trials import COST_SHARE, LONGEST_PAUSE_S
 VOTES = 3
 """So often in a row a policy must want fewer workers, or go the way back, before it gets them."""
 VOTE_GAP_S = 10.0
+STANDS_S = 600.0
+"""So long a change that was decided, and that the job has not gone, needs no other decision."""
 MOST_REVERSALS = 16
 
 
@@ -30,13 +32,15 @@ def held(signals: Signals, replicas: int, now: float) -> Decision | None:
         count=replicas,
         wanted=hand.count,
         reason=f"{hand.count} was set{by}; it stays for holdSeconds, {max(1, left_s // 60)} min more",
-        memory=replace(memory, votes=0, vote_for=0),
+        memory=replace(memory, votes=0, vote_for=0, asked=None),
     )
 
 
 def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision:
     """The wish within the limits, at the time for it."""
     memory, bounds = signals.memory, signals.bounds
+    if memory.asked == replicas:
+        memory = replace(memory, asked=None)
     wish = _in_room(wish, signals, replicas)
     count = bounds.largest(wish.count) if wish.count >= bounds.least else bounds.least
     is_back = wish.trial in (Step.FAILED, Step.BROKEN_OFF)
@@ -50,16 +54,18 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
         return _taken_back(count, wish, memory, now)
     if wish.urgent:
         return _changed(count, wish.reason, memory, replicas, now, may_turn=wish.is_own_doing)
+    since_s = max(0.0, now - memory.changed_at) if memory.changed_at is not None else float("inf")
+    if memory.asked == count and since_s < STANDS_S:
+        return Decision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=wish.is_whole)
     direction = 1 if count > replicas else -1
     memory = _voted(memory, direction, now)
-    since_s = max(0.0, now - memory.changed_at) if memory.changed_at is not None else float("inf")
     # A trial has pauses of its own, and leaves those of other changes as they were.
     pause_s = _pause_s(signals, memory, replicas, count) if wish.trial is None else float(signals.policy.cooldown_seconds)
     if since_s < pause_s:
         reason = f"wants {count}: {wish.reason}; the last change is too recent"
-        return Decision(count=replicas, wanted=count, reason=reason, memory=memory, is_whole=wish.is_whole)
+        return Decision(count=replicas, wanted=replicas, reason=reason, memory=memory, is_whole=wish.is_whole)
     if memory.votes < VOTES and wish.trial is not Step.BEGINS and (direction < 0 or _turns(memory, direction)):
-        return Decision(count=replicas, wanted=count, reason=f"wants {count}: {wish.reason}; it is looked at again", memory=memory)
+        return Decision(count=replicas, wanted=replicas, reason=f"wants {count}: {wish.reason}; it is looked at again", memory=memory)
     if wish.trial is Step.BEGINS:
         memory = trials.started(memory, origin=replicas, target=count, now=now)
         return Decision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=wish.is_whole)
@@ -144,5 +150,5 @@ def _changed(count: int, reason: str, memory: Memory, replicas: int, now: float,
     reversals = 0 if memory.changed_at is None or now - memory.changed_at > LONGEST_PAUSE_S else memory.reversals
     if may_turn and _turns(memory, direction):
         reversals = min(reversals + 1, MOST_REVERSALS)
-    memory = replace(memory, changed_at=now, grew=direction > 0, reversals=reversals, votes=0, vote_for=0)
+    memory = replace(memory, changed_at=now, grew=direction > 0, reversals=reversals, asked=count, votes=0, vote_for=0)
     return Decision(count=count, wanted=count, reason=reason, memory=memory)

@@ -78,6 +78,7 @@ def memory_of(record: Record | None) -> Memory:
         changed_at=record.changed_at or None,
         grew=record.grew,
         reversals=record.reversals,
+        asked=record.decision.workers,
         hand=hand,
         trial=Trial(trial.origin, trial.target, float(trial.at), trial.has_failed) if trial is not None else None,
         tried_at=record.tried_at or None,
@@ -86,10 +87,12 @@ def memory_of(record: Record | None) -> Memory:
 
 
 def _sizes(record: Record) -> Sizes:
-    """Where a former release has not written when a size was measured, that was before it wrote."""
+    """Where a former release has not written when a size was measured, that was before it wrote. Who may edit the job may have written a
+    size twice: its last measure counts.
+    """
     return tuple(
         Measured(one.size, one.rate, (one.spread * one.rate) ** 2, one.count, at=one.at or _seconds(record), changes=one.changes)
-        for one in sorted(record.sizes, key=lambda one: one.size)
+        for one in sorted({one.size: one for one in record.sizes}.values(), key=lambda one: one.size)
     )
 
 

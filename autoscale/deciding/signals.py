@@ -86,6 +86,8 @@ class Memory:
     grew: bool = False
     reversals: int = 0
     """Changes of direction; each doubles how long the next one waits."""
+    asked: int | None = None
+    """The number that was decided last, until the job has it: a HorizontalPodAutoscaler looks each 15 s, and a write may fail."""
     votes: int = 0
     vote_for: int = 0
     """-1: fewer, 1: more."""
@@ -156,7 +158,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How many workers the job should have, why, and what to remember. wanted: what the policy wants, whatever the guard waits for.
+    """How many workers the job should have, why, and what to remember. wanted: the same, or the number that somebody has set.
     is_whole: as in the wish.
     """
 

@@ -178,7 +178,7 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reversals: Annotated[int, Meta(ge=0, le=64)] = 0
     was_ours: bool = False
     """The autoscaler has set the number of workers before: from then on, a number that it has not set is someone else's."""
-    hand: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    hand: Annotated[int, Meta(ge=0, le=10_000)] | None = None
     """The number that someone else has set, as long as it is held."""
     hand_until: float = 0.0
     trial: TrialRecord | None = None

@@ -52,6 +52,8 @@ async def test_a_job_grows_on_its_throughput_and_gives_room_to_a_more_important_
         await kube.create(PODS, pod(f"server-{unique}", server, priorityClassName=f"first-{unique}"), namespace=NAMESPACE)
         await until(lambda: runs(kube, f"server-{unique}"), "the more important pod runs", within_s=200)
         await run.world(3)
+        await run.more_steps(40)  # ten looks of the HorizontalPodAutoscaler: it took the room back at once
+        assert run.training.world == 3
         assert run.training.repeated == 0
         job = await kube.get(run.key.resource, run.key.name, namespace=NAMESPACE)
         assert MANAGER not in {entry["manager"] for entry in job["metadata"]["managedFields"] if entry.get("subresource") == "scale"}

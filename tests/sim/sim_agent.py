@@ -16,7 +16,6 @@ from rendezvous.delivery import REFUSED, UNREACHABLE
 from rendezvous.server.hub import Full, Hub
 
 BEAT_S = 5.0
-STEP_S = 2.0
 SILENCE_S = 20.0
 """After so long without an answer to its pings an agent looks for another server."""
 AWAY_S = 600.0
@@ -182,7 +181,7 @@ class Agent:
         self.server.steps[self.job_uid] = max(self.step, self.server.steps.get(self.job_uid, 0))
         if self.server.hears_steps and not self.server.is_down:
             self.server.hub.report(self.job_uid, Report(member=self.name, generation=self._generation, step=self.step))
-        self._later(STEP_S, self._step, world)
+        self._later(self.server.step_s(), self._step, world)
 
     def is_training(self, world: str) -> bool:
         return self.held is not None and self.held.id == world and not (self.is_ready or self.is_over or self.is_finishing)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 REACH_S = 0.01
 CALL_S = 10.0
 """So long the controller waits for an answer."""
+STEP_S = 2.0
 
 
 class Unreachable(Exception):
@@ -85,6 +86,8 @@ class SimServer:
         """Once, when it lets a group end, before its word is out."""
         self.hears_steps = hears_steps
         """Whether training programs report their steps."""
+        self.step_s: Callable[[], float] = lambda: STEP_S
+        """How long the next step of a world takes."""
         self.groups: dict[tuple[str, str], dict[str, Agent]] = {}
         """By job and world, the agents whose training processes have begun there."""
         self.steps: dict[str, int] = {}

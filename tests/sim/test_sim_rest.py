@@ -1,4 +1,4 @@
-"""What a controller costs when there is nothing to do: for a job that runs, and for one that got in although it makes no sense."""
+"""What the control plane costs when there is nothing to do: for a job that runs, and for one that got in although it makes no sense."""
 
 import asyncio
 import random
@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import sim_time
 from sim_api import Api, Write
+from sim_autoscaler import Autoscaler
 from sim_client import Sky, Weather
 from sim_cluster import Cluster
+from sim_hpa import HpaController
 from sim_jobs import job_of
 from sim_process import Controller
 from sim_rendezvous import SimServer
@@ -22,6 +24,8 @@ from elastic.kube.resources import EVENTS, PODS
 KIND = "PyTorchJob"
 NAME = "controller-1"
 REST_S = 900.0
+HALF_A_DAY_S = 12 * 3600.0
+STANDS_S, PATIENCE_S = 600.0, 7200.0
 
 
 class Scene:
@@ -67,6 +71,34 @@ class Scene:
     def written_of(self, name: str) -> list[str]:
         """By kind, what was written about one job."""
         return sorted(write.resource.kind for write in self.writes if write.name.startswith(name))
+
+
+class AutoscaledScene(Scene):
+    """With the autoscaler, and the cluster's controller of HorizontalPodAutoscalers; every write of any of them counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all_writes: list[Write] = []
+        self.api.observers.append(self.all_writes.append)
+        self.autoscaler = Autoscaler(self.api, Sky(Weather()), self.server, random.Random(1), kind=KIND)
+        self.autoscaler.start()
+        self._hpas = HpaController(self.api)
+        self._scaling = asyncio.get_running_loop().create_task(self._scale())
+
+    async def _scale(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            self._hpas.tick(self.autoscaler)
+
+    async def until_its_size_stands(self) -> None:
+        """Until the job has had the same number of workers for ten minutes."""
+        since, size = 0.0, 0
+        while (now := asyncio.get_running_loop().time()) - since < STANDS_S:
+            await asyncio.sleep(1.0)
+            running = sum((pod.get("status") or {}).get("phase") == "Running" for pod in self.api.all(PODS))
+            since, size = (since, size) if running == size else (now, running)
+            assert now < PATIENCE_S, f"it has {size} workers"
+        assert size > 0
 
 
 def named(name: str, **spec: Any) -> Object:
@@ -122,6 +154,38 @@ def test_a_job_that_runs_costs_no_writes(policy: Object | None) -> None:
         scene.writes.clear()
         await asyncio.sleep(REST_S)
         assert scene.writes == []
+
+    played(story())
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"policy": "throughput"},
+        {"policy": "throughput", "through": "hpa"},
+        {"policy": "capacity"},
+        {"policy": "deadline", "finishBy": "2026-01-02T00:00:00Z", "totalSteps": 10**6},  # no number of workers finishes in time
+        {"policy": "schedule", "windows": [{"start": "00:00", "end": "23:59", "replicas": 3}]},
+    ],
+    ids=lambda policy: "-".join(str(policy[word]) for word in ("policy", "through") if word in policy),
+)
+def test_an_autoscaled_job_that_has_found_its_size_costs_no_writes_however_uneven_its_steps(policy: Object) -> None:
+    """Once it has had the size for ten minutes, for half a day: neither the controller's, nor the autoscaler's, nor those of a
+    HorizontalPodAutoscaler."""
+
+    async def story() -> None:
+        scene, draw = AutoscaledScene(), random.Random(1)
+        scene.server.step_s = lambda: max(0.5, draw.gauss(2.0, 0.5))
+        elastic = {"minReplicas": 1, "maxReplicas": 3, "scalingPolicy": policy}
+        scene.api.create(JOBS[KIND], job_of(KINDS[KIND], {"Worker": 2}, policy=elastic, run_policy={}), actor="user")
+        await scene.until_its_size_stands()
+        scene.all_writes.clear()
+        steps = dict(scene.server.steps)
+        await asyncio.sleep(HALF_A_DAY_S)
+        assert scene.all_writes == []
+        assert all(scene.server.steps[job] > step + 1000 for job, step in steps.items())
+        assert steps
+        assert scene.autoscaler.broken is None
 
     played(story())
 

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
+from autoscale.deciding.jobs import Outcome
 from autoscale.deciding.policies import deadline
 from autoscale.deciding.policies.schedule import current
+from autoscale.deciding.remembering import memory_of, record_of
 from autoscale.deciding.signals import Bounds, Hand, Memory, Signals, Work
 from autoscale.deciding.trials import LONGEST_PAUSE_S
-from elastic.api.scaling import Day, PolicyName, ScalingPolicy, Window
+from autoscale.figures import JobFigures, JobKey
+from elastic.api.scaling import Day, PolicyName, ScalingPolicy, Window, as_text, from_text
 
 LINEAR = {n: 100.0 * n for n in range(1, 9)}
 
@@ -160,6 +163,13 @@ def test_a_deadline_that_cannot_be_met_takes_what_comes_nearest_and_says_so():
     assert "no allowed number of workers finishes in time" in decision.reason
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_deadline_that_cannot_be_met_makes_no_oscillation(seed: int):
+    """Where workers add nothing, noise decided which number came nearest: a job changed its size again and again, for good."""
+    hurry = TrainingJob(rate=amdahl(1.0), noise=0.1, seed=seed, most=3, policy=finishing(10.0**6, cooldown_seconds=10), left=1e12)
+    assert hurry.run(6).sizes == [3]
+
+
 @given(st.floats(0, 1e7), st.floats(0, 1e7), st.integers(1, 8))
 def test_more_work_left_never_means_fewer_workers(one: float, other: float, replicas: int):
     less, more = sorted((one, other))
@@ -270,6 +280,33 @@ def test_a_job_on_a_loaded_machine_does_not_go_up_and_down(contention: float):
         assert turns([1, *(size for _, size in job.changes)]) <= 2
 
 
+def test_a_horizontal_pod_autoscaler_is_told_of_a_change_once_the_guard_has_let_it_pass():
+    """It was told what the policy wanted whatever the guard waited for, and took back at once the room that had just been given away."""
+    gave = decide(signals(LINEAR, working=4, give_back=1), 4, NOON)
+    assert (gave.count, gave.wanted) == (3, 3)
+    seen = signals(LINEAR, working=3, memory=gave.memory)
+    for after_s in (5, 30, 59):
+        waits = decide(seen, 3, NOON + after_s)
+        assert (waits.count, waits.wanted) == (3, 3)
+        assert waits.reason.startswith("wants 4: ")
+
+
+def test_a_change_that_was_decided_stands_until_the_job_has_it():
+    """A HorizontalPodAutoscaler looks each 15 s, and the write of a number may fail."""
+    first = decide(signals(LINEAR, working=3), 3, NOON)
+    assert (first.count, first.wanted) == (4, 4)
+    seen = signals(LINEAR, working=3, memory=first.memory)
+    again = decide(seen, 3, NOON + 15)
+    assert (again.count, again.wanted, again.memory) == (4, 4, first.memory)
+    full = decide(replace(seen, room=0), 3, NOON + 20)
+    assert (full.count, full.wanted) == (3, 3), "but not without room"
+    there = decide(signals(LINEAR, working=4, memory=again.memory), 4, NOON + 30)
+    assert (there.count, there.memory.asked) == (4, None)
+    figures = JobFigures(key=JobKey("PyTorchJob", "team", "train"), uid="u", replicas=3, working=3, wanted=4)
+    restarted = memory_of(from_text(as_text(record_of(Outcome(first, figures), NOON))))
+    assert decide(replace(seen, memory=restarted), 3, NOON + 15).wanted == 4
+
+
 def test_workers_that_find_no_room_are_given_up():
     decision = decide(signals(LINEAR, working=3, stuck=2), 5, NOON)
     assert decision.count == 3
@@ -333,6 +370,7 @@ def test_a_decision_is_never_outside_of_the_limits_and_always_explained(seen: Si
     if decision.count != replicas:
         assert decision.count % seen.bounds.step == 0
     assert math.isfinite(decision.memory.changed_at or 0.0)
+    assert decision.wanted in (replicas, decision.count), "a HorizontalPodAutoscaler waits for what the guard waits for"
 
 
 @given(any_signals(), st.integers(1, 40))

@@ -200,8 +200,21 @@ HOSTILE = '{"decision": {"workers": 2}, "sizes": [[5, 1e-320, 0, 64], [6, 1e9, 0
 """Rates so far apart that their ratio is no number."""
 
 
+TOO_MANY = '{"decision": {"workers": 2}, "hand": 2147483647, "hand_until": 1e15}'
+"""What follows from it could be written and not read again."""
+TWICE = '{"decision": {"workers": 2}, "sizes": [[1, 1e15, 0, 3], [8, 2, 0, 3], [1, 2, 1e3, 3], [8, 9, 0, 64]]}'
+
+
+def test_a_size_that_was_written_twice_counts_once() -> None:
+    """Two measures of one size were a line without a slope: the round failed for all jobs, and was made again job by job, each time."""
+    memory = memory_of(from_text(TWICE))
+    assert [(one.size, one.rate) for one in memory.sizes] == [(1, 2.0), (8, 9.0)]
+    one = state("one", 2)
+    assert outcome_of(replace(one, memory=memory)).decision.reason
+
+
 @pytest.mark.parametrize(
-    "text", [None, "", "{", "[]", '{"decision": 4}', '{"decision": {"workers": -1}}', "x" * 10_000, "[" * 4000, HOSTILE]
+    "text", [None, "", "{", "[]", '{"decision": 4}', '{"decision": {"workers": -1}}', "x" * 10_000, "[" * 4000, HOSTILE, TOO_MANY]
 )
 def test_an_annotation_that_someone_else_wrote_is_no_memory(text: str | None) -> None:
     assert from_text(text) is None

@@ -296,7 +296,7 @@ def test_a_trial_whose_room_is_gone_goes_back_in_one_step(lacks: dict[str, Any])
 
 def test_a_trial_that_was_decided_and_not_yet_carried_out_is_wanted_for_some_minutes() -> None:
     """A HorizontalPodAutoscaler looks each 15 s, and a write may meet a conflict."""
-    memory = replace(TRIED, sizes=BEFORE, trial=Trial(2, 4, NOON), changed_at=NOON)
+    memory = replace(TRIED, sizes=BEFORE, trial=Trial(2, 4, NOON), asked=4, changed_at=NOON)
     seen = replace(signals(working=2, memory=memory), curve=Curve(BEFORE, least=1, now=NOON))
     soon = decide(seen, 2, NOON + 15)
     assert (soon.wanted, soon.memory.trial) == (4, memory.trial)

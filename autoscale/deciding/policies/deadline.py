@@ -22,7 +22,7 @@ def wish(signals: Signals, replicas: int, now: float) -> Wish:
     needed = left / left_s * SPARE
     count = _fewest(signals, needed)
     if count is None:
-        best = max(_sizes(signals.bounds), key=lambda size: (signals.curve.rate(size).mid, -size))
+        best = _nearest(signals, replicas)
         return Wish(best, f"no allowed number of workers finishes in time; {best} come nearest")
     if count < replicas and signals.curve.rate(count).low < needed and signals.curve.knows(count):
         return Wish(replicas, f"{count} workers may be too few to finish in time")
@@ -31,6 +31,14 @@ def wish(signals: Signals, replicas: int, now: float) -> Wish:
 
 def _fewest(signals: Signals, needed: float) -> int | None:
     return next((size for size in _sizes(signals.bounds) if signals.curve.rate(size).mid >= needed), None)
+
+
+def _nearest(signals: Signals, replicas: int) -> int:
+    """The fastest number of workers. Of two that were measured another one than now has to be faster for certain, or noise would decide."""
+    curve = signals.curve
+    best = max(_sizes(signals.bounds), key=lambda size: (curve.rate(size).mid, -size))
+    is_known = curve.knows(best) and curve.knows(replicas) and signals.bounds.allows(replicas)
+    return replicas if is_known and curve.rate(best).low <= curve.rate(replicas).high else best
 
 
 def _sizes(bounds: Bounds) -> list[int]:
