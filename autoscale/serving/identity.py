@@ -101,9 +101,11 @@ class Identity:
         self._pair: Pair | None = None
         self._current: ssl.SSLContext | None = None
         self._tokens: dict[str, tuple[float, Caller | None]] = {}
-        # OpenSSL takes this mode from the first context, and certificate and authorities from the one that is chosen with each
-        # connection, so that an authority that is taken away is trusted no longer.
+        # OpenSSL takes these from the first context, and certificate and authorities from the one that is chosen with each connection.
+        # A ticket would bring the certificate of a former handshake back, whose authority may have been taken away since.
         tls.verify_mode = ssl.CERT_OPTIONAL
+        tls.options |= ssl.OP_NO_TICKET
+        tls.num_tickets = 0
         tls.sni_callback = self._choose
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
@@ -112,18 +114,19 @@ class Identity:
 
     def show(self, pair: Pair) -> None:
         self._pair = pair
-        self._renew()
+        if self._current is None:
+            self._current = self._context(pair, self._headers)
+        else:
+            load(self._current, pair)
 
-    def _renew(self) -> None:
-        if self._pair is None:
-            return
+    def _context(self, pair: Pair, headers: Headers | None) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        load(context, self._pair)
-        if self._headers is not None:
+        load(context, pair)
+        if headers is not None:
             context.verify_mode = ssl.CERT_OPTIONAL
-            context.load_verify_locations(cadata=self._headers.authority)
-        self._current = context
+            context.load_verify_locations(cadata=headers.authority)
+        return context
 
     async def run(self) -> None:
         while True:
@@ -136,17 +139,22 @@ class Identity:
             found = await self._kube.get(CONFIG_MAPS, NAME, namespace=NAMESPACE)
             headers = settings(found.get("data") or {})
             if headers != self._headers:
+                if self._pair is not None:
+                    self._current = self._context(self._pair, headers)
                 self._headers = headers
-                self._renew()
         except (KubeError, aiohttp.ClientError, TimeoutError, ValueError, ssl.SSLError) as error:
             log.warning("who may speak for users could not be read", extra={"config_map": f"{NAMESPACE}/{NAME}", "error": str(error)})
 
     def told(self, request: web.Request) -> Caller | None:
         """Who asks, as an API server says; None where a client asks for itself."""
         certificate = request.get_extra_info("peercert")
-        if not certificate or self._headers is None:
+        if not certificate or self._headers is None or not self._is_vouched_for(request.get_extra_info("ssl_object")):
             return None
         return told(self._headers, request.headers, common_names(certificate))
+
+    def _is_vouched_for(self, connection: ssl.SSLObject) -> bool:
+        """By the present authority, with this connection: neither before it changed, nor in the session that was taken up again."""
+        return connection.context is self._current and not connection.session_reused
 
     async def shown(self, request: web.Request) -> Caller | None:
         """Whose token a client shows; None without one, or where it is wrong."""

@@ -63,7 +63,11 @@ class MetricsApi:
 
     async def _handle(self, request: web.Request) -> web.Response:
         reply = await self._reply(request)
-        return web.json_response(reply.body, status=reply.status)
+        response = web.json_response(reply.body, status=reply.status)
+        if reply.status == 401:
+            # An API server whose authority has changed since it connected is known again with its next connection.
+            response.force_close()
+        return response
 
     async def _reply(self, request: web.Request) -> Reply:
         path = request.path

@@ -35,11 +35,11 @@ class Slow:
 
 class Request(SimpleNamespace):
     def get_extra_info(self, name: str) -> Any:
-        return self.certificate
+        return {"peercert": self.certificate, "ssl_object": SimpleNamespace(context=None, session_reused=False)}[name]
 
 
-def request(*, certificate: Any = None, **headers: str) -> Any:
-    return Request(path=PATH, method="GET", query={}, certificate=certificate, headers=headers)
+def request(*, certificate: Any = None, path: str = PATH, **headers: str) -> Any:
+    return Request(path=path, method="GET", query={}, certificate=certificate, headers=headers)
 
 
 @pytest.fixture
@@ -60,6 +60,12 @@ async def test_who_shows_nothing_is_refused_without_a_question(kube: Slow, servi
     assert (await serving._reply(request())).status == 401
     assert (await serving._reply(request(**{"X-Remote-User": "system:admin"}))).status == 401
     assert kube.asked == []
+
+
+async def test_an_api_server_that_is_not_believed_any_more_connects_anew(serving: MetricsApi) -> None:
+    """A connection made before the authority changed would be refused for as long as the API server keeps it."""
+    assert (await serving._handle(request())).keep_alive is False
+    assert (await serving._handle(request(path="/apis"))).keep_alive is None
 
 
 async def test_a_flood_of_tokens_costs_few_requests_at_a_time_and_holds_up_no_api_server(kube: Slow, serving: MetricsApi) -> None:
