@@ -26,7 +26,7 @@ from controller.deciding.lifecycle.verdicts import Fate, Verdict
 from controller.deciding.objects import hpa_trouble, pod_group
 from controller.deciding.objects.differences import reconciled
 from controller.deciding.objects.hpa import autoscaler, left_out
-from controller.deciding.objects.pdb import disruption_budget
+from controller.deciding.objects.pdb import disruption_budgets
 from controller.deciding.objects.pods import pod_for
 from controller.deciding.objects.services import services
 from controller.deciding.rendezvous import (
@@ -128,7 +128,7 @@ def _objects(view: JobView) -> Iterator[Object]:
     if view.backend is RendezvousBackend.STORE:
         yield from c10d_store.store_objects(job, snapshot)
     yield from autoscaler(job, snapshot)
-    yield from disruption_budget(view)
+    yield from disruption_budgets(view)
 
 
 def _first_pod_events(view: JobView) -> Iterator[JobEvent]:

@@ -214,16 +214,23 @@ def test_a_killed_launcher_starts_again_in_its_pod_and_is_charged_once(
 @BOTH_WAYS
 @BOTH_PROGRAMS
 def test_an_evicted_launcher_is_made_again_uncharged(cluster: LocalCluster, transport: str, has_library: bool, tmp_path: Path) -> None:
+    """Its node, which has none of the workers, is drained."""
     job = _job("moved", transport, steps=1000, limit=1, library=tmp_path if has_library else None)
+    node = f"of-{job['metadata']['name']}"
+    launcher_spec = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    launcher_spec["nodeSelector"] = {"kubernetes.io/hostname": node}
 
     async def meanwhile(kube: Kube) -> None:
         running = Running(kube, job)
 
         async def disturb() -> None:
             launcher = uids(await running.pods("launcher"))
+            await cordon(kube, node)
             await running.evict(running.launcher)
+            await cordon(kube, node, is_cordoned=False)
             await until(partial(_is_another, running, launcher), "there is another launcher", within_s=PATIENCE_S)
 
+        ask_agents(cluster.data_dir, Add(name=node))
         await _trains_again(running, disturb, has_library=has_library)
 
     outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=meanwhile)

@@ -105,8 +105,10 @@ def _active(api: Api, server: SimServer, job: Job, pods: list[Object]) -> Iterat
         yield f"services {sorted(services)} for pods {sorted(names)}"
     if job.elastic is not None:
         is_strict = ANNOTATION in job.metadata.annotations
-        if len(api.all(POD_DISRUPTION_BUDGETS)) != (not is_strict):
-            yield "an elastic job has a disruption budget, unless it is to be as upstream has it"
+        budgets = {budget["metadata"]["name"] for budget in api.all(POD_DISRUPTION_BUDGETS)}
+        guarded = {job.metadata.name} | ({f"{job.metadata.name}-launcher"} if job.kind.name == "MPIJob" else set())
+        if budgets != (set() if is_strict else guarded):
+            yield f"an elastic job has disruption budgets, unless it is to be as upstream has it: {sorted(budgets)}"
         policy = job.elastic.scaling_policy
         has_metrics = job.elastic.metrics is not None or (policy is not None and policy.through is Through.HPA)
         wants_hpa = has_metrics and not (is_strict and job.kind.name != "PyTorchJob")

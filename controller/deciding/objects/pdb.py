@@ -1,16 +1,20 @@
-"""Decides on the disruption budget of an elastic job: a drain may take workers as long as minReplicas of them stay ready."""
+"""Decides on the disruption budgets of an elastic job: a drain, or the scheduler for more important pods, may take workers as long as
+minReplicas of them stay ready, and the launcher around which workers come and go comes last.
+"""
 
 from collections.abc import Iterator
 
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.objects.ownership import owned_metadata
+from controller.frameworks import FRAMEWORKS
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_TYPE, job_labels
+from elastic.signals.signal import Meaning
 
 
-def disruption_budget(view: JobView) -> Iterator[Object]:
+def disruption_budgets(view: JobView) -> Iterator[Object]:
     job = view.job
     if job.elastic is None or WORKER not in job.replicas or not compat.has_disruption_budgets(view.snapshot.settings):
         return
@@ -18,10 +22,35 @@ def disruption_budget(view: JobView) -> Iterator[Object]:
     if not view.has_interchangeable_workers:
         # Nobody can take a worker's place before it goes: without one to spare a drain would wait for ever.
         least = min(least, max(0, job.workers - 1))
-    labels = job_labels(job.kind, job.metadata.name) | {REPLICA_TYPE: WORKER.lower()}
-    yield {
+    yield _budget(view, job.metadata.name, WORKER, least)
+    leader = FRAMEWORKS[job.kind.name].leader_type(job)
+    # Nor can another launcher take the place of one before it goes: its budget must not hold up whoever empties its node.
+    if leader is not None and view.has_interchangeable_workers and not _is_to_move(view, leader):
+        yield _budget(view, f"{job.metadata.name}-{leader.lower()}", leader, job.replicas[leader].replicas)
+
+
+def _is_to_move(view: JobView, type: str) -> bool:
+    return any(
+        pod.type == type.lower() and (_is_on_cordoned_node(view, pod.node) or _must_leave(view, pod.name)) for pod in view.snapshot.pods
+    )
+
+
+def _is_on_cordoned_node(view: JobView, name: str) -> bool:
+    node = view.snapshot.nodes.get(name)
+    return node is not None and node.is_cordoned
+
+
+def _must_leave(view: JobView, pod: str) -> bool:
+    notice = view.notices.get(pod)
+    return notice is not None and notice.meaning is not Meaning.PREPARE
+
+
+def _budget(view: JobView, name: str, type: str, least: int) -> Object:
+    job = view.job
+    labels = job_labels(job.kind, job.metadata.name) | {REPLICA_TYPE: type.lower()}
+    return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": owned_metadata(job, job.metadata.name),
+        "metadata": owned_metadata(job, name),
         "spec": {"minAvailable": least, "selector": {"matchLabels": labels}, "unhealthyPodEvictionPolicy": "AlwaysAllow"},
     }
