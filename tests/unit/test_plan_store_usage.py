@@ -14,8 +14,9 @@ SAID = "train-worker-1 could not start: torchrun: error: unrecognized arguments:
 STORE_AWAY = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed."
 
 
-def at_store(**elastic: object) -> Cluster:
-    cluster = Cluster(elastic_job(2, elastic={"rdzvBackend": "c10d", **elastic}), settings=OURS)
+def at_store(*, backoff_limit: int | None = None, **elastic: object) -> Cluster:
+    policy = {"backoffLimit": backoff_limit}
+    cluster = Cluster(elastic_job(2, elastic={"rdzvBackend": "c10d", **elastic}, runPolicy=policy), settings=OURS)
     cluster.settle()
     cluster.run_all()
     cluster.settle()
@@ -77,6 +78,39 @@ def test_an_agent_that_ends_otherwise_is_not_charged(code: int, message: str) ->
     assert charged(cluster) == 0
     assert cluster.state() == "Running"
     assert "could not start" not in words(cluster)
+
+
+NOT_FOUND = 'exec: "torchrunn": not found in $PATH'
+
+
+def test_a_job_whose_workers_end_again_and_again_says_so_and_what_ends_it() -> None:
+    """Its command was missing: it was Running with a world of two, waited for nothing, and no restart was counted."""
+    cluster = at_store(maxRestarts=0)
+    ends(cluster, "train-worker-0", times=1, code=128, message=NOT_FOUND)
+    assert "again" not in words(cluster), "it has another try"
+    for name in ("train-worker-0", "train-worker-1"):
+        ends(cluster, name, times=2, code=128, message=NOT_FOUND)
+    status = cluster.job.status.elastic
+    assert status is not None
+    assert status.waits_for == (
+        "2 of 2 workers: train-worker-0, train-worker-1 end again and again (maxRestarts does not count that at c10d; "
+        'set runPolicy.backoffLimit), at last with exit code 128: exec: "torchrunn": not found in $PATH'
+    )
+    assert words(cluster).endswith(f" Missing {status.waits_for}.")
+
+
+def test_where_a_limit_bounds_it_no_other_is_asked_for() -> None:
+    cluster = at_store(backoff_limit=9)
+    ends(cluster, "train-worker-1", times=2, code=128, message=NOT_FOUND)
+    assert "1 of 2 workers: train-worker-1 ends again and again, at last with exit code 128" in words(cluster)
+
+
+def test_one_that_is_killed_by_its_node_again_and_again_is_no_fault_of_its_command() -> None:
+    cluster = at_store(maxRestarts=0)
+    own = Container("pytorch", waiting="CrashLoopBackOff", last_exit_code=137, last_exit_reason="ContainerStatusUnknown", restarts=3)
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(own,))
+    cluster.settle()
+    assert "again" not in words(cluster)
 
 
 def test_a_wrong_command_after_a_loss_restarts_no_group() -> None:

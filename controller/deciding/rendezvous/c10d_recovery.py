@@ -47,10 +47,7 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod],
     size = len(working) + sum(pod.phase is Phase.SUCCEEDED or (pod.phase is Phase.FAILED and pod.uid in late) for pod in members)
     status = replace(status, world_size=size)
     # A pod that vanished may come into view together with its replacement, which leaves the count as it was.
-    before = max(
-        known.world_size or size + max(loss_backoff.vanished(view, WORKER), _lost_unseen(view, known)),
-        size + loss_backoff.vanished_now(view, WORKER),
-    )
+    before = max(known.world_size or size + _lost_before(view, known), size + loss_backoff.vanished_now(view, WORKER))
     last_id = known.last_rescale.id if known.last_rescale is not None else ""
     recorded = set(last_id.split(ID_SEPARATOR))
     new = [] if recorded.issuperset(_ids_of(going)) else [pod for pod in going if _id_of([pod]) not in recorded]
@@ -111,8 +108,7 @@ def _newest_loss(view: JobView) -> Rescale | None:
     recorded = last.id.split(ID_SEPARATOR) if last is not None else []
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
     is_new = any(_id_of([pod]) not in recorded for pod in going) and not set(_ids_of(going)).issubset(recorded)
-    has_vanished = loss_backoff.vanished_now(view, WORKER) or (not known.world_size and loss_backoff.vanished(view, WORKER))
-    has_vanished = has_vanished or _lost_unseen(view, known)
+    has_vanished = loss_backoff.vanished_now(view, WORKER) > 0 or (not known.world_size and _lost_before(view, known) > 0)
     if is_new or has_vanished or len(members) < known.world_size:
         return with_c10d_world(view, known, ()).last_rescale
     return last
@@ -192,15 +188,17 @@ def _ended_at(job: Job, pod: Pod) -> datetime | None:
     return container.ended_at if container is not None and gave_up(container) else None
 
 
-def _lost_unseen(view: JobView, known: ElasticStatus) -> int:
-    """How many are missing when workers are looked at for the first time, and others have worked for a while. A job's first workers are
-    created at once; where the status says which of them were made, `vanished` knows better."""
-    if known.world_size or WORKER in {entry.type for entry in known.refused} | {entry.type for entry in known.replaced}:
-        return 0
+def _lost_before(view: JobView, known: ElasticStatus) -> int:
+    """How many workers were lost when they are looked at for the first time: those that the status says were made; where it says of none,
+    those that are missing while others have worked for a while, for a job's first workers are created at once."""
+    vanished = loss_backoff.vanished(view, WORKER)
+    if WORKER in {entry.type for entry in known.refused} | {entry.type for entry in known.replaced}:
+        return vanished
     members = _members(view)
     containers = [own_container(view.job, pod) for pod in members]
     began = [container.started_at for container in containers if container is not None and container.started_at is not None]
-    return max(0, view.job.workers - len(members)) if began and min(began) + SKEW < view.snapshot.now else 0
+    missing = max(0, view.job.workers - len(members)) if began and min(began) + SKEW < view.snapshot.now else 0
+    return max(vanished, missing)
 
 
 def _members(view: JobView) -> list[Pod]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import first_error
-from controller.deciding.rendezvous import latecomers
+from controller.deciding.rendezvous import crash_loops, latecomers
 from controller.deciding.replicas import creation_backoff
 from controller.deciding.replicas.tally import Tally
 from controller.watching.snapshot import ORDINARY_WAITS, Pod
@@ -36,7 +36,7 @@ def _in_words(view: JobView, obstacles: Sequence[str]) -> str:
     missing = job.workers - workers.active
     if missing <= 0 or not obstacles:
         unstarted, why = first_error.of_unstarted(view)
-        return f"{unstarted} of {job.workers} workers: {why}" if why else latecomers.in_words(view)
+        return f"{unstarted} of {job.workers} workers: {why}" if why else crash_loops.in_words(view) or latecomers.in_words(view)
     return f"{missing} of {job.workers} workers: {printable(obstacles[0]).rstrip('.')}"
 
 
