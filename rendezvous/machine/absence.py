@@ -45,5 +45,11 @@ def _is_overdue(job: Job, member: Member) -> bool:
     if job.now < job.timings.patient_until:
         return False
     if member.broken_at is not None:
-        return job.is_settled and job.now >= member.broken_at + job.limits.return_s
+        return job.is_settled and job.now >= given_up_at(job, member.name, member.broken_at)
     return job.now >= member.heard_at + job.limits.silence_s
+
+
+def given_up_at(job: Job, name: str, broken_at: float) -> float:
+    """When a member whose connection broke then counts as gone."""
+    is_amid_failure = any(failure.member != name for failure in job.accounting.failures)
+    return broken_at + (job.limits.return_amid_failure_s if is_amid_failure else job.limits.return_s)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from elastic.membership.wire import Beat, Join, Ready, View
-from rendezvous.machine import reach, rounds, standstill
+from rendezvous.machine import absence, reach, rounds, standstill
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
 from rendezvous.machine.handlers import messages
 from rendezvous.machine.handlers.arrivals import is_retired
@@ -15,6 +15,7 @@ from rendezvous.machine.state.timings import Limits, Timings
 from rendezvous.machine.views import in_all_views, summary, view
 
 CALM_S = 5.0
+SOON_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
     effects += _views_to_send(before, after, spoke=spoke, answered=answered)
     if summary(replace(before, now=after.now)) != summary(after):  # a world's age alone is no change
         effects.append(Publish())
-    effects.append(Wake(_look_again_at(after, is_tick=is_tick, has_lost=has_lost)))
+    is_first_failure = bool(after.accounting.failures) and not before.accounting.failures
+    effects.append(Wake(_look_again_at(after, is_tick=is_tick, has_lost=has_lost, is_first_failure=is_first_failure)))
     return after, tuple(effects)
 
 
@@ -132,8 +134,10 @@ def _views_to_send(before: Job, after: Job, *, spoke: set[str], answered: set[st
     return effects
 
 
-def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool) -> float:
-    """When time alone may change something. A later moment than one already asked for does not put that off."""
+def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_failure: bool) -> float:
+    """When time alone may change something. A later moment than one already asked for does not put that off. All members are looked at only
+    at a tick and when a world breaks: thousands may lose their connections one by one.
+    """
     limits, group, timings = job.limits, job.membership, job.timings
     moments = [job.now + CALM_S, timings.up_since + limits.settle_s, timings.patient_until]
     if group.round is not None:
@@ -141,9 +145,12 @@ def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool) -> float:
         if timings.min_reached_at is not None:
             moments.append(timings.min_reached_at + limits.straggler_s)
     if has_lost:
-        moments.append(job.now + limits.return_s)
+        moments.append(job.now + (limits.return_amid_failure_s if job.accounting.failures else limits.return_s))
+    if is_tick or is_first_failure:
+        broken = [absence.given_up_at(job, m.name, m.broken_at) for m in group.members.values() if m.broken_at is not None]
+        # One whose time is over when the failure is heard of is let go by the next tick.
+        moments.extend(max(at, job.now + SOON_S) if is_first_failure else at for at in broken)
     if is_tick:
-        moments.extend(m.broken_at + limits.return_s for m in group.members.values() if m.broken_at is not None)
         heard = (m.heard_at for m in group.members.values() if m.phase is not Phase.FINISHED)
         moments.append(min(heard, default=job.now) + limits.silence_s)
         moments.append(reach.look_again_at(job))

@@ -1,5 +1,6 @@
 """Who is in the next world, and when it is formed: by example, in virtual time."""
 
+import pytest
 from msgspec import structs
 from rendezvous_group import Group, group_of
 
@@ -58,6 +59,46 @@ def test_survivors_go_on_a_second_after_a_connection_broke() -> None:
     group.advance(0.2)
     group.come_all()
     assert group.world() == {"w1": 1, "w2": 0}
+
+
+def test_a_worker_that_fails_beside_a_broken_connection_shows_that_its_peer_is_gone() -> None:
+    """A pod killed at once: its connection breaks, and the collectives of the others. They waited for the whole second all the same."""
+    group = group_of(3)
+    group.kill("w0")
+    group.advance(0.2)
+    group.fail("w1")
+    group.advance(0.15)
+    assert not group.agents["w2"].view.reform
+    group.advance(0.1)
+    assert group.agents["w2"].view.reform
+    group.come_all()
+    assert group.world() == {"w1": 1, "w2": 0}
+    assert summary(group.job).restarts == {"disruption": 1, "collateral": 1}
+    assert "the connection to w0 broke" in summary(group.job).reason
+
+
+@pytest.mark.parametrize("breaks_first", [True, False])
+def test_of_a_broken_connection_and_a_failure_either_may_be_heard_of_first(*, breaks_first: bool) -> None:
+    group = group_of(3)
+    signs = [lambda: group.kill("w0"), lambda: group.fail("w1")]
+    for sign in signs if breaks_first else reversed(signs):
+        assert not group.agents["w2"].view.reform
+        sign()
+        group.advance(0.5)
+    assert group.agents["w2"].view.reform
+    group.come_all()
+    assert group.world() == {"w1": 1, "w2": 0}
+
+
+def test_a_members_own_failure_does_not_show_that_it_is_gone() -> None:
+    group = group_of(2)
+    group.fail("w1")
+    group.cut("w1")
+    group.advance(0.8)
+    group.link("w1")
+    group.advance(0.5)
+    group.come_all()
+    assert (len(group.world()), summary(group.job).restarts) == (2, {"user": 1})
 
 
 def test_a_connection_that_comes_back_in_time_changes_nothing() -> None:

@@ -15,6 +15,8 @@ class Limits:
     """for expected members that are not here yet, once enough are"""
     return_s: float = 1.0
     """for a broken connection to come back"""
+    return_amid_failure_s: float = 0.4
+    """for it to come back once a worker of another member has failed: the two are signs of one loss"""
     settle_s: float = 15.0
     """after the server's start, before silence counts as absence"""
     silence_s: float = 19.0
