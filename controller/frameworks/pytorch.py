@@ -81,7 +81,7 @@ def processes_per_node(job: Job) -> str | None:
 def _processes(job: Job) -> int:
     """Upstream counts auto, cpu and gpu as one process per pod; torchrun sets the true world size itself."""
     word = processes_per_node(job) or ""
-    return int(word) if word.isdigit() else 1
+    return int(word) if word.isdecimal() else 1
 
 
 def _elastic(job: Job, policy: ElasticPolicy, *, backend: RendezvousBackend) -> Iterator[Variable]:

@@ -62,6 +62,12 @@ def test_a_replica_is_told_what_upstream_tells_it_in_its_order(one: Job, type: s
     assert " ".join(f"{name}={value}" for name, value in told(one, type, index)) == expected
 
 
+def test_a_number_of_processes_that_is_none_is_passed_on_as_it_is() -> None:
+    """A digit that is no decimal number ended every look at the job in an error of ours; the webhook only warns of it."""
+    replicas = {"Master": replica(1), "Worker": replica(2)}
+    assert ("WORLD_SIZE", "3") in told(job("PyTorchJob", nprocPerNode="\u00b2", **replicas), "Worker")
+
+
 def test_every_replica_of_tensorflow_knows_the_whole_cluster_the_evaluator_too() -> None:
     ((name, text),) = told(made("TFJob", Chief=1, PS=1, Worker=2, Evaluator=1), "Worker", 1)
     workers = [f"train-worker-{index}.team.svc:2222" for index in range(2)]

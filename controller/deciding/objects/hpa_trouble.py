@@ -4,7 +4,7 @@ same workers, beside which Kubernetes lets neither act. The job trains on with a
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller.deciding import compat
 from controller.deciding.actions import JobEvent, warning
@@ -22,9 +22,10 @@ LONGEST_MESSAGE = 300
 
 def in_words(job: Job, snapshot: Snapshot) -> str:
     """Empty where it acts, or has not been in trouble for long."""
-    found = _trouble(job, snapshot)
-    if found is None or snapshot.now < _told_at(found):
+    trouble = _trouble(job, snapshot)
+    if trouble is None or snapshot.now < trouble.told_at:
         return ""
+    found = trouble.condition
     reason, fields = found.get("reason", ""), " and ".join(asking(job))
     remedy = (
         f"remove the other HorizontalPodAutoscaler or {fields}"
@@ -41,22 +42,21 @@ def events(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
 
 
 def look_again_at(job: Job, snapshot: Snapshot) -> datetime | None:
-    found = _trouble(job, snapshot)
-    at = _told_at(found) if found is not None else None
-    return at if at is not None and snapshot.now < at else None
+    trouble = _trouble(job, snapshot)
+    return trouble.told_at if trouble is not None and snapshot.now < trouble.told_at else None
 
 
-def _trouble(job: Job, snapshot: Snapshot) -> Mapping[str, Any] | None:
+class _Trouble(NamedTuple):
+    condition: Mapping[str, Any]
+    told_at: datetime
+
+
+def _trouble(job: Job, snapshot: Snapshot) -> _Trouble | None:
     """The first condition that is False."""
     there = snapshot.find("HorizontalPodAutoscaler", job.metadata.name)
     if there is None or not has_metrics(job) or not compat.tells_of_autoscalers(snapshot.settings):
         return None
     conditions = {found.get("type"): found for found in (there.raw.get("status") or {}).get("conditions") or ()}
     bad = (conditions[type] for type in TYPES if type in conditions and conditions[type].get("status") == "False")
-    return next((found for found in bad if found.get("reason") != DISABLED and time_of(found.get("lastTransitionTime"))), None)
-
-
-def _told_at(condition: Mapping[str, Any]) -> datetime:
-    since = time_of(condition.get("lastTransitionTime"))
-    assert since is not None
-    return since + PATIENCE
+    dated = ((found, time_of(found.get("lastTransitionTime"))) for found in bad if found.get("reason") != DISABLED)
+    return next((_Trouble(found, since + PATIENCE) for found, since in dated if since is not None), None)
