@@ -40,7 +40,7 @@ class HostRoutes:
         """
         uid = request.match_info["uid"]
         if not self._is_launcher(request) and (refusal := await self._refuse_others(request)) is not None:
-            return refusal
+            return _of_launcher_only() if refusal.status == 403 else refusal
         await self._wait(uid, request.query.get("after", ""))
         if "application/json" in request.headers.get("Accept", ""):
             return self._json(uid)

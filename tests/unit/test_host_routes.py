@@ -57,6 +57,12 @@ def ready(name: str, *, slots: int = 1) -> Host:
     return Host(name=name, uid=f"uid-{name}", slots=slots, is_ready=True)
 
 
+async def test_a_reader_with_a_wrong_token_hears_which_one_is_right(site: Site) -> None:
+    """It heard that only the control plane may do this."""
+    refused = await site.get(token="nonsense")
+    assert (refused.status, "the launcher token of the job's Secret" in await refused.text()) == (403, True)
+
+
 async def test_before_the_controller_has_spoken_the_answer_is_503(site: Site) -> None:
     response = await site.get()
     assert response.status == 503
