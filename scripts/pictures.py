@@ -77,7 +77,7 @@ def scene(end: float) -> Scene:
 
 def object_of(change: Change, generation: int, *, begin: float) -> dict[str, Any]:
     before = STORY[generation - 2].world if generation > 1 else 0
-    phases = {"detect": 200, "drain": 300, "round": 100, "processes": 200, "firstStep": 400}
+    phases = {"detect": 200, "drain": 300, "round": 100, "start": 200, "firstStep": 400}
     rescale = {"id": f"r{generation}", "at": stamp(begin + change.at), "cause": change.cause, "reason": change.reason}
     elastic = {
         "worldSize": change.world,

@@ -98,6 +98,7 @@ class Record:
             step=_number(self.step),
             rate=_number(self.rate),
             loss=_number(self.loss),
+            least=_number(world),
         )
         self.series.add(row)
 

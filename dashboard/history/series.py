@@ -1,5 +1,6 @@
 """How a job went over time, in bounded memory: rows become rarer with age. Three rings hold a row each 5 s for 20 minutes, each minute for
-4 hours, and each 20 minutes for 80 hours; what falls out of one goes into the next. A change of the size gets a row at once. Pure.
+4 hours, and each 20 minutes for 80 hours; what falls out of one goes into the next. A row's values hold from its time until the next row's,
+in the older rings as the mean of this time. A change of the size gets a row at once. Pure.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ class Row(NamedTuple):
     step: float
     rate: float
     loss: float
+    least: float
+    """The fewest workers in this time, where the row stands for several."""
 
 
 WIDTH = len(Row._fields)
 ROW_BYTES = WIDTH * 8
 GAPS_S = (5.0, 60.0, 1200.0)
 MOST_BYTES = len(GAPS_S) * ROWS * ROW_BYTES
-"""Of one job: 40 KB."""
+"""Of one job: 46 KB."""
 
 
 class Series:
@@ -44,7 +47,13 @@ class Series:
         """The newest row. It takes the place of the last one where both are in the same few seconds and the size is the same."""
         if (last := self.last()) is not None and row.at < last.at:
             row = row._replace(at=last.at)  # a clock was set back
-        self._add(0, row)
+        ring = self._rings[0]
+        count = len(ring) // WIDTH
+        if count and _stays(_row(ring, count - 1), _row(ring, count - 2) if count > 1 else None, row):
+            ring[(count - 1) * WIDTH :] = array("d", row)
+            return
+        ring.extend(row)
+        self._let_fall(0)
 
     def last(self) -> Row | None:
         ring = self._rings[0]
@@ -70,31 +79,54 @@ class Series:
             ring.frombytes(part)
         return series
 
-    def _add(self, level: int, row: Row) -> None:
-        ring, gap_s = self._rings[level], GAPS_S[level]
-        count = len(ring) // WIDTH
-        if count and (row.at == ring[(count - 1) * WIDTH] or (count >= 2 and row.at - ring[(count - 2) * WIDTH] < gap_s)):
-            last = _row(ring, count - 1)
-            if level > 0:
-                row = row._replace(world=_least(last.world, row.world))  # a loss is what one looks for later
-            if level > 0 or _same_size(last, row):
-                ring[(count - 1) * WIDTH :] = array("d", row)
-                return
-        ring.extend(row)
-        if count < ROWS:
+    def _let_fall(self, level: int) -> None:
+        """The oldest row of a full ring goes into the next ring, or into the last row there."""
+        ring = self._rings[level]
+        if len(ring) < ROWS * WIDTH:
             return
-        oldest = _row(ring, 0)
+        oldest, until = _row(ring, 0), ring[WIDTH]
         del ring[:WIDTH]
-        if level + 1 < len(self._rings):
-            self._add(level + 1, oldest)
+        if level + 1 == len(self._rings):
+            return
+        rarer = self._rings[level + 1]
+        if rarer and oldest.at - (last := _row(rarer, len(rarer) // WIDTH - 1)).at < GAPS_S[level + 1]:
+            rarer[-WIDTH:] = array("d", _united(last, oldest, until))
+            return
+        rarer.extend(oldest)
+        self._let_fall(level + 1)
 
 
 def _row(ring: array[float], index: int) -> Row:
     return Row(*ring[index * WIDTH : (index + 1) * WIDTH])
 
 
+def _stays(last: Row, before: Row | None, newest: Row) -> bool:
+    """Whether the newest row takes the last one's place. The first row of a size stays, for it says when the size changed."""
+    if not _same_size(last, newest):
+        return False
+    return newest.at == last.at or (before is not None and _same_size(before, last) and newest.at - before.at < GAPS_S[0])
+
+
 def _same_size(one: Row, other: Row) -> bool:
     return all(a == b or (a != a and b != b) for a, b in zip(one[1:4], other[1:4], strict=True))
+
+
+def _united(first: Row, second: Row, until: float) -> Row:
+    """One row for the time of two: the first's, which ends where the second's begins, and the second's."""
+    before_s, after_s = second.at - first.at, until - second.at
+    known = Row(*(b if a != a else a for a, b in zip(first, second, strict=True)))
+    return known._replace(
+        world=_mean(first.world, before_s, second.world, after_s),
+        rate=_mean(first.rate, before_s, second.rate, after_s),
+        least=_least(first.least, second.least),
+    )
+
+
+def _mean(one: float, one_s: float, other: float, other_s: float) -> float:
+    if one != one or other != other:
+        return other if one != one else one
+    both_s = one_s + other_s
+    return (one * one_s + other * other_s) / both_s if both_s > 0 else other
 
 
 def _least(one: float, other: float) -> float:

@@ -16,7 +16,7 @@ import msgspec
 from autoscale.deciding.training import Spent, Training
 from dashboard.history.book import MOST_JOBS, Book
 from dashboard.history.record import MOST_RESCALES, Record
-from dashboard.history.series import Series
+from dashboard.history.series import Row, Series
 from dashboard.watching.seen import Rescale
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ class Stored(msgspec.Struct, array_like=True, frozen=True):
     rescales: list[Rescale]
     lost_ms: dict[str, int]
     seconds: dict[Spent, float]
+    columns: list[str]
+    """Of the rows in `series`; an earlier release had others."""
 
 
 _decode = msgspec.msgpack.Decoder(Stored)
@@ -42,12 +44,16 @@ _decode = msgspec.msgpack.Decoder(Stored)
 
 def packed(record: Record, monotonic: float) -> bytes:
     seconds: dict[Spent, float] = {spent: s for spent, s in record.training.spent_until(monotonic).items() if spent is not Spent.OVER}
-    return msgspec.msgpack.encode(Stored(record.series.stored(), list(record.rescales.values()), record.lost_ms, seconds))
+    return msgspec.msgpack.encode(
+        Stored(record.series.stored(), list(record.rescales.values()), record.lost_ms, seconds, list(Row._fields))
+    )
 
 
 def unpacked(data: bytes) -> Record:
     """ValueError for what `packed` did not give."""
     stored = _decode.decode(data)
+    if tuple(stored.columns) != Row._fields:
+        raise ValueError("its rows have other columns")
     rescales = {rescale.id: rescale for rescale in stored.rescales[-MOST_RESCALES:]}
     training = Training(seconds=stored.seconds)
     return Record(series=Series.of(stored.series), training=training, rescales=rescales, lost_ms=stored.lost_ms)

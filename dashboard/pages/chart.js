@@ -10,7 +10,7 @@ const MOST_TOLD = 20;
 const TICK_ROOM = 80;
 const DAY = 86400;
 
-// lines: [{name, column}]; steps: values hold until the next one.
+// lines: [{name, column, least}]; steps: values hold until the next one; least: the column with the least of the time that a row stands for.
 export function chart({ title, lines, steps = false, unit = () => "" }) {
   const place = el("div", { class: "plot", role: "img", "aria-label": `${title}: a chart; its values are in the table below it` });
   const told = table({
@@ -20,6 +20,7 @@ export function chart({ title, lines, steps = false, unit = () => "" }) {
       ...lines.map((line, at) => ({ name: line.name, number: true, cell: (row) => number(row.values[at]) })),
     ],
   });
+  const lows = lines.flatMap((line, of) => (line.least === undefined ? [] : [{ of, column: line.least }]));
   const newest = el("p", { class: "soft" });
   const details = el("details", {}, el("summary", {}, "Values as a table"), told.box);
   const box = el("section", {}, el("h3", {}, title), newest, place, details);
@@ -53,12 +54,13 @@ export function chart({ title, lines, steps = false, unit = () => "" }) {
         spanGaps: false,
         points: { show: false },
         paths: steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
-      }))],
+      })), ...lows.map((low) => ({ stroke: "transparent", points: { show: false }, paths: steps ? uPlot.paths.stepped({ align: 1 }) : undefined }))],
+      bands: lows.map((low, at) => ({ series: [1 + low.of, 1 + lines.length + at], fill: `${STROKES[low.of]}40` })),
     }, data, place);
   };
   const draw = (history) => {
     const rows = history.rows;
-    const data = [rows.map((row) => row[0]), ...lines.map((line) => rows.map((row) => row[line.column]))];
+    const data = [rows.map((row) => row[0]), ...[...lines, ...lows].map((line) => rows.map((row) => row[line.column]))];
     if (plot) plot.setData(data); else make(data);
     const last = lines.map((line, at) => [line.name, data[at + 1].findLast((value) => value !== null && value !== undefined)]);
     newest.textContent = last.filter(([, value]) => value !== undefined).map(([name, value]) => `${name} ${number(value)}${unit()}`).join(", ") || "no values yet";

@@ -26,7 +26,7 @@ export function showJob(main, session, wanted, live, refuse) {
   const tools = el("div");
   const notices = el("div");
   const charts = [
-    chart({ title: "Workers", steps: true, lines: [{ name: "in the world", column: 1 }, { name: "wanted", column: 2 }] }),
+    chart({ title: "Workers", steps: true, lines: [{ name: "in the world", column: 1, least: 7 }, { name: "wanted", column: 2 }] }),
     chart({ title: "Speed", lines: [{ name: "now", column: 5 }], unit: () => ` ${page?.job.unit ?? ""}/s` }),
     chart({ title: "Loss", lines: [{ name: "loss", column: 6 }] }),
     chart({ title: "Generation", steps: true, lines: [{ name: "generation", column: 3 }] }),
@@ -139,7 +139,7 @@ function timeSpent(page) {
     piece.style.width = `${(100 * s) / all}%`;
     bar.append(piece);
   }
-  const rows = parts.map(([name, s]) => el("tr", {}, el("th", { scope: "row" }, el("span", { class: `key c${SPENT[name] ?? 5}` }), name),
+  const rows = parts.map(([name, s]) => el("tr", {}, el("th", { scope: "row", class: "keep" }, el("span", { class: `key c${SPENT[name] ?? 5}` }), name),
     el("td", { class: "number" }, seconds(s)), el("td", { class: "number" }, `${((100 * s) / all).toFixed(1)} %`), el("td", { class: "wide soft" }, SPENT_WORDS[name] ?? "")));
   const lost = Object.entries(page.lostMs).filter(([, ms]) => ms > 0).sort((a, b) => b[1] - a[1]);
   const phases = lost.map(([name, ms]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { class: "number" }, seconds(ms / 1000)), el("td", { class: "wide soft" }, PHASES[name] ?? "")));

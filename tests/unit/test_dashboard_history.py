@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import itertools
 import math
+import random
 import sqlite3
 import sys
 
 import pytest
 from dashboard_scene import Scene, job
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboard.history import book as book_module
+from dashboard.history import store as store_module
 from dashboard.history.record import MOST_RESCALES, Record
 from dashboard.history.series import GAPS_S, MOST_BYTES, ROWS, Row, Series
 from dashboard.history.store import Store, pause_s
@@ -26,7 +28,7 @@ PYTORCH = KINDS["PyTorchJob"]
 
 
 def row(at: float, *, world: float = 2.0, step: float = 0.0) -> Row:
-    return Row(at, world, 2.0, 1.0, step, math.nan, math.nan)
+    return Row(at, world, 2.0, 1.0, step, math.nan, math.nan, world)
 
 
 def test_rows_become_rarer_with_age_and_reach_back_for_days():
@@ -47,14 +49,40 @@ def test_a_change_of_the_size_has_a_row_of_its_own_also_within_seconds():
     series = Series()
     for at, world in ((0.0, 2), (1.0, 2), (1.5, 1), (1.7, 2), (2.0, 2)):
         series.add(row(at, world=world))
-    assert [(found.at, found.world) for found in series.rows()][-3:] == [(1.0, 2), (1.5, 1), (2.0, 2)]
+    assert [(found.at, found.world) for found in series.rows()][-3:] == [(1.5, 1), (1.7, 2), (2.0, 2)]
 
 
-def test_a_short_loss_is_still_seen_after_hours():
+def area(series: Series) -> float:
+    """Worker-seconds."""
+    return sum(row.world * (after.at - row.at) for row, after in itertools.pairwise(series.rows()))
+
+
+def test_a_pause_of_a_second_stays_a_second_after_hours():
+    """A row that stands for a minute had the least of it, so that the chart showed a minute without workers."""
     series = Series()
-    for second in range(0, 4 * 3600, 5):
-        series.add(row(float(second), world=1.0 if second == 600 else 2.0))
-    assert min(found.world for found in series.rows()) == 1.0
+    for second in range(0, 3 * 3600, 5):
+        series.add(row(float(second), world=3.0))
+        if second == 600:
+            series.add(row(601.0, world=0.0))
+            series.add(row(602.0, world=3.0))
+    old = next(row for row in series.rows() if row.least == 0.0)
+    assert old.world == pytest.approx(3.0 - 3.0 / 60, abs=0.01)
+    assert area(series) == pytest.approx(3.0 * (3 * 3600 - 5 - 1))
+
+
+@given(st.integers(), st.integers(2, 3000))
+@settings(max_examples=40)
+def test_rows_that_become_rarer_keep_the_workers_times_their_seconds(seed, count):
+    draw = random.Random(seed)
+    changes = [(draw.choice((0.01, 1.0, 5.0, 30.0)) * draw.random(), draw.randrange(6)) for _ in range(count)]
+    series, now, expected = Series(), 0.0, 0.0
+    for seconds, world in changes:
+        series.add(row(now, world=float(world)))
+        expected += seconds * world
+        now += seconds
+    series.add(row(now, world=9.0))
+    assert area(series) == pytest.approx(expected)
+    assert min(found.least for found in series.rows()) == min(world for _, world in changes)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.integers(0, 5)), max_size=400))
@@ -165,6 +193,16 @@ async def test_a_restart_keeps_the_history(tmp_path):
     assert (after.rescales, after.lost_ms, after.spent(0.0)) == (before.rescales, before.lost_ms, {"training": 25.0})
     second.put(job())
     assert len(after.series) > len(before.series)
+
+
+async def test_a_series_of_an_earlier_release_is_not_misread(tmp_path, monkeypatch):
+    """Its rows had seven columns: as many bytes as fewer rows of eight."""
+    first = Scene(job(), job("other"))
+    monkeypatch.setattr(store_module, "Stored", lambda *parts: parts[:-1])
+    await Store(tmp_path / "history.db", first.book).save()
+    second = Scene()
+    await Store(tmp_path / "history.db", second.book).load()
+    assert second.book.known() == []
 
 
 async def test_a_job_that_went_meanwhile_leaves_the_file(tmp_path):
