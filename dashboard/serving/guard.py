@@ -55,7 +55,7 @@ class Guard:
         if host_name(host) not in self._hosts:
             return 421, f"this server is not called {host[:100]!r}; name it with --host, or open http://localhost"
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _host_of(origin) != host.lower():
             return 403, "this request comes from a page of another site"
         if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none") and request.path.startswith("/api/"):
             return 403, "this request comes from a page of another site"
@@ -73,6 +73,14 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers.setdefault(name, value)
     # Pages are asked for again too: they belong to the version that runs.
     response.headers.setdefault("Cache-Control", "no-store" if request.path.startswith("/api/") else "no-cache")
+
+
+def _host_of(origin: str) -> str:
+    """With the port; empty where it is no URL."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def host_name(host: str) -> str:

@@ -20,7 +20,7 @@ from dashboard.serving.logs import MOST_LINES, USUAL_LINES, send_log
 from dashboard.serving.sessions import COOKIE, SESSION_S, Session, Sessions
 from dashboard.serving.shown import encode
 from dashboard.serving.site import pages
-from dashboard.serving.stream import NoPlace, Places, Streams, send
+from dashboard.serving.stream import NoPlace, Places, Streams, ender, send
 from dashboard.serving.views import Views
 from dashboard.watching.observer import Observer
 from dashboard.watching.seen import JobSeen, PodSeen
@@ -173,7 +173,7 @@ class Server:
             return web.json_response({"error": f"you may not list pods in namespace {job.key.namespace}"}, status=403)
         pod = self._pod(request, job)
         lines = min(_number(request, "lines", USUAL_LINES), MOST_LINES)
-        with self._logs.taken(session):
+        with self._logs.taken(session, ender(request)):
             return await send_log(request, session.caller.kube, pod, lines=lines, follow=request.query.get("follow") == "true")
 
     def _pod(self, request: web.Request, job: JobSeen) -> PodSeen:
@@ -203,14 +203,15 @@ class Server:
                 texts = self._streams.job(session.caller, job.uid)
             case _:
                 raise _Refused(400, "of must be jobs, job or nodes")
-        with self._places.taken(session):
+        with self._places.taken(session, ender(request)):
             return await send(request, texts)
 
     async def _asked_for(self, request: web.Request, caller: Caller) -> JobSeen:
         return await self._found(caller, request.match_info["namespace"], request.match_info["name"], request.query.get("kind"))
 
     async def _found(self, caller: Caller, namespace: str, name: str, kind: str | None) -> JobSeen:
-        found = await self._views.find(caller, namespace, name, kind or None)
+        is_name = len(namespace) <= LONGEST_NAME and len(name) <= LONGEST_NAME
+        found = await self._views.find(caller, namespace, name, kind or None) if is_name else []
         if not found:
             # The same words where they may not read it: its name is no news for them.
             raise _Refused(404, f"there is no job {name[:LONGEST_NAME]} in namespace {namespace[:LONGEST_NAME]}, or you may not read it")
@@ -264,7 +265,7 @@ async def _answer_errors(request: web.Request, handler: Handle) -> web.StreamRes
         return web.json_response({"error": "the server is busy; try again"}, status=503)
     except NoPlace:
         return web.json_response({"error": "there are too many streams; close other pages"}, status=429)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return web.json_response({"error": str(error)[:300]}, status=400)
 
 

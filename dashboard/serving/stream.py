@@ -40,24 +40,50 @@ class NoPlace(Exception):
 
 @dataclass(slots=True)
 class Places:
-    """How many streams there are, in all, of one session and of one user."""
+    """How many streams there are, in all, of one session and of one user. Where all places are taken, who has most of them gives up their
+    oldest to one who has fewer: two users, or one with two namespaces, would lock out all others.
+    """
 
     _taken: Counter[tuple[str, str]] = field(default_factory=Counter)
-    count: int = 0
+    _open: dict[object, tuple[Session, Callable[[], object]]] = field(default_factory=dict)
+    """In the order in which they were taken, with what ends them."""
+
+    @property
+    def count(self) -> int:
+        return len(self._open)
 
     @contextlib.contextmanager
-    def taken(self, session: Session) -> Iterator[None]:
-        limits = {("session", session.id): MOST_OF_ONE, ("user", session.user): MOST_OF_A_USER}
-        if self.count >= MOST_CLIENTS or any(self._taken[key] >= most for key, most in limits.items()):
+    def taken(self, session: Session, leave: Callable[[], object]) -> Iterator[None]:
+        """`leave` ends this stream soon, from outside."""
+        limits = _limits(session)
+        if any(self._taken[key] >= most for key, most in limits.items()):
             raise NoPlace
-        self.count += 1
+        if self.count >= MOST_CLIENTS and not self._is_made_for(session.user):
+            raise NoPlace
+        place = object()
+        self._open[place] = session, leave
         self._taken.update(limits.keys())
         try:
             yield
         finally:
-            self.count -= 1
-            self._taken.subtract(limits.keys())
+            self._free(place)
+
+    def _is_made_for(self, user: str) -> bool:
+        place, (session, leave) = max(self._open.items(), key=lambda one: self._taken["user", one[1][0].user])
+        if self._taken["user", session.user] <= self._taken["user", user] + 1:
+            return False
+        self._free(place)
+        leave()
+        return True
+
+    def _free(self, place: object) -> None:
+        if (found := self._open.pop(place, None)) is not None:
+            self._taken.subtract(_limits(found[0]).keys())
             self._taken = +self._taken
+
+
+def _limits(session: Session) -> dict[tuple[str, str], int]:
+    return {("session", session.id): MOST_OF_ONE, ("user", session.user): MOST_OF_A_USER}
 
 
 class Streams:
@@ -157,6 +183,11 @@ class Streams:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(KEEP_ALIVE_S):
                     await self._news.wait_newer(version)
+
+
+def ender(request: web.Request) -> Callable[[], object]:
+    """Ends what answers a request, by breaking its connection off."""
+    return lambda: request.transport.abort() if request.transport is not None else None
 
 
 async def send(request: web.Request, texts: AsyncIterator[bytes]) -> web.StreamResponse:

@@ -45,7 +45,13 @@ class Views:
         return [job for job in jobs if (job.key.kind, job.key.namespace) in allowed]
 
     async def find(self, caller: Caller, namespace: str, name: str, kind: str | None) -> list[JobSeen]:
-        return [job for job in self._observer.job(namespace, name, kind) if await sees(caller, job)]
+        """The jobs of this name; of two kinds there may be one each. The caller's rights are asked for first: where only a job that is
+        there led to a question, the time of the answer told who may not read it of its name.
+        """
+        kinds = [known for known in self._observer.kinds if kind in (None, known)]
+        answers = await asyncio.gather(*(caller.may_read(JOBS[known], namespace) for known in kinds))
+        found = [self._observer.job(known, namespace, name) for known, is_allowed in zip(kinds, answers, strict=True) if is_allowed]
+        return [job for job in found if job is not None]
 
     def row(self, job: JobSeen) -> JobRow:
         told, record = job.summary, self._book.get(job.uid) or NO_RECORD

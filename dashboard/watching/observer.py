@@ -83,10 +83,12 @@ class Observer:
         for cache in self._jobs.values():
             yield from cache.list()
 
-    def job(self, namespace: str, name: str, kind: str | None = None) -> list[JobSeen]:
-        """The jobs of this name; of two kinds there may be one each."""
-        found = (cache.get(namespace, name) for of, cache in self._jobs.items() if kind in (None, of))
-        return [job for job in found if job is not None]
+    @property
+    def kinds(self) -> list[str]:
+        return list(self._jobs)
+
+    def job(self, kind: str, namespace: str, name: str) -> JobSeen | None:
+        return self._jobs[kind].get(namespace, name)
 
     def job_of_uid(self, uid: str) -> JobSeen | None:
         return next((job for cache in self._jobs.values() for job in cache.by(UID, uid)), None)

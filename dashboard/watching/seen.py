@@ -15,6 +15,7 @@ from autoscale.watching.projections import GROUPS, KIND_OF_OPERATOR, SPOT
 from elastic.api.book import Disruption
 from elastic.api.kinds import KINDS, WORKER, Kind
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.words import GPU
 from elastic.client.summary import Summary, conditions_of, pod_restarts, pod_state, ranks, summary
 from elastic.kube.resources import Object
 from elastic.signals.seen import Sight, on_node, on_pod
@@ -22,7 +23,6 @@ from elastic.signals.signal import Meaning, Signal
 
 LONGEST_TEXT = 1024
 MOST_CONDITIONS, MOST_PHASES, MOST_CAUSES, MOST_DISRUPTIONS, MOST_NOTICES = 16, 16, 16, 16, 8
-GPU = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import aiohttp
 import pytest
 from aiohttp import web
 from cli_api import Api, running, served
@@ -68,6 +69,36 @@ async def test_nobody_sees_more_than_the_api_server_would_show_them(judged, tmp_
         root = {"Authorization": "Bearer root"}
         assert [row["name"] for row in json.loads((await read(browser, "/api/jobs", **root))[1])] == ["train", "hidden"]
         assert json.loads((await read(browser, "/api/nodes", **root))[1])["nodes"][0]["occupants"][0]["pod"] == "train-worker-0"
+
+
+async def test_an_answer_costs_the_same_questions_whether_the_job_is_there_or_not(judged, tmp_path: Path):
+    """The API server was asked for the caller's rights only where there was a job of this name. Who may not read it learnt its name from
+    the time of the answer, or from another answer where the API server had not answered.
+    """
+    shown, api, sessions = judged
+    questions = []
+    for name in ("hidden", "nothing"):
+        async with shown.served(tmp_path, sessions=sessions(), is_logged_in=False) as browser:
+            alice = {"Authorization": "Bearer alice"}
+            await read(browser, "/api/jobs/default/train", **alice)
+            before = len(api.asked)
+            status, body, _ = await read(browser, f"/api/jobs/elsewhere/{name}", **alice)
+            assert status == 404
+            asked = [body["spec"]["resourceAttributes"] for _, _, body in api.asked[before:]]
+            questions.append((sorted(map(str, asked)), body.replace(name.encode(), b"")))
+    assert questions[0] == questions[1]
+    assert questions[0][0]
+
+
+async def test_what_is_no_name_is_not_asked_for(judged, tmp_path: Path):
+    shown, api, sessions = judged
+    async with shown.served(tmp_path, sessions=sessions(), is_logged_in=False) as browser:
+        root = {"Authorization": "Bearer root"}
+        await read(browser, "/api/jobs", **root)
+        before = len(api.asked)
+        assert (await read(browser, f"/api/jobs/{'x' * 300}/train", **root))[0] == 404
+        assert (await read(browser, "/api/jobs/default/train?kind=Nonsense", **root))[0] == 404
+        assert len(api.asked) == before
 
 
 async def test_what_another_namespace_says_of_a_job_is_not_shown(judged, tmp_path: Path):
@@ -142,11 +173,38 @@ def test_no_user_takes_the_places_of_all_others():
     places = stream_module.Places()
     with contextlib.ExitStack() as taken:
         for number in range(stream_module.MOST_OF_A_USER):
-            taken.enter_context(places.taken(Session(f"token-{number}", cast("Caller", None), "mine")))
-        with pytest.raises(stream_module.NoPlace), places.taken(Session("another", cast("Caller", None), "mine")):
+            taken.enter_context(places.taken(Session(f"token-{number}", cast("Caller", None), "mine"), list))
+        with pytest.raises(stream_module.NoPlace), places.taken(Session("another", cast("Caller", None), "mine"), list):
             pass
-        taken.enter_context(places.taken(Session("alice", cast("Caller", None), "alice")))
+        taken.enter_context(places.taken(Session("alice", cast("Caller", None), "alice"), list))
     assert (places.count, len(places._taken)) == (0, 0)
+
+
+async def test_where_all_places_are_taken_who_has_most_gives_one_to_who_has_fewer(tmp_path: Path, monkeypatch):
+    """Two users took all of them, or one with accounts in two namespaces, and everybody else was told to close other pages."""
+    monkeypatch.setattr(stream_module, "MOST_CLIENTS", 4)
+    api = Api()
+    api.answer = lambda method, url, body: (201, {"status": {"allowed": True}})  # type: ignore[method-assign]
+    with served(api, tmp_path) as kubeconfig:
+        sessions = ClusterSessions(from_kubeconfig(kubeconfig))
+        shown = Scene(job())
+        async with shown.served(tmp_path, sessions=sessions, is_logged_in=False) as browser:
+
+            async def opened(user: str):
+                response = await browser.get("/api/stream", headers={"Authorization": f"Bearer {claimed(user)}"})
+                if response.status == 200:
+                    await response.content.readuntil(b"\n\n")
+                return response
+
+            greedy = [await opened(user) for user in ("one", "one", "two", "two")]
+            late = [await opened("three"), await opened("three")]
+            assert [response.status for response in [*greedy, *late]] == [200] * 5 + [429]
+            with pytest.raises(aiohttp.ClientError):
+                await greedy[0].content.readuntil(b"never")
+            shown.put(job(workers=7))
+            for response in (*greedy[1:], late[0]):
+                assert b"changed" in await response.content.readuntil(b"\n\n")
+                response.close()
 
 
 def test_a_cookie_of_bytes_that_are_no_text_is_none():

@@ -91,7 +91,14 @@ async def test_a_name_that_is_not_ours_is_refused(tmp_path: Path, host: str):
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
 )
 async def test_pages_of_other_sites_get_nothing(tmp_path: Path, headers: dict[str, str]):
     async with scene().served(tmp_path) as browser:
@@ -122,6 +129,13 @@ async def test_a_change_that_cannot_be_meant_so_is_refused_in_words(tmp_path: Pa
         status, answer = await send(browser, "/api/jobs/default/train/scale", body)
         assert status == 400
         assert answer["error"]
+
+
+async def test_what_is_no_text_is_refused_in_words(tmp_path: Path):
+    async with scene().served(tmp_path, is_logged_in=False) as browser:
+        own = {"Origin": str(browser._base_url).rstrip("/"), "Content-Type": "application/json"}
+        async with browser.post("/api/session", data=b'{"token":"\xff"}', headers=own) as response:
+            assert (response.status, bool((await response.json())["error"])) == (400, True)
 
 
 async def test_changes_are_made_in_the_users_name(tmp_path: Path):
@@ -163,6 +177,17 @@ async def test_the_list_says_what_a_job_is_and_how_it_trains(tmp_path: Path):
         (row,) = json.loads((await read(browser, "/api/jobs"))[1])
     assert (row["name"], row["state"], row["world"], row["wanted"], row["generation"]) == ("train", "Running", 2, 3, 4)
     assert (row["step"], row["loss"], row["rate"], row["unit"]) == (25, 0.5, 1.0, "steps")
+
+
+def test_a_number_that_no_float_holds_is_no_number():
+    """It ended the watch of all jobs, and with it the process."""
+    huge = job(name="huge", status=running(step=10**400, worldSize=10**400))
+    huge["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 10**400
+    shown = scene()
+    shown.put(huge)
+    registry = CollectorRegistry()
+    registry.register(metrics.Progress(shown.observer, shown.views))
+    assert 'job="huge"' in generate_latest(registry).decode()
 
 
 def test_prometheus_gets_the_progress_of_jobs_that_are_not_over():
