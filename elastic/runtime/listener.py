@@ -3,8 +3,8 @@
 A connection costs memory and a file descriptor. A stranger, a connection without a request so far, has a short time for TLS handshake and
 first request; a pause between two requests has a limit as well. If all places are taken, one of two policies makes room:
 
-- New connections wait in the kernel's queue and silent ones are closed: strangers after a moment, from the address with most of them
-  first, then the longest pauses. A request is never cut while its handler runs; the handler decides who is refused.
+- New connections wait in the kernel's queue and silent ones are closed: strangers after a moment, from the address with most of them (or
+  that has all it may have) first, then the longest pauses. A request is never cut while its handler runs; the handler refuses.
 - `oldest_goes_at_once`, for servers with short requests that need no credentials: the connection that has waited longest is closed, of
   the address with most of them. If all are being answered, the oldest of these. A new caller never waits.
 """
@@ -167,8 +167,17 @@ class Listener:
             return True
         if self._of_address.get(address, 0) < self._bounds.of_one_address:
             return True
+        if (silent := self._longest_silent_of(address)) is not None:
+            self._cut(silent)
+            return True
         self._tell(f"{address} has {self._bounds.of_one_address} connections, the most that one address may have")
         return False
+
+    def _longest_silent_of(self, address: str) -> Connection | None:
+        """Behind a proxy and on the loopback many callers have one address: who only holds connections must not lock the others out."""
+        then = asyncio.get_running_loop().time() - MOMENT_S
+        silent = [*self._strangers.get(address, ()), *self._pausing]
+        return next((one for one in silent if one.address == address and one.since <= then), None)
 
     async def _shake_hands(self, connection: Connection, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
         connection.has_begun = True

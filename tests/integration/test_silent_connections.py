@@ -204,6 +204,29 @@ async def test_one_address_does_not_get_all_places(server: Server) -> None:
     assert b"200 OK" in await asked(await server.connect("127.0.0.3"))
 
 
+@pytest.mark.parametrize("has_spoken", [True, False])
+async def test_who_only_holds_the_places_of_an_address_gives_way_to_its_next_caller(
+    server: Server, monkeypatch: pytest.MonkeyPatch, has_spoken: bool
+) -> None:
+    """All callers of a dashboard come from the loopback, or from one proxy: 384 connections without a session locked everybody out, for as
+    long as each asked for a page now and then.
+    """
+    monkeypatch.setattr(listener, "MOMENT_S", 0.2)
+    await server.serve(replace(WIDE, most=8, of_one_address=4))
+    busy = await server.connect("127.0.0.2")
+    busy[1].write(LONG)
+    idle = [await server.connect("127.0.0.2") for _ in range(3)]
+    if has_spoken:
+        for streams in idle:
+            await asked(streams)
+    await asyncio.sleep(0.3)
+    assert b"200 OK" in await asked(await server.connect("127.0.0.2"))
+    assert await ended(idle[0])
+    assert b"200 OK" in await asked(idle[2])
+    server.let.set()
+    assert b"200 OK" in await asyncio.wait_for(busy[0].readuntil(b"done"), SOON_S)
+
+
 async def test_whoever_has_gone_leaves_a_place(server: Server) -> None:
     await server.serve(replace(WIDE, most=2, strangers=2))
     for _ in range(10):
