@@ -24,7 +24,19 @@ class Line(logging.Formatter):
         return f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
 
 
+SERVERS = logging.getLogger("aiohttp.server")
+
+
+def quotes_no_request(record: logging.LogRecord) -> bool:
+    """aiohttp reports each request that it cannot read as an error, and quotes it: anybody may send any number of them, and what is quoted
+    may be a token or a cookie. Who sent it is told what is wrong.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    return all(kind.__module__ != "aiohttp.http_exceptions" for kind in type(error).__mro__)
+
+
 def log_to(stream: TextIO, *, level: str) -> None:
+    SERVERS.addFilter(quotes_no_request)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Line())
     logging.basicConfig(level=level.upper(), handlers=[handler])
