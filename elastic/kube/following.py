@@ -20,6 +20,7 @@ from elastic.api.template import default_container
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
+from elastic.kube.lines import Lines
 from elastic.kube.processes import processes_per_worker
 from elastic.kube.resources import EVENTS, PODS, Object, Resource
 
@@ -137,7 +138,7 @@ class _Following:
         if indexes == self._ranks:
             return
         self._ranks = indexes
-        pods = [pod_name(self._job.kind, self._job.name, WORKER, int(index)) if index.isdigit() else "" for index in indexes.split(",")]
+        pods = [pod_name(self._job.kind, self._job.name, WORKER, int(index)) if index.isdecimal() else "" for index in indexes.split(",")]
         self._tell(Ranks({pod: rank for rank, pod in enumerate(pods) if pod}, processes_per_worker(job["spec"])))
 
     def _look_at(self, condition: Object) -> None:
@@ -238,13 +239,12 @@ class _Logs:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    rest = b""
+    lines = Lines()
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace")
-    if rest:
-        yield rest.decode(errors="replace")
+        for line in lines.of(chunk):
+            yield line
+    for line in lines.last():
+        yield line
 
 
 def _raw(item: Object) -> Object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 
 import click
 
@@ -16,6 +17,7 @@ from elastic.cli.printing import colour_of, coloured, plain
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import Happening, Line
+from elastic.kube.lines import Lines
 from elastic.kube.resources import Object
 
 
@@ -77,21 +79,21 @@ def chosen(job: Found, pods: list[Object], *, rank: int | None, index: int | Non
 async def _print(kube: Kube, job: Found, pod: Object, printer: Printer, *, tail: int | None, previous: bool) -> None:
     metadata = pod["metadata"]
     container = default_container(pod, job.kind)["name"]
-    rest = b""
-    kept: list[bytes] = []
+    lines, kept = Lines(), deque[str](maxlen=tail)
     try:
         async for chunk in kube.logs(metadata["name"], namespace=metadata["namespace"], container=container, previous=previous):
-            *lines, rest = (rest + chunk).split(b"\n")
-            if tail is None:
-                for line in lines:
-                    printer.line(metadata["name"], line.decode(errors="replace"))
-            else:
-                kept = [*kept, *lines][-tail:] if tail else []
+            for line in lines.of(chunk):
+                if tail is None:
+                    printer.line(metadata["name"], line)
+                else:
+                    kept.append(line)
     except KubeError as error:
-        _aside(f"{metadata['name']}: {error.message}")
+        later = f"; what it printed since its start is in `elastic logs {job.key.name}`" if previous and error.code == 400 else ""
+        _aside(f"{metadata['name']}: {error.message}{later}")
         return
-    for line in [*kept, *([rest] if rest else [])][-tail if tail else 0 :] if tail != 0 else []:
-        printer.line(metadata["name"], line.decode(errors="replace"))
+    kept.extend(lines.last())
+    for line in kept:
+        printer.line(metadata["name"], line)
 
 
 class Printer:
