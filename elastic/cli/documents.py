@@ -233,4 +233,6 @@ def _pair(node: Any, part: str | int) -> tuple[Any, Any] | None:
 
 
 def as_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    """What a terminal would obey, or turn around, is escaped as JSON has it."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from elastic.cli.documents import as_json
+from elastic.client.plain import plain as plain
 
 GAP = 3
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
@@ -34,7 +35,10 @@ def as_data(value: Any, output: str) -> str:
         return as_json(value)
     import yaml
 
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n")
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    if not text.replace("\n", "").isprintable():
+        text = yaml.safe_dump(value, sort_keys=False)
+    return text.rstrip("\n")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -42,11 +46,6 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [list(headers), *([plain(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[at]) for line in lines) + GAP for at in range(len(headers))]
     return "\n".join("".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
-
-
-def plain(text: str, keep: str = "") -> str:
-    """The text on one line, with what a terminal would obey written out."""
-    return "".join(c if c.isprintable() or c in keep else " " if c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def has_colour() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from elastic.api.words import CHARGED
+from elastic.api.words import CHARGED, GPU
 from elastic.client.ages import age
 from elastic.client.summary import Summary, pod_state, unscheduled
 from elastic.kube.resources import Object
@@ -21,6 +21,8 @@ PHASES = {
 }
 SETTING_UP = ("Pending", "ContainerCreating", "PodInitializing")
 IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
+UNSTARTED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CreatePodSandboxError")
+"""Why the kubelet did not start a container: its spec or its node do not allow it, and a message says what."""
 MOST_NAMES = 3
 SHORT_MS = 50
 """Less would be 0.0 s."""
@@ -80,7 +82,10 @@ def waits_for(job: Summary, pods: Sequence[Object]) -> str:
         words = without_room[0][1]
         return f"room for {_names([pod for pod, _ in without_room])}: {_short(words)}{_gpu_hint(words)}"
     if refused := [pod for pod in pods if pod_state(pod).removeprefix("Init:") in IMAGE]:
-        return f"the image of {_names(refused)}: {_image_trouble(refused[0])}"
+        return f"the image of {_names(refused)}: {_waiting_words(refused[0], IMAGE, with_image=True) or 'it cannot be pulled'}"
+    if unstarted := [pod for pod in pods if pod_state(pod).removeprefix("Init:") in UNSTARTED]:
+        words = _waiting_words(unstarted[0], UNSTARTED) or pod_state(unstarted[0])
+        return f"the start of {_names(unstarted)}, which fails: {words}"
     if (waiting := [pod for pod in pods if pod_state(pod) == "CrashLoopBackOff"]) and not job.waits_for:
         return f"the next start of {_names(waiting)}, which ended again and again; see `elastic logs {job.name}`"
     if setting_up := [pod for pod in pods if _is_set_up(pod)]:
@@ -148,17 +153,19 @@ def _is_set_up(pod: Object) -> bool:
     return state in SETTING_UP or state.startswith("Init:")
 
 
-def _image_trouble(pod: Object) -> str:
+def _waiting_words(pod: Object, reasons: Sequence[str], *, with_image: bool = False) -> str:
+    """What the kubelet says of the first container that waits for one of these reasons."""
     status = pod.get("status") or {}
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in IMAGE:
-            return _short(f"{container.get('image', '')}: {waiting.get('message') or waiting['reason']}")
-    return "it cannot be pulled"
+        if waiting.get("reason") in reasons:
+            words = str(waiting.get("message") or waiting["reason"])
+            return _short(f"{container.get('image', '')}: {words}" if with_image else words)
+    return ""
 
 
 def _gpu_hint(words: str) -> str:
-    return "; on the laptop, `elastic up --gpus N` gives its nodes GPUs" if "nvidia.com/gpu" in words else ""
+    return "; on the laptop, `elastic node add spare --gpus 1` adds a node with one" if GPU in words else ""
 
 
 def _names(pods: Sequence[Object]) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +22,7 @@ from elastic.client.explanation import explained
 from elastic.client.program import MARK, result_in
 from elastic.client.sample import Sample
 from elastic.client.summary import Summary, pod_state, rank_of, ranks, summary
+from elastic.kube.lines import Lines
 
 watches: Any = _watch  # its functions have no types
 LOOK_EVERY_S = 0.3
@@ -75,15 +77,21 @@ class Job:
 
     def _explained(self, found: Mapping[str, Any], sample: Sample | None) -> str:
         told, spec = summary(self.kind, dict(found)), found.get("spec") or {}
-        return "\n".join(explained(told, self.pods(), spec, datetime.now(UTC), progress=sample.progress if sample else ""))
+        return "\n".join(explained(told, self._pods_of(found), spec, datetime.now(UTC), progress=sample.progress if sample else ""))
 
     def pods(self) -> list[dict[str, Any]]:
         """As the API server has them, in the order of their names."""
+        return self._pods_of(self.object)
+
+    def _pods_of(self, job: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Those that it owns: anybody's pod may have its label, as that of a job of another kind with this name has."""
         with speaking(f"the pods of {self.name}"):
             selector = f"{JOB_NAME}={self.name}"
             found = self._cluster.core.list_namespaced_pod(self.namespace, label_selector=selector, _request_timeout=TIMEOUT_S)
         pods: list[dict[str, Any]] = self._cluster.api.sanitize_for_serialization(found)["items"]
-        return sorted(pods, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"]))
+        uid = job["metadata"]["uid"]
+        own = [pod for pod in pods if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences") or ())]
+        return sorted(own, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"]))
 
     def watch(self, timeout: float | None = None) -> Iterator[Summary]:
         """What it is now, and again at each change until it is over."""
@@ -138,41 +146,51 @@ class Job:
     def result(self, timeout: float | None = None) -> Any:
         """What the submitted function returned on rank 0, once the job has succeeded."""
         self.wait(timeout=timeout)
-        pods = self.pods()
-        first = ranks(self.object).get(0)
+        found = self.object
+        pods, first = self._pods_of(found), ranks(found).get(0)
         pods.sort(key=lambda pod: pod["metadata"]["labels"].get(REPLICA_INDEX) != str(first))
         for pod in pods:
-            with contextlib.suppress(KeyError):
-                return result_in("\n".join(self._lines(pod, tail=LAST_LINES)))
+            try:
+                return result_in("\n".join(deque(self._lines(pod, tail=LAST_LINES), maxlen=LAST_LINES)))
+            except KeyError:
+                continue
+            except (ValueError, RecursionError) as error:
+                raise errors.NoResult(f"the log of {pod['metadata']['name']} has {MARK!r}, but behind it no JSON: {error}") from error
         raise errors.NoResult(
             f"no log of {self.name} has a line {MARK!r}: its pods are gone, or it runs a script, which has to save what it makes"
         )
 
     def logs(self, *, worker: int | None = None, rank: int | None = None, tail: int | None = None) -> Iterator[str]:
         """What the training containers have printed until now; of one worker, or of all, each line with its pod."""
-        found, pods = self.object, self.pods()
+        found = self.object
+        pods = there = self._pods_of(found)
         if worker is not None:
             pods = [pod for pod in pods if pod["metadata"]["labels"].get(REPLICA_INDEX) == str(worker)]
         if rank is not None:
             pods = [pod for pod in pods if rank_of(pod, found) == rank]
         if (worker is not None or rank is not None) and not pods:
-            raise errors.NotFound(f"{self.name} has no such worker now; its pods: {', '.join(p['metadata']['name'] for p in self.pods())}")
+            raise errors.NotFound(f"{self.name} has no such worker now; its pods: {', '.join(p['metadata']['name'] for p in there)}")
         for pod in pods:
             prefix = "" if len(pods) == 1 else f"{pod['metadata']['name']} | "
             for line in self._lines(pod, tail=tail):
                 yield prefix + line
 
-    def _lines(self, pod: dict[str, Any], *, tail: int | None) -> list[str]:
+    def _lines(self, pod: dict[str, Any], *, tail: int | None) -> Iterator[str]:
         container = default_container(pod, self.kind)["name"]
         options: dict[str, Any] = {"tail_lines": tail} if tail is not None else {}
         if pod_state(pod) in ("Pending", "ContainerCreating", "PodInitializing"):
-            return []
+            return
         with speaking(f"the log of {pod['metadata']['name']}"):
             answer = self._cluster.core.read_namespaced_pod_log(
                 pod["metadata"]["name"], self.namespace, container=container, _preload_content=False, _request_timeout=TIMEOUT_S, **options
             )
-            text: bytes = answer.data
-        return text.decode(errors="replace").splitlines()
+            lines = Lines()
+            with contextlib.closing(answer):
+                for piece in answer.stream():
+                    for line in lines.of(piece):
+                        yield from line.splitlines() or [""]
+                for line in lines.last():
+                    yield from line.splitlines()
 
     def scale(self, workers: int) -> None:
         """Its spec says within which bounds."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import Any
 
+from elastic.client.plain import plain
 from elastic.client.sample import Sample, shortened
 from elastic.client.summary import Summary
 
@@ -52,7 +53,7 @@ class Table:
         parts = dict(zip(HEADERS, row(self._job, self._sample), strict=True))
         progress = self._sample.progress if self._sample is not None else ""
         named = [f"{parts['workers']} workers", f"world {parts['world']}", progress, f"{parts['restarts']} restarts", parts["waits for"]]
-        return "  ".join(filter(None, (parts["job"], parts["state"], *named)))
+        return plain("  ".join(filter(None, (parts["job"], parts["state"], *named))))
 
 
 def show(changes: Iterable[Summary], sample: Callable[[], Sample | None]) -> None:

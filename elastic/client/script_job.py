@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from elastic.api.words import GPU
+
 SUFFIXES = (".py", ".sh")
 IMAGE = "example.com/train:1"
 MAX_RESTARTS = 3
 LONGEST_NAME = 40
-GPU = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)

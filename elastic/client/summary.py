@@ -12,6 +12,7 @@ from elastic.api.words import UNFOLLOWED, RdzvBackend
 from elastic.kube.resources import Object
 
 PLAN = "plan"
+MOST = 2**53
 ENDS = ("Succeeded", "Failed")
 MEETING = tuple(backend.value for backend in (RdzvBackend.ELASTIC, RdzvBackend.ETCD))
 """Backends whose worlds the control plane knows."""
@@ -97,22 +98,27 @@ def _world(elastic: Mapping[str, Any]) -> int | None:
 def ranks(job: Object) -> dict[int, int]:
     """Worker index by rank, where the workers meet at our rendezvous."""
     text = str(_dict(_dict(job.get("status")).get("elastic")).get("ranks") or "")
-    return {rank: int(index) for rank, index in enumerate(text.split(",")) if index.isdigit()}
+    return {rank: int(index) for rank, index in enumerate(text.split(",")) if is_number(index)}
 
 
 def rank_of(pod: Object, job: Object) -> int | None:
     """The pod's rank in the world, or the one that its variables fix; None where the API does not know it."""
     labels = _dict(pod["metadata"].get("labels"))
     index = str(labels.get(REPLICA_INDEX, ""))
-    if labels.get(REPLICA_TYPE) == WORKER.lower() and index.isdigit():
+    if labels.get(REPLICA_TYPE) == WORKER.lower() and is_number(index):
         for rank, of in ranks(job).items():
             if of == int(index):
                 return rank
     for container in _list(_dict(pod.get("spec")).get("containers")):
         for entry in _list(container.get("env")):
-            if entry.get("name") == "RANK" and str(entry.get("value", "")).isdigit():
+            if entry.get("name") == "RANK" and is_number(str(entry.get("value", ""))):
                 return int(entry["value"])
     return None
+
+
+def is_number(text: str) -> bool:
+    """Of an index or a rank; other digits than ours, and very many of them, are text to `int`."""
+    return text.isascii() and text.isdigit() and len(text) < 9
 
 
 def pod_state(pod: Object) -> str:
@@ -163,7 +169,8 @@ def _bounds(policy: Mapping[str, Any], wanted: int) -> tuple[int, int]:
 
 
 def _count(value: object, default: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+    """A number that JSON's other readers hold, too."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MOST else default
 
 
 def _dict(value: object) -> dict[str, Any]:

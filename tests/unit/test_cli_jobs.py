@@ -125,6 +125,31 @@ def test_a_job_that_somebody_wrote_by_hand_is_shown_all_the_same(tmp_path: Path)
         assert "\x1b" not in said.output
 
 
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_what_a_terminal_would_obey_is_escaped_in_data_too(tmp_path: Path, output: str) -> None:
+    """A terminal takes U+009B for the begin of a command as it takes ESC [, and U+202E turns the rest of the line around."""
+    words = "caf\u00e9 \x9b2J \u202e \x1b[2J \x7f \U000e0001"
+    status = running()
+    status["conditions"][0]["message"] = words
+    said = asked(tmp_path, Api(job(status=status)), "get", "train", "-o", output).stdout
+    assert said.replace("\n", "").isprintable()
+    read = json.loads(said) if output == "json" else yaml.safe_load(said)
+    assert read["status"]["conditions"][0]["message"] == words
+
+
+def test_numbers_that_are_none_are_no_reason_to_fail(tmp_path: Path) -> None:
+    """Python's `isdigit` takes more characters for digits than `int` can read, and any number of them."""
+    odd = pod(0)
+    odd["spec"]["containers"][0]["env"] = [{"name": "RANK", "value": "\u00b2"}]
+    odd["metadata"]["labels"]["training.kubeflow.org/replica-index"] = "9" * 63
+    many = pod(1)
+    many["spec"]["containers"][0]["env"] = [{"name": "RANK", "value": "9" * 5000}]
+    one = job(status=running(ranks="\u00b2,1," + "9" * 5000))
+    for command in ("get", "describe", "top", "logs"):
+        said = asked(tmp_path, Api(one, odd, many), command, "train")
+        assert said.exit_code == 0, (command, said.output, said.exception)
+
+
 def test_describe_shows_size_ranks_and_events(tmp_path: Path) -> None:
     api = full()
     about = {"kind": "PyTorchJob", "name": "train", "uid": "uid-train"}
@@ -153,6 +178,8 @@ def test_logs_are_those_of_all_pods_or_of_one_rank(tmp_path: Path) -> None:
     assert asked(tmp_path, full(), "logs", "train", "--worker", "2", "--tail", "2", "--no-prefix").stdout == "b\nc\n"
     api = full()
     del api.logs["train-worker-1"]
+    earlier = asked(tmp_path, api, "logs", "train", "--pod", "train-worker-1", "--previous").stderr
+    assert "what it printed since its start is in `elastic logs train`" in earlier, "torchrun restarts processes, not the container"
     said_of_one = asked(tmp_path, api, "logs", "train", "--pod", "train-worker-1")
     assert "train-worker-1: container of train-worker-1 has not begun" in said_of_one.stderr
 

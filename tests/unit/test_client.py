@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from elastic.client.cluster import Cluster, checked_dashboard, connect, speaking
 from elastic.client.job import Job
 from elastic.client.sample import Sample
 from elastic.client.summary import Summary, summary
+from elastic.kube.lines import LONGEST
 
 
 class Api:
@@ -129,7 +131,7 @@ def test_each_change_is_seen_when_it_comes_and_what_is_over_is_not_watched(monke
 
     client, api = made(monkeypatch)
     monkeypatch.setattr(job_module.watches, "Watch", Watch)
-    monkeypatch.setattr(Job, "pods", lambda self: [])
+    monkeypatch.setattr(Job, "_pods_of", lambda self, job: [])
     job = client.submit(train, [1.0])
     api.objects["train"]["metadata"]["resourceVersion"] = "1"
     assert [told.state for told in job.watch()] == ["Pending", "Running", "Succeeded"]
@@ -214,11 +216,67 @@ def test_a_lambda_is_refused_by_its_name_and_a_status_is_one_line(monkeypatch: p
 
 
 def test_what_a_notebook_shows_is_escaped_and_without_one_it_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    status = {"conditions": [{"type": "Failed", "status": "True", "message": "<script>alert(1)</script>"}]}
+    status = {"conditions": [{"type": "Failed", "status": "True", "message": "<script>alert(1)</script>\x1b[2J"}]}
     told = summary(KINDS["PyTorchJob"], {"metadata": {"name": "a"}, "status": status})
     assert "<script>" not in page.as_html(told, "<b>")
     page.show([told], lambda: None)
-    assert capsys.readouterr().out == "PyTorchJob a  Failed  0 of 0 workers  world -  0 restarts  <script>alert(1)</script>\n"
+    assert capsys.readouterr().out == "PyTorchJob a  Failed  0 of 0 workers  world -  0 restarts  <script>alert(1)</script>\\x1b[2J\n"
+
+
+class Cored(Fake):
+    """Has pods with logs."""
+
+    @property
+    def core(self) -> Any:
+        return self.api
+
+
+def logged(name: str, index: int, log: bytes, owner: str = "uid-0") -> dict[str, Any]:
+    labels = {"training.kubeflow.org/job-name": "train", "training.kubeflow.org/replica-index": str(index)}
+    labels["training.kubeflow.org/replica-type"] = "worker"
+    metadata = {"name": name, "labels": labels, "ownerReferences": [{"uid": owner}]}
+    spec = {"containers": [{"name": "pytorch"}]}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Succeeded"}, "log": log}
+
+
+def finished(*pods: dict[str, Any]) -> Job:
+    class Logs(Api):
+        def list_namespaced_pod(self, namespace: str, **_: Any) -> Any:
+            return {"items": list(pods)}
+
+        def sanitize_for_serialization(self, found: Any) -> Any:
+            return found
+
+        def read_namespaced_pod_log(self, name: str, namespace: str, **_: Any) -> Any:
+            log = next(pod["log"] for pod in pods if pod["metadata"]["name"] == name)
+            pieces = (log[at : at + 65536] for at in range(0, len(log), 65536))
+            return SimpleNamespace(stream=lambda: pieces, close=lambda: None)
+
+    api = Logs()
+    status = {"conditions": [{"type": "Succeeded", "status": "True"}], "elastic": {"ranks": "0,1"}}
+    api.objects["train"] = {"metadata": {"name": "train", "uid": "uid-0", "resourceVersion": "1"}, "status": status}
+    return Job(Cored(api, "default", False), KINDS["PyTorchJob"], "train")
+
+
+def test_a_result_comes_from_the_jobs_own_pods() -> None:
+    """Any pod of the namespace with the job's label was asked, that of a job of another kind with its name too."""
+    forged = logged("a-first", 0, b"elastic-result: 666\n", owner="another")
+    job = finished(forged, logged("train-worker-0", 0, b"some words\nelastic-result: 7\n"), logged("train-worker-1", 1, b""))
+    assert job.result() == 7
+    assert [pod["metadata"]["name"] for pod in job.pods()] == ["train-worker-0", "train-worker-1"]
+    assert list(job.logs(rank=0)) == ["some words", "elastic-result: 7"]
+
+
+@pytest.mark.parametrize("text", [b"{", b"[" * 100_000])
+def test_a_result_that_cannot_be_read_is_an_error_of_ours(text: bytes) -> None:
+    with pytest.raises(errors.NoResult, match="has 'elastic-result: ', but behind it no JSON"):
+        finished(logged("train-worker-0", 0, b"elastic-result: " + text + b"\n")).result()
+
+
+def test_a_log_without_ends_of_lines_is_read_in_parts() -> None:
+    lines = list(finished(logged("train-worker-0", 0, b"x" * 1_000_000)).logs())
+    assert "".join(lines) == "x" * 1_000_000
+    assert max(map(len, lines)) == LONGEST
 
 
 def running_job() -> Summary:

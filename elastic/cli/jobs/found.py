@@ -11,6 +11,7 @@ import click
 from elastic.api.kinds import KINDS, Kind
 from elastic.api.names import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.reader import did_you_mean
+from elastic.client.summary import is_number
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import JobKey, resource_of
@@ -139,7 +140,7 @@ async def pods_of(kube: Kube, job: Found) -> list[Object]:
 def _place(pod: Object) -> tuple[str, int, str]:
     labels = pod["metadata"].get("labels") or {}
     index = str(labels.get(REPLICA_INDEX, ""))
-    return str(labels.get(REPLICA_TYPE, "")), int(index) if index.isdigit() else 0, pod["metadata"]["name"]
+    return str(labels.get(REPLICA_TYPE, "")), int(index) if is_number(index) else 0, pod["metadata"]["name"]
 
 
 async def events_of(kube: Kube, job: Found, pods: Sequence[Object]) -> list[Object]:
