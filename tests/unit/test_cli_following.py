@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from cli_api import PYTORCH, job, pod, running
 
+from elastic.cli import silence
 from elastic.cli.interrupts import Left, asking
-from elastic.cli.jobs import following
+from elastic.cli.jobs import change, following
 from elastic.cli.jobs.following import followed
+from elastic.cli.jobs.found import Found
+from elastic.cli.jobs.wait import _until
 from elastic.kube.client import Listing
 from elastic.kube.errors import KubeError
 from elastic.kube.following import Condition, Happening, JobKey, Outcome
@@ -50,8 +53,8 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"LOOK_EVERY_S": 0.01, "QUIET_S": 0.02, "AWAY_S": 0.3}.items():
-        monkeypatch.setattr(following, name, seconds)
+    for module, name, seconds in ((following, "LOOK_EVERY_S", 0.01), (following, "AWAY_S", 0.3), (silence, "QUIET_S", 0.02)):
+        monkeypatch.setattr(module, name, seconds)
 
 
 async def follow(server: Server, said: list[str]) -> tuple[Outcome, list[Happening]]:
@@ -73,7 +76,7 @@ async def test_a_server_that_stays_away_ends_it_and_meanwhile_it_says_so() -> No
     server.trouble = AWAY
     with pytest.raises(KubeError, match="connection refused"):
         await task
-    assert said == ["waits for the API server, which cannot be reached; gives up after 0 s"]
+    assert set(said) == {"waits for the API server, which cannot be reached; gives up after 0 s"}
 
 
 async def test_a_server_that_comes_back_is_waited_for() -> None:
@@ -99,14 +102,41 @@ async def test_a_job_that_is_gone_and_a_right_that_is_missing_end_it(code: int, 
         assert (await follow(server, []))[0] is outcome
 
 
-async def test_silent_times_say_once_what_the_job_waits_for() -> None:
+async def test_silent_times_say_what_the_job_waits_for() -> None:
     no_room = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available."}
     server, said = Server(pod(2, conditions=[no_room])), list[str]()
     task = asyncio.create_task(follow(server, said))
     await until(said, "room")
-    await asyncio.sleep(0.1)
-    assert said == ["waits for room for train-worker-2: 0/1 nodes are available"]
+    assert set(said) == {"waits for room for train-worker-2: 0/1 nodes are available"}
     task.cancel()
+
+
+async def test_a_wait_for_the_end_of_a_job_that_trains_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was silent while nothing kept the job."""
+    server = Server()
+    task = asyncio.create_task(_until(server, Found(PYTORCH, server.job), "over"))  # type: ignore[arg-type]
+    await printed(capsys, "waits for its end; 3 of 3 workers run")
+    task.cancel()
+
+
+async def test_a_deletion_names_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was silent for as long as pods took to end, half a minute by default."""
+    monkeypatch.setattr(change, "LOOK_EVERY_S", 0.01)
+    server = Server(*(pod(index) for index in range(5)))
+    task = asyncio.create_task(change.until_gone(server, Found(PYTORCH, server.job), and_pods=True))  # type: ignore[arg-type]
+    await printed(capsys, "waits for PyTorchJob train to be gone")
+    server.job = job("train")
+    server.job["metadata"]["uid"] = "another"
+    await printed(capsys, "waits for train-worker-0, train-worker-1, train-worker-2 and 2 more to be gone")
+    server.pods.clear()
+    await task
+
+
+async def printed(capsys: pytest.CaptureFixture[str], words: str) -> None:
+    text = ""
+    async with asyncio.timeout(20):
+        while words not in (text := text + capsys.readouterr().err):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_a_job_that_is_over_is_followed_to_its_end() -> None:

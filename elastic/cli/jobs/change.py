@@ -11,6 +11,8 @@ from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found, NotFound
+from elastic.cli.printing import plain
+from elastic.cli.silence import Silence
 from elastic.client.summary import rank_of, summary
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -19,6 +21,7 @@ from elastic.kube.nodes import NodeProblem, evict_pod
 from elastic.kube.resources import Object
 
 LOOK_EVERY_S = 0.5
+NAMED = 3
 TIMEOUT = click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), default=120, show_default=True, help="Seconds until it gives up."
 )
@@ -96,7 +99,7 @@ def delete(words: tuple[str, ...], ignore_not_found: bool, waits: bool, timeout_
         try:
             async with asyncio.timeout(timeout_s):
                 for job in jobs if waits else ():
-                    await _gone(kube, job)
+                    await until_gone(kube, job, and_pods=True)
         except TimeoutError:
             raise click.ClickException(
                 f"not gone after {timeout_s:.0f} s; `elastic describe` and `kubectl get pods` show what is left"
@@ -115,14 +118,24 @@ async def _delete(kube: Kube, job: Found) -> None:
     click.echo(f"{job.title} deleted")
 
 
-async def _gone(kube: Kube, job: Found) -> None:
-    while True:  # the caller's time-out bounds it
-        if not (await is_there(kube, job) or await found.pods_of(kube, job)):
-            return
+async def until_gone(kube: Kube, job: Found, *, and_pods: bool = False) -> None:
+    loop = asyncio.get_running_loop()
+    silence = Silence(loop.time())
+    while words := await _left(kube, job, and_pods=and_pods):  # the caller's time-out bounds it
+        if silence.is_to_say(words, loop.time()):
+            click.echo(plain(f"waits for {words} to be gone"), err=True)
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def is_there(kube: Kube, job: Found) -> bool:
+async def _left(kube: Kube, job: Found, *, and_pods: bool) -> str:
+    """Empty where nothing is."""
+    if await _is_there(kube, job):
+        return job.title
+    pods = [pod["metadata"]["name"] for pod in (await found.pods_of(kube, job) if and_pods else ())]
+    return ", ".join(pods[:NAMED]) + (f" and {len(pods) - NAMED} more" if len(pods) > NAMED else "")
+
+
+async def _is_there(kube: Kube, job: Found) -> bool:
     try:
         there = await kube.get(resource_of(job.kind), job.key.name, namespace=job.key.namespace)
     except KubeError as error:

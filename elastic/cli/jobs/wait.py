@@ -10,7 +10,7 @@ import click
 
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
-from elastic.cli.jobs.change import LOOK_EVERY_S, is_there
+from elastic.cli.jobs.change import until_gone
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
@@ -73,16 +73,19 @@ async def _until(kube: Kube, job: Found, what: str) -> Outcome | None:
                 raise _Met
 
     if what == "deleted":
-        while True:  # the caller's time-out bounds it
-            if not await is_there(kube, job):
-                return Outcome.DELETED
-            await asyncio.sleep(LOOK_EVERY_S)
+        await until_gone(kube, job)
+        return Outcome.DELETED
     outcome: Outcome | None = None
     try:
-        outcome = await followed(kube, job.key, tell=tell, say=lambda text: click.echo(plain(text), err=True))
+        outcome = await followed(kube, job.key, tell=tell, say=lambda text: click.echo(plain(text), err=True), otherwise=_its_end)
     except* _Met:
         pass
     return outcome
+
+
+def _its_end(job: Found) -> str:
+    told = summary(job.kind, job.object)
+    return f"its end; {told.running} of {told.wanted} workers run"
 
 
 @click.command()
