@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_api import Api, elastic, job, running, served
+from cli_api import Api, elastic, job, running, served, status
 from click.testing import Result
 
 from elastic.api.crd import crd
@@ -54,9 +54,9 @@ def test_it_shows_what_it_would_change_and_changes_nothing(tmp_path: Path) -> No
     assert said.stdout.splitlines() == [
         "3 jobs, 2 of them not over; they stay, and their pods run on",
         "It would, in this order:",
-        "  1. annotate PyTorchJob default/train with elastic-training/compat=strict: its workers meet at worker 0, as they began",
-        "  2. stop deployment kubeflow/training-operator (2 to 0 replicas); pods train on, nothing starts until ours runs",
-        f"  3. delete the webhook configuration {WEBHOOK}, which refuses all jobs without its server",
+        "  1. stop deployment kubeflow/training-operator (2 to 0 replicas); pods train on, nothing starts until ours runs",
+        f"  2. delete the webhook configuration {WEBHOOK}, which refuses all jobs without its server",
+        "  3. annotate PyTorchJob default/train with elastic-training/compat=strict: its workers meet at worker 0, as they began",
         f"  4. replace {len(KINDS)} definitions of kinds (kubeflow.org); stored jobs stay",
         "Nothing was changed; --yes does it.",
     ]
@@ -74,7 +74,7 @@ def test_it_takes_over_and_gives_back_what_was_there(tmp_path: Path) -> None:
     api = operators(job(status=running(), **BOUNDS), deployment("elastic-controller", "elastic-system", 2, app="elastic-controller"))
     said = adopt(api, tmp_path, "-y")
     assert said.exit_code == 0, said.output
-    assert changes(api)[:3] == [("PATCH", "train"), ("PATCH", "training-operator"), ("DELETE", WEBHOOK)]
+    assert changes(api)[:3] == [("PATCH", "training-operator"), ("DELETE", WEBHOOK), ("PATCH", "train")]
     assert {name for _, name in changes(api)[3:]} == {kind.crd_name for kind in KINDS.values()}
     kept = json.loads((tmp_path / "kept.json").read_text())
     assert (tmp_path / "kept.json").stat().st_mode & 0o777 == 0o600
@@ -90,11 +90,45 @@ def test_it_takes_over_and_gives_back_what_was_there(tmp_path: Path) -> None:
     }
     back = adopt(api, tmp_path, "--back", str(tmp_path / "kept.json"), "--yes")
     assert back.exit_code == 0, back.output
+    assert f"All is given back. {tmp_path}/kept.json has done its work; remove it before you adopt again." in back.stdout
     assert changes(api)[:2] == [("PATCH", "elastic-controller"), ("DELETE", "elastic-webhook")]
     assert changes(api)[-1] == ("PATCH", "training-operator"), "their controller starts when all else is as it was"
     applied = {name for _, name in changes(api)[2:-1]}
     assert applied == {WEBHOOK, *(kind.crd_name for kind in KINDS.values())}
     assert api.objects["/apis/apps/v1/namespaces/kubeflow/deployments/training-operator"]["spec"]["replicas"] == 2
+
+
+class Refusing(Api):
+    """Changes no job while the operator's webhook, whose server is down, is there; and no definition of a kind where that is asked for."""
+
+    refuses_definitions = False
+
+    def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
+        if method == "PATCH" and "/pytorchjobs/" in url and any(path.endswith(WEBHOOK) for path in self.objects):
+            return status(500, f'failed calling webhook "{WEBHOOK}": no endpoints available')
+        if method == "PATCH" and "/customresourcedefinitions/" in url and self.refuses_definitions:
+            return status(403, "not for you")
+        return super().answer(method, url, body)
+
+
+def refusing(*, definitions: bool = False) -> Refusing:
+    api = Refusing(*operators(job(status=running(), **BOUNDS)).objects.values())
+    api.refuses_definitions = definitions
+    return api
+
+
+def test_an_operator_that_is_down_is_taken_over_too(tmp_path: Path) -> None:
+    """Its webhook refused the annotation, then the first step, and the file that was written already forbade a second try."""
+    said = adopt(refusing(), tmp_path, "-y")
+    assert said.exit_code == 0, said.output
+
+
+def test_a_step_that_fails_is_named_with_what_to_do(tmp_path: Path) -> None:
+    said = adopt(refusing(definitions=True), tmp_path, "-y")
+    file = tmp_path / "kept.json"
+    words = f"broken off at: replace {len(KINDS)} definitions of kinds (kubeflow.org); stored jobs stay: you may not do this: not for you. "
+    assert (said.exit_code, words in said.stderr) == (1, True), said.stderr
+    assert said.stderr.endswith(f"Once that is mended, `elastic adopt --back {file}` gives back what was done\n")
 
 
 def test_what_was_kept_is_not_written_over(tmp_path: Path) -> None:
@@ -115,6 +149,14 @@ def test_another_operators_version_is_an_obstacle(tmp_path: Path) -> None:
         "mpijobs.kubeflow.org has objects of version v2beta1, which are another operator's; `elastic adopt --mpi-operator`" in said.stderr
     )
     assert changes(api) == []
+
+
+def test_the_mpi_operators_definition_alone_is_answered_with_the_option_for_it(tmp_path: Path) -> None:
+    """It was answered with `elastic install`, which would have refused."""
+    made = crd(KINDS["MPIJob"])
+    made["spec"]["versions"][0]["name"] = "v2beta1"
+    said = adopt(Api({**made, "status": {"storedVersions": ["v2beta1"]}}, kinds=False), tmp_path)
+    assert (said.exit_code, "`elastic adopt --mpi-operator` takes the MPI Operator's jobs over" in said.stderr) == (1, True), said.output
 
 
 def test_without_an_operator_there_is_nothing_to_take_over(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from elastic.cli.adopting.plan import Annotate, Apply, Change, Create, DeleteDef
 from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.documents import as_json
+from elastic.cli.failures import said
 from elastic.cli.installing.obstacles import OUR_LABEL
 from elastic.cli.jobs import found
 from elastic.cli.printing import plain
@@ -63,7 +64,7 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
 def adopt(yes: bool, save: Path, mpi: bool, back: Path | None, cluster: Cluster) -> None:
     """Take a cluster's jobs over from the Training Operator, or give them back. It shows first what it would change."""
     if back is not None:
-        _give_back(cluster, _read(back), yes)
+        _give_back(cluster, _read(back), back, yes)
         return
     if mpi:
         _adopt_mpi(cluster, save, yes)
@@ -88,11 +89,11 @@ def _take_over(cluster: Cluster, changes: Sequence[Change], kept: Object, *, sav
         return
     _write(save, kept)
     click.echo(f"what is replaced is kept in {save}; `elastic adopt --back {save}` gives it back")
-    _carry_out_all(cluster, changes)
+    _carry_out_all(cluster, changes, remedy=f"`elastic adopt --back {save}` gives back what was done")
 
 
-def _carry_out_all(cluster: Cluster, changes: Sequence[Change]) -> None:
-    cluster.ask(lambda kube, _: _carry_out(kube, changes))
+def _carry_out_all(cluster: Cluster, changes: Sequence[Change], *, remedy: str) -> None:
+    cluster.ask(lambda kube, _: _carry_out(kube, changes, remedy=remedy))
     click.echo(NEXT)
 
 
@@ -116,13 +117,13 @@ def _go_on_with_mpi(cluster: Cluster, kept: Kept, save: Path, yes: bool) -> None
     changes = list(mpi_operator.resumed(now, known, [crd(kind) for kind in KINDS.values()], file=str(save)))
     click.echo(f"{save} is there; the take-over that wrote it goes on")
     if _agreed(changes, yes):
-        _carry_out_all(cluster, changes)
+        _carry_out_all(cluster, changes, remedy="the same command goes on")
 
 
 async def _look_at_mpi_again(kube: Kube, namespace: str) -> mpi_operator.Now:
     return mpi_operator.Now(
         operators=(await kube.list(DEPLOYMENTS, labels=mpi_operator.OPERATOR_LABEL)).items,
-        definition=await kube.find(CUSTOM_RESOURCE_DEFINITIONS, definitions.MPI.crd_name),
+        definition=await kube.find(CUSTOM_RESOURCE_DEFINITIONS, mpi_operator.MPI.crd_name),
         jobs=await definitions.listed(kube, mpi_operator.THEIRS),
         made=await definitions.listed(kube, API_VERSION),
     )
@@ -136,25 +137,26 @@ async def _look_at_mpi(kube: Kube, namespace: str) -> mpi_operator.Seen | None:
     return mpi_operator.Seen(operators, theirs[0], await definitions.listed(kube, mpi_operator.THEIRS))
 
 
-def _give_back(cluster: Cluster, kept: Kept, yes: bool) -> None:
+def _give_back(cluster: Cluster, kept: Kept, file: Path, yes: bool) -> None:
     ours = cluster.ask(_our_controllers)
     changes: list[Change]
     if kept.is_of_mpi_operator:
         jobs = cluster.ask(lambda kube, _: definitions.listed(kube, API_VERSION))
-        definition = cluster.ask(lambda kube, _: kube.find(CUSTOM_RESOURCE_DEFINITIONS, definitions.MPI.crd_name))
+        definition = cluster.ask(lambda kube, _: kube.find(CUSTOM_RESOURCE_DEFINITIONS, mpi_operator.MPI.crd_name))
         if wrong := list(mpi_operator.return_obstacles(msgspec.to_builtins(kept), jobs)):
             raise click.ClickException("\n".join(wrong))
         changes = list(mpi_operator.return_(msgspec.to_builtins(kept), ours, jobs, definition))
     else:
         changes = list(plan.return_(msgspec.to_builtins(kept), ours))
     if _agreed(changes, yes):
-        cluster.ask(lambda kube, _: _carry_out(kube, changes))
+        cluster.ask(lambda kube, _: _carry_out(kube, changes, remedy=f"`elastic adopt --back {file}` goes on"))
+        click.echo(f"All is given back. {file} has done its work; remove it before you adopt again.")
 
 
 async def _look(kube: Kube, namespace: str) -> Seen:
     known = [item for item in (await kube.list(CUSTOM_RESOURCE_DEFINITIONS)).items if _is_ours(item)]
     webhooks = (await kube.list(VALIDATING_WEBHOOK_CONFIGURATIONS)).items
-    jobs = await found.jobs(kube, None) if known else []
+    jobs = await found.jobs(kube, None) if any(plan.serves(item) for item in known) else []
     return Seen(
         operators=(await kube.list(DEPLOYMENTS, labels=plan.OPERATOR_LABEL)).items,
         webhooks=[item for item in webhooks if item["metadata"]["name"].endswith(plan.WEBHOOK_SUFFIX)],
@@ -175,26 +177,33 @@ def _agreed(changes: Sequence[Change], yes: bool) -> bool:
     return agreed((change.words for change in changes), yes=yes)
 
 
-async def _carry_out(kube: Kube, changes: Sequence[Change]) -> None:
-    """Each of them may be done already, by an earlier try."""
+async def _carry_out(kube: Kube, changes: Sequence[Change], *, remedy: str) -> None:
     for change in changes:
-        match change:
-            case Annotate(_, kind, namespace, name):
-                body = {"metadata": {"annotations": {plan.COMPAT: plan.STRICT}}}
-                await _unless_gone(kube.patch(resource_of(KINDS[kind]), name, body, namespace=namespace))
-            case Scale(_, namespace, name, replicas):
-                await kube.patch(DEPLOYMENTS, name, {"spec": {"replicas": replicas}}, namespace=namespace)
-            case DeleteWebhook(_, name):
-                await _unless_gone(kube.delete(VALIDATING_WEBHOOK_CONFIGURATIONS, name))
-            case DeleteDefinition():
-                await definitions.delete(kube, change)
-            case Create():
-                await definitions.create(kube, change)
-            case Apply(_, objects):
-                for one in objects:
-                    resource, name = APPLIED[one["kind"]], one["metadata"]["name"]
-                    await kube.patch(resource, name, one, kind=Patch.APPLY, field_manager=MANAGER, force=True)
+        try:
+            await _do(kube, change)
+        except KubeError as error:
+            raise click.ClickException(plain(f"broken off at: {change.words}: {said(error)}. Once that is mended, {remedy}")) from error
         click.echo(plain(f"done: {change.words}"))
+
+
+async def _do(kube: Kube, change: Change) -> None:
+    """It may be done already, by an earlier try."""
+    match change:
+        case Annotate(_, kind, namespace, name):
+            body = {"metadata": {"annotations": {plan.COMPAT: plan.STRICT}}}
+            await _unless_gone(kube.patch(resource_of(KINDS[kind]), name, body, namespace=namespace))
+        case Scale(_, namespace, name, replicas):
+            await kube.patch(DEPLOYMENTS, name, {"spec": {"replicas": replicas}}, namespace=namespace)
+        case DeleteWebhook(_, name):
+            await _unless_gone(kube.delete(VALIDATING_WEBHOOK_CONFIGURATIONS, name))
+        case DeleteDefinition():
+            await definitions.delete(kube, change)
+        case Create():
+            await definitions.create(kube, change)
+        case Apply(_, objects):
+            for one in objects:
+                resource, name = APPLIED[one["kind"]], one["metadata"]["name"]
+                await kube.patch(resource, name, one, kind=Patch.APPLY, field_manager=MANAGER, force=True)
 
 
 async def _unless_gone(asked: Awaitable[object]) -> None:

@@ -8,14 +8,13 @@ from collections.abc import Awaitable, Callable
 
 import click
 
-from elastic.api.kinds import KINDS
+from elastic.cli.adopting.mpi_operator import MPI
 from elastic.cli.adopting.plan import Create, DeleteDefinition, identity, stores
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, Object, Resource
 
 WITHIN_S, LOOK_S = 60.0, 0.5
-MPI = KINDS["MPIJob"]
 
 
 def jobs_of(api_version: str) -> Resource:

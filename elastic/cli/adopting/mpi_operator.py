@@ -119,7 +119,7 @@ def _applied(ours: Sequence[Object]) -> Change:
 
 
 def _made_anew(job: Object, file: str) -> Change:
-    where = f"MPIJob {job['metadata']['namespace']}/{job['metadata']['name']}"
+    where = f"MPIJob {_key(job)}"
     made = converted(job)
     try:
         parse(made)

@@ -95,17 +95,18 @@ def obstacles(seen: Seen) -> Iterator[str]:
 
 def takeover(seen: Seen, ours: Sequence[Object]) -> Iterator[Change]:
     """In the order that loses nothing: while no controller acts, pods train on. ours: the definitions to apply."""
-    for job in seen.jobs:
-        if _keeps_its_rendezvous(job):
-            where = f"{job['metadata']['namespace']}/{job['metadata']['name']}"
-            words = f"annotate {job['kind']} {where} with {COMPAT}={STRICT}: its workers meet at worker 0, as they began"
-            yield Annotate(words, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
     for operator in seen.operators:
         if count := replicas(operator):
             yield scaled(operator, 0, f"stop {titled(operator)} ({count} to 0 replicas); pods train on, nothing starts until ours runs")
     for one in seen.webhooks:
         name = one["metadata"]["name"]
         yield DeleteWebhook(f"delete the webhook configuration {name}, which refuses all jobs without its server", name)
+    # Their webhook refuses this, too, where their controller is down.
+    for job in seen.jobs:
+        if _keeps_its_rendezvous(job):
+            where = f"{job['metadata']['namespace']}/{job['metadata']['name']}"
+            words = f"annotate {job['kind']} {where} with {COMPAT}={STRICT}: its workers meet at worker 0, as they began"
+            yield Annotate(words, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
     known = {definition["metadata"]["name"] for definition in seen.definitions}
     replaced = [item["metadata"]["name"] for item in ours if item["metadata"]["name"] in known]
     added = [item["metadata"]["name"] for item in ours if item["metadata"]["name"] not in known]
@@ -137,7 +138,7 @@ def return_(kept: Object, ours: Sequence[Object]) -> Iterator[Change]:
 
 def jobs_in_words(seen: Seen) -> str:
     going = [job for job in seen.jobs if not summary(KINDS[job["kind"]], job).is_over]
-    return f"{len(seen.jobs)} jobs, {len(going)} of them not over; they stay, and their pods run on"
+    return f"{len(seen.jobs)} job{'' if len(seen.jobs) == 1 else 's'}, {len(going)} of them not over; they stay, and their pods run on"
 
 
 def _keeps_its_rendezvous(job: Object) -> bool:
@@ -168,6 +169,12 @@ def identity(one: Object) -> tuple[str, int]:
 def stores(definition: Object, version: str) -> bool:
     versions = (definition.get("spec") or {}).get("versions") or ()
     return [one.get("name") for one in versions if one.get("storage")] == [version]
+
+
+def serves(definition: Object) -> bool:
+    """Our version; the MPI Operator's definition alone does not."""
+    versions = (definition.get("spec") or {}).get("versions") or ()
+    return any(one.get("name") == SERVED for one in versions)
 
 
 def kept_operator(one: Object) -> dict[str, Any]:
