@@ -10,8 +10,13 @@ import click
 
 from elastic.local.agent.images import ImageError, parse_images
 
+NONE = "none"
+"""Forgets the folders of the last time."""
 
-def _read(context: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> dict[str, Path]:
+
+def _read(context: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> dict[str, Path] | None:
+    if words in ((), (NONE,)):
+        return {} if words else None
     try:
         return parse_images(words)
     except ImageError as error:

@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -95,7 +96,7 @@ def run(
     save: str | None,
     all_output: bool,
     sandbox: str | None,
-    images: dict[str, Path],
+    images: dict[str, Path] | None,
 ) -> None:
     """Run job files, or a script on the laptop cluster, to their end and show what happens.
 
@@ -154,11 +155,11 @@ class _Shape:
     is_asked: bool
     """Whether the GPUs are the user's wish, and not only what a script's workers need."""
     sandbox: str | None
-    images: dict[str, Path]
+    images: dict[str, Path] | None
 
-    def options(self, *, running: str | None = None) -> list[str]:
-        """What a cluster that is there already would not heed. running: its sandbox."""
-        words = [f"--image {name}={folder}" for name, folder in self.images.items()]
+    def options(self, *, running: str | None = None, has: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+        """What a cluster that is there already would not heed. running: its sandbox; has: its folders for images."""
+        words = [f"--image {name}={folder}" for name, folder in (self.images or {}).items() if has.get(name) != str(folder)]
         words += [f"--gpus {self.gpus}"] if self.gpus and self.is_asked else []
         return [*words, *([f"--sandbox {self.sandbox}"] if self.sandbox not in (None, "auto", running) else [])]
 
@@ -238,7 +239,9 @@ def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None
     if state is not None and layout.is_running():
         if not state.control_plane and kubeconfig is None:
             raise ClusterError(f"the cluster in {layout.root} has no control plane; stop it and start it without --cluster-only")
-        _refuse_shape(shape.options(running=state.sandbox), f"the one in {layout.root}, which runs already,")
+        _refuse_shape(
+            shape.options(running=state.sandbox, has=layout.read_shape().images), f"the one in {layout.root}, which runs already,"
+        )
         yield _Cluster(layout.kubeconfig, is_laptop=True)
         return
     if data_dir is not None:
@@ -247,7 +250,7 @@ def _cluster(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None
     stopped = layout.root if kubeconfig is not None else None
     there_is = f"the laptop cluster in {stopped} is stopped: starting it" if stopped else "no cluster runs: starting one"
     printer.say(f"{there_is} for this run")
-    cluster = LocalCluster(data_dir=stopped, gpus=shape.gpus or None, sandbox=shape.sandbox or "auto", images=shape.images)
+    cluster = LocalCluster(data_dir=stopped, gpus=shape.gpus or None, sandbox=shape.sandbox, images=shape.images)
     cluster.start(say=printer.say)
     try:
         closed = NO_WAY_OUT if cluster.sandbox == Mode.NETNS.value else ""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HOW_TO = """The cluster is ready: {nodes}, sandbox {sandbox}, {control_plane}.
 Images are not pulled: a container's command runs as a process, with the Python environment of this `elastic` first on its PATH,
-or with the one that --image names for it.{outside}
+or with the folder that --image names for it{folders}{outside}
 
   export KUBECONFIG={kubeconfig}
   kubectl get nodes
@@ -56,8 +56,11 @@ ENDED = """These jobs are unfinished, and stay stopped until you resume them (`{
 )
 @click.option("--gpus", type=click.IntRange(0, MOST_GPUS), show_default="as the last time, else 0", help="GPUs of each node.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default="the last one, else a free one", help="The API's port.")
-@click.option("--sandbox", type=click.Choice(SANDBOXES), default="auto", show_default=True, help="How pods are kept apart.")
-@image_option("Containers of IMAGE run with the programs in FOLDER/bin, such as those of a virtual environment. Repeatable.")
+@click.option("--sandbox", type=click.Choice(SANDBOXES), show_default="as the last time, else auto", help="How pods are kept apart.")
+@image_option(
+    "Containers of IMAGE run with the programs in FOLDER/bin, such as those of a virtual environment. Repeatable; remembered until you "
+    "name others, or `none`."
+)
 @click.option("--cluster-only", is_flag=True, help="Without the control plane: no CRDs, no controller, no rendezvous server.")
 @click.option("--dashboard/--no-dashboard", default=True, show_default=True, help="Show the jobs to browsers of this machine.")
 @click.option("--allow-changes", is_flag=True, help="Let the dashboard scale, suspend and resume jobs and reclaim nodes.")
@@ -67,8 +70,8 @@ def up(
     nodes: int | None,
     gpus: int | None,
     port: int,
-    sandbox: str,
-    images: dict[str, Path],
+    sandbox: str | None,
+    images: dict[str, Path] | None,
     cluster_only: bool,
     dashboard: bool,
     allow_changes: bool,
@@ -103,6 +106,7 @@ def up(
             sandbox=state.sandbox,
             control_plane=control_plane,
             kubeconfig=cluster.kubeconfig,
+            folders=_folders(Layout(cluster.data_dir)),
             outside=NO_WAY_OUT if state.sandbox == Mode.NETNS.value else "",
         ),
         nl=False,
@@ -134,11 +138,16 @@ def down(data_dir: Path) -> None:
     """Stop the laptop cluster with all its pods. What the API holds stays in the data folder."""
     jobs = _under_way(Layout(data_dir.resolve()))
     try:
-        stopped = stop_detached(data_dir.resolve())
+        stopped = stop_detached(data_dir.resolve(), say=lambda words: click.echo(words, err=True))
     except ClusterError as error:
         raise click.ClickException(str(error)) from error
     click.echo("stopped" if stopped else f"no cluster runs in {data_dir}")
     _tell_of_jobs(jobs, data_dir)
+
+
+def _folders(layout: Layout) -> str:
+    found = layout.read_shape().images
+    return "".join([":", *(f"\n  {image}={folder}" for image, folder in found.items())]) if found else "."
 
 
 def _nodes(state: ClusterState, layout: Layout) -> str:
@@ -184,7 +193,7 @@ def status(output: str, data_dir: Path) -> None:
     if output != "table":
         running = {name: {"pid": pid, "running": is_alive(pid), "log": str(layout.log(name))} for name, pid in processes.items()}
         facts: dict[str, Any] = {"server": state.server, "kubeconfig": state.kubeconfig, "sandbox": state.sandbox}
-        facts |= {"nodes": len(played(layout, state)), "gpus": state.gpus}
+        facts |= {"nodes": len(played(layout, state)), "gpus": state.gpus, "images": layout.read_shape().images}
         there, samples = _jobs(state, layout)
         jobs = [_as_data(job, samples.get(job.key.uid)) for job in there]
         click.echo(as_data({"running": True, **facts, "processes": running, "jobs": jobs}, output))
@@ -193,6 +202,8 @@ def status(output: str, data_dir: Path) -> None:
     click.echo(f"kubeconfig  {state.kubeconfig}")
     click.echo(f"sandbox     {state.sandbox}")
     click.echo(f"nodes       {_nodes(state, layout)}; `{command('node list', data_dir)}` shows them")
+    for image, folder in layout.read_shape().images.items():
+        click.echo(f"image       {image}={folder}")
     for name, pid in processes.items():
         running_now = "running" if is_alive(pid) else "not running"
         click.echo(f"process     {name:<12} {pid:>8}  {running_now:<11}  {layout.log(name)}")

@@ -18,12 +18,12 @@ import msgspec
 
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.roster import NODE_GRACE_S
-from elastic.local.files import ClusterState, FolderError, Layout, Size, is_alive, take_folder
+from elastic.local.files import ClusterState, FolderError, Layout, Shape, is_alive, take_folder
 from elastic.local.sandbox import Record
 from elastic.local.sandbox.channel import ask
 
 START_S = 90.0
-QUIET_S = 5.0
+QUIET_S = 3.0
 STOP_S = 60.0
 
 
@@ -37,7 +37,8 @@ def default_data_dir() -> Path:
 
 class LocalCluster:
     """`with LocalCluster() as cluster: ...` runs a cluster in a folder of its own, or in `data_dir`, and leaves nothing running.
-    Without `nodes` and `gpus` it has as many as the last time in that folder, else one node; nodes added to the folder come besides.
+    Without `nodes`, `gpus`, `sandbox` or `images` it has those of the last time in that folder, else one node; nodes added to the folder
+    come besides.
     With `join` it brings nodes and control plane to the API server of that kubeconfig, which has a scheduler and controllers of its own.
     With `dashboard` it shows its jobs to browsers; `allow_changes` lets these change jobs.
     `faults`, a seed, lets an administrator make the API server misbehave (PUT /faults)."""
@@ -49,7 +50,7 @@ class LocalCluster:
         nodes: int | None = None,
         gpus: int | None = None,
         port: int = 0,
-        sandbox: str = "auto",
+        sandbox: str | None = None,
         images: Mapping[str, Path] | None = None,
         control_plane: bool = True,
         join: Path | None = None,
@@ -61,11 +62,14 @@ class LocalCluster:
     ) -> None:
         self._own_folder = TemporaryDirectory(prefix="elastic-") if data_dir is None else None
         self._layout = Layout(Path(self._own_folder.name if self._own_folder else data_dir or "").resolve())
-        last = self._layout.read_size()
-        size = Size(last.nodes if nodes is None else nodes, last.gpus if gpus is None else gpus)
-        self._arguments = ["--nodes", str(size.nodes), "--gpus", str(size.gpus), "--port", str(port), "--sandbox", sandbox]
+        last = self._layout.read_shape()
+        shape = _changed(last, nodes=nodes, gpus=gpus, sandbox=sandbox, images=images)
+        remembered = shape.images if images is None else {}
+        self._gone = {image: folder for image, folder in remembered.items() if not Path(folder, "bin").is_dir()}
+        self._arguments = ["--nodes", str(shape.nodes), "--gpus", str(shape.gpus), "--port", str(port), "--sandbox", shape.sandbox]
         self._arguments += ["--node-grace-s", str(node_grace_s), "--autoscaler-period-s", str(autoscaler_period_s)]
-        self._arguments += [word for image, folder in (images or {}).items() for word in ("--image", f"{image}={folder}")]
+        found = {image: folder for image, folder in shape.images.items() if image not in self._gone}
+        self._arguments += [word for image, folder in found.items() for word in ("--image", f"{image}={folder}")]
         self._arguments += [] if control_plane else ["--cluster-only"]
         self._arguments += ["--dashboard"] if dashboard and control_plane else []
         self._arguments += ["--allow-changes"] if allow_changes else []
@@ -106,6 +110,8 @@ class LocalCluster:
             take_folder(self._layout.root)
         except FolderError as error:
             raise ClusterError(str(error)) from error
+        for image, folder in self._gone.items():
+            say(f"{folder}, which stood for image {image} the last time, is gone: its containers have the programs of `elastic`")
         log = self._layout.log("supervisor")
         command = [sys.executable, "-m", "elastic.local.supervisor", "--data-dir", str(self._layout.root), "--cwd", str(Path.cwd())]
         with log.open("ab") as sink:
@@ -187,20 +193,34 @@ class LocalCluster:
                         yield record.id
 
 
-def stop_detached(data_dir: Path) -> bool:
-    """Stops the cluster of a data folder, also one started by another process; False if none runs."""
-    state = Layout(data_dir).read_state()
+def _changed(last: Shape, *, nodes: int | None, gpus: int | None, sandbox: str | None, images: Mapping[str, Path] | None) -> Shape:
+    folders = None if images is None else {image: str(folder.absolute()) for image, folder in images.items()}
+    named = {"nodes": nodes, "gpus": gpus, "sandbox": sandbox, "images": folders}
+    return msgspec.structs.replace(last, **{name: value for name, value in named.items() if value is not None})
+
+
+def stop_detached(data_dir: Path, *, say: Callable[[str], None] = lambda words: None) -> bool:
+    """Stops the cluster of a data folder, also one started by another process; False if none runs. `say` gets what a long stop waits
+    for.
+    """
+    layout = Layout(data_dir)
+    state = layout.read_state()
     if state is None:
         return False
-    try:
-        os.kill(state.supervisor, signal.SIGTERM)
-    except ProcessLookupError:
-        Layout(data_dir).forget_state()
+    if (owner := data_dir.stat().st_uid) != os.geteuid():
+        raise ClusterError(f"the data folder {data_dir} belongs to another user (uid {owner}), who alone stops its cluster")
+    if not layout.is_held_by(state.supervisor):
+        layout.forget_state()
         return False
-    deadline = time.monotonic() + STOP_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(state.supervisor, signal.SIGTERM)
+    deadline, say_at = time.monotonic() + STOP_S, time.monotonic() + QUIET_S
     while is_alive(state.supervisor):
         if time.monotonic() > deadline:
             raise ClusterError(f"the supervisor (process {state.supervisor}) did not end within {STOP_S:.0f} s")
+        if time.monotonic() > say_at:
+            say(f"the cluster stops: waiting for its pods and processes to end, at most {deadline - time.monotonic():.0f} s more")
+            say_at += QUIET_S
         time.sleep(0.02)
     return True
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -71,11 +72,13 @@ MOST_BYTES = 1 << 20
 """Of a file that a cluster has written about itself."""
 
 
-class Size(msgspec.Struct, frozen=True):
-    """How many nodes `elastic up` starts, and the GPUs of each."""
+class Shape(msgspec.Struct, frozen=True):
+    """How `elastic up` starts a cluster: its nodes, the GPUs of each, how pods are kept apart, the folders that stand for images."""
 
     nodes: Annotated[int, msgspec.Meta(ge=0, le=MOST_NODES)] = 1
     gpus: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)] = 0
+    sandbox: Literal["auto", "netns", "loopback"] = "auto"
+    images: dict[str, str] = {}
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,8 +132,8 @@ class Layout:
         return self.root / "nodes.json"
 
     @property
-    def size(self) -> Path:
-        """The size with which the cluster was last started."""
+    def shape(self) -> Path:
+        """The shape with which the cluster was last started."""
         return self.root / "size.json"
 
     @property
@@ -172,16 +175,26 @@ class Layout:
         except (OSError, msgspec.DecodeError):
             return {}
 
-    def read_size(self) -> Size:
+    def read_shape(self) -> Shape:
         """That of the last time, which is what the next start takes where nothing else is said."""
         try:
-            return msgspec.json.decode(_bounded(self.size), type=Size)
+            return msgspec.json.decode(_bounded(self.shape), type=Shape)
         except (OSError, msgspec.DecodeError):
-            return Size()
+            return Shape()
 
     def is_running(self) -> bool:
         state = self.read_state()
         return state is not None and is_alive(state.supervisor)
+
+    def is_held_by(self, pid: int) -> bool:
+        """Whether a process has the folder's lock open, as each of the cluster has: a number that was written down may be that of any other
+        process by now.
+        """
+        try:
+            lock, folder = os.lstat(self.lock), f"/proc/{pid}/fd"
+            return stat.S_ISREG(lock.st_mode) and any(_is_file(f"{folder}/{number}", lock) for number in os.listdir(folder))
+        except OSError:
+            return False
 
     def write_state(self, state: ClusterState) -> None:
         write_private(self.root / "cluster.json", msgspec.json.encode(state))
@@ -197,8 +210,17 @@ def layout_of(kubeconfig: Path) -> Layout | None:
     return layout if layout.kubeconfig == kubeconfig.resolve() and has_lived else None
 
 
+def _is_file(path: str, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), file)
+    except OSError:
+        return False
+
+
 def _bounded(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no file", str(path))
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))

@@ -26,7 +26,7 @@ from elastic.local import etcd
 from elastic.local.agent.roster import NODE_GRACE_S, node_name
 from elastic.local.children import Child, ChildFailed
 from elastic.local.etcd.activation import start_when_called
-from elastic.local.files import ClusterState, FolderError, Layout, Size
+from elastic.local.files import ClusterState, FolderError, Layout, Shape
 from elastic.local.ownership import AlreadyRunning, sole_owner
 from elastic.local.ports import free_port
 from elastic.local.sandbox import Mode
@@ -95,7 +95,8 @@ class Supervisor:
             processes={child.name: child.pid for child in self._children},
         )
         layout.ready("stored").unlink(missing_ok=True)
-        write_private(layout.size, msgspec.json.encode(Size(options.nodes, options.gpus)))
+        shape = Shape(options.nodes, options.gpus, options.sandbox, dict(image.split("=", 1) for image in options.image))
+        write_private(layout.shape, msgspec.json.encode(shape))
         # The agents, which take as long to load as the server does, are started beside it, and wait for it when they have.
         server, _ = await asyncio.gather(self._start_server(), self._start_agents())
         self._state = msgspec.structs.replace(self._state, server=server)

@@ -125,3 +125,25 @@ def test_a_taken_port_is_one_clear_sentence(tmp_path: Path) -> None:
         refused = elastic("up", "--data-dir", str(tmp_path / "second"), "--port", port)
     assert refused.returncode == 1
     assert f"port {port} on 127.0.0.1: Address already in use; choose another with --port" in refused.stderr
+
+
+def test_sandbox_and_folders_for_images_are_those_of_the_last_time(tmp_path: Path) -> None:
+    """`elastic resume` once started jobs without the environment of their image: `up` had remembered nodes and GPUs only."""
+    lab, venv = str(tmp_path / "lab"), tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    up = ("up", "--detach", "--cluster-only", "--data-dir", lab)
+    try:
+        first = elastic(*up, "--sandbox", "loopback", "--image", f"example.com/train={venv}")
+        assert first.returncode == 0, first.stderr
+        elastic("down", "--data-dir", lab)
+        assert f"example.com/train={venv}" in elastic(*up).stdout
+        shown = elastic("status", "--data-dir", lab).stdout
+        assert f"image       example.com/train={venv}\n" in shown
+        assert "sandbox     loopback\n" in shown
+        elastic("down", "--data-dir", lab)
+        (venv / "bin").rmdir()
+        assert f"{venv}, which stood for image example.com/train the last time, is gone" in elastic(*up).stderr
+        elastic("down", "--data-dir", lab)
+        assert "example.com/train" not in elastic(*up, "--image", "none").stdout
+    finally:
+        elastic("down", "--data-dir", lab)

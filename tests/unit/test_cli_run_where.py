@@ -83,6 +83,13 @@ def test_a_running_cluster_of_that_sandbox_is_taken() -> None:
     assert shape.options(running="netns") == ["--sandbox loopback"]
 
 
+def test_a_running_cluster_with_the_same_folder_for_the_image_is_taken(tmp_path: Path) -> None:
+    """`elastic up --image A=B` and then a page's `elastic run --image A=B` was refused."""
+    shape = module._Shape(gpus=0, is_asked=True, sandbox=None, images={"train": tmp_path})
+    assert shape.options(running="netns", has={"train": str(tmp_path)}) == []
+    assert shape.options(running="netns", has={"train": "/other"}) == [f"--image train={tmp_path}"]
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[LocalCluster]:
     """The clusters that were started, without processes; each job on them succeeds at once."""

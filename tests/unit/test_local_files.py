@@ -66,11 +66,21 @@ def test_files_of_others_under_our_names_are_refused_or_passed_over(tmp_path: Pa
     take_folder(tmp_path)
 
 
-@pytest.mark.parametrize("text", ['{"nodes": 1000000000}', '{"nodes": -1}', '{"gpus": 65}', '{"nodes": 2, "x": "' + "x" * (1 << 20) + '"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"nodes": 1000000000}',
+        '{"nodes": -1}',
+        '{"gpus": 65}',
+        '{"sandbox": "a/b"}',
+        '{"images": {"a": 1}}',
+        '{"nodes": 2, "x": "' + "x" * (1 << 20) + '"}',
+    ],
+)
 def test_a_size_that_nobody_could_have_asked_for_is_passed_over(tmp_path: Path, text: str) -> None:
     """It would start as many nodes."""
     layout = files.Layout(tmp_path)
-    layout.size.write_text('{"nodes": 200, "gpus": 64}')
-    assert layout.read_size() == files.Size(200, 64)
-    layout.size.write_text(text)
-    assert layout.read_size() == files.Size()
+    layout.shape.write_text('{"nodes": 200, "gpus": 64}')
+    assert layout.read_shape() == files.Shape(200, 64)
+    layout.shape.write_text(text)
+    assert layout.read_shape() == files.Shape()
