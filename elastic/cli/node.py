@@ -22,8 +22,17 @@ from elastic.local.agent.asking import NotDone, ask_agents
 from elastic.local.agent.control import Add, Kill
 from elastic.local.agent.roster import read
 from elastic.local.files import MOST_GPUS, ClusterState, Layout
-from elastic.local.reclaim import LOSS_S, PLAYABLE, SHORT, as_seen, show
+from elastic.local.reclaim import LOSS_S, NOT_PLAYED, PLAYABLE, SHORT, as_seen, is_taken_back, show
 from elastic.signals.signal import Meaning
+
+
+class Played(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no click.Choice[str]
+    """A signal that can be played. Of another one of the table it says why it cannot."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in NOT_PLAYED:
+            self.fail(f"{value} is not played: {NOT_PLAYED[value]}.", param, ctx)
+        return str(super().convert(value, param, ctx))
 
 
 @click.group()
@@ -101,7 +110,7 @@ def drain_node(name: str, timeout_s: float, data_dir: Path) -> None:
     "--like",
     "--as",
     "like",
-    type=click.Choice([*SHORT, *PLAYABLE]),
+    type=Played([*SHORT, *PLAYABLE]),
     default="aws-spot",
     show_default=True,
     metavar="SIGNAL",
@@ -114,7 +123,7 @@ def reclaim(name: str, like: str, seconds: int | None, take_back: bool, data_dir
     """Play a cloud's signal that a node goes, then the loss of the machine.
 
     When the seconds are over the node's processes end at once and the node's object goes, as a cloud removes the node of a machine that it
-    took back. Signals that only warn of a loss have none, unless --seconds says when.
+    took back; unless the signal was taken back meanwhile. Signals that only warn of a loss have none, unless --seconds says when.
     """
     signal = PLAYABLE[SHORT.get(like, like)]
     left_s = (LOSS_S.get(signal.name, signal.lead_s) if signal.meaning is Meaning.LEAVE else None) if seconds is None else seconds
@@ -128,7 +137,9 @@ def reclaim(name: str, like: str, seconds: int | None, take_back: bool, data_dir
         click.echo(f"node {name}: {signal.name} given by {played.words}" + (f"; lost in {left_s:g} s" if left_s is not None else ""))
         if left_s is None:
             return
-        await asyncio.sleep(left_s)
+        if await is_taken_back(kube, name, signal, within_s=left_s):
+            click.echo(f"node {name}: {signal.name} was taken back; the node stays")
+            return
         await asyncio.to_thread(_ask, data_dir, Kill(name=name))
         await kube.delete(NODES, name)
         click.echo(f"node {name} has been reclaimed")

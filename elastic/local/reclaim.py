@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,7 +12,8 @@ from types import MappingProxyType
 from elastic.kube.client import Kube, Patch
 from elastic.kube.nodes import Effect, Taint, set_taint
 from elastic.kube.resources import NODES, Object
-from elastic.signals.signal import Deadline, On, Signal
+from elastic.signals.seen import on_node
+from elastic.signals.signal import Deadline, Meaning, On, Signal
 from elastic.signals.table import AKS, AUTOSCALER, AWS, BUILT_IN, GKE, KARPENTER
 
 EVENT = "spot-itn-0123456789abcdef"
@@ -23,15 +25,28 @@ SPOT_LABELS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         KARPENTER: {"karpenter.sh/capacity-type": "spot"},
     }
 )
-PLAYABLE: Mapping[str, Signal] = MappingProxyType(
-    {row.name: row for row in BUILT_IN if row.source in (AWS, GKE, AKS, KARPENTER, AUTOSCALER) and row.on.is_of_node and row.key != "Ready"}
-)
-"""By name. The condition Ready is the node agent's own."""
+
+
+def why_not(signal: Signal) -> str:
+    """Why it is not played; empty where it is."""
+    if signal.source not in (AWS, GKE, AKS, KARPENTER, AUTOSCALER) or not signal.on.is_of_node:
+        return "it is no cloud's signal on a node"
+    if signal.key == "Ready":
+        return "the condition Ready is the node agent's own"
+    if signal.meaning is Meaning.INFORM and signal.effect == Effect.NO_EXECUTE:
+        return "a cloud gives its taint to nodes without pods; on another node it would end them"
+    return ""
+
+
+PLAYABLE: Mapping[str, Signal] = MappingProxyType({row.name: row for row in BUILT_IN if not why_not(row)})
+NOT_PLAYED: Mapping[str, str] = MappingProxyType({row.name: why for row in BUILT_IN if (why := why_not(row))})
+"""By name, why not."""
 SHORT: Mapping[str, str] = MappingProxyType(
     {"aws": "aws-spot", "gcp": "gke-termination", "azure": "aks-remediator", "karpenter": "karpenter-disrupted"}
 )
 LOSS_S: Mapping[str, float] = MappingProxyType({"gke-termination": 30.0})
 """From the signal to the loss of the machine, where pods have less time than that."""
+LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +92,15 @@ async def show(kube: Kube, node: str, played: Played, *, take_back: bool = False
     if played.condition is not None:
         condition = played.condition | ({"status": "False", "message": ""} if take_back else {})
         await kube.patch(NODES, node, {"status": {"conditions": [condition]}}, kind=Patch.STRATEGIC, subresource="status")
+
+
+async def is_taken_back(kube: Kube, node: str, signal: Signal, *, within_s: float) -> bool:
+    """Waits so long, and less where the node shows the signal no more. A node that is gone took nothing back."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + within_s
+    while (left_s := end - loop.time()) > 0:
+        await asyncio.sleep(min(LOOK_EVERY_S, left_s))
+        found = await kube.find(NODES, node)
+        if found is not None and not on_node((signal,), found):
+            return True
+    return False

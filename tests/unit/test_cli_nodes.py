@@ -15,7 +15,7 @@ from elastic.cli.node_list import nodes_table, rows_of
 from elastic.cli.up import _nodes
 from elastic.local import LocalCluster
 from elastic.local.agent.roster import Member, Roster, played, read, write
-from elastic.local.files import ClusterState, FolderError, Layout, Size
+from elastic.local.files import ClusterState, FolderError, Layout, Shape
 
 STATE = ClusterState(supervisor=1, sandbox="none", server="", kubeconfig="", nodes=2, gpus=1, control_plane=False, processes={})
 MADE = "2026-01-01T00:00:00Z"
@@ -69,16 +69,16 @@ def test_a_roster_that_no_cluster_wrote_is_refused(tmp_path: Path) -> None:
     ("stored", "wish", "wanted"),
     [
         (None, {}, ["1", "0"]),
-        (Size(3, 2), {}, ["3", "2"]),
-        (Size(3, 2), {"nodes": 1}, ["1", "2"]),
-        (Size(3, 2), {"nodes": 0, "gpus": 0}, ["0", "0"]),
+        (Shape(3, 2), {}, ["3", "2"]),
+        (Shape(3, 2), {"nodes": 1}, ["1", "2"]),
+        (Shape(3, 2), {"nodes": 0, "gpus": 0}, ["0", "0"]),
     ],
 )
 def test_a_cluster_starts_with_the_size_of_the_last_time(
-    tmp_path: Path, stored: Size | None, wish: dict[str, Any], wanted: list[str]
+    tmp_path: Path, stored: Shape | None, wish: dict[str, Any], wanted: list[str]
 ) -> None:
     if stored is not None:
-        Layout(tmp_path).size.write_bytes(msgspec.json.encode(stored))
+        Layout(tmp_path).shape.write_bytes(msgspec.json.encode(stored))
     words = LocalCluster(data_dir=tmp_path, **wish)._arguments
     assert [words[words.index(option) + 1] for option in ("--nodes", "--gpus")] == wanted
 
