@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from elastic.kube import connect
-from elastic.kube.client import Kube
+from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES
 
@@ -97,6 +97,18 @@ async def test_pods_run_on_the_agents_node_and_tell_how_it_went(kube: Kube, name
     assert text == "served\ns3cret\n"
     await kube.delete(PODS, "server", namespace=namespace)
     await gone(kube, namespace, "server")
+
+
+async def test_a_pod_that_had_another_address_keeps_its_status(kube: Kube, namespace: str, node: str, tmp_path: Path) -> None:
+    """An agent that was started anew with another data folder gave a pod another address: a server merges both, and refuses them."""
+    await account(kube, namespace)
+    await kube.create(PODS, pod("moved", node, f"until [ -e {tmp_path}/go ]; do sleep 0.1; done"), namespace=namespace)
+    here = (await phase(kube, namespace, "moved", "Running"))["status"]["podIP"]
+    before = {"podIP": "10.98.7.6", "podIPs": [{"ip": "10.98.7.6"}, {"$patch": "replace"}]}
+    await kube.patch(PODS, "moved", {"status": before}, namespace=namespace, kind=Patch.STRATEGIC, subresource="status")
+    (tmp_path / "go").touch()
+    done = await phase(kube, namespace, "moved", "Succeeded")
+    assert done["status"]["podIPs"] == [{"ip": here}]
 
 
 async def gone(kube: Kube, namespace: str, name: str) -> None:

@@ -13,12 +13,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from elastic.kube import connect
+from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
 from elastic.local.agent import forward
 from elastic.local.agent.fleet import pods_cache
 from elastic.local.agent.images import ImageError, Images, parse_images
 from elastic.local.agent.roster import NODE_GRACE_S, Member
-from elastic.local.agent.service import Options, base_environment, start
+from elastic.local.agent.service import Options, authority, base_environment, start
 from elastic.local.files import FolderError, take_folder
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
@@ -78,6 +80,8 @@ def holder(folder: Path, sandbox: str) -> Iterator[Mode]:
 
 async def run(args: argparse.Namespace, images: Images, mode: Mode, base_env: dict[str, str]) -> None:
     async with connect(args.kubeconfig) as kube:
+        if not authority(kube):
+            raise AccessError(f"kubeconfig {args.kubeconfig} has no certificate authority, by which a node knows its API server")
         work = asyncio.create_task(_work(kube, args, images, mode, base_env))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, work.cancel)
@@ -108,8 +112,23 @@ async def _work(kube: Kube, args: argparse.Namespace, images: Images, mode: Mode
             for other in args.forward:
                 group.create_task(forward.serve(listen_inside(args.data_dir, other), "127.0.0.1", other))
         await start(group, kube, pods, options)
+        log.info("nodes %s of %s are Ready, sandbox %s, until Ctrl-C", ", ".join(args.node), kube.access.server, mode.value)
         if args.ready_file:
             args.ready_file.write_text("ready\n")
+
+
+def refusal(error: Exception) -> str | None:
+    """What the kubeconfig or the API server does not allow, in one line; None where the failure is another."""
+    if isinstance(error, ExceptionGroup):
+        lines = [refusal(one) for one in error.exceptions]
+        return None if None in lines else "; ".join(dict.fromkeys(line for line in lines if line))
+    if isinstance(error, AccessError):
+        return f"{error}; name an administrator's file by --kubeconfig"
+    if not isinstance(error, KubeError):
+        return None
+    if error.code == 0:
+        return f"the API server cannot be reached: {error.message}; is it running?"
+    return f"the API server refuses this node: {error.message}; name an administrator's file by --kubeconfig"
 
 
 def main() -> None:
@@ -122,7 +141,12 @@ def main() -> None:
         sys.exit(str(error))
     with holder(args.data_dir.resolve(), args.sandbox) as mode:
         args.data_dir = args.data_dir.resolve()
-        asyncio.run(run(args, images, mode, base_environment(os.environ)))
+        try:
+            asyncio.run(run(args, images, mode, base_environment(os.environ)))
+        except Exception as error:
+            if (words := refusal(error)) is None:
+                raise
+            sys.exit(words)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ class Kill(msgspec.Struct, frozen=True, tag_field="do", tag="kill"):
     name: str
 
 
-async def serve(folder: Path, add: Callable[[Member], Awaitable[None]], kill: Callable[[str], Awaitable[None]]) -> None:
-    """Answers until cancelled."""
+async def listen(folder: Path, add: Callable[[Member], Awaitable[None]], kill: Callable[[str], Awaitable[None]]) -> asyncio.Server:
+    """Who asks from now on is answered, until the server is closed."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -56,9 +56,12 @@ async def serve(folder: Path, add: Callable[[Member], Awaitable[None]], kill: Ca
 
     path = folder / SOCKET
     path.unlink(missing_ok=True)
-    with address_in(folder, SOCKET) as address, socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(address)
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        with address_in(folder, SOCKET) as address:
+            listening.bind(address)
         path.chmod(0o600)
-        server = await asyncio.start_unix_server(answer, sock=listening, limit=MOST_REQUEST)
-        async with server:
-            await server.serve_forever()
+        return await asyncio.start_unix_server(answer, sock=listening, limit=MOST_REQUEST)
+    except BaseException:
+        listening.close()
+        raise

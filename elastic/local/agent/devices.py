@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
+from elastic.api.words import GPU
 from elastic.kube import quantity
 from elastic.local.agent.environment import ConfigError, Object
-
-GPU = "nvidia.com/gpu"
 
 
 def asked(container: Object) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
+from elastic.api.words import GPU
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
@@ -292,7 +293,7 @@ def machine_capacity(gpus: int) -> dict[str, str]:
     """What this machine has; each local node offers all of it, for they share it."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{pages // 1024}Ki", "pods": "250", "ephemeral-storage": "100Gi"}
-    return capacity | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    return capacity | ({GPU: str(gpus)} if gpus else {})
 
 
 def _condition(kind: str, state: str, reason: str, message: str, now: str) -> Object:

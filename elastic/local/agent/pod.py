@@ -37,6 +37,7 @@ RETRY_S = 5.0
 VOLUME_REFRESH_S = 60.0
 """For changes without an event: tokens that expire, and fields of the pod itself."""
 NO_DEADLINE = float("inf")
+ADDRESSES = ("podIPs", "hostIPs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +371,7 @@ class PodRunner:
         if told == self._pushed or self._deleted:
             return
         metadata = self._pod["metadata"]
-        body = {"metadata": {"uid": metadata["uid"]}, "status": told}
+        body = {"metadata": {"uid": metadata["uid"]}, "status": told | {name: _whole(told[name]) for name in ADDRESSES if name in told}}
         try:
             answer = await self._around.kube.patch(
                 PODS, metadata["name"], body, namespace=metadata["namespace"], kind=Patch.STRATEGIC, subresource="status"
@@ -385,6 +386,11 @@ class PodRunner:
         self._pushed = told
         if int(answer["metadata"]["resourceVersion"]) > int(self._pod["metadata"].get("resourceVersion", "0")):
             self._pod = answer
+
+
+def _whole(addresses: list[Object]) -> list[Object]:
+    """In place of those that an agent told which gave the pod another address: a server would merge them, and refuse both."""
+    return [*addresses, {"$patch": "replace"}]
 
 
 def _seconds(text: str) -> float:

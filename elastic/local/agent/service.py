@@ -46,7 +46,7 @@ class Options:
 
 
 async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", options: Options) -> str:
-    """Returns the gateway's address when every node is ready in the API; the group keeps them running."""
+    """Returns the gateway's address when every node is ready in the API and more can be asked for; the group keeps them running."""
     channel = await Channel.open(options.data_dir)
     described = await channel.describe()
     gateway = str(described["gateway"])
@@ -69,7 +69,9 @@ async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", opt
     port = await Endpoint(fleet, channel, usage).start(HOST_IP, authority(kube))
     nodes = Nodes(group, fleet, port=port, folder=options.data_dir, holder=described["holder"], grace_s=options.grace_s)
     await nodes.start(options.members)
-    group.create_task(control.serve(options.data_dir, nodes.add, nodes.kill))
+    # Before the cluster says that it is ready: a command that comes next must find the socket.
+    listening = await control.listen(options.data_dir, nodes.add, nodes.kill)
+    group.create_task(listening.serve_forever())
     return gateway
 
 
