@@ -353,6 +353,29 @@ async def test_a_path_that_cannot_be_a_link_is_refused_without_namespaces(cluste
     await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
 
 
+@pytest.mark.sandboxes("netns")
+async def test_a_volume_may_hide_the_data_folder_of_the_cluster(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    """Where the data folder was below /tmp, a container with a volume at /tmp ended again and again before its command began."""
+    name, over = f"over-{unique}", str(cluster.data_dir.resolve().parent)
+    wanted = [
+        {"name": "in", "mountPath": f"{over}/in"},
+        {"name": "over", "mountPath": over},
+        {"name": "in", "mountPath": f"/new-{unique}/in"},
+    ]
+    script = shell(f"ls {over}; cat {over}/in/greeting /new-{unique}/in/greeting; cat /etc/hosts", volumeMounts=wanted)
+    volumes = [{"name": "over", "emptyDir": {}}, {"name": "in", "configMap": {"name": name}}]
+    await make(
+        kube,
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"greeting": "hello\n"}},
+        pod(name, script, volumes=volumes),
+    )
+    done = await phase(kube, name, "Succeeded", "Failed")
+    text = await log_of(kube, name)
+    assert done["status"]["phase"] == "Succeeded", (done["status"], text)
+    assert text.splitlines()[:3] == ["in", "hello", "hello"]
+    assert name in text
+
+
 async def test_probes_say_when_a_pod_is_ready_and_when_it_has_to_start_again(cluster: LocalCluster, kube: Kube, unique: str) -> None:
     name = f"probed-{unique}"
     serve = 'cd "$TMPDIR"; touch well; exec python -m http.server 8766'

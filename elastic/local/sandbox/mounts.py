@@ -3,9 +3,12 @@ A path that the host does not have is made without touching the host: its neares
 by an empty one in memory that shows everything the original holds.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Sequence
+
+from msgspec import structs
 
 from elastic.local.sandbox import Mount, linux
 
@@ -23,6 +26,16 @@ class Placement:
         self._mirrors: set[int] = set()
 
     def place(self, mounts: Sequence[Mount]) -> None:
+        """Outer targets before inner ones; last of all those that hide the stage or sources, such as /tmp where these are below it."""
+        needed = [os.path.realpath(path) for path in (self._stage, *(mount.source for mount in mounts))]
+        targets = {mount: os.path.realpath(mount.target) for mount in mounts}
+        hiding = [target for target in targets.values() if any(_is_in(path, target) for path in needed)]
+        late = [mount for mount in mounts if any(_is_in(targets[mount], hidden) for hidden in hiding)]
+        self._place_in_order([mount for mount in mounts if mount not in late])
+        with contextlib.ExitStack() as stack:
+            self._place_in_order([structs.replace(mount, source=_kept(stack, mount.source)) for mount in late])
+
+    def _place_in_order(self, mounts: Sequence[Mount]) -> None:
         for mount in sorted(mounts, key=lambda mount: mount.target.rstrip("/").count("/")):
             target = os.path.realpath(mount.target)
             self._make(target, folder=os.path.isdir(mount.source))
@@ -75,6 +88,17 @@ class Placement:
         os.chdir("/")
         linux.detach("/.old")
         os.rmdir("/.old")
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _kept(stack: contextlib.ExitStack, path: str) -> str:
+    """The same by a descriptor, which leads there whatever is mounted over the path."""
+    descriptor = os.open(path, os.O_PATH)
+    stack.callback(os.close, descriptor)
+    return f"/proc/self/fd/{descriptor}"
 
 
 def _show(source: str, copy: str) -> None:
