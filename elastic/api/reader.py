@@ -100,13 +100,17 @@ def read(value: Any, cls: type[T], *, at: Path, findings: Findings) -> T | None:
 
 def did_you_mean(word: Any, known: Iterable[str]) -> str:
     """`; did you mean minReplicas?`, or nothing when no known word is near."""
-    if not isinstance(word, str):
-        return ""
+    near = nearest(word, known) if isinstance(word, str) else None
+    return f"; did you mean {near}?" if near is not None else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was meant, if one is near."""
     by_lower = {name.lower(): name for name in known}
     typed = word.lower()[:100]
     swapped = [name for name in by_lower if sorted(name) == sorted(typed)]
     near = difflib.get_close_matches(typed, by_lower, n=1, cutoff=0.7) or swapped
-    return f"; did you mean {by_lower[near[0]]}?" if near else ""
+    return by_lower[near[0]] if near else None
 
 
 def no_string(value: Any) -> str:

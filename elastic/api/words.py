@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+GPU = "nvidia.com/gpu"
+"""What a container asks for, and a node offers, as its GPUs."""
 UNFOLLOWED = "The controller cannot follow the rendezvous in etcd, and counts pods"
 """A condition of a job whose etcd the controller does not reach says so, and goes on with why."""
 

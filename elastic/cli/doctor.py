@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from elastic.api.kinds import GROUP, KINDS
+from elastic.api.words import GPU
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG, Cluster, choose
 from elastic.cli.failures import said
 from elastic.cli.installing import looking, rights
@@ -154,7 +155,7 @@ async def _nodes(kube: Kube) -> Finding:
             return Finding(NOTE, "nodes", "you may not look at them")
         raise
     ready = [node for node in nodes if _is_ready(node)]
-    gpus = sum(_whole((node.get("status") or {}).get("allocatable"), "nvidia.com/gpu") for node in ready)
+    gpus = sum(_whole((node.get("status") or {}).get("allocatable"), GPU) for node in ready)
     words = f"{len(ready)} of {len(nodes)} ready, {gpus} GPUs"
     return Finding(OK if ready else BAD, "nodes", words if ready else f"{words}; no pod can start")
 

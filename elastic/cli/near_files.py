@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from elastic.api.reader import did_you_mean
+from elastic.api.reader import nearest
 from elastic.cli.printing import plain
 
 MOST_FILES = 10_000
-BEGIN, END = "; did you mean ", "?"
 
 
 def hint(missing: Path) -> str:
@@ -20,7 +19,7 @@ def hint(missing: Path) -> str:
         if near is None:
             return ""
         found /= near
-    return plain(f"{BEGIN}{found}{END}") if found != missing else ""
+    return plain(f"; did you mean {found}?") if found != missing else ""
 
 
 def _near(folder: Path, name: str) -> str | None:
@@ -28,7 +27,7 @@ def _near(folder: Path, name: str) -> str | None:
         there = sorted(file.name for file in itertools.islice(folder.iterdir(), MOST_FILES) if not file.name.startswith("."))
     except OSError:
         return None
-    if near := did_you_mean(name, there):
-        return near.removeprefix(BEGIN).removesuffix(END)
+    if (near := nearest(name, there)) is not None:
+        return near
     same = [other for other in there if Path(other).stem == Path(name).stem]
     return same[0] if len(same) == 1 else None

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from elastic.api.words import GPU
 from elastic.cli.printing import table
 from elastic.client.ages import age
 from elastic.kube.resources import Object
 from elastic.local.agent.roster import Roster
 
-GPU = "nvidia.com/gpu"
 OVER = ("Succeeded", "Failed")
 
 

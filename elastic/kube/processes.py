@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from elastic.api.words import GPU
+
 VARIABLE, FLAG = "PET_NPROC_PER_NODE", "--nproc-per-node"
-GPU = "nvidia.com/gpu"
 BY_DEVICE = ("auto", "gpu")
 
 

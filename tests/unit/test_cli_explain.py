@@ -21,6 +21,8 @@ RESCALE = {
 }
 NO_ROOM = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."}
 
+CREATED = {"conditions": [{"type": "Created", "status": "True"}]}
+
 
 def waits(*pods: dict[str, Any], status: dict[str, Any] | None = None, **spec: Any) -> str:
     return waits_for(summary(PYTORCH, job(status=status or running(), **(spec or BOUNDS))), pods)
@@ -107,6 +109,16 @@ def test_of_an_elastic_job_that_is_over_no_worker_runs() -> None:
             "the image of train-worker-0: train:1: no such",
         ),
         (
+            waits(
+                pod(0, **container(waiting={"reason": "CreateContainerConfigError", "message": 'secret "key" not found'})), status=CREATED
+            ),
+            'the start of train-worker-0, which fails: secret "key" not found',
+        ),
+        (
+            waits(pod(0, **container(waiting={"reason": "RunContainerError"})), status=CREATED),
+            "the start of train-worker-0, which fails: RunContainerError",
+        ),
+        (
             waits(*(pod(n, **container(waiting={"reason": "ContainerCreating"})) for n in range(5))),
             "the set-up of train-worker-0, train-worker-1, train-worker-2 and 2 more (",
         ),
@@ -118,7 +130,7 @@ def test_of_an_elastic_job_that_is_over_no_worker_runs() -> None:
         (waits(pod(0), status=running(worldSize=2)), "the rendezvous: 2 of 3 running workers train together"),
         (waits(pod(0), status={"conditions": [{"type": "Suspended", "status": "True"}]}), "`elastic resume train`: it is suspended"),
         (waits(pod(0), status={"conditions": []}), "its pods to run"),
-        (waits(pod(0), status={"conditions": [{"type": "Created", "status": "True"}]}), "its pods to run"),
+        (waits(pod(0), status=CREATED), "its pods to run"),
         (waits(pod(0)), ""),
     ],
 )
