@@ -42,6 +42,8 @@ def said(error: BaseException, server: str = "") -> str | None:
 def _of_server(error: KubeError) -> str:
     if error.reason in WITHOUT_SERVER:
         return str(error.message)
+    if error.code == 0 and "CERTIFICATE_VERIFY_FAILED" in error.message:
+        return f"the API server is not the one of the kubeconfig, by its certificate: {error.message}; get a new kubeconfig"
     if error.code == 0:
         return f"the API server cannot be reached: {error.message}; is the cluster running?"
     if error.code == 401:

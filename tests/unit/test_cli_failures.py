@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from elastic.cli import main
 from elastic.cli.cluster_choice import Cluster
 from elastic.cli.failures import said
+from elastic.kube.errors import KubeError
 
 
 def test_a_folder_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +40,16 @@ def test_a_folder_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_disk_and_files_are_named(error: OSError, words: str) -> None:
     assert said(error) == words
+
+
+def test_a_server_with_another_certificate_is_not_asked_whether_it_runs() -> None:
+    """A cluster that was made anew at the old address ended in `is the cluster running?`."""
+    words = "https://a:1: Cannot connect to host a:1 [SSLCertVerificationError: (1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed')]"
+    line = said(KubeError(code=0, reason="Unreachable", message=words))
+    assert line is not None
+    assert line.startswith(f"the API server is not the one of the kubeconfig, by its certificate: {words}; get a new kubeconfig")
+    away = said(KubeError(code=0, reason="Unreachable", message="https://a:1: refused"))
+    assert away == "the API server cannot be reached: https://a:1: refused; is the cluster running?"
 
 
 def test_a_defect_of_ours_shows_its_traceback() -> None:
