@@ -280,10 +280,10 @@ def test_a_control_plane_that_does_not_start_is_said_with_its_reason(tmp_path: P
         "metadata": pod,
         "status": {"phase": "Pending", "containerStatuses": [waiting]},
     }
-    said = install(cluster, tmp_path, "--image", IMAGE, "--timeout", "2")
+    said = install(cluster, tmp_path, "--image", IMAGE, "--timeout", "6")
     assert said.exit_code == 1
     assert "deployment elastic-controller: 0 of 2 ready (pod elastic-controller-1: ImagePullBackOff: no such image)" in said.stderr
-    assert "Error: after 2 s it still waits for deployment elastic-controller: 0 of 2 ready" in said.stderr
+    assert "Error: after 6 s it still waits for deployment elastic-controller: 0 of 2 ready" in said.stderr
     assert install(cluster, tmp_path, "--no-wait").exit_code == 0
 
 

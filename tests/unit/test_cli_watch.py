@@ -166,7 +166,9 @@ def test_on_a_terminal_it_is_drawn_anew_and_leaves_the_terminal_as_it_was(tmp_pa
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "elastic.cli", "top", "--watch", "--kubeconfig", str(kubeconfig)]
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+        heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it, and so would the child
         process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True)
+        signal.signal(signal.SIGINT, heard)
         os.close(theirs)
         try:
             seen = read_until(ours, screen.ENTER.encode())

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable
 
@@ -89,25 +88,39 @@ def test_a_server_that_is_away_is_looked_for_often_and_one_that_denies_us_is_not
     assert waits(monkeypatch, *10 * [denied])[-1] == DENIED_BACK_OFF_S
 
 
+class Silent(Connection):
+    """A connection that stands, and says nothing until so many pings have come."""
+
+    def __init__(self, pings: int, then: Callable[["Silent"], object]) -> None:
+        super().__init__()
+        self._near.recv(1)
+        self._left, self._then = pings, then
+
+    def ping(self) -> None:
+        super().ping()
+        if self.pings == self._left:
+            self._then(self)
+
+    def has_been_so_for_long(self) -> None:
+        self.received_at -= SILENCE_S + 1
+
+    def ends(self) -> None:
+        self._far.send(b"x")
+
+
 def test_a_server_that_answers_no_ping_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node of a server that is lost sends no word of it: the connection stood for a quarter of an hour."""
     monkeypatch.setattr(presence, "BEAT_S", 0.01)
-    silent = Connection()
-    silent._near.recv(1)
-    silent.received_at = time.monotonic() - SILENCE_S + 0.1
-    found = waits(monkeypatch, lambda: silent, refused)
-    assert len(found) == 2
-    assert silent.pings > 0
+    silent = Silent(3, Silent.has_been_so_for_long)
+    assert len(waits(monkeypatch, lambda: silent, refused)) == 2
+    assert silent.pings == 3
 
 
 def test_a_server_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "BEAT_S", 0.01)
-    quiet = Connection()
-    quiet._near.recv(1)
-    quiet.received_at = time.monotonic() + 3600
-    threading.Timer(0.3, quiet._far.send, (b"x",)).start()
+    quiet = Silent(5, Silent.ends)
     waits(monkeypatch, lambda: quiet)
-    assert quiet.pings > 3, "and it beats on"
+    assert quiet.pings == 5, "and it beats on"
 
 
 def test_a_failure_is_told_with_the_seconds_since_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:
