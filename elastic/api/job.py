@@ -285,7 +285,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     world_size: Natural = 0
     """Workers in the current group."""
     ranks: str = ""
-    """The indexes of the workers at our rendezvous in the order of their ranks, `1,0,2`; of at most 1,024 workers."""
+    """The indexes of the workers at our rendezvous in the order of their ranks, `1,0,2`, at the end those of the last world; of at most
+    1,024 workers."""
     waits_for: str = ""
     """Why fewer workers run than are wanted, where something keeps the others; and who runs and never came to the first rendezvous."""
     observed: str = ""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from job_builders import OURS, PLAIN, Cluster, elastic_job
 
+from controller.deciding.lifecycle.conditions import is_over
 from controller.deciding.rendezvous import latecomers
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, Phase, World
@@ -83,6 +84,25 @@ def test_the_status_says_which_worker_has_which_rank() -> None:
     cluster.world = World(generation=2, members=frozenset(names), ranked=tuple(f"train-worker-{n}" for n in range(1025)), phase="running")
     cluster.settle()
     assert elastic(cluster).ranks == ""
+
+
+@pytest.mark.parametrize("closed", ["", "all 0 restarts are used up"])
+def test_a_job_that_is_over_keeps_the_ranks_of_its_last_world(closed: str) -> None:
+    """Its failure names a rank, and `elastic logs --rank 1` then knew none."""
+    cluster = Cluster(elastic_job(2), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    names = ("train-worker-1", "train-worker-0")
+    cluster.world = World(generation=1, members=frozenset(names), ranked=names, phase="running")
+    cluster.settle()
+    if closed:
+        cluster.world = World(generation=1, members=frozenset(), phase="closed", closed=closed)
+    else:
+        for name in names:
+            cluster.set(name, Phase.SUCCEEDED, code=0)
+    cluster.settle()
+    assert is_over(cluster.job.status)
+    assert elastic(cluster).ranks == "1,0"
 
 
 def test_a_worker_that_runs_and_does_not_come_to_the_first_rendezvous_is_named() -> None:

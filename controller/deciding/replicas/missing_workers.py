@@ -56,7 +56,7 @@ def _waiting(pod: Pod) -> Iterator[str]:
 
 
 def without(status: JobStatus) -> JobStatus:
-    """Of a job that is over or suspended nothing is missing."""
-    if status.elastic is None or not (status.elastic.waits_for or status.elastic.ranks):
+    """Of a job that is over nothing is missing. Its last ranks stay: its failure names one, and its logs are asked for by them."""
+    if status.elastic is None or not status.elastic.waits_for:
         return status
-    return replace(status, elastic=replace(status.elastic, waits_for="", ranks=""))
+    return replace(status, elastic=replace(status.elastic, waits_for=""))
