@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import subprocess
@@ -22,6 +23,9 @@ from elastic.local.files import ClusterState, FolderError, Layout, Shape, is_ali
 from elastic.local.sandbox import Record
 from elastic.local.sandbox.channel import ask
 
+NEEDED = ("aiohttp", "celpy", "cryptography", "etcd3", "jsonpatch", "jsonschema_rs", "kopf", "prometheus_client", "uvloop")
+"""What only the extra `local` brings."""
+INSTALL = "pip install '.[local]'"
 START_S = 90.0
 QUIET_S = 3.0
 STOP_S = 60.0
@@ -106,6 +110,8 @@ class LocalCluster:
 
     def start(self, *, detached: bool = False, say: Callable[[str], None] = lambda words: None) -> None:
         """Returns when the cluster is ready; `say` gets what a long start waits for. Detached, it outlives this process."""
+        if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+            raise ClusterError(f"this Python lacks {', '.join(missing)}, which the laptop cluster needs; in the checkout: {INSTALL}")
         try:
             take_folder(self._layout.root)
         except FolderError as error:

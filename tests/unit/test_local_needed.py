@@ -1,0 +1,35 @@
+"""The laptop cluster says which packages are missing, before it starts anything."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from elastic.local import LocalCluster, cluster
+
+EXTRAS = tomllib.loads(Path(cluster.__file__).parents[2].joinpath("pyproject.toml").read_text())["project"]["optional-dependencies"]
+MODULES = {"cel-python": "celpy", "orjson": "orjson", "grpcio": "grpc", "protobuf": "google.protobuf"}
+BROUGHT = {"orjson", "grpc", "google.protobuf"}
+"""By others, which need them."""
+
+
+def modules(extra: str) -> set[str]:
+    found = set[str]()
+    for line in EXTRAS[extra]:
+        name, _, more = re.split(r"[>=<]", line)[0].partition("[")
+        found |= set[str]().union(*map(modules, more.rstrip("]").split(","))) if more else {MODULES.get(name, name.replace("-", "_"))}
+    return found
+
+
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`elastic up` in an environment with the extra `client` alone ended in a traceback in a file."""
+    monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: None if name == "uvloop" else object())  # type: ignore[attr-defined]
+    with pytest.raises(
+        cluster.ClusterError, match=r"lacks uvloop, which the laptop cluster needs; in the checkout: pip install '\.\[local\]'"
+    ):
+        LocalCluster(data_dir=tmp_path).start()
+
+
+def test_all_that_the_extra_brings_is_looked_for() -> None:
+    assert set(cluster.NEEDED) == modules("local") - BROUGHT
