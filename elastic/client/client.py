@@ -15,6 +15,7 @@ from elastic.client.script_job import MAX_RESTARTS, Workers, job_of
 
 START = 'd=$(mktemp -d) && printf %s "$ELASTIC_PROGRAM" > "$d/$0" && exec torchrun "$d/$0" "$@"'
 """As a shell runs it, with the name of the file and its arguments."""
+MOST_HINT = 300
 
 
 class Client:
@@ -31,6 +32,9 @@ class Client:
     ) -> None:
         """`dashboard`: where a cluster's dashboard is forwarded to; it knows how far training is. The laptop's is found."""
         self._cluster: Cluster = connect(kubeconfig, context=context, namespace=namespace, data_dir=data_dir, dashboard=dashboard)
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._cluster.api.configuration.host}, namespace {self.namespace}>"
 
     def submit(
         self,
@@ -70,13 +74,12 @@ class Client:
         kind, name, namespace = _kind(str(job.get("kind"))), metadata["name"], metadata.get("namespace")
         if namespace not in (None, self.namespace):
             raise errors.Refused(f"metadata.namespace is {namespace}, and this client is of {self.namespace}; make a Client(namespace=...)")
-        handle = Job(self._cluster, kind, name)
-        self._make_room(handle, replace=replace)
+        self._make_room(Job(self._cluster, kind, name), replace=replace)
         with speaking(f"creating {kind.name} {name}"):
-            self._cluster.jobs.create_namespaced_custom_object(
+            created = self._cluster.jobs.create_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, kind.plural, dict(job), _request_timeout=TIMEOUT_S
             )
-        return handle
+        return Job(self._cluster, kind, name, created["metadata"]["uid"])
 
     def _make_room(self, job: Job, *, replace: bool) -> None:
         try:
@@ -90,16 +93,15 @@ class Client:
         job.delete()
 
     def get(self, name: str, kind: str = "PyTorchJob") -> Job:
-        job = Job(self._cluster, _kind(kind), name)
-        _ = job.object
-        return job
+        of = _kind(kind)
+        return Job(self._cluster, of, name, Job(self._cluster, of, name).object["metadata"]["uid"])
 
     def jobs(self, kind: str = "PyTorchJob") -> list[Job]:
         """All jobs of this kind in the namespace."""
         of = _kind(kind)
         with speaking(f"the {of.plural} of {self.namespace}"):
             found = self._cluster.jobs.list_namespaced_custom_object(GROUP, VERSION, self.namespace, of.plural, _request_timeout=TIMEOUT_S)
-        return [Job(self._cluster, of, item["metadata"]["name"]) for item in found["items"]]
+        return [Job(self._cluster, of, item["metadata"]["name"], item["metadata"]["uid"]) for item in found["items"]]
 
     @property
     def namespace(self) -> str:
@@ -119,6 +121,9 @@ class Client:
         max_restarts: int,
         packages: Sequence[str],
     ) -> dict[str, Any]:
+        if not isinstance(args, list | tuple):
+            hint = f"; did you mean kwargs={args!r}?" if isinstance(args, Mapping) else f"; did you mean args=[{args!r}]?"
+            raise errors.BadProgram(f"args is {args!r}, but must be a list of arguments{hint if len(hint) < MOST_HINT else ''}")
         if image is None and not self._cluster.is_laptop:
             raise errors.BadProgram("image is missing: a cluster runs workers in one; name an image that has Python and torch")
         script, text, words = _script(program, args, kwargs, packages)

@@ -150,6 +150,9 @@ def _refusal(error: Any) -> type[errors.ElasticError]:
 
 def _words(error: Any) -> str:
     try:
-        return str(json.loads(error.body)["message"])
-    except (TypeError, ValueError, KeyError):
+        told = json.loads(error.body)
+        words, details = str(told["message"]), told.get("details") or {}
+    except (TypeError, ValueError, KeyError, AttributeError):
         return f"{error.status} {error.reason}"
+    is_namespace = error.status == 404 and isinstance(details, dict) and details.get("kind") == "namespaces"
+    return f"{words}; make it with `kubectl create namespace {details.get('name')}`" if is_namespace else words

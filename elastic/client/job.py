@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from kubernetes import client
 from kubernetes import watch as _watch
 
 from elastic.api.kinds import GROUP, VERSION, Kind
@@ -32,10 +33,10 @@ GONE_S = 60.0
 
 
 class Job:
-    """One job of a cluster. What it says is asked for anew each time."""
+    """One job of a cluster. What it says is asked for anew each time. Where a uid is given, another job of the same name is not this one."""
 
-    def __init__(self, cluster: Cluster, kind: Kind, name: str) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, kind: Kind, name: str, uid: str | None = None) -> None:
+        self._cluster, self._uid = cluster, uid
         self._at = {"group": GROUP, "version": VERSION, "namespace": cluster.namespace, "plural": kind.plural}
         self.kind, self.namespace, self.name = kind, cluster.namespace, name
 
@@ -52,7 +53,12 @@ class Job:
         """As the API server has it."""
         with speaking(f"{self.kind.name} {self.name}"):
             found: dict[str, Any] = self._cluster.jobs.get_namespaced_custom_object(**self._at, name=self.name, _request_timeout=TIMEOUT_S)
+        if self._uid not in (None, found["metadata"]["uid"]):
+            raise self._replaced()
         return found
+
+    def _replaced(self) -> errors.JobFailed:
+        return errors.JobFailed(f"{self.name} was deleted, and another of its name was made", name=self.name)
 
     @property
     def status(self) -> Summary:
@@ -129,7 +135,7 @@ class Job:
                 if event["type"] == "DELETED":
                     raise errors.JobFailed(f"{self.name} was deleted", name=self.name)
                 if event["object"]["metadata"].get("uid") != found["metadata"]["uid"]:
-                    raise errors.JobFailed(f"{self.name} was deleted, and another of its name was made", name=self.name)
+                    raise self._replaced()
                 yield event["object"]
 
     def wait(self, until: str = "over", timeout: float | None = None) -> Summary:
@@ -194,6 +200,7 @@ class Job:
 
     def scale(self, workers: int) -> None:
         """Its spec says within which bounds."""
+        _ = self.object  # that it is this one
         body = {"spec": {"replicas": workers}}
         with speaking(f"scaling {self.name} to {workers} workers"):
             self._cluster.jobs.patch_namespaced_custom_object_scale(**self._at, name=self.name, body=body, _request_timeout=TIMEOUT_S)
@@ -207,6 +214,7 @@ class Job:
         self._patch({"spec": {"runPolicy": {"suspend": False}}}, "resuming")
 
     def _patch(self, body: dict[str, Any], doing: str) -> None:
+        _ = self.object  # that it is this one
         with speaking(f"{doing} {self.name}"):
             self._cluster.jobs.patch_namespaced_custom_object(**self._at, name=self.name, body=body, _request_timeout=TIMEOUT_S)
 
@@ -216,7 +224,7 @@ class Job:
         uid = self.object["metadata"]["uid"]
         with speaking(f"deleting {self.name}"):
             self._cluster.jobs.delete_namespaced_custom_object(
-                **self._at, name=self.name, propagation_policy="Foreground", _request_timeout=TIMEOUT_S
+                **self._at, name=self.name, body=_foreground(uid), _request_timeout=TIMEOUT_S
             )
         while self._is_there(uid):
             if time.monotonic() > end:
@@ -226,7 +234,7 @@ class Job:
     def _is_there(self, uid: str) -> bool:
         try:
             return bool(self.object["metadata"]["uid"] == uid)
-        except errors.NotFound:
+        except (errors.NotFound, errors.JobFailed):
             return False
 
     def show(self, timeout: float | None = None) -> None:
@@ -237,3 +245,7 @@ class Job:
             page.show(self._followed(timeout, given_up), lambda: self._sample_of(found))
         finally:
             given_up.set()
+
+
+def _foreground(uid: str) -> client.V1DeleteOptions:
+    return client.V1DeleteOptions(propagation_policy="Foreground", preconditions=client.V1Preconditions(uid=uid))

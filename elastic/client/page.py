@@ -60,12 +60,15 @@ def show(changes: Iterable[Summary], sample: Callable[[], Sample | None]) -> Non
     """`sample` asks anew how far training is: at each change, and every two seconds until the job is over."""
     handle: Any = None
     display = _display()
-    printed_at = 0.0
+    printed_at, printed = 0.0, ""
     for job, has_changed in ticking(changes, LOOK_EVERY_S):
         if display is None:
-            if has_changed or time.monotonic() - printed_at > LINE_EVERY_S:
-                print(Table(job, sample()), flush=True)
-                printed_at = time.monotonic()
+            is_due = time.monotonic() - printed_at > LINE_EVERY_S
+            if not (has_changed or is_due):
+                continue
+            if (line := repr(Table(job, sample()))) != printed or is_due:
+                print(line, flush=True)
+                printed_at, printed = time.monotonic(), line
         elif handle is None:
             handle = display(Table(job, sample()), display_id=True)
         else:

@@ -33,7 +33,10 @@ if __name__ == "__main__":
     _arguments = _json.loads({arguments!r})
     _result = {name}(*_arguments[0], **_arguments[1])
     if _os.environ.get("RANK", "0") == "0":
-        _text = _json.dumps(_result)
+        try:
+            _text = _json.dumps(_result)
+        except (TypeError, ValueError) as _error:
+            raise TypeError(f"{name} returned what JSON does not hold ({{_error}}); return numbers, texts, lists and dicts") from None
         if len(_text) > {largest}:
             raise ValueError(f"{name} returned {{len(_text)}} characters of JSON, more than {largest}; save it to a file instead")
         print({mark!r} + _text, flush=True)

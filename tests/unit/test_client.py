@@ -42,13 +42,15 @@ class Api:
 
     def create_namespaced_custom_object(
         self, group: str, version: str, namespace: str, plural: str, body: dict[str, Any], **_: Any
-    ) -> None:
+    ) -> dict[str, Any]:
         body["metadata"] |= {"uid": f"uid-{len(self.deleted)}", "namespace": namespace}
         self.objects[body["metadata"]["name"]] = body
+        return body
 
     def list_namespaced_custom_object(self, **at: Any) -> None: ...
 
-    def delete_namespaced_custom_object(self, *, name: str, **at: Any) -> None:
+    def delete_namespaced_custom_object(self, *, name: str, body: official.V1DeleteOptions, **at: Any) -> None:
+        assert body.preconditions.uid == self.objects[name]["metadata"]["uid"]
         self.deleted.append(name)
         del self.objects[name]
 
@@ -256,6 +258,50 @@ def finished(*pods: dict[str, Any]) -> Job:
     status = {"conditions": [{"type": "Succeeded", "status": "True"}], "elastic": {"ranks": "0,1"}}
     api.objects["train"] = {"metadata": {"name": "train", "uid": "uid-0", "resourceVersion": "1"}, "status": status}
     return Job(Cored(api, "default", False), KINDS["PyTorchJob"], "train")
+
+
+def test_a_handle_is_of_one_job_and_not_of_the_next_one_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`old.result()` gave what the job returned that had replaced it."""
+    client, _ = made(monkeypatch)
+    old = client.submit(train, [0.1])
+    new = client.submit(train, [0.2], replace=True)
+    for act in (old.suspend, lambda: old.scale(2), old.explain, old.result, lambda: old.delete()):
+        with pytest.raises(errors.JobFailed, match="train was deleted, and another of its name was made"):
+            act()
+    assert client.get("train").object is new.object
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"lr": 0.1}, r"args is \{'lr': 0.1\}, but must be a list of arguments; did you mean kwargs=\{'lr': 0.1\}\?"),
+        ("0.1", r"args is '0.1', but must be a list of arguments; did you mean args=\['0.1'\]\?"),
+    ],
+)
+def test_arguments_that_are_no_list_are_refused(monkeypatch: pytest.MonkeyPatch, args: Any, words: str) -> None:
+    """The keys of a mapping were taken for the arguments, and three restarts later training said so."""
+    client, _ = made(monkeypatch)
+    with pytest.raises(errors.BadProgram, match=words):
+        client.submit(train, args)
+
+
+def test_a_missing_namespace_is_told_with_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, api = made(monkeypatch)
+    error = refusal(404, 'namespaces "research" not found')
+    error.body = json.dumps({"message": 'namespaces "research" not found', "details": {"name": "research", "kind": "namespaces"}})
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(api, "create_namespaced_custom_object", refuse)
+    with pytest.raises(errors.NotFound, match='namespaces "research" not found; make it with `kubectl create namespace research`'):
+        client.submit(train, [0.1])
+
+
+def test_a_line_that_says_nothing_new_is_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
+    told = summary(KINDS["PyTorchJob"], {"metadata": {"name": "a"}, "status": {"elastic": {"worldSize": 1}}})
+    page.show([told, told, told], lambda: None)
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_a_result_comes_from_the_jobs_own_pods() -> None:

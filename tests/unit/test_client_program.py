@@ -31,6 +31,10 @@ def add(a: int, *, b: int = 2) -> dict[str, Any]:
     return {"sum": Sum().plus(b), "rank": os.environ.get("RANK")}
 
 
+def returns_a_set() -> Any:
+    return {1}
+
+
 def returns_much() -> str:
     return "x" * 70_000
 
@@ -151,6 +155,8 @@ def test_arguments_have_to_fit_and_to_be_json() -> None:
 
 def test_a_result_that_cannot_be_sent_back_is_an_error_of_the_training(tmp_path: Path) -> None:
     assert f"more than {LARGEST_RESULT}; save it to a file instead" in run(program_of(returns_much, [], {}), tmp_path).stderr
+    words = "TypeError: returns_a_set returned what JSON does not hold (Object of type set is not JSON serializable)"
+    assert run(program_of(returns_a_set, [], {}), tmp_path).stderr.splitlines()[-1].startswith(words)
     assert "set is not JSON serializable" in run(program_of(returns_a_set, [], {}), tmp_path).stderr
 
 
