@@ -33,7 +33,7 @@ GONE_S = 60.0
 
 
 class Job:
-    """One job of a cluster. What it says is asked for anew each time. Where a uid is given, another job of the same name is not this one."""
+    """One job of a cluster. What it says is asked for anew each time. With a uid, another job of the same name is not this one."""
 
     def __init__(self, cluster: Cluster, kind: Kind, name: str, uid: str | None = None) -> None:
         self._cluster, self._uid = cluster, uid

@@ -50,6 +50,7 @@ class Api:
     def list_namespaced_custom_object(self, **at: Any) -> None: ...
 
     def delete_namespaced_custom_object(self, *, name: str, body: official.V1DeleteOptions, **at: Any) -> None:
+        assert body.preconditions is not None
         assert body.preconditions.uid == self.objects[name]["metadata"]["uid"]
         self.deleted.append(name)
         del self.objects[name]

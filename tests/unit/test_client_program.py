@@ -39,10 +39,6 @@ def returns_much() -> str:
     return "x" * 70_000
 
 
-def returns_a_set() -> set[int]:
-    return {1}
-
-
 def uses_a_global() -> int:
     return OUTSIDE
 
