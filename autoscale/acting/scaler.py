@@ -17,6 +17,7 @@ from elastic.runtime.fence import Left, in_time
 
 log = logging.getLogger(__name__)
 LONGEST_MESSAGE = 1000
+IN_TROUBLE = "AutoscalerInTrouble"
 
 
 class Changed(Exception):
@@ -45,8 +46,14 @@ class Scaler:
             raise
 
     async def tell(self, seen: JobSeen, message: str, *, count: int, now: float) -> None:
-        """An Event; one that cannot be written is not worth a failure."""
-        event = scaled_event(seen, message, count=count, now=now)
+        await self._write(seen, scaled_event(seen, message, count=count, now=now))
+
+    async def warn(self, seen: JobSeen, message: str, *, now: float) -> None:
+        """Once, as long as the cluster keeps Events."""
+        await self._write(seen, _event(seen, message, message, type="Warning", reason=IN_TROUBLE, now=now))
+
+    async def _write(self, seen: JobSeen, event: Object) -> None:
+        """An Event that cannot be written is not worth a failure."""
         try:
             await self._fenced_create(event)
         except KubeError as error:
@@ -68,9 +75,13 @@ class Scaler:
 
 
 def scaled_event(seen: JobSeen, message: str, *, count: int, now: float) -> Object:
+    return _event(seen, message, f"{count}\0{_stamp(now)}", type="Normal", reason="Autoscaled", now=now)
+
+
+def _event(seen: JobSeen, message: str, content: str, *, type: str, reason: str, now: float) -> Object:
     """Its name follows from its content, so that a second one is refused."""
-    stamp = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    digest = hashlib.sha256(f"{seen.uid}\0{count}\0{stamp}".encode()).hexdigest()[:16]
+    stamp = _stamp(now)
+    digest = hashlib.sha256(f"{seen.uid}\0{content}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -82,8 +93,8 @@ def scaled_event(seen: JobSeen, message: str, *, count: int, now: float) -> Obje
             "namespace": seen.key.namespace,
             "uid": seen.uid,
         },
-        "type": "Normal",
-        "reason": "Autoscaled",
+        "type": type,
+        "reason": reason,
         "message": message[:LONGEST_MESSAGE],
         "source": {"component": MANAGER},
         "reportingComponent": MANAGER,
@@ -91,3 +102,7 @@ def scaled_event(seen: JobSeen, message: str, *, count: int, now: float) -> Obje
         "lastTimestamp": stamp,
         "count": 1,
     }
+
+
+def _stamp(now: float) -> str:
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from autoscale.deciding import troubles
 from autoscale.deciding.guard import guarded, held
 from autoscale.deciding.policies import capacity, cost, deadline, schedule, throughput
 from autoscale.deciding.signals import Decision, Signals, Wish
@@ -13,10 +14,11 @@ def decide(signals: Signals, replicas: int, now: float) -> Decision:
     """`replicas` is the number in the spec, `now` in seconds since 1970."""
     by_hand = held(signals, replicas, now)
     if by_hand is not None:
-        return by_hand
+        return replace(by_hand, trouble=troubles.in_words(signals, now))
     memory = up_to_date(signals, replicas, now)
     signals = signals if memory is signals.memory else replace(signals, memory=memory)
-    return guarded(_wish(signals, replicas, now), signals, replicas, now)
+    decision = guarded(_wish(signals, replicas, now), signals, replicas, now)
+    return replace(decision, trouble=troubles.in_words(signals, now))
 
 
 def _wish(signals: Signals, replicas: int, now: float) -> Wish:

@@ -4,8 +4,8 @@ makes the number of workers go up and down.
 
 from dataclasses import replace
 
-from autoscale.deciding import trials
-from autoscale.deciding.signals import CARRIERS, Decision, Memory, Signals, Step, Wish
+from autoscale.deciding import trials, troubles
+from autoscale.deciding.signals import Decision, Memory, Signals, Step, Wish
 from autoscale.deciding.trials import COST_SHARE, LONGEST_PAUSE_S
 
 VOTES = 3
@@ -26,8 +26,8 @@ def held(signals: Signals, replicas: int, now: float) -> Decision | None:
     memory = trials.ended(memory, Step.BROKEN_OFF, now) if memory.trial is not None else memory
     left_s = round(hand.until - now)
     by = f" by {hand.who}" if hand.who else ""
-    if hand.who in CARRIERS:
-        by = " by a HorizontalPodAutoscaler beside scalingPolicy: remove one of them, or write scalingPolicy.through: hpa in place of it"
+    if troubles.is_carrier(hand):
+        by = f" by {troubles.OTHER_WRITER}: {troubles.ONE_WRITER}"
     return Decision(
         count=replicas,
         wanted=hand.count,

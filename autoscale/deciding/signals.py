@@ -159,7 +159,7 @@ class Wish:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """How many workers the job should have, why, and what to remember. wanted: the same, or the number that somebody has set.
-    is_whole: as in the wish.
+    is_whole: as in the wish. trouble: what keeps the policy from deciding, for the user.
     """
 
     count: int
@@ -167,3 +167,4 @@ class Decision:
     memory: Memory
     wanted: int
     is_whole: bool = False
+    trouble: str = ""

@@ -18,6 +18,7 @@ from autoscale.deciding.round import Setting, decide_all
 from autoscale.figures import JobKey
 from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics
+from autoscale.running.troubles import Troubles
 from autoscale.watching.observer import Observer
 from autoscale.watching.sources import Report, Sources
 from elastic.api.scaling import PolicyName
@@ -60,6 +61,7 @@ class Rounds:
         self._queue: WorkQueue[JobKey] = WorkQueue(clock=monotonic)
         self._changed = asyncio.Event()
         self._sources = Sources(kube, self._read)
+        self._troubles = Troubles()
         self._working: dict[JobKey, int] = {}
         """Running workers of the jobs whose progress is read."""
 
@@ -113,13 +115,15 @@ class Rounds:
         pods = self._observer.pods()
         self._sources.look(self._readable(jobs, pods) if self._leads() else ())
         outcomes = self._outcomes(states, pods, now)
+        self._troubles.forget_others({state.seen.uid for state in states})
         for state in states:
             outcome = outcomes.get(state.seen.key)
             if outcome is None:
                 continue
+            is_told = self._troubles.is_told(state.seen.uid, outcome.decision.trouble, self._monotonic())
             outcome = outcome if self._leads() else _as_annotated(state, outcome, now)
             self._book.decided(state.seen, outcome)
-            if self._leads() and self._is_work(state.seen, outcome, now):
+            if self._leads() and (not is_told or self._is_work(state.seen, outcome, now)):
                 self._queue.add(state.seen.key)
 
     def _outcomes(self, states: list[JobState], pods: list[PodSeen], now: float) -> dict[JobKey, Outcome]:
@@ -203,6 +207,8 @@ class Rounds:
     async def _write(self, key: JobKey) -> None:
         """The newest decision, if there is still something to do."""
         seen, outcome, now = self._observer.job(key), self._book.outcome(key), self._clock()
+        if seen is not None and (trouble := self._troubles.to_tell(seen.uid)):
+            await self._scaler.warn(seen, trouble, now=now)
         if seen is None or outcome is None or not self._is_work(seen, outcome, now):
             return
         record = self._book.record_of(seen, outcome, now)

@@ -36,6 +36,8 @@ LEAST_GAP_S = 1.0
 """Between two reports of one source."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 MOST_STEP = 2**53
+LOG, PAGE = "logPattern", "prometheus"
+REMEDIES = {LOG: "let elastic-autoscaler read logs of pods", PAGE: "correct port and path, or see why the page does not answer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,9 @@ class Sources:
                 self._sources[key] = _Source(seen, pod, asyncio.create_task(self._read(seen, pod)))
 
     def trouble(self, key: JobKey) -> str:
-        """Why nothing is heard of this job, in words."""
+        """Why nothing is heard of this job: the field, what was found, what to do."""
         source = self._sources.get(key)
-        return source.trouble if source is not None else ""
+        return f"elasticPolicy.progress.{_field(source.seen)}: {source.trouble}" if source is not None and source.trouble else ""
 
     async def close(self) -> None:
         self.look(())
@@ -98,12 +100,12 @@ class Sources:
                     await self._follow_log(seen, pod, parts_of(seen.progress.log_pattern))
             except (KubeError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 words = f"no answer within {PAGE_S:g} s" if isinstance(error, TimeoutError) else str(error)[:100] or type(error).__name__
-                self._note(seen, f"{'/'.join(pod.key)} could not be read: {words}")
+                self._note(seen, f"{'/'.join(pod.key)} could not be read: {words}; {REMEDIES[_field(seen)]}")
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _follow_log(self, seen: JobSeen, pod: PodSeen, parts: list[Part]) -> None:
-        self._note(seen, f"no line of the log of {pod.key[1]} matches logPattern so far")
+        self._note(seen, f"no line of the log of {pod.key[1]} matches it so far; let rank 0 print one, or change the pattern")
         lines, more = FIRST_LINES, True
         while more:
             found = self._kube.logs(pod.key[1], namespace=pod.key[0], container=seen.container, follow=True, tail_lines=lines)
@@ -140,13 +142,13 @@ class Sources:
             timeout = aiohttp.ClientTimeout(total=PAGE_S)
             async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
                 if response.status != 200:
-                    raise ValueError(f"its page answered {response.status}")
+                    raise ValueError(f"{page.path} on port {page.port} answered {response.status}")
                 if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
                     raise ValueError(f"its page came as {encoding[:20]!r}, although it was asked for as it is")
                 text = await _bounded(response.content)
             step = amount(text, page.step)
             if step is None or not 0 <= step <= MOST_STEP:
-                self._note(seen, f"the page of {pod.key[1]} has no number for {page.step}")
+                self._note(seen, f"the page of {pod.key[1]} has no number for {page.step}; name a metric that it has")
             else:
                 self._say(seen, Report(int(step), amount(text, page.samples) if page.samples else None))
             await asyncio.sleep(max(PAGE_EVERY_S, len(text) / BYTES_A_SECOND))
@@ -159,6 +161,10 @@ class Sources:
         source = self._sources.get(seen.key)
         if source is not None:
             source.trouble = trouble
+
+
+def _field(seen: JobSeen) -> str:
+    return PAGE if seen.progress is not None and seen.progress.prometheus is not None else LOG
 
 
 def _in_turns(wanted: Iterable[tuple[JobSeen, PodSeen]]) -> list[tuple[JobSeen, PodSeen]]:

@@ -20,7 +20,7 @@ from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Options
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
 from elastic.api.rendezvous_choice import wanted_backend
-from elastic.api.scaling_rules import check_progress, check_scaling
+from elastic.api.scaling_rules import check_progress, check_scaling, check_windows
 from elastic.api.words import MpiTransport, RdzvBackend, WorkerLibrary
 
 ELASTIC: Path = ("spec", "elasticPolicy")
@@ -202,6 +202,8 @@ def _check_sizes(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings
     elif not elastic.is_allowed(job.workers) and least <= job.workers <= most:
         message = f"Worker.replicas is {job.workers}, which {at[-1]} does not allow; {elastic.largest_allowed(job.workers)} train together"
         findings.warning(draft.at(WORKER, "replicas"), message)
+    if elastic.scaling_policy is not None and least <= most:
+        check_windows(elastic.scaling_policy.windows, elastic, bounds=(least, most), at=(*ELASTIC, "scalingPolicy"), findings=findings)
     if _loses_state_in_a_drain(job, elastic):
         message = (
             "allowedSizes has 1 but not 2, so a single worker cannot pass its state to its replacement when its node is drained; "

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from elastic.api.errors import Path
+from elastic.api.job import ElasticPolicy
 from elastic.api.log_pattern import mistake
 from elastic.api.reader import Findings
-from elastic.api.scaling import PolicyName, ProgressSource, ScalingPolicy
+from elastic.api.scaling import PolicyName, ProgressSource, ScalingPolicy, Window
 from elastic.api.words import Through
 
 BOTH_WRITE = "scalingPolicy and metrics would both set Worker.replicas; remove one, or write scalingPolicy.through: hpa"
@@ -45,6 +48,21 @@ def check_progress(source: ProgressSource, *, has_policy: bool, at: Path, findin
         findings.problem((*at, "logPattern"), wrong)
     elif not has_policy:
         findings.warning(at, "progress has no effect without scalingPolicy; add one or remove progress")
+
+
+def check_windows(windows: Sequence[Window], elastic: ElasticPolicy, *, bounds: tuple[int, int], at: Path, findings: Findings) -> None:
+    """What a window asks for, and the job may not have."""
+    least, most = bounds
+    for index, window in enumerate(windows):
+        count, where = window.replicas, (*at, "windows", index, "replicas")
+        if not least <= count <= most:
+            name, bound = ("maxReplicas", most) if count > most else ("minReplicas", least)
+            findings.warning(where, f"replicas is {count} but {name} is {bound}, which the job has then; change one of them")
+        elif not elastic.is_allowed(count):
+            field = "allowedSizes" if elastic.allowed_sizes else "sizeStep"
+            findings.warning(
+                where, f"replicas is {count}, which {field} does not allow; the job has {max(least, elastic.largest_allowed(count))} then"
+            )
 
 
 def _check_writers(policy: ScalingPolicy, *, has_metrics: bool, at: Path, findings: Findings) -> None:

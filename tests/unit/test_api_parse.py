@@ -327,6 +327,22 @@ def test_a_field_that_the_scaling_policy_does_not_look_at_is_warned_of(policy, s
     assert warning.endswith(says)
 
 
+@pytest.mark.parametrize(
+    ("count", "elastic", "says"),
+    [
+        (9, {}, "replicas is 9 but maxReplicas is 4, which the job has then; change one of them"),
+        (1, {"minReplicas": 2}, "replicas is 1 but minReplicas is 2, which the job has then; change one of them"),
+        (3, {"minReplicas": 2, "sizeStep": 2}, "replicas is 3, which sizeStep does not allow; the job has 2 then"),
+        (3, {"allowedSizes": [1, 2, 4]}, "replicas is 3, which allowedSizes does not allow; the job has 2 then"),
+    ],
+)
+def test_a_window_that_asks_for_what_the_job_may_not_have_is_warned_of(count, elastic, says):
+    windows = [{"start": "08:00", "end": "09:00", "replicas": 2}, {"start": "09:00", "end": "10:00", "replicas": count}]
+    policy = {"metrics": None, "maxReplicas": 4, "scalingPolicy": {"policy": "schedule", "windows": windows}, **elastic}
+    (warning,) = warned(job("pytorch-elastic", {"spec": {"elasticPolicy": policy}}))
+    assert warning == f"spec.elasticPolicy.scalingPolicy.windows[1].replicas: {says}"
+
+
 def test_what_needs_a_scaling_policy_or_another_one_is_warned_of():
     source = {"logPattern": "step {step}"}
     (alone,) = warned(job("pytorch-elastic", {"spec": {"elasticPolicy": {"progress": source}}}))

@@ -180,6 +180,24 @@ def test_more_work_left_never_means_fewer_workers(one: float, other: float, repl
     assert wanted(less) <= wanted(more)
 
 
+def test_after_its_deadline_a_job_has_the_fastest_number_and_not_the_largest() -> None:
+    """It went from 3 workers that did 220 a second to 8 that did 60."""
+    late = decide(
+        signals({n: 220.0 if n == 3 else 60.0 for n in range(1, 9)}, policy=finishing(-60.0), working=3, work=Work(left=1e6)), 3, NOON
+    )
+    assert (late.count, late.reason) == (3, "finishBy has passed; 3 workers are the fastest")
+
+
+@pytest.mark.parametrize("name", ["throughput", "deadline", "cost"])
+def test_why_no_progress_is_heard_is_said_by_all_policies_that_need_it(name: str) -> None:
+    policies = {"deadline": finishing(3600.0), "cost": policy("cost", price_label="price")}
+    trouble = "elasticPolicy.progress.prometheus: default/one-0 could not be read: /metrics on port 80 answered 500; correct port and path"
+    found = decide(signals(policy=policies.get(name, policy(name)), trouble=trouble, paid=1.0, reports=False), 3, NOON)
+    assert found.count == 3
+    assert f"no progress is known: {trouble}" in found.reason
+    assert found.trouble == f"no progress is known: {trouble}"
+
+
 def test_a_deadline_looks_at_few_of_many_numbers_and_always_at_the_most() -> None:
     sizes = deadline._sizes(Bounds(1, 10_000))
     assert sizes[:33] == list(range(1, 34))
@@ -195,7 +213,7 @@ def test_the_cheapest_work_wins_when_prices_differ():
     seen = signals(LINEAR, policy=policy("cost", price_label="price"), working=2, paid=4.0, prices=(0.5, 0.5))
     assert decide(seen, 2, NOON).count == 3
     assert decide(replace(seen, prices=(9.0,)), 2, NOON).count == 2
-    assert "no price in the label price" in decide(replace(seen, paid=None), 2, NOON).reason
+    assert "no number in the label price" in decide(replace(seen, paid=None), 2, NOON).reason
 
 
 def test_a_worker_that_brings_little_is_not_worth_its_price():

@@ -22,7 +22,8 @@ from autoscale.figures import JobKey
 from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics
 from autoscale.running.rounds import Rounds
-from elastic.api.scaling import ANNOTATION, MANAGER, Decision, PolicyName, Record, from_text
+from autoscale.running.troubles import AGAIN_S, PATIENCE_S, Troubles
+from elastic.api.scaling import ANNOTATION, MANAGER, Decision, PolicyName, Record, ScalingPolicy, from_text
 from elastic.api.words import Through
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Resource
@@ -161,6 +162,33 @@ async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
 
 def replace_policy(**fields: Any) -> Any:
     return state("one", 1, **fields).seen.policy
+
+
+async def test_what_keeps_a_policy_from_deciding_is_a_warning_of_the_job_once() -> None:
+    loop, now = Loop(policy=ScalingPolicy(policy=PolicyName.COST, price_label="price")), 0.0
+    loop.rounds._monotonic = lambda: now
+    for now in (0.0, 30.0, PATIENCE_S, PATIENCE_S + 5, PATIENCE_S + 2 * AGAIN_S):
+        before = len(loop.api.writes)
+        await loop.once()
+        new = [body for kind, body in loop.api.writes[before:] if kind == "events"]
+        assert len(new) == (now == PATIENCE_S), now
+        if new:
+            assert (new[0]["type"], new[0]["reason"]) == ("Warning", "AutoscalerInTrouble")
+            assert new[0]["message"] == (
+                "scalingPolicy.priceLabel: nodes of its workers have no number in the label price; label them with the price of an hour"
+            )
+
+
+def test_words_that_change_all_the_time_are_told_now_and_then_and_what_comes_back_anew() -> None:
+    troubles = Troubles()
+    for now in range(0, 3600, 5):
+        assert troubles.is_told("a", f"error {now}", now) == (now < PATIENCE_S or (now - PATIENCE_S) % AGAIN_S != 0)
+        assert troubles.to_tell("a") == (f"error {now}" if now >= PATIENCE_S and (now - PATIENCE_S) % AGAIN_S == 0 else "")
+    assert troubles.is_told("a", "", 3600)
+    assert troubles.is_told("a", "error 0", 3605)
+    assert not troubles.is_told("a", "error 0", 3605 + PATIENCE_S)
+    troubles.forget_others({"b"})
+    assert troubles.to_tell("a") == ""
 
 
 async def test_a_job_that_changed_meanwhile_is_decided_about_anew() -> None:

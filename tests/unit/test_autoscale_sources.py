@@ -85,7 +85,9 @@ async def test_the_newest_line_that_matches_is_the_progress() -> None:
 async def test_a_log_without_a_matching_line_says_so() -> None:
     reports, trouble = await heard(Logs(b"x" * 100_000, b"\n" * 100_000, b"step many\n"), job(LOGGED), "no line")
     assert reports == []
-    assert trouble == "no line of the log of one-0 matches logPattern so far"
+    assert trouble == (
+        "elasticPolicy.progress.logPattern: no line of the log of one-0 matches it so far; let rank 0 print one, or change the pattern"
+    )
 
 
 async def test_a_log_that_may_not_be_read_is_tried_again_and_told() -> None:
@@ -150,7 +152,7 @@ async def test_the_page_may_have_another_path() -> None:
     [
         (b"train_step 4\n", 200, "has no number for train_step_total"),
         (b"train_step_total NaN\n", 200, "has no number"),
-        (b"", 302, "answered 302"),
+        (b"", 302, "/metrics on port"),
     ],
 )
 async def test_a_page_of_nonsense_is_told(body: bytes, status: int, words: str) -> None:
@@ -178,7 +180,10 @@ async def test_a_page_that_never_answers_is_told_and_asked_again(monkeypatch: py
         reports, trouble = await heard(Logs(), job(paged(port)), "could not be read", address="127.0.0.1")
     await asyncio.gather(*asked)
     assert (reports, bool(asked)) == ([], True)
-    assert trouble == "default/one-0 could not be read: no answer within 0.05 s"
+    assert trouble == (
+        "elasticPolicy.progress.prometheus: default/one-0 could not be read: no answer within 0.05 s; "
+        "correct port and path, or see why the page does not answer"
+    )
 
 
 async def test_an_endless_page_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

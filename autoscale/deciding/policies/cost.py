@@ -3,6 +3,7 @@ when that is better by more than the errors of what is known.
 """
 
 from autoscale.deciding.signals import Signals, Wish
+from autoscale.deciding.troubles import no_progress, without_price
 
 BETTER = 1.03
 """So much more work for the money is worth a change."""
@@ -11,9 +12,10 @@ BETTER = 1.03
 def wish(signals: Signals, replicas: int) -> Wish:
     curve, bounds = signals.curve, signals.bounds
     if signals.paid is None:
-        return Wish(replicas, f"the nodes of its workers have no price in the label {signals.policy.price_label}")
+        return Wish(replicas, without_price(signals))
     if not curve.knows(replicas):
-        return Wish(replicas, "the throughput at this size is not known yet")
+        known = "the throughput at this size is not known yet"
+        return Wish(replicas, known if signals.reports else f"{known}; {no_progress(signals)}")
     here = curve.rate(replicas).mid / signals.paid if signals.paid > 0 else float("inf")
     best, best_value = replicas, here * BETTER
     for size in (bounds.below(replicas), bounds.above(replicas + 1)):

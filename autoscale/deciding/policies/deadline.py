@@ -1,6 +1,7 @@
 """Policy `deadline`: finish by the given time with the fewest worker-hours: the fewest workers that are fast enough."""
 
 from autoscale.deciding.signals import Bounds, Signals, Wish
+from autoscale.deciding.troubles import no_progress
 
 FINE = 32
 """Up to so many workers each number is looked at; beyond, steps of one part in so many."""
@@ -13,16 +14,16 @@ def wish(signals: Signals, replicas: int, now: float) -> Wish:
     if finish_by is None:
         return Wish(replicas, "finishBy is missing")
     if left is None or not signals.curve.is_known:
-        return Wish(replicas, "how much work is left, and how fast it is done, is not known yet: training has to report its progress")
+        return Wish(replicas, f"how much work is left, and how fast it is done, is not known yet; {no_progress(signals)}")
     if left <= 0:
         return Wish(signals.bounds.least, "the work is done")
     left_s = finish_by.timestamp() - now
-    if left_s <= 0:
-        return Wish(signals.bounds.most, "the time to finish is over; all that may be had hurries")
-    needed = left / left_s * SPARE
+    needed = left / left_s * SPARE if left_s > 0 else float("inf")
     count = _fewest(signals, needed)
     if count is None:
         best = _nearest(signals, replicas)
+        if left_s <= 0:
+            return Wish(best, f"finishBy has passed; {best} workers are the fastest")
         return Wish(best, f"no allowed number of workers finishes in time; {best} come nearest")
     if count < replicas and signals.curve.rate(count).low < needed and signals.curve.knows(count):
         return Wish(replicas, f"{count} workers may be too few to finish in time")

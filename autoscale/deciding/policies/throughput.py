@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from autoscale.deciding import trials
 from autoscale.deciding.signals import Signals, Step, Wish
 from autoscale.deciding.trials import percent
+from autoscale.deciding.troubles import no_progress
 
-SILENT = "training reports no steps; send them with elastic_worker.report, or name elasticPolicy.progress"
 GROWS_BY = 4
 """A step is one worker, or one in so many of those that there are."""
 
@@ -64,11 +64,11 @@ def _measured_beyond(signals: Signals, replicas: int, larger: Sequence[int]) -> 
 
 def _waiting(signals: Signals, replicas: int) -> str:
     if not signals.working and not signals.reports:
-        return f"no progress is known: {signals.trouble or SILENT}"
+        return no_progress(signals)
     if signals.working != replicas:
         return f"{signals.working} of {replicas} workers train together; the throughput is measured when all do"
     if not signals.reports:
-        return f"no progress is known: {signals.trouble or SILENT}"
+        return no_progress(signals)
     return f"the throughput of {_workers(replicas)} is being measured"
 
 

@@ -1,0 +1,35 @@
+"""What keeps a policy from deciding: the field, what was found, what to do. The job trains on with the number of workers that it has."""
+
+from autoscale.deciding.signals import CARRIERS, Hand, Signals
+from elastic.api.scaling import PolicyName
+
+SILENT = "training reports no steps; send them with elastic_worker.report, or name elasticPolicy.progress"
+NEED_PROGRESS = (PolicyName.THROUGHPUT, PolicyName.DEADLINE, PolicyName.COST)
+OTHER_WRITER = "a HorizontalPodAutoscaler beside scalingPolicy"
+ONE_WRITER = "remove one of them, or write scalingPolicy.through: hpa in place of it"
+
+
+def no_progress(signals: Signals) -> str:
+    return f"no progress is known: {signals.trouble or SILENT}"
+
+
+def is_carrier(hand: Hand) -> bool:
+    """A HorizontalPodAutoscaler set the number, and no person."""
+    return hand.who in CARRIERS
+
+
+def in_words(signals: Signals, now: float) -> str:
+    """Empty where nothing is amiss."""
+    hand, policy = signals.memory.hand, signals.policy
+    if hand is not None and now < hand.until and is_carrier(hand):
+        return f"{OTHER_WRITER} sets the number of workers; {ONE_WRITER}"
+    if policy.policy in NEED_PROGRESS and signals.trouble:
+        return no_progress(signals)
+    if policy.policy is PolicyName.COST and signals.working and signals.paid is None:
+        return without_price(signals)
+    return ""
+
+
+def without_price(signals: Signals) -> str:
+    label = signals.policy.price_label
+    return f"scalingPolicy.priceLabel: nodes of its workers have no number in the label {label}; label them with the price of an hour"
