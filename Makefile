@@ -62,9 +62,10 @@ bench-rendezvous: $(READY) ## what the rendezvous server bears: 10,000 agents at
 bench-rescale: $(READY) $(TOOLS) ## seconds until training goes on after any change, against stock torchrun; renews docs/rescale.md
 	PATH="$(CURDIR)/.cache/etcd/usr/bin:$$PATH" $(BIN)/python -m benchmarks.rescale --runs 3 --write
 
-build: $(READY) ## wheel, sdist and Helm chart in dist/
+build: $(READY) ## wheel, sdist and Helm chart in dist/, and the image where a container engine runs
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python scripts/chart.py dist
+	scripts/image $$($(BIN)/python -c 'import elastic_worker; print(elastic_worker.__version__)')
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) .cache dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
