@@ -1,10 +1,10 @@
-"""The cells of docs/notebook.md, run one after the other as a notebook runs them, on the laptop cluster."""
+"""The example of a notebook, which has the cells of docs/notebook.md, run one cell after the other on the laptop cluster."""
 
 from __future__ import annotations
 
 import ast
+import json
 import linecache
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from grounds import Ground
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.torch, pytest.mark.timeout(600)]
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "notebook.md"
+NOTEBOOK = Path(__file__).resolve().parents[2] / "examples/notebook/train.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_the_cells_of_the_page_do_what_it_says(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     names: dict[str, Any] = {"__name__": "__main__"}
-    cells = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    cells = ["".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     values = [run(cell, number, names) for number, cell in enumerate(cells)]
     assert {"w": 0.5, "world": 2} in values
     said = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def rows() -> list[tuple[list[str], str, str]]:
 
 def test_every_example_is_listed_once() -> None:
     listed = [name for names, _, _ in rows() for name in names]
-    there = [folder.name for folder in EXAMPLES.iterdir() if any(folder.glob("job.yaml")) or folder.name == "demo"]
+    there = [folder.name for folder in EXAMPLES.iterdir() if any(folder.glob("job.yaml")) or folder.name in ("demo", "notebook")]
     assert sorted(listed) == sorted(there)
 
 
@@ -45,3 +46,11 @@ def test_the_test_that_is_named_runs_when_it_says_and_some_test_takes_each_examp
             text = tests + typed if is_run else (ROOT / "tests" / file).read_text()
             assert re.search(rf'examples/{name}[/"]|"{name}"', text), name
         assert (when in ("full", "heavy")) == bool(re.search(rf"mark\.{when}\b", (ROOT / "tests" / file).read_text())), file
+
+
+def test_the_notebook_has_the_cells_of_its_page() -> None:
+    cells = json.loads((EXAMPLES / "notebook" / "train.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    page = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "notebook.md").read_text(), re.S)
+    assert code == [cell.rstrip("\n") for cell in page]
+    assert not any(cell.get("outputs") for cell in cells)
