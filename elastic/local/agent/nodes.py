@@ -3,8 +3,12 @@
 import asyncio
 import contextlib
 import hashlib
+import logging
 from pathlib import Path
 
+from elastic.api.errors import shown
+from elastic.api.names import DNS_1123_SUBDOMAIN, LONGEST_OBJECT
+from elastic.kube.errors import KubeError
 from elastic.local.agent import roster
 from elastic.local.agent.control import Refused
 from elastic.local.agent.fleet import Fleet
@@ -12,7 +16,10 @@ from elastic.local.agent.node import NodeFacts, machine_capacity
 from elastic.local.agent.roster import Member
 from elastic.local.files import Layout
 
+log = logging.getLogger(__name__)
 HOST_IP = "127.0.0.1"
+NOT_TAKEN = (400, 422)
+"""Answers of the API server to a node that has wrong words in it."""
 READY_S = 20.0
 PLAYED_BY = "elastic-training/played-by"
 """Marks the nodes of one data folder, so that one which it no longer runs differs from those of others."""
@@ -30,6 +37,7 @@ class Nodes:
         self._played_by = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
         self._roster = roster.read(self._file).for_holder(holder)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._refusals: dict[str, str] = {}
         self._gpus = 0
 
     async def start(self, first: tuple[Member, ...]) -> None:
@@ -40,18 +48,30 @@ class Nodes:
             self._run(member)
         names = [member.name for member in members]
         await self._fleet.retire_others([*names, *self._roster.killed], labels=f"{PLAYED_BY}={self._played_by}")
-        await self._fleet.wait_for(names)
+        for name in names:
+            try:
+                await self._registered(name)
+            except Refused as error:
+                # An earlier release kept what the API server had refused.
+                log.error("%s; it is left out, and forgotten", error)
+                self._keep(self._roster.without(name))
 
     async def add(self, member: Member) -> None:
         if member.name in self._tasks:
             raise Refused(f"node {member.name} already runs")
-        self._keep(self._roster.with_member(Member(member.name, member.gpus, member.labels)))
+        if not DNS_1123_SUBDOMAIN.match(member.name) or len(member.name) > LONGEST_OBJECT:
+            raise Refused(
+                f"name is {shown(member.name)}; use lower-case letters, digits, - and ., and begin and end with a letter or digit"
+            )
         self._run(member)
         try:
             async with asyncio.timeout(READY_S):
-                await self._fleet.wait_for([member.name])
+                await self._registered(member.name)
         except TimeoutError:
             raise Refused(f"node {member.name} is not ready after {READY_S:.0f} s; see agents.log") from None
+        finally:
+            if member.name in self._tasks:
+                self._keep(self._roster.with_member(Member(member.name, member.gpus, member.labels)))
 
     async def kill(self, name: str) -> None:
         task = self._tasks.pop(name, None)
@@ -76,7 +96,27 @@ class Nodes:
             gpus=self._numbers(member.gpus),
             grace_s=self._grace_s,
         )
-        self._tasks[member.name] = self._group.create_task(self._fleet.run_node(facts), name=f"node {member.name}")
+        self._tasks[member.name] = self._group.create_task(self._play(facts), name=f"node {member.name}")
+
+    async def _play(self, facts: NodeFacts) -> None:
+        """What the API server does not take of one node must not end the others."""
+        try:
+            await self._fleet.run_node(facts)
+        except KubeError as error:
+            if error.code not in NOT_TAKEN:
+                raise
+            self._refusals[facts.name] = error.message
+
+    async def _registered(self, name: str) -> None:
+        """Returns when the node is ready in the API."""
+        task, waiting = self._tasks[name], asyncio.create_task(self._fleet.wait_for([name]))
+        try:
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if (refusal := self._refusals.pop(name, None)) is not None:
+            del self._tasks[name]
+            raise Refused(f"node {name} is refused: {refusal}")
 
     def _numbers(self, count: int) -> tuple[int, ...]:
         """Each node has GPUs of its own as long as there are nodes; what a killed one had is not given to another."""
