@@ -86,3 +86,15 @@ def test_a_cluster_starts_with_the_size_of_the_last_time(
 def test_without_a_cluster_the_list_says_how_to_start_one(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["node", "list", "--data-dir", str(tmp_path)])
     assert (done.exit_code, done.output) == (1, f"Error: no cluster runs in {tmp_path}; start one with `elastic up`\n")
+
+
+@pytest.mark.parametrize("words", [("down",), ("status",), ("node", "list")])
+def test_the_cluster_is_that_of_the_kubeconfig_that_up_said_to_export(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """`elastic down` looked into ~/.elastic, found none there, and left the cluster running."""
+    layout = Layout(tmp_path.resolve())
+    layout.kubeconfig.write_text("{}")
+    layout.lock.touch()
+    layout.root.joinpath("ca.key").touch()
+    said = CliRunner().invoke(main, list(words), env={"KUBECONFIG": str(layout.kubeconfig)}).output
+    assert f"no cluster runs in {layout.root}" in said
+    assert str(layout.root) not in CliRunner().invoke(main, list(words), env={"KUBECONFIG": str(tmp_path / "other")}).output
