@@ -48,6 +48,18 @@ SECTIONS = {
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
+def _help_of(ctx: click.Context, words: list[str]) -> click.Command:
+    """`elastic help node add` is `elastic node add --help`."""
+    group: click.Command = ctx.command
+    for word in words:
+        found = group.get_command(ctx, word) if isinstance(group, click.Group) else None
+        if found is None:
+            raise click.UsageError(f"there is no command {' '.join(words)!r}; `elastic --help` lists them", ctx)
+        group, ctx = found, click.Context(found, info_name=word, parent=ctx)
+    text = group.get_help(ctx)
+    return click.Command("help", callback=lambda: click.echo(text))
+
+
 class Commands(click.Group):
     """Lists every command without importing one; imports the one that is called."""
 
@@ -62,6 +74,10 @@ class Commands(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[:1] == ["help"]:
+            return "help", _help_of(ctx, args[1:]), []
+        if args == ["version"]:
+            return "version", click.Command("version", callback=lambda: main.main(["--version"], standalone_mode=False)), []
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from elastic.api.reader import did_you_mean
 

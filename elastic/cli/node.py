@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from elastic.cli.node_list import nodes_table, rows_of
-from elastic.cli.options import DATA_DIR, command
+from elastic.cli.options import DATA_DIR, Seconds, command
 from elastic.cli.printing import as_data, output_option
 from elastic.kube import connect
 from elastic.kube.client import Kube
@@ -97,7 +97,9 @@ def taint_node(name: str, taints: tuple[str, ...], data_dir: Path) -> None:
 
 @node.command("drain")
 @click.argument("name")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=600, show_default=True, help="Seconds until it gives up.")
+@click.option(
+    "--timeout", "timeout_s", type=Seconds(1), metavar="TIME", default=600, show_default=True, help="Until it gives up: 600, 90s, 10m."
+)
 @DATA_DIR
 def drain_node(name: str, timeout_s: float, data_dir: Path) -> None:
     """Cordon a node and evict its pods, as kubectl drain does."""

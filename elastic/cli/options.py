@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import click
@@ -10,6 +11,8 @@ import click
 from elastic.local.cluster import default_data_dir
 from elastic.local.files import layout_of
 
+DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,3})?)s?)?\Z", re.ASCII)
+EVERYWHERE = click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Of all namespaces.")
 SANDBOXES = ("auto", "netns", "loopback")
 
 
@@ -27,6 +30,26 @@ DATA_DIR = click.option(
     show_default="that of $KUBECONFIG, else ~/.elastic",
     help="Where the cluster lives.",
 )
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no click.ParamType[float]
+    """A time as kubectl takes it: 90, 90s, 2m, 1h30m."""
+
+    name = "duration"
+
+    def __init__(self, least: float = 0.0) -> None:
+        self._least = least
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float | int):
+            return float(value)
+        found = DURATION.match(str(value))
+        if found is None or not any(found.groups()):
+            self.fail(f"{str(value)[:40]!r} is no time; write seconds, or as in 90s, 2m, 1h30m", param, ctx)
+        seconds = sum(float(part) * size for part, size in zip(found.groups(), (3600, 60, 1), strict=True) if part)
+        if seconds < self._least:
+            self.fail(f"{value} is less than {self._least:g} s", param, ctx)
+        return seconds
 
 
 def command(words: str, data_dir: Path) -> str:

@@ -48,7 +48,7 @@ def resume(words: tuple[str, ...], working_dir: Path | None, cluster: Cluster) -
                 await set_suspended(kube, one, is_suspended=False)
                 click.echo(f"{job.title} resumed")
             else:
-                raise click.ClickException(f"{job.title} is not suspended")
+                click.echo(f"{job.title} is not suspended")
 
     cluster.ask(write)
 

@@ -99,8 +99,11 @@ def examine(sources: tuple[str, ...]) -> Report:
     """Reads every file, once, and judges every job in it."""
     report = Report()
     for source in sources:
-        for file in _files(source):
+        files = list(_files(source))
+        for file in files:
             _look_at(file, report)
+        if not files:
+            report.unreadable.append((source, Unreadable(f"there is no {', '.join(SUFFIXES)} file in this folder")))
     report.verdicts = list(_named_once(report.verdicts))
     return report
 

@@ -33,7 +33,7 @@ def take_folder(root: Path) -> None:
         if found.st_mode & 0o077 and (_is_a_clusters(root) or not any(root.iterdir())):
             root.chmod(0o700)
         if (mode := root.stat().st_mode & 0o777) & 0o077:
-            raise FolderError(f"other users may enter the data folder {root} (mode {mode:o}); run `chmod 700 {root}` or {other}")
+            raise FolderError(f"other users may enter {root} (mode {mode:o}), which has other things in it; {other}")
         if not os.access(root, os.W_OK):
             raise FolderError(f"the data folder {root} cannot be written to; {other}")
         free = shutil.disk_usage(root).free

@@ -200,7 +200,7 @@ def test_changes_reach_the_api(tmp_path: Path) -> None:
         assert api.objects[here]["spec"]["runPolicy"] == {"suspend": True}
         assert elastic(kubeconfig, "resume", "train").stdout == "PyTorchJob default/train resumed\n"
         assert api.objects[here]["spec"]["runPolicy"] == {"suspend": False}
-        assert "is not suspended" in elastic(kubeconfig, "resume", "train").stderr
+        assert "is not suspended" in elastic(kubeconfig, "resume", "train").stdout
         assert "pod default/train-worker-1 gone" in elastic(kubeconfig, "evict", "train", "--rank", "0").stdout
         assert elastic(kubeconfig, "delete", "train", "--no-wait").stdout == "PyTorchJob train deleted\n"
         assert here not in api.objects
@@ -235,10 +235,10 @@ def test_top_shows_what_workers_use_and_how_far_training_is(tmp_path: Path) -> N
     }
     said = asked(tmp_path, api, "top", "train")
     assert said.exit_code == 0, said.output
-    rows = {line.split()[1]: line.split() for line in said.stdout.splitlines()[1:4]}
+    rows = {line.split()[1]: line.split() for line in said.stdout.splitlines()[2:5]}
     assert rows["train-worker-0"] == ["train", "train-worker-0", "1", "Running", "node-0", "1750m", "65Mi"]
     assert rows["train-worker-1"][-2:] == ["-", "-"]
-    assert said.stdout.splitlines()[-1] == "PyTorchJob train: world 3, step 400, throughput 512"
+    assert said.stdout.splitlines()[0] == "PyTorchJob train: world 3, step 400, throughput 512", "a small terminal shows it, too"
     assert json.loads(asked(tmp_path, api, "top", "-o", "json").stdout)["workers"][0]["cpu"] == 1.75
 
 

@@ -84,7 +84,7 @@ async def test_get_top_and_explain_say_how_far_training_is_now(tmp_path: Path) -
         assert lines[0].split() == ["NAME", "KIND", "STATE", "WORKERS", "WORLD", "STEP", "SPEED", "LOSS", "RESTARTS", "RESCALED", "AGE"]
         assert lines[1].split()[:9] == ["train", "PyTorchJob", "Running", "3/3", "2", "10130", "10", "steps/s", "0.0312"]
         top = await asked(kubeconfig, "top", "train")
-        assert top.stdout.splitlines()[-1] == "PyTorchJob train: world 2, step 10130, speed 10 steps/s, loss 0.0312"
+        assert top.stdout.splitlines()[0] == "PyTorchJob train: world 2, step 10130, speed 10 steps/s, loss 0.0312"
         facts = json.loads((await asked(kubeconfig, "top", "-o", "json")).stdout)["jobs"][0]
         assert (facts["world"], facts["step"], facts["speed"], facts["unit"], facts["loss"]) == (2, 10130, 10.0, "steps/s", 0.03125)
         explained = (await asked(kubeconfig, "explain", "train")).stdout.splitlines()

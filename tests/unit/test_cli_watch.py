@@ -115,7 +115,8 @@ def test_elsewhere_than_on_a_terminal_it_says_so(tmp_path: Path) -> None:
         for words in (("--watch",), ("--watch", "-o", "json")):
             said = elastic(kubeconfig, "top", *words)
             assert (said.exit_code, "--watch draws on a terminal" in said.stderr) == (2, True)
-        assert elastic(kubeconfig, "top").stdout.splitlines()[0].split()[:2] == ["JOB", "POD"]
+            assert elastic(kubeconfig, "get", *words).exit_code == 2
+        assert elastic(kubeconfig, "top").stdout.splitlines()[1].split()[:2] == ["JOB", "POD"]
 
 
 def read_until(terminal: int, words: bytes, seen: bytes = b"") -> bytes:

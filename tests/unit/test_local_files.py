@@ -34,7 +34,9 @@ def test_the_folder_of_a_cluster_that_others_could_enter_is_closed(tmp_path: Pat
 def test_a_folder_with_other_files_that_others_may_enter_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(FolderError, match=r"other users may enter the data folder .* \(mode 755\); run `chmod 700 "):
+    with pytest.raises(
+        FolderError, match=r"other users may enter .* \(mode 755\), which has other things in it; choose another with --data-dir"
+    ):
         take_folder(tmp_path)
     assert mode(tmp_path) == 0o755
 

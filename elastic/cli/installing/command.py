@@ -17,6 +17,7 @@ from elastic.cli.installing import changing, looking, manifests, obstacles, righ
 from elastic.cli.installing.components import COMPONENTS, NAMESPACED, NONE, OVERLAYS, STANDALONE, in_order, problems
 from elastic.cli.installing.obstacles import Wanted
 from elastic.cli.jobs.found import check_namespace
+from elastic.cli.options import Seconds
 from elastic.cli.printing import as_data, plain
 from elastic.kube.client import Kube
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, SECRETS, Object
@@ -41,10 +42,11 @@ OVERLAY = click.option(
 TIMEOUT = click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
+    metavar="TIME",
     default=300,
     show_default=True,
-    help="Seconds until it gives up what it waits for.",
+    help="Until it gives up what it waits for: 300, 90s, 5m.",
 )
 
 

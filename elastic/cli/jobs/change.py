@@ -8,9 +8,11 @@ import click
 
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found, NotFound
+from elastic.cli.options import Seconds
 from elastic.cli.printing import plain
 from elastic.cli.silence import Silence
 from elastic.client.summary import rank_of, summary
@@ -23,7 +25,7 @@ from elastic.kube.resources import Object
 LOOK_EVERY_S = 0.5
 NAMED = 3
 TIMEOUT = click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=120, show_default=True, help="Seconds until it gives up."
+    "--timeout", "timeout_s", type=Seconds(), metavar="TIME", default=120, show_default=True, help="Until it gives up: 120, 90s, 2m."
 )
 JOBS = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB...")
 JOB = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
@@ -67,6 +69,9 @@ def suspend(words: tuple[str, ...], cluster: Cluster) -> None:
             told = summary(job.kind, job.object)
             if told.is_over:
                 raise click.ClickException(f"{job.title} is over ({told.state.lower()})")
+            if (job.object["spec"].get("runPolicy") or {}).get("suspend") is True:
+                click.echo(f"{job.title} is suspended already; resume it with `elastic resume {told.name}`")
+                continue
             await set_suspended(kube, job, is_suspended=True)
             click.echo(f"{job.title} suspended; resume it with `elastic resume {told.name}`")
 
@@ -79,21 +84,32 @@ async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
 
 
 @click.command()
-@JOBS
+@click.argument("words", nargs=-1, metavar="[KIND] JOB...")
+@click.option("--all", "all_jobs", is_flag=True, help="All jobs of the namespace, or of KIND in it; it asks first.")
+@YES
 @click.option("--ignore-not-found", is_flag=True, help="A job that is not there is no error.")
 @click.option("--wait/--no-wait", "waits", default=True, help="Until the job and its pods are gone.")
 @TIMEOUT
 @cluster_options
-def delete(words: tuple[str, ...], ignore_not_found: bool, waits: bool, timeout_s: float, cluster: Cluster) -> None:
+def delete(
+    words: tuple[str, ...], all_jobs: bool, yes: bool, ignore_not_found: bool, waits: bool, timeout_s: float, cluster: Cluster
+) -> None:
     """Delete jobs with their pods."""
+    if all_jobs == bool(found.split(words)[1]):
+        raise click.UsageError("name jobs or give --all, and not both")
 
     async def write(kube: Kube, namespace: str) -> None:
-        try:
-            jobs = await _named(kube, namespace, words)
-        except NotFound:
-            if ignore_not_found:
+        kind, names = found.split(words)
+        if all_jobs:
+            jobs = await found.jobs(kube, namespace, [kind] if kind is not None else None)
+            if not jobs:
+                await found.check_namespace(kube, namespace)
+                click.echo(f"there are no jobs in namespace {namespace}", err=True)
+            elif not agreed((f"delete {job.title} with its pods" for job in jobs), yes=yes):
                 return
-            raise
+        else:
+            find = found.those_there if ignore_not_found else found.named
+            jobs = await find(kube, namespace, kind, names)
         for job in jobs:
             await _delete(kube, job)
         try:
@@ -158,6 +174,9 @@ def evict(words: tuple[str, ...], index: int | None, rank: int | None, timeout_s
 
     async def write(kube: Kube, namespace: str) -> None:
         job = await found.one(kube, namespace, words)
+        told = summary(job.kind, job.object)
+        if told.is_over:
+            raise click.ClickException(f"{job.title} is over ({told.state.lower()}); its pods stay for their logs until it is deleted")
         pod = worker(job, await found.pods_of(kube, job), index=index, rank=rank)
         try:
             async with asyncio.timeout(timeout_s):
@@ -181,7 +200,7 @@ def worker(job: Found, pods: list[Object], *, index: int | None, rank: int | Non
     which = f"worker {index}" if index is not None else f"rank {rank}"
     known = sorted(found for pod in pods if (found := rank_of(pod, job.object)) is not None)
     if rank is not None and not known:
-        hint = "its ranks are known to its rendezvous only; name the pod with --pod or the worker with --worker"
+        hint = "its ranks are known to its rendezvous only; name the worker with --worker"
     else:
         hint = "pods: " + (", ".join(pod["metadata"]["name"] for pod in pods) or "none")
     raise NotFound(f"{job.title} has no {which}; {hint}")

@@ -15,10 +15,12 @@ from elastic.client.summary import is_number
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import JobKey, resource_of
-from elastic.kube.resources import EVENTS, NAMESPACES, PODS, Object
+from elastic.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Object
+from elastic.local.agent.roster import PLAYED_BY
 
 WORDS = {word.lower(): kind for kind in KINDS.values() for word in (kind.name, kind.plural, kind.singular, kind.crd_name)}
 DEFINE = "install the control plane with `elastic install` (docs/deploy.md)"
+DEFINE_ON_LAPTOP = "it was started with --cluster-only: `elastic down`, then `elastic up` without it"
 
 
 class NotFound(click.ClickException):
@@ -65,22 +67,30 @@ def _kind(word: str) -> Kind:
     return kind
 
 
-async def jobs(kube: Kube, namespace: str | None, kinds: Iterable[Kind] | None = None) -> list[Found]:
-    """All jobs of these kinds, by name; namespace None: of all namespaces."""
+async def jobs(kube: Kube, namespace: str | None, kinds: Iterable[Kind] | None = None, *, labels: str | None = None) -> list[Found]:
+    """All jobs of these kinds and labels, by name; namespace None: of all namespaces."""
     wanted = list(kinds or KINDS.values())
     async with asyncio.TaskGroup() as tasks:
-        listing = [tasks.create_task(_listed(kube, kind, namespace)) for kind in wanted]
+        listing = [tasks.create_task(_listed(kube, kind, namespace, labels)) for kind in wanted]
     lists = [task.result() for task in listing]
     if all(found is None for found in lists):
         names = wanted[0].name if len(wanted) == 1 else "any kind of job"
-        raise NotFound(f"the cluster at {kube.access.server} does not know {names}; {DEFINE}")
+        raise NotFound(f"the cluster at {kube.access.server} does not know {names}; {await _how_to_define(kube)}")
     found = [Found(kind, item) for kind, items in zip(wanted, lists, strict=True) for item in items or ()]
     return sorted(found, key=lambda job: (job.object["metadata"]["namespace"], job.object["metadata"]["name"], job.kind.name))
 
 
-async def _listed(kube: Kube, kind: Kind, namespace: str | None) -> list[Object] | None:
+async def _how_to_define(kube: Kube) -> str:
     try:
-        return (await kube.list(resource_of(kind), namespace=namespace)).items
+        is_laptop = bool((await kube.list(NODES, labels=PLAYED_BY)).items)
+    except KubeError:
+        return DEFINE
+    return DEFINE_ON_LAPTOP if is_laptop else DEFINE
+
+
+async def _listed(kube: Kube, kind: Kind, namespace: str | None, labels: str | None) -> list[Object] | None:
+    try:
+        return (await kube.list(resource_of(kind), namespace=namespace, labels=labels)).items
     except KubeError as error:
         if error.code == 404:
             return None
@@ -94,19 +104,30 @@ async def one(kube: Kube, namespace: str, words: Sequence[str]) -> Found:
     return (await named(kube, namespace, kind, names))[0]
 
 
-async def named(kube: Kube, namespace: str, kind: Kind | None, names: Sequence[str]) -> list[Found]:
-    """The jobs of these names, each of which must be there, once."""
+async def named(kube: Kube, namespace: str | None, kind: Kind | None, names: Sequence[str]) -> list[Found]:
+    """The jobs of these names, each of which must be there, once; namespace None: of all namespaces, in some of them."""
     there = await jobs(kube, namespace, [kind] if kind is not None else None)
-    return [await _pick(kube, namespace, name, there) for name in dict.fromkeys(names)]
+    picked = [await _pick(kube, namespace, name, there) for name in dict.fromkeys(names)]
+    return [job for jobs in picked for job in jobs]
 
 
-async def _pick(kube: Kube, namespace: str, name: str, there: Sequence[Found]) -> Found:
+async def those_there(kube: Kube, namespace: str, kind: Kind | None, names: Sequence[str]) -> list[Found]:
+    """Of these names the jobs that are there."""
+    there = await jobs(kube, namespace, [kind] if kind is not None else None)
+    known = {job.object["metadata"]["name"] for job in there}
+    picked = [await _pick(kube, namespace, name, there) for name in dict.fromkeys(names) if name in known]
+    return [job for jobs in picked for job in jobs]
+
+
+async def _pick(kube: Kube, namespace: str | None, name: str, there: Sequence[Found]) -> list[Found]:
     found = [job for job in there if job.object["metadata"]["name"] == name]
-    if len(found) == 1:
-        return found[0]
+    if len(found) == 1 or (found and namespace is None):
+        return found
     if found:
         ways = " or ".join(f"{job.kind.singular}/{name}" for job in found)
         raise click.UsageError(f"there are {len(found)} jobs {name} in namespace {namespace}; write {ways}")
+    if namespace is None:
+        raise NoJob(f"there is no job {name} in any namespace{did_you_mean(name, [job.object['metadata']['name'] for job in there])}")
     await check_namespace(kube, namespace)
     names = [job.object["metadata"]["name"] for job in there]
     hint = did_you_mean(name, names) or (f"; there are: {', '.join(names[:10])}" if names else ", nor any other; see `elastic get -A`")
@@ -152,6 +173,19 @@ async def events_of(kube: Kube, job: Found, pods: Sequence[Object]) -> list[Obje
     def is_of(event: Object) -> bool:
         about = event.get("involvedObject") or {}
         return about.get("uid") in uids or (about.get("kind") == "Pod" and str(about.get("name", "")).startswith(f"{name}-") and not pods)
+
+    return sorted((event for event in listed if is_of(event)), key=moment_of)
+
+
+async def events_of_jobs(kube: Kube, namespace: str | None) -> list[Object]:
+    """What was reported of all jobs and their pods, also of those that are gone; the oldest first."""
+    listed = (await kube.list(EVENTS, namespace=namespace)).items
+    pods = (await kube.list(PODS, namespace=namespace, labels=JOB_NAME)).items
+    uids = {pod["metadata"]["uid"] for pod in pods}
+
+    def is_of(event: Object) -> bool:
+        about = event.get("involvedObject") or {}
+        return about.get("kind") in KINDS or about.get("uid") in uids
 
     return sorted((event for event in listed if is_of(event)), key=moment_of)
 

@@ -8,10 +8,13 @@ from typing import Any
 
 import click
 
+from elastic.cli import screen
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
+from elastic.cli.jobs.watching import watch
+from elastic.cli.options import EVERYWHERE
 from elastic.cli.printing import STATES, as_data, coloured, output_option, plain, table
 from elastic.client.ages import age
 from elastic.client.sample import Sample, shortened
@@ -24,27 +27,44 @@ LATEST_EVENTS = 15
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
-@click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Of all namespaces.")
+@EVERYWHERE
+@click.option("--selector", "-l", "labels", metavar="LABELS", help="Those with these labels, as kubectl takes them: team=a,tier!=test.")
+@click.option("--watch", "-w", "watches", is_flag=True, help="Show it anew every two seconds, until Ctrl-C.")
 @output_option("wide", "name")
 @dashboard_option
 @cluster_options
-def get(words: tuple[str, ...], everywhere: bool, output: str, url: str | None, cluster: Cluster) -> None:
+def get(
+    words: tuple[str, ...], everywhere: bool, labels: str | None, watches: bool, output: str, url: str | None, cluster: Cluster
+) -> None:
     """Show jobs of all kinds, or those named."""
     kind, names = found.split(words)
+    if names and labels is not None:
+        raise click.UsageError("name jobs or give --selector, and not both")
+    if watches and (output not in ("table", "wide") or not screen.is_there()):
+        raise click.UsageError("--watch draws on a terminal; without it the same is printed once")
 
     async def read(kube: Kube, namespace: str) -> tuple[list[Found], dict[str, Sample]]:
+        where = None if everywhere else namespace
         if names:
-            listed = await found.named(kube, namespace, kind, names)
+            listed = await found.named(kube, where, kind, names)
         else:
-            listed = await found.jobs(kube, None if everywhere else namespace, [kind] if kind is not None else None)
+            listed = await found.jobs(kube, where, [kind] if kind is not None else None, labels=labels)
         if not listed and not everywhere:
             await found.check_namespace(kube, namespace)
         return listed, await live(kube, cluster, url) if listed and output in ("table", "wide") else {}
 
+    async def drawn(kube: Kube, namespace: str) -> str:
+        listed, samples = await read(kube, namespace)
+        return jobs_table(listed, samples, with_namespace=everywhere, is_wide=output == "wide") if listed else "there are no jobs"
+
+    if watches:
+        watch(cluster, drawn)
+        return
     there, samples = cluster.ask(read)
     if output in ("json", "yaml"):
         objects = [_identified(job) for job in there]
-        click.echo(as_data(objects[0] if len(names) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}, output))
+        is_one = len(names) == 1 and len(objects) == 1
+        click.echo(as_data(objects[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": objects}, output))
     elif output == "name":
         click.echo("\n".join(f"{job.kind.crd_name.replace(job.kind.plural, job.kind.singular, 1)}/{job.key.name}" for job in there))
     elif not there:
@@ -160,15 +180,22 @@ def _pod_row(pod: Object, job: Found, now: datetime) -> list[object]:
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+@click.argument("words", nargs=-1, metavar="[KIND] [JOB]")
+@EVERYWHERE
 @output_option()
 @cluster_options
-def events(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
-    """Show what was reported of a job and its pods, the oldest first."""
+def events(words: tuple[str, ...], everywhere: bool, output: str, cluster: Cluster) -> None:
+    """Show what was reported of a job and its pods, or of all jobs and pods, the oldest first."""
+    if everywhere and words:
+        raise click.UsageError("name a job or give --all-namespaces, and not both")
 
     async def read(kube: Kube, namespace: str) -> list[Object]:
-        job = await found.one(kube, namespace, words)
-        return await found.events_of(kube, job, await found.pods_of(kube, job))
+        if words:
+            job = await found.one(kube, namespace, words)
+            return await found.events_of(kube, job, await found.pods_of(kube, job))
+        if not everywhere:
+            await found.check_namespace(kube, namespace)
+        return await found.events_of_jobs(kube, None if everywhere else namespace)
 
     there = cluster.ask(read)
     if output != "table":

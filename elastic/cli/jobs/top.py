@@ -16,6 +16,7 @@ from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.look import world_of
 from elastic.cli.jobs.watching import watch
+from elastic.cli.options import EVERYWHERE
 from elastic.cli.printing import as_data, output_option, plain, table
 from elastic.client.sample import Sample, shortened
 from elastic.client.summary import pod_state, rank_of, summary
@@ -42,7 +43,9 @@ class Seen:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [row for job, pods in self.jobs for row in rows_of(job, pods, self.usage or {})]
+        """What is over uses nothing."""
+        going = [(job, pods) for job, pods in self.jobs if not summary(job.kind, job.object).is_over]
+        return [row for job, pods in going for row in rows_of(job, pods, self.usage or {})]
 
     @property
     def progress(self) -> list[dict[str, Any]]:
@@ -56,19 +59,23 @@ class Seen:
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
+@EVERYWHERE
 @click.option("--watch", "-w", "watches", is_flag=True, help="Show it anew every two seconds, until Ctrl-C.")
 @output_option()
 @dashboard_option
 @cluster_options
-def top(words: tuple[str, ...], watches: bool, output: str, url: str | None, cluster: Cluster) -> None:
+def top(words: tuple[str, ...], everywhere: bool, watches: bool, output: str, url: str | None, cluster: Cluster) -> None:
     """Show CPU and memory of the workers of jobs, and how far training is."""
     kind, names = found.split(words)
 
     async def read(kube: Kube, namespace: str) -> Seen:
-        jobs = await (found.named(kube, namespace, kind, names) if names else found.jobs(kube, namespace, [kind] if kind else None))
+        where = None if everywhere else namespace
+        jobs = await (found.named(kube, where, kind, names) if names else found.jobs(kube, where, [kind] if kind else None))
+        if not jobs and where is not None:
+            await found.check_namespace(kube, where)
         pods = [(job, await found.pods_of(kube, job)) for job in jobs]
         warnings: list[str] = []
-        usage = await _usage(kube, namespace)
+        usage = await _usage(kube, where)
         return Seen(pods, usage, await live(kube, cluster, url, warn=warnings.append), warnings)
 
     if watches:
@@ -92,15 +99,16 @@ def top(words: tuple[str, ...], watches: bool, output: str, url: str | None, clu
 
 
 def lines_of(seen: Seen) -> Iterator[str]:
+    """How far training is comes first: a small terminal cuts off the rest."""
     headers = ("JOB", "POD", "RANK", "STATE", "NODE", "CPU", "MEMORY")
-    if seen.rows:
-        yield table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in seen.rows])
     for (job, _), progress in zip(seen.jobs, seen.progress, strict=True):
         if facts := _in_words(progress):
             yield plain(f"{job.title}: {facts}")
+    if seen.rows:
+        yield table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in seen.rows])
 
 
-async def _usage(kube: Kube, namespace: str) -> dict[str, Object] | None:
+async def _usage(kube: Kube, namespace: str | None) -> dict[str, Object] | None:
     """What is measured of each pod; None where nobody measures."""
     try:
         listed = (await kube.list(POD_METRICS, namespace=namespace, labels=JOB_NAME)).items
@@ -108,7 +116,7 @@ async def _usage(kube: Kube, namespace: str) -> dict[str, Object] | None:
         if error.code in (403, 404, 503):
             return None
         raise
-    return {str(item["metadata"]["name"]): item for item in listed}
+    return {_place(item): item for item in listed}
 
 
 def rows_of(job: Found, pods: Sequence[Object], usage: Mapping[str, Object]) -> list[dict[str, Any]]:
@@ -116,7 +124,7 @@ def rows_of(job: Found, pods: Sequence[Object], usage: Mapping[str, Object]) -> 
     rows = []
     for pod in pods:
         name = str(pod["metadata"]["name"])
-        containers = usage.get(name, {}).get("containers") or []
+        containers = usage.get(_place(pod), {}).get("containers") or []
         rows.append(
             {
                 "job": job.key.name,
@@ -129,6 +137,10 @@ def rows_of(job: Found, pods: Sequence[Object], usage: Mapping[str, Object]) -> 
             }
         )
     return rows
+
+
+def _place(item: Object) -> str:
+    return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
 
 
 def _sum(containers: Sequence[Object], resource: str) -> float | None:

@@ -13,7 +13,7 @@ from elastic.local.agent import roster
 from elastic.local.agent.control import Refused
 from elastic.local.agent.fleet import Fleet
 from elastic.local.agent.node import NodeFacts, machine_capacity
-from elastic.local.agent.roster import Member
+from elastic.local.agent.roster import PLAYED_BY, Member
 from elastic.local.files import Layout
 
 log = logging.getLogger(__name__)
@@ -21,8 +21,6 @@ HOST_IP = "127.0.0.1"
 NOT_TAKEN = (400, 422)
 """Answers of the API server to a node that has wrong words in it."""
 READY_S = 20.0
-PLAYED_BY = "elastic-training/played-by"
-"""Marks the nodes of one data folder, so that one which it no longer runs differs from those of others."""
 
 
 class Nodes:

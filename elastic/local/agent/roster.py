@@ -9,6 +9,8 @@ import msgspec
 
 from elastic.local.files import ClusterState, FolderError, Layout
 
+PLAYED_BY = "elastic-training/played-by"
+"""Marks the nodes of one data folder, so that one which it no longer runs differs from those of others."""
 NODE_GRACE_S = 50.0
 """How long a cluster tolerates a node's silence, by default."""
 
