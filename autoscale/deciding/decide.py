@@ -5,20 +5,37 @@ from dataclasses import replace
 from autoscale.deciding import troubles
 from autoscale.deciding.guard import guarded, held
 from autoscale.deciding.policies import capacity, cost, deadline, schedule, throughput
-from autoscale.deciding.signals import Decision, Signals, Wish
+from autoscale.deciding.signals import Decision, Memory, Signals, Wish
 from autoscale.deciding.trials import up_to_date
 from elastic.api.scaling import PolicyName
 
 
 def decide(signals: Signals, replicas: int, now: float) -> Decision:
     """`replicas` is the number in the spec, `now` in seconds since 1970."""
+    signals = replace(signals, memory=_until_now(signals.memory, now, hold_s=signals.policy.hold_seconds))
     by_hand = held(signals, replicas, now)
     if by_hand is not None:
         return replace(by_hand, trouble=troubles.in_words(signals, now))
     memory = up_to_date(signals, replicas, now)
-    signals = signals if memory is signals.memory else replace(signals, memory=memory)
+    signals = replace(signals, memory=memory)
     decision = guarded(_wish(signals, replicas, now), signals, replicas, now)
     return replace(decision, trouble=troubles.in_words(signals, now))
+
+
+def _until_now(memory: Memory, now: float, *, hold_s: float) -> Memory:
+    """A time in the future counts as now: a clock was set back, or another process's was ahead, and nothing waits for it to catch up."""
+    hand, trial = memory.hand, memory.trial
+    return replace(
+        memory,
+        changed_at=_past(memory.changed_at, now),
+        tried_at=_past(memory.tried_at, now),
+        hand=replace(hand, until=min(hand.until, now + hold_s)) if hand is not None else None,
+        trial=replace(trial, at=min(trial.at, now)) if trial is not None else None,
+    )
+
+
+def _past(at: float | None, now: float) -> float | None:
+    return min(at, now) if at is not None else None
 
 
 def _wish(signals: Signals, replicas: int, now: float) -> Wish:

@@ -54,7 +54,7 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
         return _taken_back(count, wish, memory, now)
     if wish.urgent:
         return _changed(count, wish.reason, memory, replicas, now, may_turn=wish.is_own_doing)
-    since_s = max(0.0, now - memory.changed_at) if memory.changed_at is not None else float("inf")
+    since_s = now - memory.changed_at if memory.changed_at is not None else float("inf")
     if memory.asked == count and since_s < STANDS_S:
         return Decision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=wish.is_whole)
     direction = 1 if count > replicas else -1

@@ -262,6 +262,20 @@ def test_a_users_autoscaler_beside_a_policy_is_named_with_what_to_do(who: str):
     assert decision.reason.startswith("4 was set by a HorizontalPodAutoscaler beside scalingPolicy: remove one of them, or write")
 
 
+@given(st.floats(0, 1e12), st.booleans(), st.integers(1, 10_000))
+def test_a_time_in_the_future_counts_as_now(ahead_s: float, grew: bool, hold_s: int):
+    """A process whose clock was a year ahead had written when it changed the job, and the job stood still for a year."""
+    seen = signals(LINEAR, working=2, memory=Memory(sizes=measured(LINEAR), changed_at=NOON + ahead_s, grew=grew))
+    waits = decide(seen, 2, NOON)
+    assert waits.memory.changed_at == NOON, "it is written down so, and does not stay ahead"
+    assert decide(replace(seen, memory=replace(waits.memory, votes=3, vote_for=1)), 2, NOON + 61).count == 3
+    hand = replace(seen.memory, hand=Hand(count=2, until=NOON + hold_s + ahead_s), changed_at=None)
+    held = decide(replace(seen, memory=hand, policy=ScalingPolicy(hold_seconds=hold_s)), 2, NOON)
+    assert held.memory.hand == Hand(count=2, until=NOON + hold_s)
+    tried = replace(seen.memory, changed_at=None, tried_at=NOON + ahead_s)
+    assert decide(replace(seen, memory=tried), 2, NOON).memory.tried_at == NOON
+
+
 def test_a_change_waits_longer_the_more_it_costs():
     grown = Memory(sizes=measured({1: 100.0, 2: 200.0}), changed_at=NOON, grew=True)
     seen = signals({1: 100.0, 2: 200.0}, working=2, memory=grown)
