@@ -71,7 +71,7 @@ def cluster(jobs: int, nodes: int) -> tuple[list[JobState], list[NodeSeen], list
     for one in states:
         for index in range(one.seen.replicas):
             pods.append(PodSeen(key=(one.seen.key.namespace, f"{one.seen.key.name}-{index}"), node=next(places), shape=one.seen.shape,
-                                job=one.seen.key, index=index, is_worker=True))  # fmt: skip
+                                owner=one.seen.uid, index=index, is_worker=True))  # fmt: skip
     pods += [
         PodSeen(key=("inference", f"p{index}"), node="", shape=shape_of(worker(4)), priority=100, unschedulable_since=NOW - 60)
         for index in range(20)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoscale.figures import JobKey
 from elastic.kube.placement import Candidate, fits_but_for_room
 from elastic.kube.resources import Object
 
@@ -30,8 +29,8 @@ class PodSeen:
     address: str = ""
     is_running: bool = False
     priority: int = 0
-    job: JobKey | None = None
-    """The job with a scaling policy of which it is a worker, perhaps."""
+    owner: str = ""
+    """Uid of the object that controls it, such as its job. Labels say nothing of that: any pod may have them."""
     index: int = -1
     is_worker: bool = False
     unschedulable_since: float | None = None

@@ -27,7 +27,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pods:
-    """A job's workers. The last ones go first. going: those on nodes that were scaled in, and are there still."""
+    """A job's workers. The last ones go first. going: those on nodes that were scaled in, and are there still. priority: of the least of
+    them, so that one pod of a higher class does not speak for the others.
+    """
 
     workers: tuple[PodSeen, ...] = ()
     placed: tuple[PodSeen, ...] = ()
@@ -143,12 +145,12 @@ def _work(state: JobState) -> Work:
 
 
 def _workers(active: Sequence[JobState], pods: Iterable[PodSeen], *, setting: Setting, now: float) -> dict[JobKey, _Pods]:
-    found: dict[JobKey, list[PodSeen]] = {state.seen.key: [] for state in active}
+    found: dict[str, list[PodSeen]] = {state.seen.uid: [] for state in active}
     for pod in pods:
-        if pod.job is not None and pod.is_worker and pod.job in found:
-            found[pod.job].append(pod)
+        if pod.is_worker and pod.owner in found:
+            found[pod.owner].append(pod)
     after_s = STUCK_IN_GROWING_CLUSTER_S if setting.grows else STUCK_S
-    return {state.seen.key: _pods(found[state.seen.key], state.seen.replicas, after_s=after_s, now=now) for state in active}
+    return {state.seen.key: _pods(found[state.seen.uid], state.seen.replicas, after_s=after_s, now=now) for state in active}
 
 
 def _pods(workers: list[PodSeen], replicas: int, *, after_s: float, now: float) -> _Pods:
@@ -156,7 +158,7 @@ def _pods(workers: list[PodSeen], replicas: int, *, after_s: float, now: float) 
     stuck = [pod for pod in workers if pod.unschedulable_since is not None and now - pod.unschedulable_since >= after_s]
     there = tuple(pod for pod in workers if pod.node and not pod.is_leaving)
     beyond = max(0, len(there) - replicas)
-    priority = max((pod.priority for pod in workers), default=0)
+    priority = min((pod.priority for pod in workers), default=0)
     return _Pods(workers=tuple(workers), placed=there[beyond:], going=there[:beyond], stuck=len(stuck), priority=priority)
 
 
@@ -182,13 +184,13 @@ def _waiting(
     pods: Iterable[PodSeen], active: Iterable[JobState], workers: Mapping[JobKey, _Pods], *, now: float
 ) -> list[tuple[PodSeen, bool]]:
     """Pods without room. A job's workers beyond its minimum have no claim to what others hold."""
-    least = {state.seen.key: state.seen.bounds.least for state in active}
+    full = {state.seen.uid: len(workers[state.seen.key].placed) >= state.seen.bounds.least for state in active}
     found = []
     for pod in pods:
         if pod.unschedulable_since is None or pod.node or now - pod.unschedulable_since < GIVEN_BACK_AFTER_S:
             continue
-        is_scaled = pod.is_worker and pod.job in least
-        if is_scaled and pod.job is not None and len(workers[pod.job].placed) >= least[pod.job]:
+        is_scaled = pod.is_worker and pod.owner in full
+        if is_scaled and full[pod.owner]:
             continue
         found.append((pod, is_scaled))
     return found
@@ -201,7 +203,7 @@ def _surplus(active: Iterable[JobState], workers: Mapping[JobKey, _Pods], curves
         extra = len(held.placed) - seen.bounds.least
         if extra > 0 and seen.policy.policy is not PolicyName.HPA:
             gain = _gain(curves[seen.key], len(held.placed))
-            found.append(Surplus(key=seen.key, priority=held.priority, pods=held.placed[:extra], gain=gain))
+            found.append(Surplus(key=seen.key, uid=seen.uid, priority=held.priority, pods=held.placed[:extra], gain=gain))
     return found
 
 

@@ -41,6 +41,7 @@ class Surplus:
     """Workers of a job above its minimum, the first to go first."""
 
     key: JobKey
+    uid: str
     priority: int
     pods: Sequence[PodSeen]
     gain: float
@@ -147,7 +148,7 @@ def given_back(
             free.take(pod.shape)
         if room.take(pod.shape) is not None:
             continue
-        givers = [one for one in facts.values() if one.key != pod.job and _goes_before(pod, one, is_needed=is_needed)]
+        givers = [one for one in facts.values() if one.uid != pod.owner and _goes_before(pod, one, is_needed=is_needed)]
         counts = [(count, one.gain, one.key) for one in givers if (count := room.count_to_free(pod.shape, left[one.key])) is not None]
         if not counts:
             vain.note(pod, is_needed=is_needed)
@@ -171,7 +172,7 @@ class _Vain:
     """
 
     def __init__(self) -> None:
-        self._kinds: set[tuple[str, int, bool, JobKey | None]] = set()
+        self._kinds: set[tuple[str, int, bool, str]] = set()
         self._of_namespace: dict[str, int] = {}
 
     def has(self, pod: PodSeen, *, is_needed: bool) -> bool:
@@ -182,5 +183,5 @@ class _Vain:
         self._of_namespace[pod.key[0]] = self._of_namespace.get(pod.key[0], 0) + 1
 
 
-def _kind(pod: PodSeen, is_needed: bool) -> tuple[str, int, bool, JobKey | None]:
-    return pod.shape.name, pod.priority, is_needed, pod.job
+def _kind(pod: PodSeen, is_needed: bool) -> tuple[str, int, bool, str]:
+    return pod.shape.name, pod.priority, is_needed, pod.owner

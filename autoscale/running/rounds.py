@@ -62,7 +62,7 @@ class Rounds:
         self._changed = asyncio.Event()
         self._sources = Sources(kube, self._read)
         self._troubles = Troubles()
-        self._working: dict[JobKey, int] = {}
+        self._working: dict[str, int] = {}
         """Running workers of the jobs whose progress is read."""
 
     def changed(self) -> None:
@@ -147,20 +147,20 @@ class Rounds:
 
     def _readable(self, jobs: Iterable[JobSeen], pods: Iterable[PodSeen]) -> list[tuple[JobSeen, PodSeen]]:
         """The jobs that name a source of progress, each with the pod of rank 0: without our rendezvous that is its first worker."""
-        wanted = {seen.key: seen for seen in jobs if seen.progress is not None and seen.is_active}
-        first: dict[JobKey, PodSeen] = {}
+        wanted = {seen.uid: seen for seen in jobs if seen.progress is not None and seen.is_active}
+        first: dict[str, PodSeen] = {}
         self._working.clear()
         for pod in pods:
-            if pod.job is None or pod.job not in wanted or not (pod.is_worker and pod.is_running) or pod.is_leaving:
+            if pod.owner not in wanted or not (pod.is_worker and pod.is_running) or pod.is_leaving:
                 continue
-            self._working[pod.job] = self._working.get(pod.job, 0) + 1
-            known, zero = first.get(pod.job), self._book.rank_zero(wanted[pod.job])
+            self._working[pod.owner] = self._working.get(pod.owner, 0) + 1
+            known, zero = first.get(pod.owner), self._book.rank_zero(wanted[pod.owner])
             if known is None or pod.key[1] == zero or (known.key[1] != zero and pod.index < known.index):
-                first[pod.job] = pod
-        return [(wanted[key], pod) for key, pod in first.items()]
+                first[pod.owner] = pod
+        return [(wanted[uid], pod) for uid, pod in first.items()]
 
     def _read(self, seen: JobSeen, report: Report) -> None:
-        working = self._working.get(seen.key, 0)
+        working = self._working.get(seen.uid, 0)
         now, monotonic = self._clock(), self._monotonic()
         self._book.read(seen, step=report.step, samples=report.samples, working=working, now=now, monotonic=monotonic)
 

@@ -13,15 +13,14 @@ from autoscale.deciding.signals import Bounds
 from autoscale.figures import JobKey
 from elastic.api import SpecError, parse
 from elastic.api.job import Job
-from elastic.api.kinds import KINDS, WORKER
-from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.kinds import WORKER
+from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.scaling import ANNOTATION, from_text
 from elastic.api.template import default_container
 from elastic.api.words import ConditionType, ManagedBy
 from elastic.kube.placement import candidate, requests
 from elastic.kube.resources import Object
 
-KIND_OF_OPERATOR = {kind.operator_name: kind.name for kind in KINDS.values()}
 SPOT = {
     "karpenter.sh/capacity-type": "spot",
     "eks.amazonaws.com/capacityType": "SPOT",
@@ -109,7 +108,7 @@ def pod_seen(raw: Object) -> PodSeen | None:
         node=spec.get("nodeName") or "",
         shape=shape_of(raw),
         priority=int(spec.get("priority") or 0),
-        job=_job_of(metadata.get("namespace", ""), labels),
+        owner=_owner(metadata),
         index=int(index) if index.isascii() and index.isdigit() and len(index) < 9 else -1,
         is_worker=labels.get(REPLICA_TYPE) == WORKER.lower(),
         unschedulable_since=_unschedulable_since(status.get("conditions") or ()),
@@ -120,9 +119,8 @@ def pod_seen(raw: Object) -> PodSeen | None:
     )
 
 
-def _job_of(namespace: str, labels: Mapping[str, str]) -> JobKey | None:
-    kind, name = KIND_OF_OPERATOR.get(labels.get(OPERATOR_NAME, "")), labels.get(JOB_NAME)
-    return JobKey(kind, namespace, name) if kind and name else None
+def _owner(metadata: Mapping[str, Any]) -> str:
+    return next((str(owner.get("uid", "")) for owner in metadata.get("ownerReferences") or () if owner.get("controller")), "")
 
 
 def _unschedulable_since(conditions: Iterable[Mapping[str, Any]]) -> float | None:

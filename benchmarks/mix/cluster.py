@@ -71,7 +71,7 @@ class Job:
                 key=("default", f"{self.of.name}-{index}"),
                 node=place if isinstance(place, str) else "",
                 shape=WORKER,
-                job=self.key,
+                owner=self.of.name,
                 index=index,
                 is_worker=True,
                 is_running=isinstance(place, str),

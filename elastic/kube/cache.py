@@ -5,7 +5,7 @@ It decides nothing about the objects: a projection says what to keep of each, in
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import aiohttp
 
@@ -14,7 +14,7 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
 from elastic.kube.view import Change, Key, View, key_of, version_of
 
-__all__ = ["Cache", "Change", "Key", "owner_uid"]
+__all__ = ["Cache", "Change", "Key"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 GONE = 410
@@ -95,11 +95,3 @@ class Cache(View[T]):
             self._put(event.object)
         if key is not None or event.type is WatchType.BOOKMARK:
             self._advance(version_of(event.object))
-
-
-def owner_uid(item: Mapping[str, Any]) -> str:
-    """The uid of the controlling owner, for an index over raw objects; empty when there is none."""
-    for reference in item["metadata"].get("ownerReferences") or ():
-        if reference.get("controller"):
-            return str(reference.get("uid", ""))
-    return ""

@@ -50,14 +50,14 @@ def node(name: str, cpus: int, **labels: str) -> NodeSeen:
     )
 
 
-def pod(name: str, *, on: str = "", job: JobKey | None = None, index: int = -1, priority: int = 0, since: float | None = None) -> PodSeen:
+def pod(name: str, *, on: str = "", owner: str = "", index: int = -1, priority: int = 0, since: float | None = None) -> PodSeen:
     return PodSeen(
         key=("default", name),
         node=on,
         shape=shape_of(WORKER),
-        job=job,
+        owner=owner,
         index=index,
-        is_worker=job is not None,
+        is_worker=owner != "",
         priority=priority,
         unschedulable_since=since,
     )
@@ -78,7 +78,7 @@ def state(name: str, replicas: int, *, rates: dict[int, float] | None = None, le
 
 
 def running(*states: JobState, on: str = "n") -> list[PodSeen]:
-    return [pod(f"{one.seen.key.name}-{i}", on=on, job=one.seen.key, index=i) for one in states for i in range(one.seen.replicas)]
+    return [pod(f"{one.seen.key.name}-{i}", on=on, owner=one.seen.uid, index=i) for one in states for i in range(one.seen.replicas)]
 
 
 def counts(states: list[JobState], nodes: list[NodeSeen], pods: list[PodSeen], *, grows: bool = False) -> dict[str, int]:
@@ -105,7 +105,7 @@ def test_two_jobs_do_not_take_the_same_room() -> None:
 
 def test_workers_that_are_wanted_and_not_seen_yet_have_their_room() -> None:
     grown, other = state("grown", 3), state("other", 1, rates={1: 100.0})
-    pods = [*running(other), pod("grown-0", on="n", job=grown.seen.key, index=0)]
+    pods = [*running(other), pod("grown-0", on="n", owner=grown.seen.uid, index=0)]
     assert counts([grown, other], [node("n", 4)], pods)["other"] == 1
 
 
@@ -141,14 +141,23 @@ def test_the_room_of_anybody_that_leaves_serves_a_waiting_pod() -> None:
 
 def test_a_job_that_waits_for_its_minimum_gets_it_from_one_that_has_more() -> None:
     rich, poor = state("rich", 4, rates=LINEAR), state("poor", 2, least=2)
-    pods = [*running(rich), *(pod(f"poor-{i}", job=poor.seen.key, index=i, since=NOON - 10) for i in range(2))]
+    pods = [*running(rich), *(pod(f"poor-{i}", owner=poor.seen.uid, index=i, since=NOON - 10) for i in range(2))]
     assert counts([rich, poor], [node("n", 4)], pods)["rich"] == 2
 
 
 def test_workers_that_have_found_no_room_for_long_are_given_up() -> None:
     one = state("one", 3, rates=LINEAR)
-    pods = [*running(state("one", 1)), *(pod(f"one-{i}", job=one.seen.key, index=i, since=NOON - 40) for i in (1, 2))]
+    pods = [*running(state("one", 1)), *(pod(f"one-{i}", owner=one.seen.uid, index=i, since=NOON - 40) for i in (1, 2))]
     assert counts([one], [node("n", 1)], pods) == {"one": 1}
+
+
+def test_a_pod_that_only_looks_like_a_jobs_worker_gives_it_no_other_class() -> None:
+    """One pod with the job's labels and a high class kept the whole job from giving room to anybody."""
+    full, waiting = state("sponge", 3, **SPONGE), pod("inference", priority=100, since=NOON - 10)
+    labelled = replace(pod("looks-so", on="n", owner="another", index=99), priority=1000)
+    assert counts([full], [node("n", 4)], [*running(full), labelled, waiting]) == {"sponge": 2}
+    *others, last = running(full)
+    assert counts([full], [node("n", 3)], [*others, replace(last, priority=1000), waiting]) == {"sponge": 2}
 
 
 def test_prices_are_those_of_the_nodes() -> None:
@@ -362,12 +371,13 @@ def test_a_restarted_autoscaler_still_knows_a_number_that_a_user_set() -> None:
 
 def test_a_worker_that_waits_for_room_is_known_by_its_condition() -> None:
     waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "2027-01-15T08:00:00Z"}
-    labels = {"training.kubeflow.org/operator-name": "pytorchjob-controller", "training.kubeflow.org/job-name": "one"}
-    labels |= {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "3"}
-    raw = {"metadata": {"name": "one-worker-3", "namespace": "default", "labels": labels}, **WORKER, "status": {"conditions": [waiting]}}
+    labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "3"}
+    owners = [{"kind": "Other", "uid": "other"}, {"kind": "PyTorchJob", "name": "one", "uid": "uid-one", "controller": True}]
+    metadata = {"name": "one-worker-3", "namespace": "default", "labels": labels, "ownerReferences": owners}
+    raw = {"metadata": metadata, **WORKER, "status": {"conditions": [waiting]}}
     found = pod_seen(raw)
     assert found is not None
-    assert (found.job, found.index, found.is_worker) == (JobKey("PyTorchJob", "default", "one"), 3, True)
+    assert (found.owner, found.index, found.is_worker) == ("uid-one", 3, True)
     assert found.unschedulable_since == 1_800_000_000.0
     assert found.shape is shape_of(WORKER), "equal needs share one value"
     assert pod_seen({**raw, "status": {"phase": "Succeeded"}}) is None

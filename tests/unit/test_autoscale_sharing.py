@@ -52,8 +52,8 @@ def claim(
     )
 
 
-def pod(name: str, *, node: str = "", job: JobKey | None = None, priority: int = 0, since: float | None = None) -> PodSeen:
-    return PodSeen(key=("a", name), node=node, shape=GPU, job=job, priority=priority, unschedulable_since=since, is_worker=job is not None)
+def pod(name: str, *, node: str = "", owner: str = "", priority: int = 0, since: float | None = None) -> PodSeen:
+    return PodSeen(key=("a", name), node=node, shape=GPU, owner=owner, priority=priority, unschedulable_since=since, is_worker=owner != "")
 
 
 def test_room_goes_where_the_next_worker_adds_the_most() -> None:
@@ -128,12 +128,12 @@ def test_a_taint_that_is_not_tolerated_is_no_room() -> None:
 
 
 def workers(name: str, count: int, *, node: str = "n", priority: int = 0, gain: float = 0.5) -> Surplus:
-    found = [pod(f"{name}-{i}", node=node, job=key(name), priority=priority) for i in reversed(range(count))]
-    return Surplus(key=key(name), priority=priority, pods=found[:-1], gain=gain)
+    found = [pod(f"{name}-{i}", node=node, owner=name, priority=priority) for i in reversed(range(count))]
+    return Surplus(key=key(name), uid=name, priority=priority, pods=found[:-1], gain=gain)
 
 
 def full(*surplus: Surplus, gpus: int) -> Room:
-    running = [one for each in surplus for one in (*each.pods, pod("last", node="n", job=each.key))]
+    running = [one for each in surplus for one in (*each.pods, pod("last", node="n", owner=each.uid))]
     return Room([node("n", gpus)], running)
 
 
@@ -145,7 +145,7 @@ def test_pods_of_higher_priority_get_room_from_whom_it_costs_least() -> None:
 
 def test_pods_of_the_same_class_get_room_only_for_their_jobs_minimum() -> None:
     sponge = workers("sponge", 3)
-    waiting = pod("new-0", job=key("new"), since=0.0)
+    waiting = pod("new-0", owner="new", since=0.0)
     assert given_back(full(sponge, gpus=3), [(waiting, False)], [sponge]) == {}
     assert given_back(full(sponge, gpus=3), [(waiting, True)], [sponge]) == {key("sponge"): (1, "a/new-0")}
 

@@ -62,7 +62,7 @@ async def heard(logs: Logs, seen: JobSeen, words: str = "", **of_pod: Any) -> tu
         is_heard.set()
 
     found = Sources(logs, hear)  # type: ignore[arg-type]
-    found.look([(seen, replace(pod("one-0", on="n", job=seen.key, index=0), **of_pod))])
+    found.look([(seen, replace(pod("one-0", on="n", owner=seen.uid, index=0), **of_pod))])
     async with asyncio.timeout(PATIENCE_S):
         if not words:
             await is_heard.wait()
@@ -100,7 +100,7 @@ async def test_a_log_that_may_not_be_read_is_tried_again_and_told() -> None:
 async def test_a_pod_that_is_no_longer_wanted_is_read_no_more() -> None:
     logs, seen = Logs(), job(LOGGED)
     found = Sources(logs, lambda *_: None)  # type: ignore[arg-type]
-    first, second = pod("one-0", job=seen.key, index=0), replace(pod("one-1", job=seen.key, index=1), uid="other")
+    first, second = pod("one-0", owner=seen.uid, index=0), replace(pod("one-1", owner=seen.uid, index=1), uid="other")
     for one in (first, first, second):
         found.look([(seen, one)])
         await asyncio.sleep(0)
@@ -226,7 +226,7 @@ async def test_of_a_flood_of_output_only_parts_are_read(monkeypatch: pytest.Monk
     reports: list[Report] = []
     found = Sources(logs, lambda _, report: reports.append(report))  # type: ignore[arg-type]
     seen = job(LOGGED)
-    found.look([(seen, pod("one-0", on="n", job=seen.key, index=0))])
+    found.look([(seen, pod("one-0", on="n", owner=seen.uid, index=0))])
     async with asyncio.timeout(PATIENCE_S):
         while logs.opened < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -257,7 +257,7 @@ async def test_a_namespace_with_many_jobs_leaves_places_to_others(monkeypatch: p
     logs = Logs()
     many = [job_of("many", f"job-{n}") for n in range(5)]
     found = Sources(logs, lambda *_: None)  # type: ignore[arg-type]
-    found.look([(seen, pod(f"{seen.key.name}-0", on="n", job=seen.key, index=0)) for seen in (*many, job_of("few", "one"))])
+    found.look([(seen, pod(f"{seen.key.name}-0", on="n", owner=seen.uid, index=0)) for seen in (*many, job_of("few", "one"))])
     await asyncio.sleep(0.01)
     await found.close()
     assert [asked["name"] for asked in logs.asked] == ["job-0-0", "one-0"]

@@ -19,7 +19,7 @@ from autoscale.running.options import Options
 from autoscale.running.process import Process
 from elastic.api.crd import crd
 from elastic.api.kinds import KINDS
-from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.rights import AUTOSCALER, METRICS_API, METRICS_API_SERVICES, SYSTEM, as_objects, autoscaler_roles, metrics_api_roles
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
@@ -129,14 +129,16 @@ def job() -> Object:
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "job"}, "spec": spec}
 
 
-async def first_worker(admin: Kube) -> None:
+async def first_worker(admin: Kube, uid: str) -> None:
     """It runs on a node with room for more, which no kubelet stands behind."""
     await admin.create(NODES, {"metadata": {"name": "nowhere"}})
     room = {"status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10"}}}
     await admin.patch(NODES, "nowhere", room, kind=Patch.MERGE, subresource="status")
-    labels = {OPERATOR_NAME: PYTORCH.operator_name, JOB_NAME: "job", REPLICA_TYPE: "worker", REPLICA_INDEX: "0"}
+    labels = {REPLICA_TYPE: "worker", REPLICA_INDEX: "0"}
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": PYTORCH.name, "name": "job", "uid": uid, "controller": True}
+    metadata = {"name": "job-worker-0", "labels": labels, "ownerReferences": [owner]}
     spec = {"containers": [{"name": "pytorch", "image": "i"}], "nodeName": "nowhere"}
-    await admin.create(PODS, {"metadata": {"name": "job-worker-0", "labels": labels}, "spec": spec}, namespace="default")
+    await admin.create(PODS, {"metadata": metadata, "spec": spec}, namespace="default")
     status = {"status": {"phase": "Running"}}
     await admin.patch(PODS, "job-worker-0", status, namespace="default", kind=Patch.MERGE, subresource="status")
 
@@ -167,8 +169,8 @@ async def test_the_autoscaler_uses_every_right_it_has_and_misses_none(tmp_path: 
         await admin.create(CUSTOM_RESOURCE_DEFINITIONS, crd(PYTORCH))
         path, token = await account(admin, kubeconfig, tmp_path)
         async with autoscaler(path) as port:
-            await admin.create(JOBS, job(), namespace="default")
-            await first_worker(admin)
+            made = await admin.create(JOBS, job(), namespace="default")
+            await first_worker(admin, made["metadata"]["uid"])
             await until_only(renewal | reviews, audit)
             assert await ask(port, token) == 403, "the autoscaler's own account may not read what it serves"
             await until_only(renewal, audit)
