@@ -29,6 +29,7 @@ def _until_now(memory: Memory, now: float, *, hold_s: float) -> Memory:
         memory,
         changed_at=_past(memory.changed_at, now),
         tried_at=_past(memory.tried_at, now),
+        refused_at=_past(memory.refused_at, now),
         hand=replace(hand, until=min(hand.until, now + hold_s)) if hand is not None else None,
         trial=replace(trial, at=min(trial.at, now)) if trial is not None else None,
     )

@@ -38,10 +38,8 @@ def held(signals: Signals, replicas: int, now: float) -> Decision | None:
 
 def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision:
     """The wish within the limits, at the time for it."""
-    memory, bounds = signals.memory, signals.bounds
-    if memory.asked == replicas:
-        memory = replace(memory, asked=None)
-    wish = _in_room(wish, signals, replicas)
+    memory, bounds = _noted(signals, replicas, now), signals.bounds
+    wish = _in_room(wish, replace(signals, memory=memory), replicas, now)
     count = bounds.largest(wish.count) if wish.count >= bounds.least else bounds.least
     is_back = wish.trial in (Step.FAILED, Step.BROKEN_OFF)
     if count == replicas:
@@ -74,12 +72,19 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
     return replace(_changed(count, wish.reason, memory, replicas, now), is_whole=wish.is_whole)
 
 
+def _noted(signals: Signals, replicas: int, now: float) -> Memory:
+    """What is remembered of the job as it stands, before anything is decided."""
+    memory = signals.memory
+    refused_at = None if signals.unmade == 0 else now if memory.refused_at is None else memory.refused_at
+    return replace(memory, asked=None if memory.asked == replicas else memory.asked, refused_at=refused_at)
+
+
 def _taken_back(count: int, wish: Wish, memory: Memory, now: float) -> Decision:
     step = wish.trial or Step.FAILED
     return Decision(count=count, wanted=count, reason=wish.reason, memory=trials.taken_back(memory, step, now))
 
 
-def _in_room(wish: Wish, signals: Signals, replicas: int) -> Wish:
+def _in_room(wish: Wish, signals: Signals, replicas: int, now: float) -> Wish:
     """Room that others need first is given back at once; room that is not there is not asked for. A trial that lacks some goes all the
     way back: the numbers between are those that it looked past.
     """
@@ -94,10 +99,16 @@ def _in_room(wish: Wish, signals: Signals, replicas: int) -> Wish:
         count = bounds.largest(max(bounds.least, min(most, replicas - signals.stuck)))
         if count < replicas:
             return Wish(count, f"{signals.stuck} of its workers find no room", urgent=True, is_own_doing=True, trial=ends)
+    if _lacks_for_long(signals, now):
+        count = bounds.largest(max(bounds.least, replicas - signals.unmade))
+        if count < replicas:
+            return Wish(count, f"{signals.unmade} of its workers are not made: {signals.refused}", urgent=True, is_own_doing=True)
+    if signals.refused and wish.count > replicas:
+        return Wish(replicas, f"wants {wish.count}: {wish.reason}; no pods are made: {signals.refused}")
+    if signals.unmade > 0:
+        wish = replace(wish, reason=f"{wish.reason}; {signals.unmade} of its workers are not made: {signals.refused}")
     if wish.count <= replicas:
         return wish
-    if signals.refused:
-        return Wish(replicas, f"wants {wish.count}: {wish.reason}; no pods are made: {signals.refused}")
     if signals.room is not None and wish.count > replicas + signals.room:
         if wish.is_whole:
             return Wish(replicas, f"wants {wish.count}: {wish.reason}; there is no room for all of them")
@@ -106,6 +117,12 @@ def _in_room(wish: Wish, signals: Signals, replicas: int) -> Wish:
             return Wish(replicas, f"wants {wish.count}: {wish.reason}; there is no room")
         return Wish(count, f"{wish.reason}; there is room for {signals.room} more", urgent=wish.urgent)
     return wish
+
+
+def _lacks_for_long(signals: Signals, now: float) -> bool:
+    """A trial looks at refusals itself."""
+    since = signals.memory.refused_at
+    return since is not None and now - since >= trials.REFUSED_S and signals.memory.trial is None
 
 
 def _after_trial(memory: Memory, step: Step | None, now: float) -> Memory:

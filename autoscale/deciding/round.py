@@ -27,14 +27,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pods:
-    """A job's workers. The last ones go first. going: those on nodes that were scaled in, and are there still. priority: of the least of
-    them, so that one pod of a higher class does not speak for the others.
+    """A job's workers. The last ones go first. going: those on nodes that were scaled in, and are there still. unmade: those that the API
+    server refuses. priority: of the least of them, so that one pod of a higher class does not speak for the others.
     """
 
     workers: tuple[PodSeen, ...] = ()
     placed: tuple[PodSeen, ...] = ()
     going: tuple[PodSeen, ...] = ()
     stuck: int = 0
+    unmade: int = 0
     priority: int = 0
 
 
@@ -57,7 +58,7 @@ def decide_all(
         # As if there were room for all that it may have: what it wants, and not what it gets.
         most = max(0, state.seen.bounds.most - state.seen.replicas)
         known = signals(state, curves[key], room=most, monotonic=monotonic)
-        known = replace(known, stuck=workers[key].stuck, give_back=count, give_back_to=to)
+        known = replace(known, stuck=workers[key].stuck, unmade=workers[key].unmade, give_back=count, give_back_to=to)
         known = _priced(known, state.seen, workers[key], room)
         wants[key] = known, _decide(state, known, now)
     # Also what jobs grow by that make nodes takes part: it takes the free room first.
@@ -150,16 +151,23 @@ def _workers(active: Sequence[JobState], pods: Iterable[PodSeen], *, setting: Se
         if pod.is_worker and pod.owner in found:
             found[pod.owner].append(pod)
     after_s = STUCK_IN_GROWING_CLUSTER_S if setting.grows else STUCK_S
-    return {state.seen.key: _pods(found[state.seen.uid], state.seen.replicas, after_s=after_s, now=now) for state in active}
+    return {state.seen.key: _pods(found[state.seen.uid], state.seen, after_s=after_s, now=now) for state in active}
 
 
-def _pods(workers: list[PodSeen], replicas: int, *, after_s: float, now: float) -> _Pods:
+def _pods(workers: list[PodSeen], seen: JobSeen, *, after_s: float, now: float) -> _Pods:
     workers.sort(key=lambda pod: -pod.index)
     stuck = [pod for pod in workers if pod.unschedulable_since is not None and now - pod.unschedulable_since >= after_s]
     there = tuple(pod for pod in workers if pod.node and not pod.is_leaving)
-    beyond = max(0, len(there) - replicas)
-    priority = min((pod.priority for pod in workers), default=0)
-    return _Pods(workers=tuple(workers), placed=there[beyond:], going=there[:beyond], stuck=len(stuck), priority=priority)
+    beyond = max(0, len(there) - seen.replicas)
+    made = sum(not pod.is_leaving for pod in workers)
+    return _Pods(
+        workers=tuple(workers),
+        placed=there[beyond:],
+        going=there[:beyond],
+        stuck=len(stuck),
+        unmade=max(0, seen.replicas - made) if seen.refused else 0,
+        priority=min((pod.priority for pod in workers), default=0),
+    )
 
 
 def _room_soon(room: Room, pods: Iterable[PodSeen], workers: Mapping[JobKey, _Pods]) -> Room:
@@ -171,11 +179,11 @@ def _room_soon(room: Room, pods: Iterable[PodSeen], workers: Mapping[JobKey, _Po
 
 
 def _reserve(room: Room, active: Iterable[JobState], workers: Mapping[JobKey, _Pods]) -> None:
-    """Workers that are wanted already, and are not seen yet on a node, will need room."""
+    """Workers that are wanted already, and are not seen yet on a node, will need room; those that the API server refuses need none."""
     for state in active:
         found = workers[state.seen.key]
         lost = sum(1 for pod in found.workers if pod.unschedulable_since is not None)
-        for _ in range(max(0, state.seen.replicas - len(found.placed) - lost)):
+        for _ in range(max(0, state.seen.replicas - len(found.placed) - lost - found.unmade)):
             if room.take(state.seen.shape) is None:
                 break
 

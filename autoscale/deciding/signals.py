@@ -92,6 +92,8 @@ class Memory:
     vote_for: int = 0
     """-1: fewer, 1: more."""
     voted_at: float = 0.0
+    refused_at: float | None = None
+    """Since when the API server has refused to make some of its workers."""
     hand: Hand | None = None
     trial: Trial | None = None
     """The one that is under way."""
@@ -134,6 +136,8 @@ class Signals:
     """Workers that wait for room, for longer than a cluster takes to make some."""
     refused: str = ""
     """Why the API server makes no more pods, such as a quota."""
+    unmade: int = 0
+    """Workers that it has not made for that reason."""
     work: Work = field(default_factory=Work)
     prices: tuple[float, ...] = ()
     """Of the hour on the nodes where the next workers would go, the cheapest first."""
