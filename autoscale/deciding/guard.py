@@ -47,11 +47,11 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
         return Decision(count=replicas, wanted=count, reason=wish.reason, memory=memory)
     if not bounds.allows(replicas) and not is_back:
         count = bounds.largest(replicas)
-        return _changed(count, f"{replicas} is not a number that the job may have", memory, replicas, now)
+        return _changed(count, f"{replicas} is not a number that the job may have", memory, replicas, now, is_own=False)
     if is_back and (wish.urgent or not bounds.allows(replicas)):
         return _taken_back(count, wish, memory, now)
     if wish.urgent:
-        return _changed(count, wish.reason, memory, replicas, now, may_turn=wish.is_own_doing)
+        return _changed(count, wish.reason, memory, replicas, now, is_own=wish.is_own_doing)
     since_s = now - memory.changed_at if memory.changed_at is not None else float("inf")
     if memory.asked == count and since_s < STANDS_S:
         return Decision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=wish.is_whole)
@@ -76,7 +76,9 @@ def _noted(signals: Signals, replicas: int, now: float) -> Memory:
     """What is remembered of the job as it stands, before anything is decided."""
     memory = signals.memory
     refused_at = None if signals.unmade == 0 else now if memory.refused_at is None else memory.refused_at
-    return replace(memory, asked=None if memory.asked == replicas else memory.asked, refused_at=refused_at)
+    asked = None if memory.asked == replicas else memory.asked
+    is_whole = asked is None and max(signals.lacks, signals.stuck, signals.unmade) == 0
+    return replace(memory, asked=asked, refused_at=refused_at, was_whole=memory.was_whole or is_whole)
 
 
 def _taken_back(count: int, wish: Wish, memory: Memory, now: float) -> Decision:
@@ -88,7 +90,7 @@ def _in_room(wish: Wish, signals: Signals, replicas: int, now: float) -> Wish:
     """Room that others need first is given back at once; room that is not there is not asked for. A trial that lacks some goes all the
     way back: the numbers between are those that it looked past.
     """
-    bounds, trial = signals.bounds, signals.memory.trial
+    bounds, trial, is_growth = signals.bounds, signals.memory.trial, not signals.memory.was_whole
     most = replicas if trial is None else trial.origin
     ends = None if trial is None else Step.BROKEN_OFF
     if signals.give_back > 0:
@@ -98,11 +100,11 @@ def _in_room(wish: Wish, signals: Signals, replicas: int, now: float) -> Wish:
     if signals.stuck > 0 and replicas > bounds.least:
         count = bounds.largest(max(bounds.least, min(most, replicas - signals.stuck)))
         if count < replicas:
-            return Wish(count, f"{signals.stuck} of its workers find no room", urgent=True, is_own_doing=True, trial=ends)
+            return Wish(count, f"{signals.stuck} of its workers find no room", urgent=True, is_own_doing=is_growth, trial=ends)
     if _lacks_for_long(signals, now):
         count = bounds.largest(max(bounds.least, replicas - signals.unmade))
         if count < replicas:
-            return Wish(count, f"{signals.unmade} of its workers are not made: {signals.refused}", urgent=True, is_own_doing=True)
+            return Wish(count, f"{signals.unmade} of its workers are not made: {signals.refused}", urgent=True, is_own_doing=is_growth)
     if signals.refused and wish.count > replicas:
         return Wish(replicas, f"wants {wish.count}: {wish.reason}; no pods are made: {signals.refused}")
     if signals.unmade > 0:
@@ -161,11 +163,14 @@ def _pause_s(signals: Signals, memory: Memory, replicas: int, count: int) -> flo
     return min(pause_s, LONGEST_PAUSE_S)
 
 
-def _changed(count: int, reason: str, memory: Memory, replicas: int, now: float, *, may_turn: bool = True) -> Decision:
+def _changed(count: int, reason: str, memory: Memory, replicas: int, now: float, *, is_own: bool = True) -> Decision:
+    """What others have made the job do is no turn, and neither is the way back from there."""
     direction = 1 if count > replicas else -1
     memory = trials.ended(memory, Step.BROKEN_OFF, now)
     reversals = 0 if memory.changed_at is None or now - memory.changed_at > LONGEST_PAUSE_S else memory.reversals
-    if may_turn and _turns(memory, direction):
+    if is_own and _turns(memory, direction):
         reversals = min(reversals + 1, MOST_REVERSALS)
-    memory = replace(memory, changed_at=now, grew=direction > 0, reversals=reversals, asked=count, votes=0, vote_for=0)
+    grew = direction > 0 if is_own else memory.grew or memory.changed_at is None
+    was_whole = memory.was_whole and direction < 0
+    memory = replace(memory, changed_at=now, grew=grew, was_whole=was_whole, reversals=reversals, asked=count, votes=0, vote_for=0)
     return Decision(count=count, wanted=count, reason=reason, memory=memory)

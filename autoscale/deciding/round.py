@@ -57,8 +57,8 @@ def decide_all(
         count, to = backs.get(key, (0, ""))
         # As if there were room for all that it may have: what it wants, and not what it gets.
         most = max(0, state.seen.bounds.most - state.seen.replicas)
-        known = signals(state, curves[key], room=most, monotonic=monotonic)
-        known = replace(known, stuck=workers[key].stuck, unmade=workers[key].unmade, give_back=count, give_back_to=to)
+        known = signals(state, curves[key], workers[key], room=most, monotonic=monotonic)
+        known = replace(known, give_back=count, give_back_to=to)
         known = _priced(known, state.seen, workers[key], room)
         wants[key] = known, _decide(state, known, now)
     # Also what jobs grow by that make nodes takes part: it takes the free room first.
@@ -91,7 +91,7 @@ def _decide(state: JobState, known: Signals, now: float) -> Decision:
     return decide(known, seen.replicas, now)
 
 
-def signals(state: JobState, curve: Curve, *, room: int | None, monotonic: float) -> Signals:
+def signals(state: JobState, curve: Curve, held: _Pods, *, room: int | None, monotonic: float) -> Signals:
     seen, training = state.seen, state.training
     return Signals(
         policy=seen.policy,
@@ -103,6 +103,9 @@ def signals(state: JobState, curve: Curve, *, room: int | None, monotonic: float
         trouble=state.trouble,
         rescale_s=training.rescale_s,
         room=room,
+        lacks=max(0, seen.replicas - len(held.placed)),
+        stuck=held.stuck,
+        unmade=held.unmade,
         refused=seen.refused,
         work=_work(state),
     )

@@ -84,6 +84,9 @@ class Memory:
     sizes: Sizes = ()
     changed_at: float | None = None
     grew: bool = False
+    """Was the last change that the job wanted itself for more workers?"""
+    was_whole: bool = False
+    """Since it grew last, the job has had all its workers."""
     reversals: int = 0
     """Changes of direction; each doubles how long the next one waits."""
     asked: int | None = None
@@ -132,8 +135,10 @@ class Signals:
     give_back: int = 0
     """So many workers hold room that others need first."""
     give_back_to: str = ""
+    lacks: int = 0
+    """Workers that are on no node, for whatever reason."""
     stuck: int = 0
-    """Workers that wait for room, for longer than a cluster takes to make some."""
+    """Those of them that wait for room, for longer than a cluster takes to make some."""
     refused: str = ""
     """Why the API server makes no more pods, such as a quota."""
     unmade: int = 0
@@ -148,8 +153,8 @@ class Signals:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a policy wants, before the guard has looked at it. urgent: not a matter of pauses and votes. is_own_doing: although urgent, it
-    takes back a change of this autoscaler's, and so delays the next try. is_whole: no number between would do, and nobody else wants the
-    room. trial: what becomes of one with this wish.
+    takes back growth of this autoscaler's for which there was no room, and so delays the next try. is_whole: no number between would do,
+    and nobody else wants the room. trial: what becomes of one with this wish.
     """
 
     count: int

@@ -112,7 +112,7 @@ def started(memory: Memory, *, origin: int, target: int, now: float) -> Memory:
     """One that was decided before, and is not carried out yet, is the same one."""
     if memory.trial is not None:
         return memory
-    return replace(memory, trial=Trial(origin, target, now), changed_at=now, asked=target, votes=0, vote_for=0)
+    return replace(memory, trial=Trial(origin, target, now), changed_at=now, was_whole=False, asked=target, votes=0, vote_for=0)
 
 
 def taken_back(memory: Memory, step: Step, now: float) -> Memory:
