@@ -17,6 +17,8 @@ from autoscale.deciding.measures import LEAST_COUNT, LEAST_ERROR, SURE, Measured
 
 DEFAULT_CONTENTION = 0.05
 """b over a, for a job of which nothing is known: ten workers then do the work of seven."""
+MOST_EFFICIENCY = 2.0
+"""Of a worker, by what one does at the least size: whoever reports more is not believed, for this and for all other sizes."""
 LEAST_WEIGHT = 0.1
 """Of the oldest measure in the fit, as a part of a new one's."""
 
@@ -39,6 +41,9 @@ class Curve:
         self._ages = {one.size: one.age(now) if now is not None else 0.0 for one in self._known}
         self._fit = _fit(self._known, [max(LEAST_WEIGHT, 1 - self._ages[one.size]) for one in self._known])
         self.share = self._mid(least) / least if self._known else 0.0
+        most = MOST_EFFICIENCY * self.share
+        self.is_believed = self.is_known and all(one.rate <= most * one.size for one in self._known if one.size >= least)
+        """Something was measured, and it can be true."""
 
     @property
     def is_known(self) -> bool:
@@ -146,9 +151,15 @@ class Curve:
         return size * max(near, default=self._mid(last) / last if last > 0 else 0.0)
 
 
-def default_gain(size: int) -> float:
-    """What the worker that makes it `size` workers adds, by the default curve: for a job that reports nothing, or nonsense."""
-    return _default(size) - _default(size - 1)
+def speedup(curve: Curve, size: int, least: int) -> float:
+    """What the worker that makes it `size` workers adds, as a part of the job's throughput with the least number of them. No worker counts
+    for more than one of those; a job that reports nothing, or nonsense, takes part with the default curve.
+    """
+    if size <= least:
+        return 1 / least
+    if curve.is_believed:
+        return min(1.0, max(0.0, curve.marginal(size))) / least
+    return (_default(size) - _default(size - 1)) / _default(least)
 
 
 def _default(size: int) -> float:

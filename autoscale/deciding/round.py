@@ -1,10 +1,11 @@
 """One round of decisions about all jobs: what each would take if there were room, who gets the room, and what each does then."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
-from autoscale.deciding.curve import Curve, default_gain
+from autoscale.deciding.curve import Curve, speedup
 from autoscale.deciding.decide import decide
 from autoscale.deciding.jobs import JobSeen, JobState, Outcome
 from autoscale.deciding.sharing import Claim, Surplus, given_back, granted
@@ -16,6 +17,8 @@ from elastic.api.scaling import PolicyName
 GIVEN_BACK_AFTER_S = 2.0
 """A pod that finds no room is not waited for longer by those who hold too much."""
 STUCK_S, STUCK_IN_GROWING_CLUSTER_S = 30.0, 600.0
+Gain = Callable[[int], float]
+"""What the worker that makes it so many adds, as a part of the job's throughput at its minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +49,11 @@ def decide_all(
     active = [state for state in states if state.seen.is_active]
     workers = _workers(active, pods, setting=setting, now=now)
     curves = {state.seen.key: _curve(state, now) for state in active}
+    gains = {state.seen.key: _gain(curves[state.seen.key], state.seen.bounds.least) for state in active}
     room = Room(nodes, pods)
     _reserve(room, active, workers)
     soon = _room_soon(room, pods, workers)
-    backs = given_back(soon, _waiting(pods, active, workers, now=now), _surplus(active, workers, curves), free=room)
+    backs = given_back(soon, _waiting(pods, active, workers, now=now), _surplus(active, workers, gains), free=room)
     found: dict[JobKey, Outcome] = {}
     wants: dict[JobKey, tuple[Signals, Decision]] = {}
     for state in active:
@@ -62,7 +66,7 @@ def decide_all(
         known = _priced(known, state.seen, workers[key], room)
         wants[key] = known, _decide(state, known, now)
     # Also what jobs grow by that make nodes takes part: it takes the free room first.
-    grants = _grants(room, soon, active, workers, curves, wants)
+    grants = _grants(room, soon, active, workers, gains, wants)
     for state in active:
         key = state.seen.key
         known, decision = wants[key]
@@ -207,14 +211,19 @@ def _waiting(
     return found
 
 
-def _surplus(active: Iterable[JobState], workers: Mapping[JobKey, _Pods], curves: Mapping[JobKey, Curve]) -> list[Surplus]:
+def _gain(curve: Curve, least: int) -> Gain:
+    """The one measure by which room is given to jobs and taken from them."""
+    return functools.cache(lambda count: speedup(curve, count, least))
+
+
+def _surplus(active: Iterable[JobState], workers: Mapping[JobKey, _Pods], gains: Mapping[JobKey, Gain]) -> list[Surplus]:
     found = []
     for state in active:
         seen, held = state.seen, workers[state.seen.key]
         extra = len(held.placed) - seen.bounds.least
         if extra > 0 and seen.policy.policy is not PolicyName.HPA:
-            gain = _gain(curves[seen.key], len(held.placed))
-            found.append(Surplus(key=seen.key, uid=seen.uid, priority=held.priority, pods=held.placed[:extra], gain=gain))
+            placed, gain = held.placed, gains[seen.key]
+            found.append(Surplus(key=seen.key, uid=seen.uid, priority=held.priority, pods=placed[:extra], held=len(placed), gain=gain))
     return found
 
 
@@ -223,7 +232,7 @@ def _grants(
     soon: Room,
     active: Iterable[JobState],
     workers: Mapping[JobKey, _Pods],
-    curves: Mapping[JobKey, Curve],
+    gains: Mapping[JobKey, Gain],
     wants: Mapping[JobKey, tuple[Signals, Decision]],
 ) -> dict[JobKey, int]:
     """Room that is free now, and that no waiting pod needs once others have gone."""
@@ -239,7 +248,7 @@ def _grants(
                     replicas=seen.replicas,
                     more=more,
                     least=seen.bounds.least,
-                    gain=lambda count, curve=curves[seen.key]: _gain(curve, count),  # type: ignore[misc]
+                    gain=gains[seen.key],
                     priority=held.priority,
                     held=max(0, len(held.placed) - seen.bounds.least),
                     is_whole=wants[seen.key][1].is_whole,
@@ -247,11 +256,6 @@ def _grants(
             )
     later = granted(soon, claims)
     return {key: min(count, later[key]) for key, count in granted(room, claims).items()}
-
-
-def _gain(curve: Curve, count: int) -> float:
-    """Of the worker that makes it so many. A job that reports nothing, or nonsense, takes part with the default curve."""
-    return curve.marginal(count) if curve.is_known and count > 1 else default_gain(count)
 
 
 def _priced(known: Signals, seen: JobSeen, held: _Pods, room: Room) -> Signals:

@@ -1,8 +1,8 @@
 """Who gets the free room when several jobs want it, and who gives some back.
 
-Within one priority class a job that waits for its minimum comes first; then the next worker goes where it adds the most for its node,
-relative to the job's own throughput at minReplicas. No namespace gets more than its equal share as long as another wants room, whatever its
-jobs report. What is all or nothing, such as a trial, comes last: it takes room that nobody else has use for.
+Within one priority class a job that waits for its minimum comes first; then the next worker goes where it adds the most, relative to the
+job's own throughput at minReplicas, for the part of the cluster that it takes. No namespace gets more than its equal share as long as
+another wants room, whatever its jobs report. What is all or nothing, such as a trial, comes last: it takes room that nobody else uses.
 """
 
 import heapq
@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from autoscale.deciding.cluster import PodSeen, Room, Shape
 from autoscale.figures import JobKey
 
-MOST_GAIN = 1.0
-"""No worker counts for more than the first one of its job, whatever is reported."""
 MOST_VAIN = 64
 """Kinds of waiting pods of one namespace for which no room is found, that are tried in one round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Room that a job wants: `more` workers beyond `replicas`. gain(n): what the n-th worker adds. held: workers above its minimum.
-    is_whole: all of them or none.
+    """Room that a job wants: `more` workers beyond `replicas`. gain(n): what the n-th worker adds, as a part of the job's throughput at its
+    minimum. held: workers above that. is_whole: all of them or none.
     """
 
     key: JobKey
@@ -38,13 +36,18 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surplus:
-    """Workers of a job above its minimum, the first to go first."""
+    """Workers of a job above its minimum, the first to go first. held: all that it has. gain: as in Claim."""
 
     key: JobKey
     uid: str
     priority: int
     pods: Sequence[PodSeen]
-    gain: float
+    held: int
+    gain: Callable[[int], float]
+
+    def loss(self, *, gone: int, count: int) -> float:
+        """What so many more of its workers bring, once the first ones have gone."""
+        return sum(self.gain(self.held - gone - index) for index in range(count))
 
 
 def granted(room: Room, claims: Iterable[Claim]) -> dict[JobKey, int]:
@@ -65,7 +68,7 @@ def granted(room: Room, claims: Iterable[Claim]) -> dict[JobKey, int]:
 def _grant(room: Room, claims: Sequence[Claim], found: dict[JobKey, int], fair: "_Fair", *, bounded: bool) -> list[Claim]:
     """One worker at a time, the best claim first; the claims that their namespace's share held back are returned."""
     order = itertools.count()
-    queue = [(*_rank(claim, found), next(order), claim) for claim in claims if found[claim.key] < claim.more]
+    queue = [(*fair.rank(claim, found[claim.key]), next(order), claim) for claim in claims if found[claim.key] < claim.more]
     heapq.heapify(queue)
     held_back: list[Claim] = []
     while queue:
@@ -78,13 +81,8 @@ def _grant(room: Room, claims: Sequence[Claim], found: dict[JobKey, int], fair: 
         found[claim.key] += 1
         fair.take(claim)
         if found[claim.key] < claim.more:
-            heapq.heappush(queue, (*_rank(claim, found), next(order), claim))
+            heapq.heappush(queue, (*fair.rank(claim, found[claim.key]), next(order), claim))
     return held_back
-
-
-def _rank(claim: Claim, found: Mapping[JobKey, int]) -> tuple[bool, float]:
-    count = claim.replicas + found[claim.key] + 1
-    return count > claim.least, -min(MOST_GAIN, max(0.0, claim.gain(count)))
 
 
 class _Fair:
@@ -105,6 +103,11 @@ class _Fair:
     def has_left(self, claim: Claim) -> bool:
         cost = self._cost[claim.shape.name]
         return self._used[claim.key.namespace] + cost <= self._share * (1 + 1e-9)
+
+    def rank(self, claim: Claim, found: int) -> tuple[bool, float]:
+        """The lower, the sooner: whether it is more than the minimum, then what it brings for what it takes of the cluster."""
+        count = claim.replicas + found + 1
+        return count > claim.least, -claim.gain(count) / self._cost[claim.shape.name]
 
     def take(self, claim: Claim) -> None:
         self._used[claim.key.namespace] += self._cost[claim.shape.name]
@@ -134,7 +137,7 @@ def given_back(
     room: Room, waiting: Iterable[tuple[PodSeen, bool]], surplus: Iterable[Surplus], *, free: Room | None = None
 ) -> dict[JobKey, tuple[int, str]]:
     """How many workers each job gives back, and for which pod. `waiting` are pods without room, each with whether its job lacks it for its
-    minimum; such a pod also takes from jobs of its own class. From several jobs the one gives that gives fewest workers, and loses least.
+    minimum; such a pod also takes from jobs of its own class. From several jobs the one gives that loses least for it.
     What waiting pods find in `free`, the room without that of pods which are leaving, is taken there too.
     """
     facts = {one.key: one for one in surplus}
@@ -149,11 +152,15 @@ def given_back(
         if room.take(pod.shape) is not None:
             continue
         givers = [one for one in facts.values() if one.uid != pod.owner and _goes_before(pod, one, is_needed=is_needed)]
-        counts = [(count, one.gain, one.key) for one in givers if (count := room.count_to_free(pod.shape, left[one.key])) is not None]
+        counts = [
+            (one.loss(gone=len(one.pods) - len(left[one.key]), count=count), count, one.key)
+            for one in givers
+            if (count := room.count_to_free(pod.shape, left[one.key])) is not None
+        ]
         if not counts:
             vain.note(pod, is_needed=is_needed)
             continue
-        count, _, key = min(counts, key=lambda one: one[:2])
+        _, count, key = min(counts, key=lambda one: one[:2])
         room.release(left[key][:count])
         left[key] = left[key][count:]
         room.take(pod.shape)

@@ -9,7 +9,7 @@ from autoscale_jobs import NOON, measured
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscale.deciding.curve import Curve, default_gain
+from autoscale.deciding.curve import MOST_EFFICIENCY, Curve, speedup
 from autoscale.deciding.measures import LEAST_COUNT, MOST_SIZES, SHIFTED_AFTER, Sizes, with_rate
 
 
@@ -85,10 +85,42 @@ def test_a_curve_that_falls_is_found_to_fall():
     assert curve.rate(12).mid < curve.rate(4).mid
 
 
-def test_the_default_gain_falls_with_the_size():
-    gains = [default_gain(size) for size in range(1, 50)]
-    assert gains[0] == 1
-    assert all(0 < later < earlier for earlier, later in itertools.pairwise(gains))
+SILENT = Curve((), least=1, now=NOON)
+
+
+@pytest.mark.parametrize("least", [1, 4])
+def test_without_reports_each_further_worker_speeds_a_job_up_by_less(least: int):
+    gains = [speedup(SILENT, size, least) for size in range(1, 50)]
+    assert gains[:least] == [1 / least] * least, "up to the minimum they count alike, and are the whole of it together"
+    assert all(0 < later < earlier for earlier, later in itertools.pairwise(gains[least - 1 :]))
+    assert sum(gains[:10]) == pytest.approx((10 / 1.45) / (least / (1 + 0.05 * (least - 1)))), "ten do the work of seven"
+
+
+def test_a_workers_speedup_is_what_it_adds_to_the_throughput_at_the_least_size():
+    curve = Curve(measured({8: 800.0, 9: 895.0}), least=8, now=NOON)
+    assert speedup(curve, 9, 8) == pytest.approx(0.95 / 8)
+
+
+NONSENSE = [{1: 1e-3, 2: 1e9, 3: 1e14}, {1: 1.0, 2: 2.01 * MOST_EFFICIENCY}, {1: 100.0, 2: 200.0, 4: 1e6}]
+
+
+@pytest.mark.parametrize("rates", NONSENSE)
+def test_a_job_whose_workers_are_said_to_do_the_impossible_counts_as_one_that_reports_nothing(rates: dict[int, float]):
+    """Whatever was reported beyond a linear speed-up came before all that was true."""
+    curve = Curve(measured(rates), least=1, now=NOON)
+    for size in range(1, 9):
+        assert speedup(curve, size, 1) == speedup(SILENT, size, 1)
+
+
+def test_a_job_with_somewhat_more_than_linear_speedup_is_believed_and_counts_as_linear():
+    curve = Curve(measured({1: 100.0, 2: 250.0, 4: 380.0}), least=1, now=NOON)
+    assert speedup(curve, 2, 1) == 1
+    assert speedup(curve, 4, 1) < 0.7
+
+
+def test_what_was_measured_below_the_minimum_says_nothing_against_a_job():
+    curve = Curve(measured({1: 100.0, 8: 200.0, 9: 220.0}), least=8, now=NOON)
+    assert speedup(curve, 9, 8) == pytest.approx(0.1)
 
 
 rates = st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1e12), max_size=8)

@@ -103,6 +103,17 @@ def test_two_jobs_do_not_take_the_same_room() -> None:
     assert sorted(counts([one, other], [node("n", 3)], running(one, other)).values()) == [1, 2]
 
 
+def test_room_goes_to_the_job_that_it_speeds_up_most() -> None:
+    """A ninth worker that adds an eighth came before a second one that adds six sevenths: each was taken by what one of its job's does."""
+    wide, narrow = state("wide", 8, rates={8: 800.0, 9: 895.0}, least=8, most=16), state("narrow", 1, rates={1: 100.0, 2: 185.0})
+    assert counts([wide, narrow], [node("n", 10)], running(wide, narrow)) == {"wide": 8, "narrow": 2}
+
+
+def test_a_job_that_reports_nonsense_gets_no_room_before_an_honest_one() -> None:
+    liar, honest = state("liar", 1, rates={1: 1e-3, 2: 1e9, 3: 1e14}), state("honest", 1, rates={1: 100.0, 2: 199.0})
+    assert counts([liar, honest], [node("n", 3)], running(liar, honest)) == {"liar": 1, "honest": 2}
+
+
 def test_workers_that_are_wanted_and_not_seen_yet_have_their_room() -> None:
     grown, other = state("grown", 3), state("other", 1, rates={1: 100.0})
     pods = [*running(other), pod("grown-0", on="n", owner=grown.seen.uid, index=0)]

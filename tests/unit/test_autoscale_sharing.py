@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room, Shape
-from autoscale.deciding.curve import default_gain
+from autoscale.deciding.curve import Curve, speedup
 from autoscale.deciding.sharing import MOST_VAIN, Claim, Surplus, given_back, granted
 from autoscale.figures import JobKey
 from elastic.kube.placement import Candidate
@@ -31,7 +31,7 @@ def claim(
     more: int = 4,
     *,
     namespace: str = "a",
-    gain: Callable[[int], float] = default_gain,
+    gain: Callable[[int], float] = lambda n: speedup(Curve((), least=1, now=None), n, 1),
     replicas: int = 1,
     least: int = 1,
     priority: int = 0,
@@ -59,6 +59,14 @@ def pod(name: str, *, node: str = "", owner: str = "", priority: int = 0, since:
 def test_room_goes_where_the_next_worker_adds_the_most() -> None:
     steep, flat = claim("steep", gain=lambda n: 0.9), claim("flat", gain=lambda n: 0.2)
     assert granted(Room([node("n", 3)], ()), [flat, steep]) == {key("steep"): 3, key("flat"): 0}
+
+
+EIGHT = Shape("eight", {"gpu": 8.0, "pods": 1.0}, {"spec": {}})
+
+
+def test_room_goes_where_it_adds_the_most_for_the_part_of_the_cluster_that_it_takes() -> None:
+    large, small = claim("large", 1, gain=lambda n: 0.9, shape=EIGHT), claim("small", 8, gain=lambda n: 0.85)
+    assert granted(Room([node("n", 8)], ()), [large, small]) == {key("large"): 0, key("small"): 8}
 
 
 def test_a_job_that_waits_for_its_minimum_comes_first() -> None:
@@ -129,7 +137,7 @@ def test_a_taint_that_is_not_tolerated_is_no_room() -> None:
 
 def workers(name: str, count: int, *, node: str = "n", priority: int = 0, gain: float = 0.5) -> Surplus:
     found = [pod(f"{name}-{i}", node=node, owner=name, priority=priority) for i in reversed(range(count))]
-    return Surplus(key=key(name), uid=name, priority=priority, pods=found[:-1], gain=gain)
+    return Surplus(key=key(name), uid=name, priority=priority, pods=found[:-1], held=count, gain=lambda _: gain)
 
 
 def full(*surplus: Surplus, gpus: int) -> Room:
@@ -141,6 +149,16 @@ def test_pods_of_higher_priority_get_room_from_whom_it_costs_least() -> None:
     cheap, dear = workers("cheap", 3, gain=0.1), workers("dear", 3, gain=0.9)
     waiting = [(pod(f"inference-{i}", priority=10, since=0.0), False) for i in range(2)]
     assert given_back(full(cheap, dear, gpus=6), waiting, [cheap, dear]) == {key("cheap"): (2, "a/inference-0")}
+
+
+def test_what_is_given_back_brings_least_together() -> None:
+    """Two workers of one job were dearer than one of another, however little they did."""
+    idle = Surplus(key=key("idle"), uid="idle", priority=0, pods=[pod("i-2", node="n"), pod("i-1", node="n")], held=3, gain=lambda n: 0.1)
+    two = Shape("two", {"gpu": 2.0}, {"spec": {}})
+    busy = Surplus(key=key("busy"), uid="busy", priority=0, pods=[replace(pod("b-1", node="m"), shape=two)], held=2, gain=lambda n: 0.9)
+    room = Room([node("n", 2), node("m", 2)], [*idle.pods, *busy.pods])
+    waiting = replace(pod("waits", priority=1, since=0.0), shape=two)
+    assert given_back(room, [(waiting, False)], [busy, idle]) == {key("idle"): (2, "a/waits")}
 
 
 def test_pods_of_the_same_class_get_room_only_for_their_jobs_minimum() -> None:
