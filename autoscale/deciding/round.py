@@ -238,9 +238,9 @@ def _grants(
     """Room that is free now, and that no waiting pod needs once others have gone."""
     claims = []
     for state in active:
-        seen, held = state.seen, workers[state.seen.key]
-        more = wants[seen.key][1].count - seen.replicas
-        if more > 0:
+        seen, placed = state.seen, len(workers[state.seen.key].placed)
+        more, extra = max(0, wants[seen.key][1].count - seen.replicas), max(0, placed - seen.bounds.least)
+        if more or extra:
             claims.append(
                 Claim(
                     key=seen.key,
@@ -249,13 +249,14 @@ def _grants(
                     more=more,
                     least=seen.bounds.least,
                     gain=gains[seen.key],
-                    priority=held.priority,
-                    held=max(0, len(held.placed) - seen.bounds.least),
+                    priority=workers[seen.key].priority,
+                    held=extra,
                     is_whole=wants[seen.key][1].is_whole,
                 )
             )
     later = granted(soon, claims)
-    return {key: min(count, later[key]) for key, count in granted(room, claims).items()}
+    now = granted(room, claims)
+    return {claim.key: min(now[claim.key], later[claim.key]) for claim in claims if claim.more}
 
 
 def _priced(known: Signals, seen: JobSeen, held: _Pods, room: Room) -> Signals:

@@ -1,8 +1,9 @@
 """Who gets the free room when several jobs want it, and who gives some back.
 
-Within one priority class a job that waits for its minimum comes first; then the next worker goes where it adds the most, relative to the
-job's own throughput at minReplicas, for the part of the cluster that it takes. No namespace gets more than its equal share as long as
-another wants room, whatever its jobs report. What is all or nothing, such as a trial, comes last: it takes room that nobody else uses.
+Within one priority class a job that waits for its minimum comes first. What is wanted beyond is shared equally by namespaces, and what one
+of them leaves by the others: no report exceeds that. Within a namespace the next worker goes where it adds the most, relative to the job's
+own throughput at minReplicas, for the part of the cluster that it takes. What is all or nothing, such as a trial, comes last: it takes room
+that nobody else uses.
 """
 
 import heapq
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from autoscale.deciding.cluster import PodSeen, Room, Shape
 from autoscale.figures import JobKey
 
+DIGITS = 12
+"""Of what a namespace has of the cluster: sums of fractions are not exact, and equals are to be equal."""
+LEAST_COST = 1e-9
 MOST_VAIN = 64
 """Kinds of waiting pods of one namespace for which no room is found, that are tried in one round."""
 
@@ -51,86 +55,73 @@ class Surplus:
 
 
 def granted(room: Room, claims: Iterable[Claim]) -> dict[JobKey, int]:
-    """How many more workers each job gets room for."""
+    """How many more workers each job gets room for. Claims for none count too: what they hold is a part of their namespace's share."""
     claims = list(claims)
     found = dict.fromkeys((claim.key for claim in claims), 0)
-    divisible = [claim for claim in claims if not claim.is_whole]
-    fair = _Fair(room, divisible)
-    for _, same in itertools.groupby(sorted(divisible, key=lambda claim: -claim.priority), key=lambda claim: claim.priority):
-        left = _grant(room, list(same), found, fair, bounded=True)
-        _grant(room, left, found, fair, bounded=False)
+    cost = _costs(room, claims)
+    for _, same in itertools.groupby(sorted(claims, key=lambda claim: -claim.priority), key=lambda claim: claim.priority):
+        _share(room, list(same), found, cost)
     for claim in sorted((claim for claim in claims if claim.is_whole), key=lambda claim: (-claim.priority, claim.held)):
         if room.take_all(claim.shape, claim.more):
             found[claim.key] = claim.more
     return found
 
 
-def _grant(room: Room, claims: Sequence[Claim], found: dict[JobKey, int], fair: "_Fair", *, bounded: bool) -> list[Claim]:
-    """One worker at a time, the best claim first; the claims that their namespace's share held back are returned."""
-    order = itertools.count()
-    queue = [(*fair.rank(claim, found[claim.key]), next(order), claim) for claim in claims if found[claim.key] < claim.more]
-    heapq.heapify(queue)
-    held_back: list[Claim] = []
-    while queue:
-        is_extra, _, _, claim = heapq.heappop(queue)
-        if bounded and is_extra and not fair.has_left(claim):
-            held_back.append(claim)
-            continue
-        if room.take(claim.shape) is None:
-            continue
-        found[claim.key] += 1
-        fair.take(claim)
-        if found[claim.key] < claim.more:
-            heapq.heappush(queue, (*fair.rank(claim, found[claim.key]), next(order), claim))
-    return held_back
+def _share(room: Room, claims: Sequence[Claim], found: dict[JobKey, int], cost: Mapping[str, float]) -> None:
+    """Of one class: the workers that jobs lack for their minimum, then those beyond."""
+    divisible = [claim for claim in claims if not claim.is_whole]
+    used: dict[str, float] = {}
+    for claim in claims:
+        used[claim.key.namespace] = used.get(claim.key.namespace, 0.0) + cost[claim.shape.name] * claim.held
+    _fill(room, divisible, found, cost=cost, used={}, most=lambda claim: min(claim.more, claim.least - claim.replicas))
+    _fill(room, divisible, found, cost=cost, used=used, most=lambda claim: claim.more)
 
 
-class _Fair:
-    """Equal shares of what is contested, by the resource of which a worker takes the largest part of the cluster."""
+def _fill(
+    room: Room,
+    claims: Iterable[Claim],
+    found: dict[JobKey, int],
+    *,
+    cost: Mapping[str, float],
+    used: Mapping[str, float],
+    most: Callable[[Claim], int],
+) -> None:
+    """One worker at a time, to the namespace that has least and still wants more; in it, and among equals, to the best claim. What one
+    leaves is so shared by the others again: no report moves more than the last worker from one namespace to another.
+    """
 
-    def __init__(self, room: Room, claims: Sequence[Claim]) -> None:
-        self._cost = {claim.shape.name: _dominant(room, claim.shape) for claim in claims}
-        self._used: dict[str, float] = {}
-        wanted = 0.0
-        for claim in claims:
-            cost = self._cost[claim.shape.name]
-            self._used[claim.key.namespace] = self._used.get(claim.key.namespace, 0.0) + cost * claim.held
-            wanted += cost * (claim.held + claim.more)
-        # What can be shared at all: what they hold above their minimum, and what is free for them.
-        self._share = _fitting(room, claims, self._cost) / max(1, len(self._used))
-        self._share = min(self._share, wanted)
+    def rank(claim: Claim) -> float:
+        return -claim.gain(claim.replicas + found[claim.key] + 1) / cost[claim.shape.name]
 
-    def has_left(self, claim: Claim) -> bool:
-        cost = self._cost[claim.shape.name]
-        return self._used[claim.key.namespace] + cost <= self._share * (1 + 1e-9)
-
-    def rank(self, claim: Claim, found: int) -> tuple[bool, float]:
-        """The lower, the sooner: whether it is more than the minimum, then what it brings for what it takes of the cluster."""
-        count = claim.replicas + found + 1
-        return count > claim.least, -claim.gain(count) / self._cost[claim.shape.name]
-
-    def take(self, claim: Claim) -> None:
-        self._used[claim.key.namespace] += self._cost[claim.shape.name]
-
-
-def _dominant(room: Room, shape: Shape) -> float:
-    parts = [amount / total for name, amount in shape.amounts.items() if name != "pods" and (total := room.total(name)) > 0]
-    return max(parts, default=0.0) or 1e-6
+    queues: dict[str, list[tuple[float, int, Claim]]] = {}
+    for order, claim in enumerate(claims):
+        if found[claim.key] < most(claim):
+            queues.setdefault(claim.key.namespace, []).append((rank(claim), order, claim))
+    for queue in queues.values():
+        heapq.heapify(queue)
+    turns = [(round(used.get(space, 0.0), DIGITS), queue[0][0], space) for space, queue in queues.items()]
+    heapq.heapify(turns)
+    while turns:
+        has, _, space = heapq.heappop(turns)
+        queue = queues[space]
+        _, order, claim = heapq.heappop(queue)
+        if room.take(claim.shape) is not None:
+            found[claim.key] += 1
+            has = round(has + cost[claim.shape.name], DIGITS)
+            if found[claim.key] < most(claim):
+                heapq.heappush(queue, (rank(claim), order, claim))
+        if queue:
+            heapq.heappush(turns, (has, queue[0][0], space))
 
 
-def _fitting(room: Room, claims: Sequence[Claim], cost: Mapping[str, float]) -> float:
-    """The contested room: as many workers as find room, taken in turn by the claims."""
-    trial = room.copy()
-    found = sum(cost[claim.shape.name] * claim.held for claim in claims)
-    open_claims = [(claim, claim.more) for claim in claims]
-    while open_claims:
-        still = []
-        for claim, more in open_claims:
-            if more > 0 and trial.take(claim.shape) is not None:
-                found += cost[claim.shape.name]
-                still.append((claim, more - 1))
-        open_claims = still
-    return found
+def _costs(room: Room, claims: Iterable[Claim]) -> dict[str, float]:
+    """What a worker takes of the cluster, by its shape: of the resource of which that is most."""
+    shapes = {claim.shape.name: claim.shape for claim in claims}
+    totals = {name: room.total(name) for shape in shapes.values() for name in shape.amounts if name != "pods"}
+    return {
+        name: max((amount / totals[part] for part, amount in shape.amounts.items() if totals.get(part)), default=0.0) or LEAST_COST
+        for name, shape in shapes.items()
+    }
 
 
 def given_back(

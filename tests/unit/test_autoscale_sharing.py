@@ -89,6 +89,69 @@ def test_a_tenant_that_lies_gets_no_more_than_its_namespaces_share() -> None:
     assert sum(found[one.key] for one in liar) == 4
 
 
+def test_what_small_namespaces_leave_is_shared_by_those_that_want_more() -> None:
+    """It went to the best report without end: of 40 GPUs an honest namespace got 5 and a lying one 29."""
+    small = [claim(f"small{i}", 1, namespace=f"small{i}", gain=lambda n: 0.5) for i in range(6)]
+    honest = claim("honest", 100, namespace="honest", gain=lambda n: 0.6)
+    liars = [claim(f"liar{i}", 100, namespace="liar", gain=lambda n: 1e9) for i in range(3)]
+    found = granted(Room([node("n", 40)], ()), [*small, honest, *liars])
+    assert [found[one.key] for one in small] == [1] * 6
+    assert (found[honest.key], sum(found[one.key] for one in liars)) == (17, 17)
+    found = granted(Room([node("n", 12)], ()), [small[0], honest, *liars])
+    assert (found[honest.key], sum(found[one.key] for one in liars)) == (5, 6), "the last one goes where it is said to add the most"
+
+
+def test_what_jobs_that_want_no_more_hold_counts_as_their_namespaces_share() -> None:
+    """A namespace with many small jobs got a share anew for those that still grew."""
+    full = claim("full", 0, namespace="one", held=4)
+    found = granted(
+        Room([node("n", 4)], ()), [full, claim("more", 4, namespace="one"), claim("new", 4, namespace="two", gain=lambda n: 0.1)]
+    )
+    assert found == {full.key: 0, key("more", "one"): 0, key("new", "two"): 4}
+
+
+def test_namespaces_take_turns_also_where_their_jobs_wait_for_their_minimum() -> None:
+    liar = [claim(f"liar{i}", 1, namespace="liar", gain=lambda n: 1e9, replicas=0, held=0) for i in range(8)]
+    honest = [claim(f"honest{i}", 1, namespace="honest", gain=lambda n: 0.1, replicas=0) for i in range(2)]
+    found = granted(Room([node("n", 4)], ()), [*liar, *honest])
+    assert sum(found[one.key] for one in honest) == 2
+
+
+def test_each_priority_class_is_shared_by_itself() -> None:
+    low, high = claim("low", 0, namespace="one", held=6), claim("high", 4, namespace="one", priority=5)
+    other = claim("other", 4, namespace="two", priority=5)
+    found = granted(Room([node("n", 4)], ()), [low, high, other])
+    assert (found[high.key], found[other.key]) == (2, 2)
+
+
+jobs = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.floats(0, 1e12)), min_size=1, max_size=3)
+
+
+@given(st.lists(jobs, max_size=6), st.integers(0, 60))
+def test_no_report_takes_from_another_namespace_what_is_its_equal_share(spaces: list[list[tuple[int, int, float]]], free: int) -> None:
+    """Each namespace has at least the least of what it wants and of the level to which room fills all of them."""
+    claims = [
+        claim(f"job{i}", more, namespace=f"space{n}", held=held, gain=lambda n, gain=gain: gain)  # type: ignore[misc]
+        for n, jobs in enumerate(spaces)
+        for i, (more, held, gain) in enumerate(jobs)
+    ]
+    found = granted(Room([node("n", free)], ()), claims)
+    held = {one.key.namespace: 0 for one in claims}
+    wanted, got = dict(held), dict(held)
+    for one in claims:
+        held[one.key.namespace] += one.held
+        wanted[one.key.namespace] += one.more
+        got[one.key.namespace] += found[one.key]
+
+    def filled(level: int) -> dict[str, int]:
+        return {space: min(wanted[space], max(0, level - held[space])) for space in held}
+
+    level = max((level for level in range(200) if sum(filled(level).values()) <= free), default=0)
+    for space, least in filled(level).items():
+        assert least <= got[space] <= least + 1
+    assert sum(got.values()) == min(free, sum(wanted.values()))
+
+
 def test_a_trial_gets_only_room_that_nobody_else_wants_whatever_its_job_reports() -> None:
     liars = [claim(f"liar-{n}", 2, namespace="b", gain=lambda n: 1.0, priority=9, is_whole=True) for n in range(3)]
     honest = claim("honest", 3, gain=lambda n: 0.1)
