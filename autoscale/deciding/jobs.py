@@ -41,6 +41,14 @@ class JobSeen:
     """Why the API server makes no more of its pods."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unscaled:
+    """A job without a scaling policy. least: of its workers, all where it is not elastic."""
+
+    uid: str
+    least: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
     """One job, for one round."""

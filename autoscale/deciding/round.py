@@ -1,13 +1,13 @@
 """One round of decisions about all jobs: what each would take if there were room, who gets the room, and what each does then."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
 from autoscale.deciding.curve import Curve, speedup
 from autoscale.deciding.decide import decide
-from autoscale.deciding.jobs import JobSeen, JobState, Outcome
+from autoscale.deciding.jobs import JobSeen, JobState, Outcome, Unscaled
 from autoscale.deciding.sharing import Claim, Surplus, given_back, granted
 from autoscale.deciding.signals import Decision, Signals, Work
 from autoscale.deciding.training import SAMPLES, Spent
@@ -43,7 +43,14 @@ class _Pods:
 
 
 def decide_all(
-    states: Sequence[JobState], nodes: Sequence[NodeSeen], pods: Sequence[PodSeen], *, setting: Setting, now: float, monotonic: float
+    states: Sequence[JobState],
+    nodes: Sequence[NodeSeen],
+    pods: Sequence[PodSeen],
+    *,
+    unscaled: Iterable[Unscaled] = (),
+    setting: Setting,
+    now: float,
+    monotonic: float,
 ) -> dict[JobKey, Outcome]:
     """For each active job the decision and the figures. `now` in seconds since 1970, `monotonic` as in the jobs' training."""
     active = [state for state in states if state.seen.is_active]
@@ -53,7 +60,7 @@ def decide_all(
     room = Room(nodes, pods)
     _reserve(room, active, workers)
     soon = _room_soon(room, pods, workers)
-    backs = given_back(soon, _waiting(pods, active, workers, now=now), _surplus(active, workers, gains), free=room)
+    backs = given_back(soon, _waiting(pods, active, unscaled, now=now), _surplus(active, workers, gains), free=room)
     found: dict[JobKey, Outcome] = {}
     wants: dict[JobKey, tuple[Signals, Decision]] = {}
     for state in active:
@@ -196,19 +203,29 @@ def _reserve(room: Room, active: Iterable[JobState], workers: Mapping[JobKey, _P
 
 
 def _waiting(
-    pods: Iterable[PodSeen], active: Iterable[JobState], workers: Mapping[JobKey, _Pods], *, now: float
-) -> list[tuple[PodSeen, bool]]:
-    """Pods without room. A job's workers beyond its minimum have no claim to what others hold."""
-    full = {state.seen.uid: len(workers[state.seen.key].placed) >= state.seen.bounds.least for state in active}
-    found = []
+    pods: Iterable[PodSeen], active: Iterable[JobState], unscaled: Iterable[Unscaled], *, now: float
+) -> Iterator[tuple[PodSeen, bool]]:
+    """Pods without room, each with whether its job lacks it for its minimum. Beyond that workers of scaled jobs have no claim to what
+    others hold.
+    """
+    scaled = {state.seen.uid: state.seen.bounds.least for state in active}
+    lacks = {one.uid: one.least for one in unscaled} | scaled
+    waiting: dict[str, list[PodSeen]] = {}
     for pod in pods:
-        if pod.unschedulable_since is None or pod.node or now - pod.unschedulable_since < GIVEN_BACK_AFTER_S:
+        if pod.is_leaving:
             continue
-        is_scaled = pod.is_worker and pod.owner in full
-        if is_scaled and full[pod.owner]:
-            continue
-        found.append((pod, is_scaled))
-    return found
+        if pod.node:
+            if pod.is_worker and pod.owner in lacks:
+                lacks[pod.owner] -= 1
+        elif pod.unschedulable_since is not None and now - pod.unschedulable_since >= GIVEN_BACK_AFTER_S:
+            waiting.setdefault(pod.owner, []).append(pod)
+    for owner, found in waiting.items():
+        workers = sorted((pod for pod in found if pod.is_worker), key=lambda pod: pod.index)
+        lacking = max(0, lacks.get(owner, 0))
+        yield from ((pod, owner in lacks) for pod in found if not pod.is_worker)
+        yield from ((pod, True) for pod in workers[:lacking])
+        if owner not in scaled:
+            yield from ((pod, False) for pod in workers[lacking:])
 
 
 def _gain(curve: Curve, least: int) -> Gain:

@@ -128,7 +128,8 @@ class Rounds:
 
     def _outcomes(self, states: list[JobState], pods: list[PodSeen], now: float) -> dict[JobKey, Outcome]:
         """Without the jobs about which nothing can be decided: what one job reports, or has written, must not end the scaling of others."""
-        decide = partial(decide_all, setting=self._setting, now=now, monotonic=self._monotonic())
+        unscaled = self._observer.unscaled()
+        decide = partial(decide_all, unscaled=unscaled, setting=self._setting, now=now, monotonic=self._monotonic())
         try:
             return decide(states, self._observer.nodes(), pods)
         except Exception:

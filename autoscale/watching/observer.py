@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.jobs import JobSeen
+from autoscale.deciding.jobs import JobSeen, Unscaled
 from autoscale.figures import JobKey
 from autoscale.jobs import JOBS
 from autoscale.watching.projections import job_seen, node_seen, pod_seen
@@ -15,8 +15,8 @@ from elastic.kube.resources import NODES, PODS
 BY_UID = "uid"
 
 
-def _uid(job: JobSeen | None) -> list[str]:
-    return [job.uid] if job is not None else []
+def _uid(job: JobSeen | Unscaled | None) -> list[str]:
+    return [job.uid] if isinstance(job, JobSeen) else []
 
 
 class Observer:
@@ -35,15 +35,15 @@ class Observer:
         return all(cache.synced for cache in self._all)
 
     @property
-    def _all(self) -> list[Cache[JobSeen | None] | Cache[PodSeen | None] | Cache[NodeSeen]]:
+    def _all(self) -> list[Cache[JobSeen | Unscaled | None] | Cache[PodSeen | None] | Cache[NodeSeen]]:
         return [*self._jobs.values(), self._pods, *([self._nodes] if self._nodes is not None else [])]
 
     async def run(self, changed: Callable[[], None], saw: Callable[[JobSeen], None]) -> None:
         """Keeps the caches until cancelled; calls `changed` after a change that decisions could depend on, and `saw` with each version of
-        a job.
+        a job that has a scaling policy.
         """
         for jobs in self._jobs.values():
-            jobs.subscribe(lambda change: saw(change.new) if change.new is not None else None)
+            jobs.subscribe(lambda change: saw(change.new) if isinstance(change.new, JobSeen) else None)
             jobs.subscribe(lambda change: changed() if change.old != change.new else None)
         self._pods.subscribe(lambda change: changed() if change.old != change.new else None)
         if self._nodes is not None:
@@ -61,14 +61,18 @@ class Observer:
         return [".".join(filter(None, (c.resource.plural, c.resource.group))) for c in self._all if not c.synced]
 
     def jobs(self) -> list[JobSeen]:
-        return [job for cache in self._jobs.values() for job in cache.list() if job is not None]
+        return [job for cache in self._jobs.values() for job in cache.list() if isinstance(job, JobSeen)]
+
+    def unscaled(self) -> list[Unscaled]:
+        return [job for cache in self._jobs.values() for job in cache.list() if isinstance(job, Unscaled)]
 
     def job(self, key: JobKey) -> JobSeen | None:
         cache = self._jobs.get(key.kind)
-        return cache.get(key.namespace, key.name) if cache is not None else None
+        found = cache.get(key.namespace, key.name) if cache is not None else None
+        return found if isinstance(found, JobSeen) else None
 
     def job_of_uid(self, uid: str) -> JobSeen | None:
-        return next((job for cache in self._jobs.values() for job in cache.by(BY_UID, uid) if job is not None), None)
+        return next((job for cache in self._jobs.values() for job in cache.by(BY_UID, uid) if isinstance(job, JobSeen)), None)
 
     def pods(self) -> list[PodSeen]:
         return [pod for pod in self._pods.list() if pod is not None]

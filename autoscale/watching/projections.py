@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Shape
-from autoscale.deciding.jobs import JobSeen, Owner
+from autoscale.deciding.jobs import JobSeen, Owner, Unscaled
 from autoscale.deciding.signals import Bounds
 from autoscale.figures import JobKey
 from elastic.api import SpecError, parse
@@ -42,18 +42,14 @@ QUEUED = f"the job keeps its number while the label {QUEUE} is set: Kueue suspen
 CHOOSING = ("nodeSelector", "affinity", "tolerations")
 
 
-def job_seen(raw: Object) -> JobSeen | None:
-    """None for a job that the autoscaler leaves alone, or cannot read: the controller says what is wrong with it."""
-    spec = raw.get("spec")
-    elastic = spec.get("elasticPolicy") if isinstance(spec, dict) else None
-    if not isinstance(elastic, dict) or elastic.get("scalingPolicy") is None:
-        return None
+def job_seen(raw: Object) -> JobSeen | Unscaled | None:
+    """None for a job that cannot be read: the controller says what is wrong with it. One that has no scaling policy may need room."""
     try:
         job, _ = parse(raw, stored=True)
     except SpecError:
         return None
     if job.elastic is None or job.elastic.scaling_policy is None:
-        return None
+        return Unscaled(job.metadata.uid, job.bounds[0]) if _is_active(job) else None
     policy, (least, most) = job.elastic.scaling_policy, job.bounds
     metadata, worker = job.metadata, job.replicas[WORKER]
     refusals = [refused.message for refused in (job.status.elastic.refused if job.status.elastic else ()) if not refused.node]

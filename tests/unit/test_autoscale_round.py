@@ -15,7 +15,7 @@ from written_jobs import job as job_file
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
 from autoscale.deciding.curve import Curve
-from autoscale.deciding.jobs import JobSeen, JobState, Owner
+from autoscale.deciding.jobs import JobSeen, JobState, Owner, Unscaled
 from autoscale.deciding.remembering import is_news, memory_of, record_of
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.deciding.signals import Bounds, Memory
@@ -81,8 +81,10 @@ def running(*states: JobState, on: str = "n") -> list[PodSeen]:
     return [pod(f"{one.seen.key.name}-{i}", on=on, owner=one.seen.uid, index=i) for one in states for i in range(one.seen.replicas)]
 
 
-def counts(states: list[JobState], nodes: list[NodeSeen], pods: list[PodSeen], *, grows: bool = False) -> dict[str, int]:
-    found = decide_all(states, nodes, pods, setting=Setting(grows=grows), now=NOON, monotonic=1.0)
+def counts(
+    states: list[JobState], nodes: list[NodeSeen], pods: list[PodSeen], *, grows: bool = False, unscaled: tuple[Unscaled, ...] = ()
+) -> dict[str, int]:
+    found = decide_all(states, nodes, pods, unscaled=unscaled, setting=Setting(grows=grows), now=NOON, monotonic=1.0)
     assert all(outcome.decision.reason and outcome.figures.wanted is not None for outcome in found.values())
     return {key.name: outcome.decision.count for key, outcome in found.items()}
 
@@ -154,6 +156,35 @@ def test_a_job_that_waits_for_its_minimum_gets_it_from_one_that_has_more() -> No
     rich, poor = state("rich", 4, rates=LINEAR), state("poor", 2, least=2)
     pods = [*running(rich), *(pod(f"poor-{i}", owner=poor.seen.uid, index=i, since=NOON - 10) for i in range(2))]
     assert counts([rich, poor], [node("n", 4)], pods)["rich"] == 2
+
+
+def test_a_job_below_its_minimum_takes_no_more_than_that() -> None:
+    """Each of nine waiting workers took one from a job of the same class, although one would have been enough."""
+    sponge, new = state("sponge", 10, most=10, **SPONGE), state("new", 9, most=9)
+    waiting = [pod(f"new-{i}", owner=new.seen.uid, index=i, since=NOON - 10) for i in range(9)]
+    assert counts([sponge, new], [node("n", 10)], [*running(sponge), *waiting])["sponge"] == 9
+    new = state("new", 9, least=3, most=9)
+    placed = replace(waiting[4], node="n", unschedulable_since=None)
+    assert counts([sponge, new], [node("n", 11)], [*running(sponge), *waiting[:4], placed, *waiting[5:]])["sponge"] == 8
+
+
+@pytest.mark.parametrize(("least", "left"), [(4, 6), (1, 9), (0, 10)])
+def test_a_job_without_a_policy_gets_its_minimum_too(least: int, left: int) -> None:
+    """A plain job of the same class waited for ever beside a sponge."""
+    sponge, plain = state("sponge", 10, most=10, **SPONGE), Unscaled("plain", least)
+    waiting = [pod(f"plain-{i}", owner="plain", index=i, since=NOON - 10) for i in range(4)]
+    assert counts([sponge], [node("n", 10)], [*running(sponge), *waiting], unscaled=(plain,)) == {"sponge": left}
+    assert counts([sponge], [node("n", 10)], [*running(sponge), *waiting]) == {"sponge": 10}, "pods that no job owns have no such claim"
+    higher = [replace(one, priority=9) for one in waiting]
+    assert counts([sponge], [node("n", 10)], [*running(sponge), *higher], unscaled=(plain,)) == {"sponge": 6}
+
+
+@pytest.mark.parametrize("unscaled", [(), (Unscaled("one", 1),)])
+def test_a_job_needs_its_launcher_to_begin(unscaled: tuple[Unscaled, ...]) -> None:
+    sponge, new = state("sponge", 4, most=4, **SPONGE), state("new", 1)
+    owner = unscaled[0].uid if unscaled else new.seen.uid
+    launcher = replace(pod("launcher", owner=owner, since=NOON - 10), is_worker=False)
+    assert counts([sponge, new], [node("n", 4)], [*running(sponge), launcher], unscaled=unscaled)["sponge"] == 3
 
 
 def test_workers_that_have_found_no_room_for_long_are_given_up() -> None:
@@ -258,6 +289,10 @@ def test_only_jobs_with_a_policy_of_ours_are_seen() -> None:
     assert seen.policy == ScalingPolicy()
     without = raw_job()
     del without["spec"]["elasticPolicy"]["scalingPolicy"]
+    assert job_seen(without) == Unscaled("u", without["spec"]["elasticPolicy"]["minReplicas"])
+    del without["spec"]["elasticPolicy"]
+    assert job_seen(without) == Unscaled("u", without["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]), "no worker can be spared"
+    without["spec"]["runPolicy"] = {"suspend": True}
     assert job_seen(without) is None
     with_metrics = raw_job(policy="hpa")
     with_metrics["spec"]["elasticPolicy"]["metrics"] = [{"type": "Resource"}]

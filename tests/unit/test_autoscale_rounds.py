@@ -14,7 +14,7 @@ from test_autoscale_round import LINEAR, node, running, state
 
 from autoscale.acting.scaler import Scaler
 from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.jobs import JobSeen, Owner
+from autoscale.deciding.jobs import JobSeen, Owner, Unscaled
 from autoscale.deciding.measures import Measured
 from autoscale.deciding.round import Setting
 from autoscale.deciding.signals import Memory
@@ -67,6 +67,9 @@ class Cluster:
 
     def job(self, key: JobKey) -> JobSeen | None:
         return self.seen if key == self.seen.key else None
+
+    def unscaled(self) -> list[Unscaled]:
+        return []
 
     def nodes(self) -> list[NodeSeen]:
         return [node("n", self.seen.replicas + self.free)]
