@@ -9,6 +9,7 @@ from elastic.kube.resources import Object
 Amounts = Mapping[str, float]
 SPARE = 1e-9
 """Of an amount: sums of decimal fractions are not exact."""
+LEAST_COST = 1e-9
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -52,22 +53,42 @@ class Room:
     def __init__(self, nodes: Sequence[NodeSeen], pods: Iterable[PodSeen]) -> None:
         self._nodes = {node.candidate.name: node for node in nodes}
         self._free = {node.candidate.name: dict(node.offers) for node in nodes}
+        self._suitable: dict[str, frozenset[str]] = {}
         self._fitting: dict[str, list[str]] = {}
+        self._costs: dict[str, float] = {}
         for pod in pods:
             if (free := self._free.get(pod.node)) is not None:
                 _add(free, pod.shape.amounts, -1)
 
     def copy(self) -> "Room":
         made = Room((), ())
-        made._nodes, made._free = self._nodes, {name: dict(free) for name, free in self._free.items()}
+        made._nodes, made._suitable, made._costs = self._nodes, self._suitable, self._costs
+        made._free = {name: dict(free) for name, free in self._free.items()}
         return made
+
+    def _suits(self, shape: Shape) -> frozenset[str]:
+        """The nodes that such a pod may be on."""
+        found = self._suitable.get(shape.name)
+        if found is None:
+            fitting = (name for name, node in self._nodes.items() if fits_but_for_room(shape.pod, node.candidate))
+            found = self._suitable[shape.name] = frozenset(fitting)
+        return found
+
+    def cost(self, shape: Shape) -> float:
+        """The part of the cluster that such a pod takes, by the resource of which that is most."""
+        found = self._costs.get(shape.name)
+        if found is None:
+            totals = {name: sum(node.offers.get(name, 0.0) for node in self._nodes.values()) for name in shape.amounts if name != "pods"}
+            parts = [shape.amounts[name] / total for name, total in totals.items() if total > 0]
+            found = self._costs[shape.name] = max(parts, default=0.0) or LEAST_COST
+        return found
 
     def take(self, shape: Shape) -> str | None:
         """Takes room for one more such pod, and says on which node; None where there is none."""
         names = self._fitting.get(shape.name)
         if names is None:
-            fitting = [name for name, node in self._nodes.items() if fits_but_for_room(shape.pod, node.candidate)]
-            names = self._fitting[shape.name] = fitting[::-1]
+            suitable = self._suits(shape)
+            names = self._fitting[shape.name] = [name for name in reversed(self._nodes) if name in suitable]
         while names:
             free = self._free[names[-1]]
             if has(free, shape.amounts):
@@ -95,12 +116,13 @@ class Room:
     def count_to_free(self, shape: Shape, pods: Iterable[PodSeen]) -> int | None:
         """How many of these would have to go, the first ones first, until such a pod finds room; None where that would not help."""
         freed: dict[str, dict[str, float]] = {}
+        suitable = self._suits(shape)
         for count, pod in enumerate(pods, start=1):
-            if pod.node not in self._free:
+            if pod.node not in suitable:
                 continue
             there = freed.get(pod.node) or freed.setdefault(pod.node, dict(self._free[pod.node]))
             _add(there, pod.shape.amounts, 1)
-            if has(there, shape.amounts) and fits_but_for_room(shape.pod, self._nodes[pod.node].candidate):
+            if has(there, shape.amounts):
                 return count
         return None
 
@@ -123,9 +145,6 @@ class Room:
                 key = (node.group, "spot" if node.is_spot else "on-demand", resource)
                 found[key] = found.get(key, 0.0) + max(0.0, amount)
         return found
-
-    def total(self, resource: str) -> float:
-        return sum(node.offers.get(resource, 0.0) for node in self._nodes.values())
 
 
 def has(free: Amounts, amounts: Amounts) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
 from autoscale.deciding.curve import Curve, speedup
 from autoscale.deciding.decide import decide
+from autoscale.deciding.giving import Surplus, Waiting, given_back
 from autoscale.deciding.jobs import JobSeen, JobState, Outcome, Unscaled
-from autoscale.deciding.sharing import Claim, Surplus, given_back, granted
+from autoscale.deciding.sharing import Claim, granted
 from autoscale.deciding.signals import Decision, Signals, Work
 from autoscale.deciding.training import SAMPLES, Spent
 from autoscale.figures import JobFigures, JobKey
@@ -60,7 +61,8 @@ def decide_all(
     room = Room(nodes, pods)
     _reserve(room, active, workers)
     soon = _room_soon(room, pods, workers)
-    backs = given_back(soon, _waiting(pods, active, unscaled, now=now), _surplus(active, workers, gains), free=room)
+    surplus = _surplus(active, workers, gains)
+    backs = given_back(soon, _waiting(pods, active, unscaled, now=now), surplus, free=room)
     found: dict[JobKey, Outcome] = {}
     wants: dict[JobKey, tuple[Signals, Decision]] = {}
     for state in active:
@@ -202,12 +204,8 @@ def _reserve(room: Room, active: Iterable[JobState], workers: Mapping[JobKey, _P
                 break
 
 
-def _waiting(
-    pods: Iterable[PodSeen], active: Iterable[JobState], unscaled: Iterable[Unscaled], *, now: float
-) -> Iterator[tuple[PodSeen, bool]]:
-    """Pods without room, each with whether its job lacks it for its minimum. Beyond that workers of scaled jobs have no claim to what
-    others hold.
-    """
+def _waiting(pods: Iterable[PodSeen], active: Iterable[JobState], unscaled: Iterable[Unscaled], *, now: float) -> Iterator[Waiting]:
+    """Pods without room. Beyond its minimum a scaled job's workers have no claim to what others hold."""
     scaled = {state.seen.uid: state.seen.bounds.least for state in active}
     lacks = {one.uid: one.least for one in unscaled} | scaled
     waiting: dict[str, list[PodSeen]] = {}
@@ -222,10 +220,10 @@ def _waiting(
     for owner, found in waiting.items():
         workers = sorted((pod for pod in found if pod.is_worker), key=lambda pod: pod.index)
         lacking = max(0, lacks.get(owner, 0))
-        yield from ((pod, owner in lacks) for pod in found if not pod.is_worker)
-        yield from ((pod, True) for pod in workers[:lacking])
+        yield from (Waiting(pod, is_needed=owner in lacks) for pod in found if not pod.is_worker)
+        yield from (Waiting(pod, is_needed=True) for pod in workers[:lacking])
         if owner not in scaled:
-            yield from ((pod, False) for pod in workers[lacking:])
+            yield from (Waiting(pod) for pod in workers[lacking:])
 
 
 def _gain(curve: Curve, least: int) -> Gain:

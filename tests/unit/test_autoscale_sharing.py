@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room, Shape
 from autoscale.deciding.curve import Curve, speedup
-from autoscale.deciding.sharing import MOST_VAIN, Claim, Surplus, given_back, granted
+from autoscale.deciding.sharing import Claim, granted
 from autoscale.figures import JobKey
 from elastic.kube.placement import Candidate
 
@@ -196,78 +194,3 @@ def test_never_more_is_granted_than_wanted_or_free(wants: list[tuple[str, int, f
 def test_a_taint_that_is_not_tolerated_is_no_room() -> None:
     tainted = node("n", 4, taints=({"key": "reserved", "effect": "NoSchedule"},))
     assert granted(Room([tainted], ()), [claim("one")]) == {key("one"): 0}
-
-
-def workers(name: str, count: int, *, node: str = "n", priority: int = 0, gain: float = 0.5) -> Surplus:
-    found = [pod(f"{name}-{i}", node=node, owner=name, priority=priority) for i in reversed(range(count))]
-    return Surplus(key=key(name), uid=name, priority=priority, pods=found[:-1], held=count, gain=lambda _: gain)
-
-
-def full(*surplus: Surplus, gpus: int) -> Room:
-    running = [one for each in surplus for one in (*each.pods, pod("last", node="n", owner=each.uid))]
-    return Room([node("n", gpus)], running)
-
-
-def test_pods_of_higher_priority_get_room_from_whom_it_costs_least() -> None:
-    cheap, dear = workers("cheap", 3, gain=0.1), workers("dear", 3, gain=0.9)
-    waiting = [(pod(f"inference-{i}", priority=10, since=0.0), False) for i in range(2)]
-    assert given_back(full(cheap, dear, gpus=6), waiting, [cheap, dear]) == {key("cheap"): (2, "a/inference-0")}
-
-
-def test_what_is_given_back_brings_least_together() -> None:
-    """Two workers of one job were dearer than one of another, however little they did."""
-    idle = Surplus(key=key("idle"), uid="idle", priority=0, pods=[pod("i-2", node="n"), pod("i-1", node="n")], held=3, gain=lambda n: 0.1)
-    two = Shape("two", {"gpu": 2.0}, {"spec": {}})
-    busy = Surplus(key=key("busy"), uid="busy", priority=0, pods=[replace(pod("b-1", node="m"), shape=two)], held=2, gain=lambda n: 0.9)
-    room = Room([node("n", 2), node("m", 2)], [*idle.pods, *busy.pods])
-    waiting = replace(pod("waits", priority=1, since=0.0), shape=two)
-    assert given_back(room, [(waiting, False)], [busy, idle]) == {key("idle"): (2, "a/waits")}
-
-
-def test_pods_of_the_same_class_get_room_only_for_their_jobs_minimum() -> None:
-    sponge = workers("sponge", 3)
-    waiting = pod("new-0", owner="new", since=0.0)
-    assert given_back(full(sponge, gpus=3), [(waiting, False)], [sponge]) == {}
-    assert given_back(full(sponge, gpus=3), [(waiting, True)], [sponge]) == {key("sponge"): (1, "a/new-0")}
-
-
-def test_nobody_gives_back_what_would_not_help() -> None:
-    sponge = workers("sponge", 3)
-    huge = PodSeen(key=("a", "huge"), node="", shape=Shape("huge", {"gpu": 99.0}, {"spec": {}}), priority=10, unschedulable_since=0.0)
-    assert given_back(full(sponge, gpus=3), [(huge, False)], [sponge]) == {}
-
-
-def test_who_finds_free_room_takes_it_from_nobody() -> None:
-    sponge = workers("sponge", 2)
-    assert given_back(full(sponge, gpus=3), [(pod("one", priority=9, since=0.0), False)], [sponge]) == {}
-
-
-def test_a_flood_of_pods_that_fit_nowhere_costs_others_no_room_and_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,000 pods of a deployment with a wrong node selector held up a round for minutes: each was tried against each worker of each job."""
-    sponge = workers("sponge", 101)
-    flood = [(strange(pod(f"flood-{n}", priority=9, since=0.0), n), False) for n in range(1000)]
-    same = [(strange(pod(f"same-{n}", priority=9, since=0.0), 0), False) for n in range(1000)]
-    wanted = (replace(pod("wanted", priority=1, since=0.0), key=("b", "wanted")), False)
-    tried = 0
-
-    def counted(self: Room, shape: Shape, pods: Iterable[PodSeen]) -> int | None:
-        nonlocal tried
-        tried += 1
-        return count_to_free(self, shape, pods)
-
-    count_to_free = Room.count_to_free
-    monkeypatch.setattr(Room, "count_to_free", counted)
-    assert given_back(full(sponge, gpus=101), [*flood, *same, wanted], [sponge]) == {key("sponge"): (1, "b/wanted")}
-    assert tried <= MOST_VAIN + 1
-
-
-def strange(seen: PodSeen, number: int) -> PodSeen:
-    return replace(seen, shape=Shape(f"strange-{number}", {"gpu": 1.0}, {"spec": {"nodeSelector": {"none": str(number)}}}))
-
-
-@given(st.lists(st.tuples(st.sampled_from("nm"), st.integers(0, 3)), max_size=12), st.integers(0, 6))
-def test_as_few_workers_go_as_make_room(held: list[tuple[str, int]], wanted: int) -> None:
-    room = Room([node("n", 0), node("m", 0)], ())
-    pods = [replace(pod(str(i), node=on), shape=Shape(f"g{gpus}", {"gpu": float(gpus)}, {"spec": {}})) for i, (on, gpus) in enumerate(held)]
-    enough = [n for n in range(1, len(pods) + 1) if any(sum(g for o, g in held[:n] if o == on) >= wanted for on, _ in held[:n])]
-    assert room.count_to_free(Shape("wanted", {"gpu": float(wanted)}, {"spec": {}}), pods) == (enough[0] if enough else None)
