@@ -21,7 +21,7 @@ def held(signals: Signals, replicas: int, now: float) -> Decision | None:
     the last one.
     """
     memory, hand = signals.memory, signals.memory.hand
-    if hand is None or now >= hand.until:
+    if hand is None or not is_held(memory, now):
         return None
     memory = trials.ended(memory, Step.BROKEN_OFF, now) if memory.trial is not None else memory
     left_s = round(hand.until - now)
@@ -34,6 +34,11 @@ def held(signals: Signals, replicas: int, now: float) -> Decision | None:
         reason=f"{hand.count} was set{by}; it stays for holdSeconds, {max(1, left_s // 60)} min more",
         memory=replace(memory, votes=0, vote_for=0, asked=None),
     )
+
+
+def is_held(memory: Memory, now: float) -> bool:
+    """Does a number stand that someone else has set?"""
+    return memory.hand is not None and now < memory.hand.until
 
 
 def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision:

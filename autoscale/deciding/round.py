@@ -8,6 +8,7 @@ from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
 from autoscale.deciding.curve import Curve, speedup
 from autoscale.deciding.decide import decide
 from autoscale.deciding.giving import Surplus, Waiting, given_back
+from autoscale.deciding.guard import is_held
 from autoscale.deciding.jobs import JobSeen, JobState, Outcome, Unscaled
 from autoscale.deciding.sharing import Claim, granted
 from autoscale.deciding.signals import Decision, Signals, Work
@@ -61,7 +62,7 @@ def decide_all(
     room = Room(nodes, pods)
     _reserve(room, active, workers)
     soon = _room_soon(room, pods, workers)
-    surplus = _surplus(active, workers, gains)
+    surplus = _surplus(active, workers, gains, now=now)
     backs = given_back(soon, _waiting(pods, active, unscaled, now=now), surplus, free=room)
     found: dict[JobKey, Outcome] = {}
     wants: dict[JobKey, tuple[Signals, Decision]] = {}
@@ -71,7 +72,7 @@ def decide_all(
         # As if there were room for all that it may have: what it wants, and not what it gets.
         most = max(0, state.seen.bounds.most - state.seen.replicas)
         known = signals(state, curves[key], workers[key], room=most, monotonic=monotonic)
-        known = replace(known, give_back=count, give_back_to=to)
+        known = replace(known, give_back=_going_with(count, workers[key], state.seen.replicas), give_back_to=to)
         known = _priced(known, state.seen, workers[key], room)
         wants[key] = known, _decide(state, known, now)
     # Also what jobs grow by that make nodes takes part: it takes the free room first.
@@ -231,12 +232,19 @@ def _gain(curve: Curve, least: int) -> Gain:
     return functools.cache(lambda count: speedup(curve, count, least))
 
 
-def _surplus(active: Iterable[JobState], workers: Mapping[JobKey, _Pods], gains: Mapping[JobKey, Gain]) -> list[Surplus]:
+def _going_with(count: int, held: _Pods, replicas: int) -> int:
+    """By how much the number of workers falls so that so many give their room: those with higher indexes go too, also without a node."""
+    index = held.placed[count - 1].index if count else -1
+    return max(count, replicas - index) if index >= 0 else count
+
+
+def _surplus(active: Iterable[JobState], workers: Mapping[JobKey, _Pods], gains: Mapping[JobKey, Gain], *, now: float) -> list[Surplus]:
+    """Not of jobs whose number somebody else has set: they give nothing, and nobody is to wait for them."""
     found = []
     for state in active:
         seen, held = state.seen, workers[state.seen.key]
         extra = len(held.placed) - seen.bounds.least
-        if extra > 0 and seen.policy.policy is not PolicyName.HPA:
+        if extra > 0 and not (seen.fixed or seen.policy.policy is PolicyName.HPA or is_held(state.memory, now)):
             placed, gain = held.placed, gains[seen.key]
             found.append(Surplus(key=seen.key, uid=seen.uid, priority=held.priority, pods=placed[:extra], held=len(placed), gain=gain))
     return found

@@ -18,7 +18,7 @@ from autoscale.deciding.curve import Curve
 from autoscale.deciding.jobs import JobSeen, JobState, Owner, Unscaled
 from autoscale.deciding.remembering import is_news, memory_of, record_of
 from autoscale.deciding.round import Setting, decide_all
-from autoscale.deciding.signals import Bounds, Memory
+from autoscale.deciding.signals import Bounds, Hand, Memory
 from autoscale.deciding.training import Mark, Training
 from autoscale.figures import JobKey
 from autoscale.running.book import Book
@@ -166,6 +166,26 @@ def test_a_job_below_its_minimum_takes_no_more_than_that() -> None:
     new = state("new", 9, least=3, most=9)
     placed = replace(waiting[4], node="n", unschedulable_since=None)
     assert counts([sponge, new], [node("n", 11)], [*running(sponge), *waiting[:4], placed, *waiting[5:]])["sponge"] == 8
+
+
+QUEUED = {"fixed": "the job is in a queue"}
+HELD = {"memory": Memory(hand=Hand(count=5, until=NOON + 3600, who="kubectl"))}
+
+
+@pytest.mark.parametrize(("seen", "more"), [(QUEUED, {}), ({}, HELD)])
+def test_a_job_that_keeps_its_number_is_not_asked_for_room(seen: dict[str, Any], more: dict[str, Any]) -> None:
+    """It was asked, gave nothing, and the other sponge was not asked: the important pod waited for as long as the number was held."""
+    keeps, gives = state("keeps", 5, **SPONGE), state("gives", 3, **SPONGE)
+    keeps = replace(keeps, seen=replace(keeps.seen, **seen), **more)
+    waiting = pod("inference", priority=100, since=NOON - 10)
+    assert counts([keeps, gives], [node("n", 8)], [*running(keeps, gives), waiting]) == {"keeps": 5, "gives": 2}
+
+
+def test_a_job_with_workers_that_have_no_room_gives_those_up_with_the_one_that_has() -> None:
+    """The workers with the highest indexes go: with two of five waiting, one fewer would have made no room."""
+    sponge = state("sponge", 5, **SPONGE)
+    pods = [*running(state("sponge", 3)), *(pod(f"sponge-{i}", owner=sponge.seen.uid, index=i, since=NOON - 5) for i in (3, 4))]
+    assert counts([sponge], [node("n", 3)], [*pods, pod("inference", priority=100, since=NOON - 10)]) == {"sponge": 2}
 
 
 @pytest.mark.parametrize(("least", "left"), [(4, 6), (1, 9), (0, 10)])
