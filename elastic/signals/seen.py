@@ -24,17 +24,23 @@ class Sight:
     by: datetime | None = None
     """When the worker is lost, where the object says it; otherwise the lead time counts from the first sight."""
     taint_added: datetime | None = None
-    taint: str = ""
-    """Key of a taint for which the pod's tolerations decide."""
+    taint: tuple[str, str] | None = None
+    """Key and value of a taint with effect NoExecute for which the pod's tolerations decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """Of a pod, for taints with effect NoExecute. An empty key tolerates all."""
+    """Of a pod, for taints with effect NoExecute."""
 
     key: str = ""
+    """Empty: every taint, where the operator is Exists."""
+    value: str | None = None
+    """What the taint's value must equal; None: any (operator Exists)."""
     seconds: float | None = None
     """None: for ever."""
+
+    def tolerates(self, key: str, value: str) -> bool:
+        return self.key in ("", key) and self.value in (None, value)
 
 
 def on_node(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
@@ -69,15 +75,17 @@ def tolerations_of(raw: Raw) -> tuple[Toleration, ...]:
     """Those of a pod that let it stay on a node with a NoExecute taint."""
     found = (raw.get("spec") or {}).get("tolerations") or ()
     return tuple(
-        Toleration(each.get("key") or "", each.get("tolerationSeconds"))
+        Toleration(
+            each.get("key") or "", None if each.get("operator") == "Exists" else each.get("value") or "", each.get("tolerationSeconds")
+        )
         for each in found
-        if each.get("effect") in (None, "", "NoExecute") and each.get("operator") in (None, "Equal", "Exists")
+        if each.get("effect") in (None, "", "NoExecute") and each.get("operator") in (None, "", "Equal", "Exists")
     )
 
 
 def tolerated_for(sight: Sight, tolerations: Iterable[Toleration]) -> float | None:
     """How many seconds the pod may stay after the taint; None: for ever."""
-    matching = [each.seconds for each in tolerations if each.key in ("", sight.taint)]
+    matching = [each.seconds for each in tolerations if sight.taint is not None and each.tolerates(*sight.taint)]
     if not matching:
         return 0.0
     limits = [seconds for seconds in matching if seconds is not None]
@@ -100,7 +108,7 @@ def _taints(rows: Sequence[Signal], taints: Iterable[Raw], labels: Raw) -> Itera
         row = next((row for row in rows if row.on is On.NODE_TAINT and _is_taint(row, key, value, effect)), None)
         if row is not None:
             by, added = _moment(row, value, labels), _time(taint.get("timeAdded"))
-            yield Sight(row, f"its node has the taint {key}", by, added, key if row.deadline is Deadline.TOLERATION else "")
+            yield Sight(row, f"its node has the taint {key}", by, added, (key, value) if row.deadline is Deadline.TOLERATION else None)
 
 
 def _is_taint(row: Signal, key: str, value: str, effect: str) -> bool:

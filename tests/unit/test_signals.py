@@ -118,6 +118,13 @@ TOLERATED = [
     ([{"key": "mine", "operator": "Exists"}], None),
     ([{"operator": "Exists"}], None),
     ([{"key": "mine", "operator": "Exists", "effect": "NoSchedule"}], 30),
+    ([{"key": "mine", "operator": "Equal", "value": "x", "tolerationSeconds": 45}], 45),
+    ([{"key": "mine", "value": "x"}], None),
+    ([{"key": "mine", "operator": "Equal", "value": "y"}], 30),
+    ([{"key": "mine", "value": "y", "tolerationSeconds": 300}], 30),
+    ([{"key": "mine", "operator": "Exists", "tolerationSeconds": 45}, {"key": "mine", "value": "y"}], 45),
+    ([{"key": "mine"}], 30),
+    ([{"key": "other", "operator": "Exists"}], 30),
 ]
 
 
