@@ -33,7 +33,7 @@ def derive(job: Job, snapshot: Snapshot) -> JobView:
         backend=backend,
         restarts_as_a_whole=gang_restart.restarts_as_a_whole(job, settings),
         has_interchangeable_workers=_has_interchangeable_workers(job, settings, backend),
-        notices=notices(snapshot),
+        notices=notices(snapshot, job.status.elastic.leaving if job.status.elastic is not None else ()),
         answerable=(),
         verdicts=(),
         counted=frozenset(job.status.elastic.counted if job.status.elastic is not None else ()),

@@ -29,7 +29,9 @@ def with_counted(known: Sequence[str], new: Iterable[str], *, room: int = COUNTE
 
 
 def with_leaving(known: Sequence[Leaving], new: Iterable[Leaving]) -> tuple[Leaving, ...]:
-    """The entries of `leaving` with as many of the new ones as there is room for."""
+    """The entries of `leaving` with as many of the new ones as there is room for. What else was noticed of the known ones gives way."""
+    if sum(map(_size_of_leaving, known)) > LEAVING_BYTES:
+        known = [msgspec.structs.replace(entry, others=()) for entry in known]
     return (*known, *_fitting(new, map(_size_of_leaving, known), size=_size_of_leaving, room=LEAVING_BYTES))
 
 

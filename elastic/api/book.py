@@ -1,5 +1,5 @@
-"""The particulars of restarts and of pods that were refused or lost that a job's status keeps for a while: so that each restart is
-counted once and within the budget's window, and pods are not made again and again without a pause."""
+"""The particulars of restarts, of disruptions, and of pods that were refused or lost that a job's status keeps for a while: so that each
+restart is counted once and within the budget's window, and pods are not made again and again without a pause."""
 
 from __future__ import annotations
 
@@ -90,6 +90,13 @@ class Replacements(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     pause_seconds: Times = 0
     message: str = ""
     """What became of the newest that was lost."""
+
+
+class Announced(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A signal that does not say itself by when a worker is lost: the time as counted from its first sight."""
+
+    signal: Annotated[str, Meta(max_length=317)]
+    by: Time
 
 
 class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):

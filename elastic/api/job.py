@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from elastic.api.book import PLAIN, CauseWord, Charge, Disruption, Generation, Refusal, Replacements, Restart, Time, Times
+from elastic.api.book import PLAIN, Announced, CauseWord, Charge, Disruption, Generation, Refusal, Replacements, Restart, Time, Times
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.scaling import Decision, ProgressSource, ScalingPolicy
 from elastic.api.words import (
@@ -260,6 +260,8 @@ class Leaving(_Wire, frozen=True, kw_only=True):
     """Uid of its pod: a later pod of the same name is not meant."""
     signal: Annotated[str, Meta(max_length=317)] = ""
     """Of a disruption: which signal announced it."""
+    others: Annotated[tuple[Announced, ...], Meta(max_length=8)] = ()
+    """Signals that stand beside it and leave more time."""
 
 
 class Rescale(_Wire, frozen=True, kw_only=True):
@@ -377,16 +379,13 @@ def bounds(elastic: ElasticPolicy | None, workers: int) -> tuple[int, int]:
     if least is None:
         asked = most if most is not None else workers
         least = elastic.largest_allowed(asked) or asked
-    if most is None:
-        most = max(least, workers)
-    return least, most
+    return least, max(least, workers) if most is None else most
 
 
 def to_object(job: Job) -> Object:
     """The job as JSON's types, defaults written out where the kinds differ; parses to the same job."""
     spec: Object = {"runPolicy": msgspec.to_builtins(job.run_policy)}
-    options = msgspec.to_builtins(job.options)
-    spec.update(options)
+    spec.update(msgspec.to_builtins(job.options))
     if job.elastic is not None:
         spec["elasticPolicy"] = msgspec.to_builtins(job.elastic)
     spec[job.kind.replica_key] = {

@@ -53,7 +53,7 @@ def on_node(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
         row = next((row for row in rows if row.on is On.NODE_ANNOTATION and row.key == key and row.value in ("", value)), None)
         if row is not None:
             found.append(Sight(row, f"its node has the annotation {key}", _moment(row, value, labels)))
-    return tuple(sorted(found, key=_urgency))
+    return tuple(sorted(found, key=_weight))
 
 
 def on_pod(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
@@ -68,7 +68,7 @@ def on_pod(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
     row = next((row for row in table if row.on is On.POD_STATUS and row.key == reason), None)
     if row is not None:
         found.append(Sight(row, reason))
-    return tuple(sorted(found, key=_urgency))
+    return tuple(sorted(found, key=_weight))
 
 
 def tolerations_of(raw: Raw) -> tuple[Toleration, ...]:
@@ -92,9 +92,8 @@ def tolerated_for(sight: Sight, tolerations: Iterable[Toleration]) -> float | No
     return None if not limits else max(0.0, float(min(limits)))
 
 
-def _urgency(sight: Sight) -> tuple[int, float, float]:
-    order = (Meaning.GONE, Meaning.LEAVE, Meaning.PREPARE, Meaning.INFORM)
-    return order.index(sight.signal.meaning), sight.by.timestamp() if sight.by is not None else float("inf"), sight.signal.lead_s
+def _weight(sight: Sight) -> int:
+    return (Meaning.GONE, Meaning.LEAVE, Meaning.PREPARE, Meaning.INFORM).index(sight.signal.meaning)
 
 
 def _has(labels: Raw, wanted: str) -> bool:

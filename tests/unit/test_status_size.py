@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from job_builders import OURS, Cluster, elastic_job, job, pod, replica, restarts
+from job_builders import NOW, OURS, Cluster, elastic_job, job, pod, replica, restarts
 
 from controller.deciding import active
 from controller.deciding.actions import SetExpectation
@@ -15,11 +15,12 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.stored_restarts import GROUPED_FROM, log_of, stored
 from controller.deciding.replicas import pod_revision
-from controller.deciding.status_room import COUNTED_BYTES, LEAVING_BYTES, OPEN_BYTES
+from controller.deciding.status_room import COUNTED_BYTES, LEAVING_BYTES, OPEN_BYTES, with_leaving
 from controller.watching.snapshot import GROUP, Container, Phase, Pod, World
 from elastic.api import parse
+from elastic.api.book import Announced
 from elastic.api.extent import MOST_STATUS_BYTES
-from elastic.api.job import ElasticStatus, Job, Object, to_object
+from elastic.api.job import ElasticStatus, Job, Leaving, Object, to_object
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE, pod_name
 from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import MAX_MEMBERS, Restart
@@ -161,6 +162,17 @@ def test_many_workers_leave_a_thousand_at_a_time() -> None:
         if len(cluster.pods) == 1:
             break
     assert (len(cluster.pods), len(seen)) == (1, 3999), "all were notified before they went"
+
+
+def test_what_else_was_noticed_of_leaving_workers_takes_no_room_from_them() -> None:
+    other = Announced(signal="s" * 300, by=NOW)
+    known = [
+        Leaving(member=f"{LONGEST_NAME}-worker-{n}", cause="disruption", signal="aws-spot", by=NOW, others=(other,) * 4) for n in range(900)
+    ]
+    out = with_leaving(known, [])
+    assert [entry.member for entry in out] == [entry.member for entry in known]
+    assert len(msgspec.json.encode(out)) <= LEAVING_BYTES
+    assert with_leaving(known[:9], []) == tuple(known[:9])
 
 
 def leaving(cluster: Cluster) -> Any:

@@ -1,33 +1,44 @@
 """Decides who must leave because the cluster says so, and by when: by the signals that a pod and its node show (`elastic.signals.table`).
-A plain cordon is no notice: `replica_slots.wanted` says when it brings a replacement.
+Of several signals the one with the least time counts, for as long as it is there. A plain cordon is no notice: `replica_slots.wanted` says
+when it brings a replacement.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from controller.deciding.moments import after
+from msgspec import structs
+
+from controller.deciding.moments import LAST, after
 from controller.watching.snapshot import Phase, Pod, Snapshot
+from elastic.api.book import Announced
+from elastic.api.job import Leaving
+from elastic.api.words import Cause
 from elastic.signals.seen import Sight, tolerated_for
 from elastic.signals.signal import Deadline, Meaning
 
 GRACE_S = 30.0
 """What the cluster gives a pod that must go, where nothing says otherwise."""
+MOST_OTHERS = 4
+URGENCY = (Meaning.GONE, Meaning.LEAVE, Meaning.PREPARE)
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A worker must go, or may have to: why, and by when at the latest."""
+    """A worker must go, or may have to: because of which signal, and by when at the latest."""
 
-    reason: str
-    by: datetime
     signal: str
     """The name of the row of the table."""
+    by: datetime
     meaning: Meaning = Meaning.LEAVE
     lead_s: float = GRACE_S
     """How long such a notice is."""
     is_of_node: bool = False
     """Its node goes. Otherwise the cluster ends the pod itself."""
+    counts_from_sight: bool = False
+    """The object does not say when: the time counts from the first sight, which the status keeps."""
+    others: tuple[Announced, ...] = ()
+    """Of what else must be kept from the first sight: signals that leave more time."""
 
     @property
     def may_delete(self) -> bool:
@@ -35,59 +46,90 @@ class Notice:
         return self.is_of_node and self.meaning is not Meaning.GONE
 
 
-def notices(snapshot: Snapshot) -> dict[str, Notice]:
-    """By pod name, for every running pod that must go whatever we do, or may have to."""
+def notices(snapshot: Snapshot, leaving: Iterable[Leaving] = ()) -> dict[str, Notice]:
+    """By pod name, for every running pod that must go whatever we do, or may have to. `leaving` has what was noticed before."""
+    known = {entry.uid: entry for entry in leaving if entry.cause == Cause.DISRUPTION.value}
     found = {}
     for pod in snapshot.pods:
-        if pod.phase is Phase.RUNNING and (notice := _notice(pod, snapshot)) is not None:
+        if pod.phase is Phase.RUNNING and (notice := _notice(pod, snapshot, known.get(pod.uid))) is not None:
             found[pod.name] = notice
     return found
 
 
-def _notice(pod: Pod, snapshot: Snapshot) -> Notice | None:
-    """The first urgent one; what the pod itself shows comes before what its node shows."""
-    found = list(_sights(pod, snapshot))
-    urgent = (notice for notice in found if notice.meaning is not Meaning.PREPARE)
-    return next(urgent, None) or next(iter(found), None)
+def with_notice(entry: Leaving, notice: Notice | None) -> Leaving:
+    """The entry with what its newest notice says."""
+    if notice is None or entry.cause == Cause.PLAN.value:
+        return entry
+    return structs.replace(entry, by=notice.by, signal=notice.signal, others=notice.others)
+
+
+def asked_to_leave(pod: Pod, notice: Notice) -> Leaving:
+    return with_notice(Leaving(member=pod.name, uid=pod.uid, cause=Cause.DISRUPTION.value), notice)
+
+
+def _notice(pod: Pod, snapshot: Snapshot, known: Leaving | None) -> Notice | None:
+    """The most urgent one; what else the status must keep goes with it."""
+    first = _first_sights(known)
+    found = [replace(one, by=first.get(one.signal, one.by)) if one.counts_from_sight else one for one in _sights(pod, snapshot)]
+    if not found:
+        return None
+    notice = min(found, key=lambda one: (URGENCY.index(one.meaning), one.by))
+    if known is not None and not notice.is_of_node and (pod.is_deleting or any(one.signal == known.signal for one in found)):
+        # That the pod is ended then, by us too, is the disruption that was announced.
+        notice = replace(notice, signal=known.signal)
+    return replace(notice, others=tuple(_others(found, notice)))
+
+
+def _first_sights(known: Leaving | None) -> Mapping[str, datetime]:
+    """By signal, when the worker is lost, as counted from the first sight of each."""
+    if known is None:
+        return {}
+    counting = {known.signal: known.by} if known.by is not None else {}
+    return counting | {other.signal: other.by for other in known.others}
+
+
+def _others(found: Iterable[Notice], notice: Notice) -> Iterator[Announced]:
+    """The first sights that the signal and the time of the notice do not say."""
+    kept = sorted({(one.by, one.signal) for one in found if one.counts_from_sight and one.meaning is Meaning.LEAVE})
+    others = [Announced(signal=signal, by=by) for by, signal in kept if (signal, by) != (notice.signal, notice.by)]
+    yield from others[:MOST_OTHERS]
 
 
 def _sights(pod: Pod, snapshot: Snapshot) -> Iterator[Notice]:
     node = snapshot.nodes.get(pod.node)
     for sight in (*pod.sights, *(node.sights if node is not None else ())):
-        by = _by(sight, pod, snapshot.now)
-        if by is not None:
+        signal, time = sight.signal, _time(sight, pod, snapshot.now)
+        if time is not None:
             yield Notice(
-                sight.words,
-                by,
-                sight.signal.name,
-                sight.signal.meaning,
-                sight.signal.lead_s or GRACE_S,
-                is_of_node=sight.signal.on.is_of_node,
+                signal.name,
+                time[0],
+                signal.meaning,
+                signal.lead_s or GRACE_S,
+                is_of_node=signal.on.is_of_node,
+                counts_from_sight=time[1],
             )
 
 
-def _by(sight: Sight, pod: Pod, now: datetime) -> datetime | None:
-    """When the worker is lost; None where it need not go. A time that has passed says nothing, because clocks differ and signals stay: the
-    lead time counts from now then, and the first such moment stands in the status.
+def _time(sight: Sight, pod: Pod, now: datetime) -> tuple[datetime, bool] | None:
+    """When the worker is lost, and whether that counts from the first sight; None where it need not go. A time that has passed says
+    nothing, because clocks differ and signals stay; nor does that of a signal which was given in the future.
     """
-    signal = sight.signal
+    signal, stated, latest = sight.signal, sight.by, LAST
     match signal.meaning:
         case Meaning.INFORM:
             return None
         case Meaning.GONE:
-            return now
+            return now, True
     lead = after(now, signal.lead_s)
     match signal.deadline:
         case Deadline.TOLERATION:
             seconds = tolerated_for(sight, pod.tolerations)
             if seconds is None:
                 return None
-            by = after(sight.taint_added or now, seconds)
-            return by if by > now else after(now, GRACE_S)
-        case Deadline.DELETION:
-            return sight.by or lead
+            stated = after(sight.taint_added, seconds) if sight.taint_added is not None else None
+            lead = after(now, seconds if stated is None and seconds else GRACE_S)
+        case Deadline.DELETION if stated is not None:
+            return stated, False
         case Deadline.VALUE | Deadline.LABEL:
-            return min(sight.by, lead) if sight.by is not None and sight.by > now else lead
-        case Deadline.LEAD:
-            return lead
-    return sight.by if sight.by is not None and sight.by > now else lead
+            latest = lead
+    return (stated, False) if stated is not None and now < stated <= latest else (lead, True)

@@ -6,11 +6,9 @@ disruption budget holds up a deletion. As everywhere, that it leaves stands in t
 from dataclasses import dataclass
 from datetime import datetime
 
-from msgspec.structs import replace
-
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.disruption import GRACE_S, Notice
+from controller.deciding.lifecycle.disruption import GRACE_S, Notice, asked_to_leave, with_notice
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.status_room import with_leaving
@@ -30,16 +28,17 @@ class DoomedPods:
 
 
 def doomed_pods(view: JobView) -> DoomedPods:
-    """The pods whose node has said by when it goes. The first such moment counts for as long as the signal stands."""
+    """The pods whose node has said by when it goes."""
     if view.backend not in (RendezvousBackend.NONE, RendezvousBackend.STORE) or not compat.ends_doomed_pods_early(view.snapshot.settings):
         return DoomedPods()
     stored = view.job.status.elastic.leaving if view.job.status.elastic is not None else ()
     known = [entry for entry in stored if entry.cause == Cause.DISRUPTION.value]
     pods = {pod.uid: pod for pod in view.snapshot.pods if pod.phase is not Phase.SUCCEEDED}
-    still = [_with_notice(entry, view) for entry in known if (pod := pods.get(entry.uid)) is not None and _stands(pod, view)]
+    standing = [entry for entry in known if (pod := pods.get(entry.uid)) is not None and _stands(pod, view)]
+    still = [with_notice(entry, view.notices.get(entry.member)) for entry in standing]
     told = {entry.uid for entry in still}
     new = [
-        Leaving(member=pod.name, uid=pod.uid, cause=Cause.DISRUPTION.value, by=notice.by, signal=notice.signal)
+        asked_to_leave(pod, notice)
         for pod in pods.values()
         if pod.uid not in told and not pod.is_deleting and (notice := _notice(pod, view)) is not None
     ]
@@ -60,17 +59,8 @@ def _notice(pod: Pod, view: JobView) -> Notice | None:
 def _stands(pod: Pod, view: JobView) -> bool:
     """Once it is being deleted, or its node is gone, nothing takes the notice back."""
     is_beyond = pod.is_deleting or pod.phase is Phase.FAILED or pod.node not in view.snapshot.nodes
-    return is_beyond or _notice(pod, view) is not None
-
-
-def _with_notice(entry: Leaving, view: JobView) -> Leaving:
-    """The entry with what its newest notice says: another signal, or an earlier time."""
-    notice = view.notices.get(entry.member)
-    if notice is None or not notice.is_of_node or entry.by is None:
-        return entry
-    if notice.signal == entry.signal:
-        return replace(entry, by=min(entry.by, notice.by))
-    return replace(entry, by=notice.by, signal=notice.signal)
+    notice = view.notices.get(pod.name)
+    return is_beyond or (notice is not None and notice.meaning is not Meaning.PREPARE)
 
 
 def _latest(pod: Pod, entry: Leaving, view: JobView) -> datetime | None:

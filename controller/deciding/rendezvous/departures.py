@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from msgspec.structs import replace
-
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.disruption import Notice
+from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, with_notice
 from controller.deciding.moments import after
 from controller.deciding.status_room import with_leaving
 from controller.watching.snapshot import Phase, Pod, Snapshot
@@ -67,13 +65,9 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
     assert policy is not None
     by = snapshot.now + timedelta(seconds=policy.scale_in_grace_seconds)
     pods = _may_leave(snapshot)
-    leaving = [_with_notice(entry, view.notices.get(entry.member)) for entry in leaving]
+    leaving = [with_notice(entry, view.notices.get(entry.member)) for entry in leaving]
     known = {entry.member for entry in leaving}
-    new = [
-        Leaving(member=name, uid=pods[name].uid, cause=Cause.DISRUPTION.value, by=notice.by, signal=notice.signal)
-        for name, notice in view.notices.items()
-        if name not in known
-    ]
+    new = [asked_to_leave(pods[name], notice) for name, notice in view.notices.items() if name not in known]
     new += [
         Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=by)
         for pod in surplus
@@ -93,16 +87,6 @@ def _carries_world(pod: Pod, view: JobView) -> bool:
         return False
     leaving = {entry.member for entry in known.leaving} if known is not None else set()
     return len(world.members - leaving) < view.job.least_workers
-
-
-def _with_notice(entry: Leaving, notice: Notice | None) -> Leaving:
-    """The entry with what its newest notice says: another signal of the node, or an earlier time. That the pod is ended then, by us too, is
-    the same disruption."""
-    if notice is None or entry.cause == Cause.PLAN.value:
-        return entry
-    if notice.signal == entry.signal or (entry.signal and not notice.is_of_node):
-        return replace(entry, by=min(entry.by, notice.by)) if entry.by is not None else entry
-    return replace(entry, by=notice.by, signal=notice.signal)
 
 
 def _may_go(pod: Pod, entry: Leaving, view: JobView, *, is_stored: bool) -> bool:
