@@ -62,7 +62,9 @@ def keep_running(view: JobView) -> Plan:
     elastic = disruption_log.recorded(view, known, elastic)
     objects = list(_object_changes(view))
     store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
-    elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=(*replicas.to_delete, *stale, *doomed.may_go))
+    # Who goes with its node is lost to that, also where we delete it: a place where all new ones are lost so is not filled without a pause.
+    parted = [*stale, *(pod for pod in replicas.to_delete if pod.name not in view.notices)]
+    elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=parted)
     restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in counted)
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))

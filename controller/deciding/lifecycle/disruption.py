@@ -47,13 +47,9 @@ class Notice:
 
 
 def notices(snapshot: Snapshot, leaving: Iterable[Leaving] = ()) -> dict[str, Notice]:
-    """By pod name, for every running pod that must go whatever we do, or may have to. `leaving` has what was noticed before."""
+    """By pod name, for every pod that must go whatever we do, or may have to. `leaving` has what was noticed before."""
     known = {entry.uid: entry for entry in leaving if entry.cause == Cause.DISRUPTION.value}
-    found = {}
-    for pod in snapshot.pods:
-        if pod.phase is Phase.RUNNING and (notice := _notice(pod, snapshot, known.get(pod.uid))) is not None:
-            found[pod.name] = notice
-    return found
+    return {pod.name: notice for pod in snapshot.pods if (notice := _notice(pod, snapshot, known.get(pod.uid))) is not None}
 
 
 def with_notice(entry: Leaving, notice: Notice | None) -> Leaving:
@@ -71,13 +67,20 @@ def _notice(pod: Pod, snapshot: Snapshot, known: Leaving | None) -> Notice | Non
     """The most urgent one; what else the status must keep goes with it."""
     first = _first_sights(known)
     found = [replace(one, by=first.get(one.signal, one.by)) if one.counts_from_sight else one for one in _sights(pod, snapshot)]
-    if not found:
+    if not found or not (pod.phase is Phase.RUNNING or _is_stillborn(pod, found, known)):
         return None
     notice = min(found, key=lambda one: (URGENCY.index(one.meaning), one.by))
     if known is not None and not notice.is_of_node and (pod.is_deleting or any(one.signal == known.signal for one in found)):
         # That the pod is ended then, by us too, is the disruption that was announced.
         notice = replace(notice, signal=known.signal)
     return replace(notice, others=tuple(_others(found, notice)))
+
+
+def _is_stillborn(pod: Pod, found: Iterable[Notice], known: Leaving | None) -> bool:
+    """Has it yet to begin on a node that goes? Where its node only may have to go it begins; and if it is being deleted for another reason,
+    that is no disruption."""
+    goes = any(one.is_of_node and one.meaning is not Meaning.PREPARE for one in found)
+    return goes and pod.phase is Phase.PENDING and (known is not None or not pod.is_deleting)
 
 
 def _first_sights(known: Leaving | None) -> Mapping[str, datetime]:

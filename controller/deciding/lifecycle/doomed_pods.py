@@ -64,10 +64,13 @@ def _stands(pod: Pod, view: JobView) -> bool:
 
 
 def _latest(pod: Pod, entry: Leaving, view: JobView) -> datetime | None:
-    """When it is deleted: its own grace before the loss, and never earlier than half of what the signal leaves."""
+    """When it is deleted: its own grace before the loss, and never earlier than half of what the signal leaves; at once where it has yet to
+    begin."""
     notice = _notice(pod, view)
     if entry.by is None or notice is None:
         return None
+    if pod.phase is Phase.PENDING:
+        return view.snapshot.now
     return after(entry.by, -min(_grace_s(pod, view), notice.lead_s / 2))
 
 
