@@ -80,7 +80,7 @@ def pod_for(one: Job, type: str, index: int, look: Snapshot) -> Object:
 
 def with_sights(one: Pod) -> Pod:
     """The pod with the signals that its fields stand for."""
-    if not (one.is_deleting or one.disruption or one.sights):
+    if not (one.is_deleting or one.disruption or one.reason or one.sights):
         return one
     deletion = {"deletionTimestamp": (one.gone_by or NOW + timedelta(seconds=30)).isoformat()} if one.is_deleting else {}
     condition = {"type": "DisruptionTarget", "status": "True", "reason": one.disruption}

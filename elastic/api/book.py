@@ -100,7 +100,7 @@ class Announced(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults
 
 
 class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """The cluster announced that workers of one node must go, or may have to."""
+    """The cluster announced that workers of one node must go, or may have to; or it ended them without notice."""
 
     signal: Annotated[str, Meta(max_length=317)]
     """Its name in the table of signals."""

@@ -23,7 +23,7 @@ class On(StrEnum):
 
 class Meaning(StrEnum):
     GONE = "gone"
-    """Nothing on the node can be saved any more."""
+    """Nothing can be saved any more: the node is lost, or the pod has ended."""
     LEAVE = "leave"
     """The worker must have left by a time."""
     PREPARE = "prepare"
@@ -79,6 +79,11 @@ class Signal:
     taken_back: str
     """What takes the signal back, in words."""
     note: str = ""
+
+    @property
+    def ends_pods(self) -> bool:
+        """Does the end of a pod that shows it say nothing about the pod's program?"""
+        return self.on in (On.POD_CONDITION, On.POD_STATUS) and self.meaning in (Meaning.GONE, Meaning.LEAVE)
 
     @property
     def match(self) -> str:

@@ -16,7 +16,7 @@ AUTOSCALER, GKE, AKS = "cluster-autoscaler", "GKE", "AKS"
 GONE, LEAVE, PREPARE, INFORM = Meaning.GONE, Meaning.LEAVE, Meaning.PREPARE, Meaning.INFORM
 
 _TAINT_GOES = "the taint is removed"
-_NEVER = "nothing"
+NEVER = "nothing"
 _AWS_TIME = "aws-node-termination-handler/action-time"
 
 
@@ -30,10 +30,18 @@ def _aws(name: str, key: str, meaning: Meaning, **more: object) -> Signal:
     return _taint(f"aws-{name}", AWS, f"aws-node-termination-handler/{key}", meaning, 120.0 if meaning is LEAVE else 30.0, **time, **more)
 
 
+def _ended(reason: str, note: str) -> Signal:
+    """The reason in the status of a pod that has failed. Others are a program's own ends, or a node's refusals of pods: no signals."""
+    return Signal(name=_named(reason), source=KUBERNETES, on=On.POD_STATUS, key=reason, meaning=GONE, taken_back=NEVER, note=note)
+
+
+def _named(reason: str) -> str:
+    return "pod-" + re.sub("(?<=[a-z])(?=[A-Z])", "-", reason).lower()
+
+
 def _disruption(reason: str, note: str) -> Signal:
-    name = "pod-" + re.sub("(?<=[a-z])(?=[A-Z])", "-", reason).lower()
     return Signal(
-        name=name,
+        name=_named(reason),
         source=KUBERNETES,
         on=On.POD_CONDITION,
         key="DisruptionTarget",
@@ -42,6 +50,23 @@ def _disruption(reason: str, note: str) -> Signal:
         meaning=LEAVE,
         lead_s=30.0,
         taken_back="the condition is False, unless the pod is being deleted",
+        note=note,
+    )
+
+
+def _shutdown(name: str, source: str, lead_s: float, *, note: str, node_label: str = "") -> Signal:
+    """What the kubelet says of its node while it ends the pods in order."""
+    return Signal(
+        name=name,
+        source=source,
+        on=On.NODE_CONDITION,
+        key="Ready",
+        value="False",
+        message="node is shutting down",
+        node_label=node_label,
+        meaning=LEAVE,
+        lead_s=lead_s,
+        taken_back="the condition is True",
         note=note,
     )
 
@@ -125,20 +150,13 @@ BUILT_IN: tuple[Signal, ...] = (
         "cloud.google.com/impending-node-termination",
         LEAVE,
         15.0,
-        note="spot; 30 s, of which pods have the first 15",
+        note="spot and preemptible; 30 s, of which pods have the first 15 (where the cluster extends them, a row of yours says so)",
     ),
-    Signal(
-        name="gke-spot-shutdown",
-        source=GKE,
-        on=On.NODE_CONDITION,
-        key="Ready",
-        value="False",
-        message="node is shutting down",
-        node_label="cloud.google.com/gke-spot=true",
-        meaning=LEAVE,
-        lead_s=15.0,
-        taken_back="the condition is True",
-        note="graceful shutdown of a spot node",
+    *(
+        _shutdown(
+            f"gke-{kind}-shutdown", GKE, 15.0, node_label=f"cloud.google.com/gke-{kind}=true", note=f"graceful shutdown of a {kind} node"
+        )
+        for kind in ("spot", "preemptible")
     ),
     # AKS
     _taint(
@@ -156,18 +174,7 @@ BUILT_IN: tuple[Signal, ...] = (
     _azure("freeze", "Freeze", INFORM, "it stands still for some seconds"),
     _taint("aks-spot", AKS, "kubernetes.azure.com/scalesetpriority", INFORM, value="spot", note="what the node is, not that it goes"),
     # Kubernetes itself: orderly ends
-    Signal(
-        name="node-graceful-shutdown",
-        source=KUBERNETES,
-        on=On.NODE_CONDITION,
-        key="Ready",
-        value="False",
-        message="node is shutting down",
-        meaning=LEAVE,
-        lead_s=20.0,
-        taken_back="the condition is True",
-        note="graceful node shutdown; 20 s is what 30 s leave to ordinary pods",
-    ),
+    _shutdown("node-graceful-shutdown", KUBERNETES, 20.0, note="graceful node shutdown; 20 s is what 30 s leave to ordinary pods"),
     _taint(
         "node-cordon",
         KUBERNETES,
@@ -193,14 +200,14 @@ BUILT_IN: tuple[Signal, ...] = (
         meaning=LEAVE,
         lead_s=30.0,
         deadline=Deadline.DELETION,
-        taken_back=_NEVER,
+        taken_back=NEVER,
         note="whoever deletes it: drain, preemption, Volcano",
     ),
-    _disruption("PreemptionByScheduler", "a pod of higher priority needs the room"),
-    _disruption("DeletionByTaintManager", "a NoExecute taint"),
-    _disruption("EvictionByEvictionAPI", "kubectl drain, autoscalers"),
-    _disruption("DeletionByPodGC", "the node is gone"),
-    _disruption("TerminationByKubelet", "pressure, shutdown, or a critical pod"),
+    _disruption("PreemptionByScheduler", "scheduler: a pod of higher priority needs the room"),
+    _disruption("DeletionByTaintManager", "taint eviction controller: a NoExecute taint of the node"),
+    _disruption("EvictionByEvictionAPI", "eviction API: kubectl drain, autoscalers"),
+    _disruption("DeletionByPodGC", "pod garbage collector: the node is gone"),
+    _disruption("TerminationByKubelet", "kubelet: pressure, shutdown, or a critical pod"),
     Signal(
         name="pod-disruption-target",
         source=KUBERNETES,
@@ -212,4 +219,11 @@ BUILT_IN: tuple[Signal, ...] = (
         taken_back="the condition is False, unless the pod is being deleted",
         note="any other reason",
     ),
+    _ended("Terminated", "kubelet: graceful shutdown of the node"),
+    _ended("Shutdown", "kubelet before 1.22: graceful shutdown of the node"),
+    _ended("NodeLost", "node controller: the node is silent"),
+    _ended("Preempting", "kubelet: a critical pod needs the room"),
+    _ended("Preempted", "schedulers other than the default one"),
+    _ended("Evicted", "kubelet: the node is short of memory, disk or process ids"),
+    _ended("NodeShutdown", "kubelet: the node is shutting down; of a pod that had begun"),
 )

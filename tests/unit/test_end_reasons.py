@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from job_builders import OURS, Cluster, elastic_job, job, pod, reasons, replica
+from job_builders import OURS, Cluster, elastic_job, job, pod, reasons, replica, with_sights
 
 from controller.deciding.actions import SetExpectation
 from controller.deciding.lifecycle import end_reasons
@@ -42,9 +42,8 @@ def test_docs_faults_shows_the_table() -> None:
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.place is not Place.CONTAINER], ids=lambda row: row.word)
 def test_every_reason_of_a_pod_means_what_the_table_says(row: end_reasons.EndReason) -> None:
-    never_began = pod(
-        phase=Phase.FAILED, **{"disruption" if row.place is Place.CONDITION else "reason": row.word + "cpu" * (row.word == "OutOf")}
-    )
+    said = {"disruption" if row.place is Place.CONDITION else "reason": row.word + "cpu" * (row.word == "OutOf")}
+    never_began = with_sights(pod(phase=Phase.FAILED, **said))
     assert end_reasons.of_pod(never_began, "pytorch") is row.meaning
     ran = replace(never_began, containers=(Container(name="pytorch", exit_code=137, exit_reason="Error"),))
     after = Meaning.DISRUPTION if row.meaning is Meaning.REFUSED else row.meaning

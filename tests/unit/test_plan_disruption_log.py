@@ -3,14 +3,17 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from job_builders import NOW, PLAIN, Cluster, elastic_job, reasons, tainted
+import pytest
+from job_builders import NOW, PLAIN, Cluster, elastic_job, job, reasons, replica, tainted
 from msgspec import structs
 from test_plan_spare_workers import running
 
 from controller.deciding.lifecycle.disruption_log import MOST
-from controller.watching.snapshot import World
+from controller.deciding.plan import plan
+from controller.watching.snapshot import Phase, World, pod_from
 from elastic.api.book import Disruption
 from elastic.api.job import Rescale
+from elastic.signals.rows import read_table
 
 SPOT = "aws-node-termination-handler/spot-itn"
 
@@ -125,3 +128,70 @@ def test_a_strict_job_shows_none() -> None:
     cluster.nodes["node-1"] = tainted("node-1", SPOT)
     cluster.settle()
     assert cluster.job.status.elastic is None or shown(cluster) == ()
+
+
+def failed(cluster: Cluster, name: str, **status: object) -> None:
+    cluster.set(name, Phase.FAILED, code=137, **status)
+
+
+@pytest.mark.parametrize(
+    ("status", "signal"),
+    [
+        ({"reason": "Terminated"}, "pod-terminated"),
+        ({"reason": "Evicted"}, "pod-evicted"),
+        ({"reason": "Evicted", "disruption": "TerminationByKubelet"}, "pod-evicted"),
+        ({"disruption": "TerminationByKubelet"}, "pod-termination-by-kubelet"),
+    ],
+)
+def test_a_disruption_that_nobody_announced_is_shown_with_its_cost_too(status: dict[str, str], signal: str) -> None:
+    """The pod says what ended it once it has failed, and it is removed before the others work again."""
+    cluster = running(elastic_job(3))
+    failed(cluster, "train-worker-2", **status)
+    plans = cluster.settle()
+    (entry,) = shown(cluster)
+    assert (entry.signal, entry.node, entry.workers, entry.noticed_at, entry.outcome) == (signal, "node-2", 1, NOW, "Left")
+    assert reasons(plans).count("DisruptionAnnounced") == 1
+    cluster.now += timedelta(seconds=3)
+    stays = frozenset({"train-worker-0", "train-worker-1"})
+    cluster.world = World(2, stays, phase="running", size=2, rescale=Rescale(id="2-s", cause="disruption", phases={"drain": 900}))
+    cluster.settle()
+    assert [(entry.rescale, entry.pause_milliseconds) for entry in shown(cluster)] == [("2-s", 900)]
+    cluster.now += timedelta(seconds=90)
+    cluster.world = World(3, stays, phase="running", size=2, rescale=Rescale(id="3-s", cause="disruption", phases={"drain": 400}))
+    cluster.settle()
+    assert [(entry.rescale, entry.pause_milliseconds) for entry in shown(cluster)] == [("2-s", 900)]
+
+
+@pytest.mark.parametrize("status", [{"reason": "DeadlineExceeded"}, {}])
+def test_a_programs_own_end_is_no_disruption(status: dict[str, str]) -> None:
+    cluster = running(elastic_job(3), PLAIN)
+    failed(cluster, "train-worker-2", **status)
+    cluster.settle()
+    assert shown(cluster) == ()
+
+
+def test_a_pod_that_a_node_refused_is_no_disruption() -> None:
+    cluster = running(elastic_job(3))
+    one = replace(cluster.pods["train-worker-2"], phase=Phase.FAILED, reason="NodeShutdown", containers=())
+    cluster.pods["train-worker-2"] = one
+    cluster.settle()
+    assert shown(cluster) == ()
+
+
+@pytest.mark.parametrize("meaning", ["gone", "leave"])
+@pytest.mark.parametrize("row", ["seenIn: pod status, key: SpotReclaimed", "seenIn: pod condition, key: example.com/Reclaimed"])
+def test_a_row_of_the_installation_about_pods_counts_also_once_they_have_failed(row: str, meaning: str) -> None:
+    """Kubelets write the reason together with phase Failed: such rows were accepted and never noticed."""
+    table = read_table(f"signals:\n- {{name: our-reclaim, {row}, meaning: {meaning}, leadSeconds: 9}}\n", name="signals.yaml").rows
+    conditions = [{"type": "example.com/Reclaimed", "status": "True"}]
+    ended = {"name": "pytorch", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+    status = {"phase": "Failed", "reason": "SpotReclaimed", "conditions": conditions, "containerStatuses": [ended]}
+    cluster = running(job(Master=replica(1, restart="Never"), Worker=replica(2, restart="Never")), PLAIN)
+    seen = pod_from({"metadata": {"name": "train-worker-1"}, "status": status}, table)
+    cluster.set("train-worker-1", Phase.FAILED, code=1, sights=seen.sights)
+    look = replace(cluster.look(), pods=tuple(cluster.pods.values()))
+    planned = plan(cluster.job, look)
+    assert planned.status is not None
+    assert planned.status.elastic is not None
+    assert planned.status.elastic.restarts == {"disruption": 1}
+    assert [entry.signal for entry in planned.status.elastic.disruptions] == ["our-reclaim"]

@@ -57,6 +57,7 @@ def test_the_page_shows_the_table() -> None:
     assert page.with_table(text) == text
     for row in BUILT_IN:
         assert f"- `{row.name}` (" in text
+    assert "when nothing" not in text
 
 
 @pytest.mark.parametrize("name", PLAYABLE)
@@ -101,7 +102,9 @@ def test_an_azure_preemption_says_when_in_its_message() -> None:
     assert notice(tainted("n", status={"conditions": [over]})) is None
 
 
-@pytest.mark.parametrize(("labels", "seconds"), [({}, 20), ({"cloud.google.com/gke-spot": "true"}, 15)])
+@pytest.mark.parametrize(
+    ("labels", "seconds"), [({}, 20), ({"cloud.google.com/gke-spot": "true"}, 15), ({"cloud.google.com/gke-preemptible": "true"}, 15)]
+)
 def test_a_node_that_shuts_down_in_order_gives_notice(labels: dict[str, str], seconds: int) -> None:
     condition = {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "[node is shutting down, other]"}
     found = notice(tainted("n", labels=labels, status={"conditions": [condition]}))

@@ -8,14 +8,18 @@ from msgspec.structs import replace
 from controller.deciding import compat
 from controller.deciding.actions import JobEvent, normal
 from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle.end_reasons import ended_by, is_refused
+from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.watching.snapshot import Pod
+from controller.watching.snapshot import Phase, Pod
 from elastic.api.book import MOST_TIMES, Disruption
 from elastic.api.job import ElasticStatus, Job, Leaving
 from elastic.api.words import Cause
 
 MOST = 16
 LEFT, TAKEN_BACK = "Left", "TakenBack"
+RESCALED_WITHIN_S = 60.0
+"""A rescale so soon after the last worker had gone is taken for that disruption's."""
 Place = tuple[str, str]
 """A signal and a node."""
 
@@ -29,13 +33,13 @@ def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> Elasti
     entries = [_continued(entry, going, _outcome(entry, before, view), now=now) for entry in new.disruptions]
     lasting = {(entry.signal, entry.node) for entry in entries if entry.ended_at is None}
     entries += [_begun(place, bys, now=now) for place, bys in going.items() if place not in lasting]
-    entries = [_with_cost(entry, before, new) for entry in entries]
+    entries = [_with_cost(entry, before, new, now=now) for entry in entries]
     return replace(new, disruptions=tuple(_bounded(entries)))
 
 
 def _going(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -> dict[Place, list[datetime | None]]:
     """By signal and node, by when each worker must have gone. Without our rendezvous nobody is asked to leave, and the signals themselves
-    count; that a pod is being deleted says nothing there about why."""
+    count; that a pod is being deleted says nothing there about why. A pod may show only once it has failed what ended it."""
     found: dict[Place, list[datetime | None]] = {}
     asked = {entry.member: entry for entry in leaving}
     for entry in leaving:
@@ -45,6 +49,10 @@ def _going(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -
         for name, notice in view.notices.items():
             if name not in asked and not pods[name].is_deleting:
                 found.setdefault((notice.signal, pods[name].node), []).append(notice.by)
+    for pod in pods.values():
+        signal = ended_by(pod) if pod.phase is Phase.FAILED and not pod.is_deleting and not is_refused(pod) else None
+        if signal is not None and pod.name not in asked:
+            found.setdefault((signal.name, pod.node), []).append(None)
     return found
 
 
@@ -71,17 +79,22 @@ def _outcome(entry: Disruption, before: ElasticStatus, view: JobView) -> str:
     return TAKEN_BACK if here and all(pod.is_active and (not members or pod.name in members) for pod in here) else LEFT
 
 
-def _with_cost(entry: Disruption, before: ElasticStatus, new: ElasticStatus) -> Disruption:
+def _with_cost(entry: Disruption, before: ElasticStatus, new: ElasticStatus, *, now: datetime) -> Disruption:
     last, former = new.last_rescale, before.last_rescale
     if last is None or last.cause != Cause.DISRUPTION.value:
         return entry
     is_new = former is None or former.id != last.id
-    if is_new and (entry.ended_at is None or entry.ended_at == last.at):
+    if is_new and (entry.ended_at is None or _awaits_rescale(entry, now)):
         entry = replace(entry, rescale=last.id)
     if entry.rescale != last.id:
         return entry
     pause_ms = sum(ms for phase, ms in last.phases.items() if phase != "detect")
     return replace(entry, pause_milliseconds=min(pause_ms, MOST_TIMES))
+
+
+def _awaits_rescale(entry: Disruption, now: datetime) -> bool:
+    """A pod that failed without notice is removed before the others work again."""
+    return entry.outcome == LEFT and not entry.rescale and entry.ended_at is not None and now < after(entry.ended_at, RESCALED_WITHIN_S)
 
 
 def _bounded(entries: list[Disruption]) -> list[Disruption]:

@@ -1,5 +1,6 @@
 """What each reason means by which a kubelet, a node or a container runtime ends or refuses a pod or a container: one table, and the rules
-that read it. docs/faults.md shows the table. It knows neither restart policies nor budgets.
+that read it. docs/faults.md shows the table. That the cluster ended a pod is a signal (`elastic.signals.table`), which an installation may
+add to; what else there is stands here. It knows neither restart policies nor budgets.
 """
 
 import signal
@@ -9,6 +10,8 @@ from enum import Enum
 
 from controller.watching.snapshot import Container, Phase, Pod
 from elastic.api.words import Cause
+from elastic.signals.signal import On, Signal
+from elastic.signals.table import BUILT_IN
 from rendezvous import delivery
 
 KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
@@ -43,20 +46,12 @@ class EndReason:
     """Who writes it, and when."""
 
 
+UNBEGUN = frozenset({"Evicted", "NodeShutdown"})
+"""Signals that are refusals where the pod had not begun."""
 INSUFFICIENT = "OutOf"
 """The kubelet's prefix before the resource that its node lacks."""
 
-TABLE = (
-    EndReason(Place.CONDITION, "PreemptionByScheduler", Meaning.DISRUPTION, "scheduler: a pod of higher priority needs the room"),
-    EndReason(Place.CONDITION, "DeletionByTaintManager", Meaning.DISRUPTION, "taint eviction controller: a NoExecute taint of the node"),
-    EndReason(Place.CONDITION, "EvictionByEvictionAPI", Meaning.DISRUPTION, "eviction API: kubectl drain, autoscalers"),
-    EndReason(Place.CONDITION, "DeletionByPodGC", Meaning.DISRUPTION, "pod garbage collector: the node is gone"),
-    EndReason(Place.CONDITION, "TerminationByKubelet", Meaning.DISRUPTION, "kubelet: pressure, shutdown, or a critical pod"),
-    EndReason(Place.POD, "Terminated", Meaning.DISRUPTION, "kubelet: graceful shutdown of the node"),
-    EndReason(Place.POD, "Shutdown", Meaning.DISRUPTION, "kubelet before 1.22: graceful shutdown of the node"),
-    EndReason(Place.POD, "NodeLost", Meaning.DISRUPTION, "node controller: the node is silent"),
-    EndReason(Place.POD, "Preempting", Meaning.DISRUPTION, "kubelet: a critical pod needs the room"),
-    EndReason(Place.POD, "Preempted", Meaning.DISRUPTION, "schedulers other than the default one"),
+OWN = (
     EndReason(Place.POD, "Evicted", Meaning.REFUSED, "kubelet: the node is short of memory, disk or process ids"),
     EndReason(Place.POD, "NodeShutdown", Meaning.REFUSED, "kubelet: the node is shutting down"),
     EndReason(Place.POD, INSUFFICIENT, Meaning.REFUSED, "kubelet: the node lacks the resource, such as cpu, pods or nvidia.com/gpu"),
@@ -88,7 +83,17 @@ TABLE = (
     EndReason(Place.CONTAINER, "ContainerCannotRun", Meaning.USER, "runtime: the command could not be started"),
     EndReason(Place.CONTAINER, "Completed", Meaning.DONE, "runtime: exit code 0"),
 )
-_MEANINGS = {(row.place, row.word): row.meaning for row in TABLE}
+_MEANINGS = {(row.place, row.word): row.meaning for row in OWN}
+
+
+def _signals() -> Iterator[EndReason]:
+    for row in BUILT_IN:
+        if row.ends_pods and (row.reason or row.on is On.POD_STATUS) and row.key not in UNBEGUN:
+            place, word = (Place.POD, row.key) if row.on is On.POD_STATUS else (Place.CONDITION, row.reason)
+            yield EndReason(place, word, Meaning.DISRUPTION, row.note)
+
+
+TABLE = (*_signals(), *OWN)
 
 
 def of_pod(pod: Pod, container: str) -> Meaning:
@@ -97,6 +102,8 @@ def of_pod(pod: Pod, container: str) -> Meaning:
         return Meaning.DISRUPTION  # whatever its reason: the condition says no more than that the cluster ended the pod
     if is_refused(pod):
         return Meaning.REFUSED
+    if ended_by(pod) is not None:
+        return Meaning.DISRUPTION
     stated = _of_pod_reason(pod.reason)
     if stated is not None:
         return Meaning.DISRUPTION if stated is Meaning.REFUSED else stated
@@ -134,7 +141,13 @@ def is_refused(pod: Pod) -> bool:
     """A node did not take the pod in: it failed, the kubelet says why, and none of its containers ever began."""
     if pod.phase is not Phase.FAILED or not pod.reason or pod.disruption or any(map(_has_begun, (*pod.containers, *pod.inits))):
         return False
-    return _of_pod_reason(pod.reason) in (Meaning.REFUSED, None)
+    stated = _of_pod_reason(pod.reason)
+    return stated is Meaning.REFUSED or (stated is None and ended_by(pod) is None)
+
+
+def ended_by(pod: Pod) -> Signal | None:
+    """The signal by which the pod itself says that the cluster ended it."""
+    return next((sight.signal for sight in pod.sights if sight.signal.ends_pods), None)
 
 
 def of_container(reason: str) -> Meaning | None:
