@@ -12,12 +12,12 @@ from controller.deciding.plan import plan
 from controller.deciding.settings import Rendezvous, Settings
 from controller.watching.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World, node_from, pod_from
 from elastic.api import parse
-from elastic.api.job import Job, JobStatus, Object
+from elastic.api.job import Job, JobStatus, Object, to_object
 from elastic.api.kinds import KINDS
 from elastic.api.names import REPLICA_TYPE, pod_name
 from elastic.kube.resources import PODS, SERVICES
 from elastic.membership.wire import Restart
-from elastic.signals.seen import on_pod
+from elastic.signals.seen import on_job, on_pod
 from elastic.signals.table import BUILT_IN
 
 
@@ -124,6 +124,7 @@ class Cluster:
             world=self.world,
             is_forgotten=self.is_forgotten,
             nodes=self.nodes,
+            sights=on_job(BUILT_IN, to_object(self.job)),
             token="token",
         )
 

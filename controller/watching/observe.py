@@ -33,6 +33,7 @@ from elastic.kube.resources import (
     Resource,
 )
 from elastic.kube.view import uid_of
+from elastic.signals.seen import on_job
 from elastic.signals.signal import Signal
 from elastic.signals.table import BUILT_IN
 
@@ -66,7 +67,8 @@ class Observer:
         namespace: str | None = None,
         signals: Sequence[Signal] = BUILT_IN,
     ) -> None:
-        """`signals` is the table by which nodes and pods are read."""
+        """`signals` is the table by which nodes, pods and jobs are read."""
+        self._table = signals
         self.jobs: dict[str, FedView] = {
             kind: FedView(kube, JOBS[kind], project=_without_bulk, namespace=namespace, indexes={BY_UID: _uid}) for kind in kinds
         }
@@ -195,6 +197,7 @@ class Observer:
             left_behind=left,
             nodes={node.name: node for what in bound if (node := self._node_of(what)) is not None},
             sees_nodes=self._nodes is not None,
+            sights=on_job(self._table, job),
             services=tuple(mine(self._services)),
             owned=owned,
             world=world,

@@ -232,6 +232,8 @@ class Snapshot:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """Those of the job's pods; where nodes are seen at all, one that is missing here is gone."""
     sees_nodes: bool = True
+    sights: tuple[Sight, ...] = ()
+    """The signals that the job itself shows."""
     token: str = ""
     """By which the rendezvous server knows the job's workers."""
     launcher_token: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from elastic.signals.signal import Deadline, Meaning, Signal
+from elastic.signals.signal import Deadline, Meaning, On, Signal
 from elastic.signals.table import BUILT_IN, NEVER
 
 PAGE = Path(__file__).parents[2] / "docs" / "spot.md"
@@ -42,7 +42,7 @@ def _time(row: Signal) -> str:
         case Deadline.TOLERATION:
             return "tolerationSeconds of the pod, from timeAdded"
         case Deadline.DELETION:
-            return "the value"
+            return "the value" if row.on is On.POD_DELETION else "terminationGracePeriodSeconds of its pods"
     return lead if row.meaning is Meaning.LEAVE and row.lead_s else ""
 
 

@@ -1,4 +1,4 @@
-"""Says which signals of a table a node or a pod shows. Pure. A row applies to one taint, condition or annotation; the first one counts."""
+"""Says which signals of a table a node, a pod or a job shows. Pure. The first row that fits a taint, condition or annotation counts."""
 
 from __future__ import annotations
 
@@ -69,6 +69,16 @@ def on_pod(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
     if row is not None:
         found.append(Sight(row, reason))
     return tuple(sorted(found, key=_weight))
+
+
+def on_job(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
+    """What this job shows: somebody who has suspended it."""
+    labels, spec = raw["metadata"].get("labels") or {}, raw.get("spec")
+    policy = spec.get("runPolicy") if isinstance(spec, Mapping) else None
+    if not isinstance(policy, Mapping) or policy.get("suspend") is not True:
+        return ()
+    rows = (row for row in table if row.on is On.JOB_SUSPENSION and labels.get(row.key) and row.value in ("", labels[row.key]))
+    return tuple(Sight(row, f"it is suspended and has the label {row.key}") for row in rows)
 
 
 def tolerations_of(raw: Raw) -> tuple[Toleration, ...]:

@@ -15,6 +15,7 @@ class On(StrEnum):
     POD_CONDITION = "pod condition"
     POD_STATUS = "pod status"
     POD_DELETION = "pod deletion"
+    JOB_SUSPENSION = "job suspension"
 
     @property
     def is_of_node(self) -> bool:
@@ -48,7 +49,7 @@ class Deadline(StrEnum):
     TOLERATION = "toleration"
     """The taint's timeAdded and what the pod tolerates."""
     DELETION = "deletion"
-    """The pod's deletionTimestamp."""
+    """The pod's deletionTimestamp, or what it will be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +60,9 @@ class Signal:
     """Who gives it."""
     on: On
     key: str
-    """Key of the taint or annotation, type of the condition, reason in a pod's status."""
+    """Key of the taint or annotation, of the suspended job's label; type of the condition; reason in a pod's status."""
     value: str = ""
-    """Of the taint or annotation; status of the condition. Empty: any."""
+    """Of the taint, annotation or label; status of the condition. Empty: any."""
     effect: str = ""
     """Of the taint. Empty: any."""
     reason: str = ""

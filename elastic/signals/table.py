@@ -12,9 +12,11 @@ import re
 from elastic.signals.signal import Deadline, Meaning, On, Signal
 
 KUBERNETES, AWS, KARPENTER = "Kubernetes", "AWS Node Termination Handler", "Karpenter"
-AUTOSCALER, GKE, AKS = "cluster-autoscaler", "GKE", "AKS"
+AUTOSCALER, GKE, AKS, KUEUE = "cluster-autoscaler", "GKE", "AKS", "Kueue"
 GONE, LEAVE, PREPARE, INFORM = Meaning.GONE, Meaning.LEAVE, Meaning.PREPARE, Meaning.INFORM
 
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Label of a job whose quota is Kueue's to give. It is suspended by nobody else: Kueue resumes a job that it has admitted."""
 _TAINT_GOES = "the taint is removed"
 NEVER = "nothing"
 _AWS_TIME = "aws-node-termination-handler/action-time"
@@ -173,6 +175,18 @@ BUILT_IN: tuple[Signal, ...] = (
     _azure("reboot", "Reboot", PREPARE, "the machine restarts"),
     _azure("freeze", "Freeze", INFORM, "it stands still for some seconds"),
     _taint("aks-spot", AKS, "kubernetes.azure.com/scalesetpriority", INFORM, value="spot", note="what the node is, not that it goes"),
+    # Kueue
+    Signal(
+        name="kueue-eviction",
+        source=KUEUE,
+        on=On.JOB_SUSPENSION,
+        key=QUEUE,
+        meaning=LEAVE,
+        lead_s=30.0,
+        deadline=Deadline.DELETION,
+        taken_back="Kueue admits the job again",
+        note="its Workload says why, by the reasons of its conditions Evicted and Preempted",
+    ),
     # Kubernetes itself: orderly ends
     _shutdown("node-graceful-shutdown", KUBERNETES, 20.0, note="graceful node shutdown; 20 s is what 30 s leave to ordinary pods"),
     _taint(

@@ -12,7 +12,7 @@ from controller.deciding.lifecycle.disruption_log import MOST
 from controller.deciding.plan import plan
 from controller.watching.snapshot import Phase, World, pod_from
 from elastic.api.book import Disruption
-from elastic.api.job import Rescale
+from elastic.api.job import Job, Rescale
 from elastic.signals.rows import read_table
 
 SPOT = "aws-node-termination-handler/spot-itn"
@@ -195,3 +195,41 @@ def test_a_row_of_the_installation_about_pods_counts_also_once_they_have_failed(
     assert planned.status.elastic is not None
     assert planned.status.elastic.restarts == {"disruption": 1}
     assert [entry.signal for entry in planned.status.elastic.disruptions] == ["our-reclaim"]
+
+
+QUEUED = {"kueue.x-k8s.io/queue-name": "team"}
+
+
+def suspended(cluster: Cluster, *, labels: dict[str, str]) -> Cluster:
+    known = cluster.job
+    metadata, policy = structs.replace(known.metadata, labels=labels), structs.replace(known.run_policy, suspend=True)
+    cluster.job = structs.replace(known, metadata=metadata, run_policy=policy)
+    return cluster
+
+
+@pytest.mark.parametrize("one", [elastic_job(2, least=2), job(Master=replica(1), Worker=replica(1))], ids=["elastic", "static"])
+def test_a_job_whose_quota_kueue_takes_back_shows_that_until_its_pods_have_ended(one: Job) -> None:
+    cluster = suspended(running(one, PLAIN), labels=QUEUED)
+    plans = cluster.settle()
+    assert shown(cluster) == (Disruption(signal="kueue-eviction", workers=2, noticed_at=NOW),)
+    assert reasons(plans).count("DisruptionAnnounced") == 1
+    cluster.now += timedelta(seconds=7)
+    cluster.pods.clear()
+    assert "DisruptionAnnounced" not in reasons(cluster.settle())
+    assert [(entry.outcome, entry.ended_at) for entry in shown(cluster)] == [("Left", cluster.now)]
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.restarts == {}
+
+
+def test_a_job_that_its_user_suspends_shows_no_disruption_and_the_end_of_those_before() -> None:
+    cluster = running(elastic_job(2))
+    cluster.nodes["node-1"] = tainted("node-1", SPOT)
+    cluster.settle()
+    suspended(cluster, labels={}).settle()
+    assert [(entry.signal, entry.outcome) for entry in shown(cluster)] == [("aws-spot", "Left")]
+
+
+def test_a_job_that_waits_for_its_queue_shows_no_disruption() -> None:
+    cluster = suspended(Cluster(elastic_job(2)), labels=QUEUED)
+    cluster.settle()
+    assert cluster.job.status.elastic is None

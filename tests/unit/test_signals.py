@@ -25,7 +25,7 @@ from elastic.local.reclaim import PLAYABLE, Played, as_seen
 from elastic.runtime.signal_file import table_of
 from elastic.signals import page
 from elastic.signals.rows import MOST_ROWS, Table, read_table
-from elastic.signals.seen import on_node, on_pod
+from elastic.signals.seen import on_job, on_node, on_pod
 from elastic.signals.signal import Deadline, Meaning, On, Signal
 from elastic.signals.table import BUILT_IN
 
@@ -151,6 +151,21 @@ def test_each_reason_of_a_disrupted_pod_is_a_row(row: Signal) -> None:
 )
 def test_a_taint_that_takes_nobody_away_is_no_notice(taint: str) -> None:
     assert notice(tainted("n", taint)) is None
+
+
+@pytest.mark.parametrize("spec", [{}, None, 7, {"runPolicy": 7}, {"runPolicy": {}}, {"runPolicy": {"suspend": False}}])
+def test_a_job_that_nobody_has_suspended_shows_nothing(spec: Any) -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "team"}
+    assert on_job(BUILT_IN, {"metadata": {"labels": labels}, "spec": spec}) == ()
+    assert [
+        sight.signal.name for sight in on_job(BUILT_IN, {"metadata": {"labels": labels}, "spec": {"runPolicy": {"suspend": True}}})
+    ] == ["kueue-eviction"]
+
+
+def test_another_queue_may_be_named_by_a_row_of_the_installation() -> None:
+    row = "{name: our-queue, seenIn: job suspension, key: example.com/queue, meaning: leave, leadSeconds: 30}"
+    raw = {"metadata": {"labels": {"example.com/queue": "a"}}, "spec": {"runPolicy": {"suspend": True}}}
+    assert [sight.signal.name for sight in on_job(read_table(f"signals: [{row}]", name="f").rows, raw)] == ["our-queue"]
 
 
 def test_of_two_signals_the_one_with_less_time_counts() -> None:

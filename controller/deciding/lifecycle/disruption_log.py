@@ -15,6 +15,7 @@ from controller.watching.snapshot import Phase, Pod
 from elastic.api.book import MOST_TIMES, Disruption
 from elastic.api.job import ElasticStatus, Job, Leaving
 from elastic.api.words import Cause
+from elastic.signals.signal import Meaning
 
 MOST = 16
 LEFT, TAKEN_BACK = "Left", "TakenBack"
@@ -31,10 +32,25 @@ def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> Elasti
     pods = {pod.name: pod for pod in view.snapshot.pods}
     now, going = view.snapshot.now, _going(view, new.leaving, pods)
     entries = [_continued(entry, going, _outcome(entry, before, view), now=now) for entry in new.disruptions]
-    lasting = {(entry.signal, entry.node) for entry in entries if entry.ended_at is None}
-    entries += [_begun(place, bys, now=now) for place, bys in going.items() if place not in lasting]
-    entries = [_with_cost(entry, before, new, now=now) for entry in entries]
+    entries = [_with_cost(entry, before, new, now=now) for entry in _with_new(entries, going, now=now)]
     return replace(new, disruptions=tuple(_bounded(entries)))
+
+
+def suspended(view: JobView, known: ElasticStatus) -> ElasticStatus:
+    """The status of a job that is suspended: what was announced before is over. Where a signal says who suspends it, it is a disruption
+    until all pods have ended."""
+    if not compat.records_disruptions(view.snapshot.settings):
+        return known
+    now, running = view.snapshot.now, [pod for pod in view.snapshot.pods if pod.phase is Phase.RUNNING]
+    signals = [sight.signal for sight in view.snapshot.sights if sight.signal.meaning is not Meaning.INFORM] if running else []
+    going: dict[Place, list[datetime | None]] = {(signal.name, ""): [None] * len(running) for signal in signals[:1]}
+    entries = _with_new([_continued(entry, going, LEFT, now=now) for entry in known.disruptions], going, now=now)
+    return replace(known, disruptions=tuple(_bounded(entries)))
+
+
+def _with_new(entries: list[Disruption], going: Mapping[Place, list[datetime | None]], *, now: datetime) -> list[Disruption]:
+    lasting = {(entry.signal, entry.node) for entry in entries if entry.ended_at is None}
+    return [*entries, *(_begun(place, bys, now=now) for place, bys in going.items() if place not in lasting)]
 
 
 def _going(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -> dict[Place, list[datetime | None]]:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from controller.deciding.actions import Forget, JobEvent, Plan, normal
 from controller.deciding.job_view import JobView
+from controller.deciding.lifecycle import disruption_log
 from controller.deciding.lifecycle.cleanup import everything_deleted
 from controller.deciding.lifecycle.conditions import holds, reason_of, with_condition, without_condition
 from controller.deciding.moments import after
@@ -17,7 +18,7 @@ from controller.deciding.rendezvous.world_status import record_restarts
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import tally
 from controller.watching.snapshot import Snapshot
-from elastic.api.job import Job, JobStatus, ReplicaStatus
+from elastic.api.job import ElasticStatus, Job, JobStatus, ReplicaStatus
 from elastic.api.words import ConditionType
 
 ETCD_FORGETS_S = 60
@@ -42,8 +43,11 @@ def _suspended(view: JobView) -> Plan:
     status = with_condition(status, ConditionType.SUSPENDED, reason=reason, message=message, now=now)
     if status.replica_statuses:
         status = replace(status, replica_statuses=_still_there(job, snapshot))
-    if status.elastic is not None:
-        status = replace(status, elastic=replace(status.elastic, world_size=0, replaced=(), waits_for="", ranks=""))
+    known = status.elastic or ElasticStatus()
+    elastic = disruption_log.suspended(view, known)
+    if status.elastic is not None or elastic != known:
+        status = replace(status, elastic=replace(elastic, world_size=0, replaced=(), waits_for="", ranks=""))
+    news = (*news, *disruption_log.events(job, known=known, new=elastic))
     forget = () if job.elastic is None or snapshot.is_forgotten else (_forget(view),)
     return Plan((*forget, *everything_deleted(snapshot)), status, news)
 

@@ -15,8 +15,7 @@ from elastic.api.job import Job, Object
 from elastic.api.kinds import API_VERSION
 from elastic.api.scaling import DESIRED, PolicyName
 from elastic.api.words import Through
-
-QUEUE = "kueue.x-k8s.io/queue-name"
+from elastic.signals.table import QUEUE
 
 
 def autoscaler(job: Job, snapshot: Snapshot) -> Iterator[Object]:
