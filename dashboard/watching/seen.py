@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from autoscale.figures import JobKey
-from autoscale.watching.projections import GROUPS, KIND_OF_OPERATOR, SPOT
+from autoscale.watching.projections import GROUPS, SPOT
 from elastic.api.book import Disruption
 from elastic.api.kinds import KINDS, WORKER, Kind
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
@@ -21,6 +21,7 @@ from elastic.kube.resources import Object
 from elastic.signals.seen import Sight, on_node, on_pod
 from elastic.signals.signal import Meaning, Signal
 
+KIND_OF_OPERATOR = {kind.operator_name: kind.name for kind in KINDS.values()}
 LONGEST_TEXT = 1024
 MOST_CONDITIONS, MOST_PHASES, MOST_CAUSES, MOST_DISRUPTIONS, MOST_NOTICES = 16, 16, 16, 16, 8
 
