@@ -13,6 +13,7 @@ import click
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.change import set_suspended
+from elastic.cli.jobs.outcomes import OUTPUT, Outcomes, told
 from elastic.kube import connect
 from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
@@ -30,27 +31,29 @@ LISTED_S = 5.0
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
     help="On the laptop, the folder in which their programs start, instead of the former one.",
 )
+@OUTPUT
 @cluster_options
-def resume(words: tuple[str, ...], working_dir: Path | None, cluster: Cluster) -> None:
+def resume(words: tuple[str, ...], working_dir: Path | None, output: str, cluster: Cluster) -> None:
     """Start suspended jobs again. Without a JOB, all that ran when the laptop cluster was stopped."""
 
     async def write(kube: Kube, namespace: str) -> None:
         kind, names = found.split(words)
         if not names:
             for job in await _stopped(kube, cluster.namespace):
-                await _resume_stopped(kube, job, str(working_dir or ""))
+                await _resume_stopped(kube, job, str(working_dir or ""), outcomes)
             return
         for one in await found.named(kube, namespace, kind, names):
             job = StoredJob(one.kind, one.object)
             if job.was_stopped:
-                await _resume_stopped(kube, job, str(working_dir or ""))
+                await _resume_stopped(kube, job, str(working_dir or ""), outcomes)
             elif job.is_suspended:
                 await set_suspended(kube, one, is_suspended=False)
-                click.echo(f"{job.title} resumed")
+                outcomes.tell(job, "resumed", f"{job.title} resumed")
             else:
-                click.echo(f"{job.title} is not suspended")
+                outcomes.tell(job, "nothing", f"{job.title} is not suspended")
 
-    cluster.ask(write)
+    with told(output) as outcomes:
+        cluster.ask(write)
 
 
 async def _stopped(kube: Kube, namespace: str | None) -> list[StoredJob]:
@@ -63,12 +66,12 @@ async def _stopped(kube: Kube, namespace: str | None) -> list[StoredJob]:
     return stopped
 
 
-async def _resume_stopped(kube: Kube, job: StoredJob, working_dir: str) -> None:
+async def _resume_stopped(kube: Kube, job: StoredJob, working_dir: str, outcomes: Outcomes) -> None:
     if not working_dir and (types := job.without_working_dir()):
         raise click.ClickException(f"{job.title}: the folder in which {types[0]} started is unknown; name one with --working-dir FOLDER")
     await resume_job(kube, job, working_dir=working_dir)
     where = working_dir or ", ".join(sorted(set(job.working_dirs.values())))
-    click.echo(f"{job.title} resumed" + (f" in {where}" if where else ""))
+    outcomes.tell(job, "resumed", f"{job.title} resumed" + (f" in {where}" if where else ""), workingDir=where)
 
 
 def listed(kubeconfig: Path, which: Callable[[StoredJob], bool]) -> list[str]:

@@ -1,5 +1,6 @@
 """What kubectl's users type: all namespaces, selectors, times with units, all jobs at once; and what happens where some are missing."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,23 @@ def test_help_and_version_are_commands_too(tmp_path: Path) -> None:
 def test_a_folder_without_job_files_is_no_valid_folder(tmp_path: Path) -> None:
     said = CliRunner().invoke(main, ["validate", str(tmp_path)])
     assert (said.exit_code, "there is no .yaml, .yml, .json file in this folder" in said.stdout) == (2, True)
+
+
+def test_what_was_changed_is_data_for_programs(tmp_path: Path) -> None:
+    def items(api: Api, *words: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(asked(tmp_path, api, *words, "-o", "json").stdout)["items"]
+        return found
+
+    api = two_teams()
+    at = {"kind": "PyTorchJob", "namespace": "default", "name": "a"}
+    assert items(api, "scale", "a", "--workers", "4") == [{**at, "did": "scaled", "workers": 4, "before": 3}]
+    assert items(api, "scale", "a", "--workers", "4") == [{**at, "did": "nothing", "workers": 4}]
+    assert items(api, "suspend", "a") == [{**at, "did": "suspended"}]
+    assert items(api, "resume", "a") == [{**at, "did": "resumed"}]
+    assert items(api, "resume", "a") == [{**at, "did": "nothing"}]
+    assert items(api, "delete", "a", "--no-wait") == [{**at, "did": "deleted"}]
+    assert "add --yes" in asked(tmp_path, api, "delete", "--all", "-o", "json").stderr
+    with_pod = Api(job(status=running()), pod(0))
+    assert items(with_pod, "evict", "train", "--worker", "0") == [{**at, "name": "train", "did": "evicted", "pod": "train-worker-0"}]
+    rows = json.loads(CliRunner().invoke(main, ["signals", "-o", "json"]).stdout)["signals"]
+    assert {"aws-spot", "gke-termination"} <= {row["name"] for row in rows}

@@ -12,6 +12,8 @@ from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found, NotFound
+from elastic.cli.jobs.outcomes import OUTPUT
+from elastic.cli.jobs.outcomes import told as outcomes_of
 from elastic.cli.options import Seconds
 from elastic.cli.printing import plain
 from elastic.cli.silence import Silence
@@ -34,8 +36,9 @@ JOB = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
 @click.command()
 @JOB
 @click.option("--workers", "--replicas", "workers", type=click.IntRange(min=0), required=True, help="How many workers there should be.")
+@OUTPUT
 @cluster_options
-def scale(words: tuple[str, ...], workers: int, cluster: Cluster) -> None:
+def scale(words: tuple[str, ...], workers: int, output: str, cluster: Cluster) -> None:
     """Change how many workers a job has. Its spec says within which bounds."""
 
     async def write(kube: Kube, namespace: str) -> None:
@@ -44,7 +47,7 @@ def scale(words: tuple[str, ...], workers: int, cluster: Cluster) -> None:
         if told.is_over:
             raise click.ClickException(f"{job.title} is over ({told.state.lower()}); what is over is not scaled")
         if workers == told.wanted:
-            click.echo(f"{job.title} has {workers} workers already")
+            outcomes.tell(job.key, "nothing", f"{job.title} has {workers} workers already", workers=workers)
             return
         body = {"spec": {"replicas": workers}}
         try:
@@ -53,15 +56,18 @@ def scale(words: tuple[str, ...], workers: int, cluster: Cluster) -> None:
             if error.code == 404:
                 raise click.ClickException(f"{job.title} has no replica type {WORKER}, and so cannot be scaled") from error
             raise
-        click.echo(f"{job.title} scaled from {told.wanted} to {workers} workers; `elastic explain {told.name}` says what follows")
+        said = f"{job.title} scaled from {told.wanted} to {workers} workers; `elastic explain {told.name}` says what follows"
+        outcomes.tell(job.key, "scaled", said, workers=workers, before=told.wanted)
 
-    cluster.ask(write)
+    with outcomes_of(output) as outcomes:
+        cluster.ask(write)
 
 
 @click.command()
 @JOBS
+@OUTPUT
 @cluster_options
-def suspend(words: tuple[str, ...], cluster: Cluster) -> None:
+def suspend(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
     """Stop jobs and free what they use; `elastic resume` starts them again."""
 
     async def write(kube: Kube, namespace: str) -> None:
@@ -70,12 +76,13 @@ def suspend(words: tuple[str, ...], cluster: Cluster) -> None:
             if told.is_over:
                 raise click.ClickException(f"{job.title} is over ({told.state.lower()})")
             if (job.object["spec"].get("runPolicy") or {}).get("suspend") is True:
-                click.echo(f"{job.title} is suspended already; resume it with `elastic resume {told.name}`")
+                outcomes.tell(job.key, "nothing", f"{job.title} is suspended already; resume it with `elastic resume {told.name}`")
                 continue
             await set_suspended(kube, job, is_suspended=True)
-            click.echo(f"{job.title} suspended; resume it with `elastic resume {told.name}`")
+            outcomes.tell(job.key, "suspended", f"{job.title} suspended; resume it with `elastic resume {told.name}`")
 
-    cluster.ask(write)
+    with outcomes_of(output) as outcomes:
+        cluster.ask(write)
 
 
 async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
@@ -90,11 +97,21 @@ async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
 @click.option("--ignore-not-found", is_flag=True, help="A job that is not there is no error.")
 @click.option("--wait/--no-wait", "waits", default=True, help="Until the job and its pods are gone.")
 @TIMEOUT
+@OUTPUT
 @cluster_options
 def delete(
-    words: tuple[str, ...], all_jobs: bool, yes: bool, ignore_not_found: bool, waits: bool, timeout_s: float, cluster: Cluster
+    words: tuple[str, ...],
+    all_jobs: bool,
+    yes: bool,
+    ignore_not_found: bool,
+    waits: bool,
+    timeout_s: float,
+    output: str,
+    cluster: Cluster,
 ) -> None:
     """Delete jobs with their pods."""
+    if all_jobs and not yes and output != "table":
+        raise click.UsageError("--all asks first, which no program reads; add --yes")
     if all_jobs == bool(found.split(words)[1]):
         raise click.UsageError("name jobs or give --all, and not both")
 
@@ -112,6 +129,7 @@ def delete(
             jobs = await find(kube, namespace, kind, names)
         for job in jobs:
             await _delete(kube, job)
+            outcomes.tell(job.key, "deleted", f"{job.title} deleted")
         try:
             async with asyncio.timeout(timeout_s):
                 for job in jobs if waits else ():
@@ -121,7 +139,8 @@ def delete(
                 f"not gone after {timeout_s:.0f} s; `elastic describe` and `kubectl get pods` show what is left"
             ) from None
 
-    cluster.ask(write)
+    with outcomes_of(output) as outcomes:
+        cluster.ask(write)
 
 
 async def _delete(kube: Kube, job: Found) -> None:
@@ -131,7 +150,6 @@ async def _delete(kube: Kube, job: Found) -> None:
     except KubeError as error:
         if error.code not in (404, 409):  # gone, or another job has the name by now
             raise
-    click.echo(f"{job.title} deleted")
 
 
 async def until_gone(kube: Kube, job: Found, *, and_pods: bool = False) -> None:
@@ -166,8 +184,9 @@ async def _is_there(kube: Kube, job: Found) -> bool:
 @click.option("--worker", "index", type=click.IntRange(min=0), help="The worker with this index.")
 @click.option("--rank", type=click.IntRange(min=0), help="The worker with this rank.")
 @TIMEOUT
+@OUTPUT
 @cluster_options
-def evict(words: tuple[str, ...], index: int | None, rank: int | None, timeout_s: float, cluster: Cluster) -> None:
+def evict(words: tuple[str, ...], index: int | None, rank: int | None, timeout_s: float, output: str, cluster: Cluster) -> None:
     """Evict a worker, as a drain of its node does; an elastic job trains on and replaces it."""
     if (index is None) == (rank is None):
         raise click.UsageError("name the worker to evict with --worker INDEX or --rank RANK")
@@ -180,13 +199,15 @@ def evict(words: tuple[str, ...], index: int | None, rank: int | None, timeout_s
         pod = worker(job, await found.pods_of(kube, job), index=index, rank=rank)
         try:
             async with asyncio.timeout(timeout_s):
-                await evict_pod(kube, pod, click.echo)
+                await evict_pod(kube, pod, outcomes.say)
+            outcomes.tell(job.key, "evicted", "", pod=pod["metadata"]["name"])
         except TimeoutError:
             raise click.ClickException(f"pod {pod['metadata']['name']} is not gone after {timeout_s:.0f} s") from None
         except NodeProblem as error:
             raise click.ClickException(str(error)) from error
 
-    cluster.ask(write)
+    with outcomes_of(output) as outcomes:
+        cluster.ask(write)
 
 
 def worker(job: Found, pods: list[Object], *, index: int | None, rank: int | None) -> Object:

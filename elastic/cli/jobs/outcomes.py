@@ -1,0 +1,41 @@
+"""What a command has done to jobs: a line each for people, as it happens, or data at the end for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from elastic.cli.printing import as_data, output_option, plain
+from elastic.kube.following import JobKey
+from elastic.local.stopped import StoredJob
+
+OUTPUT: Callable[[Callable[..., Any]], Callable[..., Any]] = output_option()
+
+
+@dataclass(slots=True)
+class Outcomes:
+    output: str
+    _items: list[dict[str, Any]] = field(default_factory=list)
+
+    def tell(self, job: JobKey | StoredJob, did: str, words: str, **facts: Any) -> None:
+        self._items.append({"kind": job.kind.name, "namespace": job.namespace, "name": job.name, "did": did, **facts})
+        self.say(words)
+
+    def say(self, words: str) -> None:
+        if words and self.output == "table":
+            click.echo(plain(words))
+
+
+@contextmanager
+def told(output: str) -> Iterator[Outcomes]:
+    """Prints the data also where the command fails half-way: what is done is done."""
+    outcomes = Outcomes(output)
+    try:
+        yield outcomes
+    finally:
+        if output != "table":
+            click.echo(as_data({"items": outcomes._items}, output))
