@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import gc
-import json
-import weakref
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 from autoscale_jobs import NOON, measured
-from written_jobs import job as job_file
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
 from autoscale.deciding.curve import Curve
-from autoscale.deciding.jobs import JobSeen, JobState, Owner, Unscaled
+from autoscale.deciding.jobs import JobSeen, JobState, Unscaled
 from autoscale.deciding.remembering import is_news, memory_of, record_of
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.deciding.signals import Bounds, Hand, Memory
 from autoscale.deciding.training import Mark, Training
 from autoscale.figures import JobKey
-from autoscale.running.book import Book
-from autoscale.watching.projections import job_seen, node_seen, owners_of, pod_seen, shape_of
-from controller.deciding.autoscaling import recorded
-from elastic.api import parse
-from elastic.api.job import ElasticStatus
-from elastic.api.scaling import (
-    ANNOTATION,
-    LONGEST_RECORD,
-    MANAGER,
-    Decision,
-    PolicyName,
-    Record,
-    ScalingPolicy,
-    SizeRecord,
-    as_text,
-    from_text,
-)
-from elastic.api.words import Through
+from autoscale.watching.projections import node_seen, shape_of
+from elastic.api.scaling import LONGEST_RECORD, Decision, PolicyName, Record, ScalingPolicy, SizeRecord, as_text, from_text
 from elastic.membership.training import Progress
 
 WORKER = {"spec": {"containers": [{"name": "pytorch", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}
@@ -290,182 +269,3 @@ def test_a_size_that_was_written_twice_counts_once() -> None:
 def test_an_annotation_that_someone_else_wrote_is_no_memory(text: str | None) -> None:
     assert from_text(text) is None
     assert memory_of(None) == Memory()
-
-
-# --- what is read from the API
-
-
-def raw_job(**policy: Any) -> dict[str, Any]:
-    raw = job_file("pytorch-elastic")
-    raw["metadata"] |= {"uid": "u", "namespace": "default"}
-    raw["spec"]["elasticPolicy"].pop("metrics", None)
-    raw["spec"]["elasticPolicy"]["scalingPolicy"] = policy
-    return raw
-
-
-def test_only_jobs_with_a_policy_of_ours_are_seen() -> None:
-    seen = job_seen(raw_job())
-    assert seen is not None
-    assert seen.policy == ScalingPolicy()
-    without = raw_job()
-    del without["spec"]["elasticPolicy"]["scalingPolicy"]
-    assert job_seen(without) == Unscaled("u", without["spec"]["elasticPolicy"]["minReplicas"])
-    del without["spec"]["elasticPolicy"]
-    assert job_seen(without) == Unscaled("u", without["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]), "no worker can be spared"
-    without["spec"]["runPolicy"] = {"suspend": True}
-    assert job_seen(without) is None
-    with_metrics = raw_job(policy="hpa")
-    with_metrics["spec"]["elasticPolicy"]["metrics"] = [{"type": "Resource"}]
-    assert job_seen(with_metrics) is not None, "it is measured: the user's metrics may be ours"
-    assert job_seen(raw_job(policy="nonsense")) is None
-    assert job_seen({"metadata": {"name": "x"}, "spec": [1]}) is None
-    suspended = raw_job()
-    suspended["spec"]["runPolicy"] = {"suspend": True}
-    seen = job_seen(suspended)
-    assert seen is not None
-    assert not seen.is_active
-
-
-def test_a_job_in_a_queue_of_kueues_keeps_its_number_and_says_why() -> None:
-    raw = raw_job(policy="capacity")
-    raw["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
-    queued = job_seen(raw)
-    assert queued is not None
-    one = replace(state("one", 2, policy=PolicyName.CAPACITY), seen=queued)
-    (outcome,) = decide_all([one], [node("n", 9)], [], setting=Setting(), now=NOON, monotonic=1.0).values()
-    assert outcome.decision.count == queued.replicas
-    assert "Kueue suspends an admitted job" in outcome.decision.reason
-
-
-@pytest.mark.parametrize("amount", ["1e999999999999", "1e-999999999999"])
-def test_a_template_with_an_absurd_amount_costs_no_more_than_another(amount: str) -> None:
-    found = job_seen(asking(amount))
-    assert found is not None
-    assert 0 < found.shape.amounts["cpu"] < 1e20
-
-
-def test_a_template_that_asks_for_less_than_nothing_makes_no_room() -> None:
-    with pytest.raises(ValueError, match="less than nothing"):
-        job_seen(asking("1", overhead={"cpu": "-64"}))
-
-
-def asking(cpu: str, **spec: Any) -> dict[str, Any]:
-    raw = raw_job()
-    template = raw["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    template["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
-    template |= spec
-    return raw
-
-
-def test_a_job_of_another_manager_is_left_alone() -> None:
-    raw = raw_job()
-    raw["spec"]["runPolicy"] = {"managedBy": "kueue.x-k8s.io/multikueue"}
-    seen = job_seen(raw)
-    assert seen is not None
-    assert not seen.is_active
-
-
-def fields(replicas: bool = True) -> dict[str, Any]:
-    return {"f:spec": {"f:pytorchReplicaSpecs": {"f:Worker": {"f:replicas": {}} if replicas else {}}}}
-
-
-def test_who_set_the_number_of_workers_stands_in_the_managed_fields() -> None:
-    entries = [
-        {"manager": "kubectl", "time": "t1", "fieldsV1": fields(replicas=False)},
-        {"manager": "kubectl-scale", "time": "t2", "subresource": "scale", "fieldsV1": fields()},
-    ]
-    raw = {"metadata": {"managedFields": entries}}
-    assert owners_of(raw, ("pytorchReplicaSpecs", "Worker", "replicas")) == (Owner("kubectl-scale", True, "t2"),)
-
-
-def seen_by(*owners: Owner, replicas: int = 2, hold: int = 600) -> JobSeen:
-    return replace(state("one", replicas, hold_seconds=hold).seen, owners=owners)
-
-
-def held(book: Book, seen: JobSeen, now: float) -> int | None:
-    (one,) = book.states([seen], now=now)
-    return one.memory.hand.count if one.memory.hand is not None and now < one.memory.hand.until else None
-
-
-def test_the_number_that_a_user_sets_is_held_and_ours_or_the_first_one_is_not() -> None:
-    book = Book(is_ready=lambda: True)
-    created = seen_by(Owner("kubectl-client-side-apply", False))
-    assert held(book, created, NOON) is None, "the number that the job began with"
-    ours = seen_by(Owner(MANAGER, True, "t1"), replicas=3)
-    assert held(book, ours, NOON + 1) is None
-    edited = seen_by(Owner("kubectl-edit", False, "t2"), replicas=5)
-    assert held(book, edited, NOON + 2) == 5
-    assert held(book, edited, NOON + 500) == 5
-    assert held(book, edited, NOON + 700) is None, "held for as long as the policy says, once"
-    again = seen_by(Owner("kubectl", True, "t3"), replicas=5)
-    assert held(book, again, NOON + 800) == 5, "set anew"
-
-
-def test_a_number_that_an_hpa_overwrites_before_the_next_round_is_held_and_brought_back() -> None:
-    """On a real server the HorizontalPodAutoscaler looked within a second after `kubectl scale`, and no round had seen the number."""
-    book = Book(is_ready=lambda: True)
-    by_hpa = through_hpa(seen_by(Owner("kube-controller-manager", True), replicas=3))
-    assert held(book, by_hpa, NOON) is None
-    book.saw(through_hpa(seen_by(Owner("kubectl", True), replicas=5)), now=NOON + 1)
-    book.saw(by_hpa, now=NOON + 1.1)
-    assert held(book, by_hpa, NOON + 2) == 5
-    assert held(book, through_hpa(seen_by(Owner("kube-controller-manager", True), replicas=5)), NOON + 16) == 5
-    assert held(book, by_hpa, NOON + 602) is None
-
-
-def test_our_own_number_ends_a_users() -> None:
-    book = Book(is_ready=lambda: True)
-    assert held(book, seen_by(Owner("kubectl", True), replicas=5), NOON) == 5
-    assert held(book, seen_by(Owner(MANAGER, True), replicas=3), NOON + 1) is None
-
-
-def through_hpa(seen: JobSeen) -> JobSeen:
-    return replace(seen, policy=msgspec.structs.replace(seen.policy, through=Through.HPA))
-
-
-def test_a_user_who_scales_a_job_before_the_autoscaler_ever_did_is_respected() -> None:
-    assert held(Book(is_ready=lambda: True), seen_by(Owner("kubectl", True, "t")), NOON) == 2
-
-
-def test_a_restarted_autoscaler_still_knows_a_number_that_a_user_set() -> None:
-    record = Record(decision=Decision(workers=5), was_ours=True, hand=5, hand_until=NOON + 300)
-    seen = replace(seen_by(Owner("kubectl-edit", False, "t"), replicas=5), record=record)
-    book = Book(is_ready=lambda: True)
-    assert held(book, seen, NOON) == 5
-    assert held(book, seen, NOON + 301) is None
-
-
-def test_a_worker_that_waits_for_room_is_known_by_its_condition() -> None:
-    waiting = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "2027-01-15T08:00:00Z"}
-    labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "3"}
-    owners = [{"kind": "Other", "uid": "other"}, {"kind": "PyTorchJob", "name": "one", "uid": "uid-one", "controller": True}]
-    metadata = {"name": "one-worker-3", "namespace": "default", "labels": labels, "ownerReferences": owners}
-    raw = {"metadata": metadata, **WORKER, "status": {"conditions": [waiting]}}
-    found = pod_seen(raw)
-    assert found is not None
-    assert (found.owner, found.index, found.is_worker) == ("uid-one", 3, True)
-    assert found.unschedulable_since == 1_800_000_000.0
-    assert found.shape is shape_of(WORKER), "equal needs share one value"
-    assert pod_seen({**raw, "status": {"phase": "Succeeded"}}) is None
-
-
-def test_nothing_is_kept_of_the_needs_of_templates_that_are_gone() -> None:
-    """A template may hold a megabyte, and be changed without end."""
-    known = weakref.ref(shape_of({"spec": {"nodeSelector": {"only": "here"}}}))
-    gc.collect()
-    assert known() is None
-
-
-# --- what the controller copies
-
-
-def test_the_controller_copies_the_decision_and_nothing_that_it_cannot_read() -> None:
-    raw = raw_job()
-    decision = Decision(workers=3, reason="because", throughput="12.3", efficiency_percent=87)
-    raw["metadata"]["annotations"] = {ANNOTATION: as_text(Record(decision=decision))}
-    assert recorded(parse(raw)[0], ElasticStatus()).autoscaler == decision
-    raw["metadata"]["annotations"] = {ANNOTATION: json.dumps({"decision": {"workers": 10**9}})}
-    assert recorded(parse(raw)[0], ElasticStatus(autoscaler=decision)).autoscaler is None
-    raw["metadata"]["annotations"] = {ANNOTATION: as_text(Record(decision=decision))}
-    del raw["spec"]["elasticPolicy"]["scalingPolicy"]
-    assert recorded(parse(raw)[0], ElasticStatus(autoscaler=decision)).autoscaler is None
