@@ -30,7 +30,7 @@ class Meaning(StrEnum):
     PREPARE = "prepare"
     """It may have to go: it trains on until its replacement is there."""
     INFORM = "inform"
-    """Nothing is done but to say so."""
+    """Nothing is done; the dashboard shows it at the node."""
 
 
 class Deadline(StrEnum):
