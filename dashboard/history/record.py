@@ -27,23 +27,15 @@ class Record:
     rate: float | None = None
     unit: str = STEPS
     """What `rate` counts a second: samples, tokens or steps."""
+    step: int | None = None
+    loss: float | None = None
+    """The newest that were reported, also once the job is suspended or over."""
 
     @property
     def world(self) -> int | None:
         """As the rendezvous server has it; None where it says nothing about the job."""
         progress = self.training.progress
         return progress.size if progress is not None and not progress.forgotten else None
-
-    @property
-    def loss(self) -> float | None:
-        return _loss(self.training.progress) if self.training.progress is not None else None
-
-    @property
-    def step(self) -> int | None:
-        progress = self.training.progress
-        if progress is None:
-            return None
-        return progress.step if progress.step is not None else progress.highest
 
     def hear(self, progress: Progress, seen: JobSeen | None, *, now: float, monotonic: float) -> None:
         """One message of the stream of progress."""
@@ -54,6 +46,7 @@ class Record:
         if rate is not None and math.isfinite(rate):
             self.unit = self.training.unit if self.training.unit in (SAMPLES, TOKENS) else STEPS
             self.rate = rate / max(1, self.training.size) if self.unit == STEPS else rate
+        self._keep(progress)
         self._write(seen, now)
 
     def see(self, seen: JobSeen, *, now: float) -> None:
@@ -73,6 +66,13 @@ class Record:
     def spent(self, monotonic: float) -> dict[str, float]:
         """Seconds, by what they were spent on."""
         return {spent.value: seconds for spent, seconds in self.training.spent_until(monotonic).items() if spent is not Spent.OVER}
+
+    def _keep(self, progress: Progress) -> None:
+        """A world that has not stepped yet tells of the highest step of all, and one of a job that was resumed of none."""
+        step = progress.step if progress.step is not None else progress.highest
+        self.step = self.step if step is None else step
+        loss = _loss(progress)
+        self.loss = self.loss if loss is None else loss
 
     def _note(self, rescale: Rescale) -> None:
         """Phases become known one after the other, so a rescale may be seen several times."""
@@ -97,7 +97,7 @@ class Record:
             generation=_number(seen.generation if seen is not None else None),
             step=_number(self.step),
             rate=_number(self.rate),
-            loss=_number(self.loss),
+            loss=_number(_loss(self.training.progress) if self.training.progress is not None else None),
             least=_number(world),
         )
         self.series.add(row)

@@ -15,7 +15,7 @@ import msgspec
 
 from autoscale.deciding.training import Spent, Training
 from dashboard.history.book import MOST_JOBS, Book
-from dashboard.history.record import MOST_RESCALES, Record
+from dashboard.history.record import MOST_RESCALES, STEPS, Record
 from dashboard.history.series import Row, Series
 from dashboard.watching.seen import Rescale
 
@@ -37,6 +37,9 @@ class Stored(msgspec.Struct, array_like=True, frozen=True):
     seconds: dict[Spent, float]
     columns: list[str]
     """Of the rows in `series`; an earlier release had others."""
+    step: int | None = None
+    loss: float | None = None
+    unit: str = STEPS
 
 
 _decode = msgspec.msgpack.Decoder(Stored)
@@ -45,7 +48,16 @@ _decode = msgspec.msgpack.Decoder(Stored)
 def packed(record: Record, monotonic: float) -> bytes:
     seconds: dict[Spent, float] = {spent: s for spent, s in record.training.spent_until(monotonic).items() if spent is not Spent.OVER}
     return msgspec.msgpack.encode(
-        Stored(record.series.stored(), list(record.rescales.values()), record.lost_ms, seconds, list(Row._fields))
+        Stored(
+            series=record.series.stored(),
+            rescales=list(record.rescales.values()),
+            lost_ms=record.lost_ms,
+            seconds=seconds,
+            columns=list(Row._fields),
+            step=record.step,
+            loss=record.loss,
+            unit=record.unit,
+        )
     )
 
 
@@ -56,7 +68,15 @@ def unpacked(data: bytes) -> Record:
         raise ValueError("its rows have other columns")
     rescales = {rescale.id: rescale for rescale in stored.rescales[-MOST_RESCALES:]}
     training = Training(seconds=stored.seconds)
-    return Record(series=Series.of(stored.series), training=training, rescales=rescales, lost_ms=stored.lost_ms)
+    return Record(
+        series=Series.of(stored.series),
+        training=training,
+        rescales=rescales,
+        lost_ms=stored.lost_ms,
+        unit=stored.unit,
+        step=stored.step,
+        loss=stored.loss,
+    )
 
 
 def pause_s(written: int) -> float:

@@ -10,8 +10,9 @@ const MOST_TOLD = 20;
 const TICK_ROOM = 80;
 const DAY = 86400;
 
-// lines: [{name, column, least}]; steps: values hold until the next one; least: the column with the least of the time that a row stands for.
-export function chart({ title, lines, steps = false, unit = () => "" }) {
+// lines: [{name, column, least}]; steps: values hold until the next one; least: the column with the least of the time that a row stands for;
+// words: how the caption calls a line's newest value.
+export function chart({ title, lines, steps = false, unit = () => "", words = (name) => name }) {
   const place = el("div", { class: "plot", role: "img", "aria-label": `${title}: a chart; its values are in the table below it` });
   const told = table({
     caption: title, rows: [], key: (row) => row.at, none: "no values yet",
@@ -63,7 +64,7 @@ export function chart({ title, lines, steps = false, unit = () => "" }) {
     const data = [rows.map((row) => row[0]), ...[...lines, ...lows].map((line) => rows.map((row) => row[line.column]))];
     if (plot) plot.setData(data); else make(data);
     const last = lines.map((line, at) => [line.name, data[at + 1].findLast((value) => value !== null && value !== undefined)]);
-    newest.textContent = last.filter(([, value]) => value !== undefined).map(([name, value]) => `${name} ${number(value)}${unit()}`).join(", ") || "no values yet";
+    newest.textContent = last.filter(([, value]) => value !== undefined).map(([name, value]) => `${words(name)} ${number(value)}${unit()}`).join(", ") || "no values yet";
     told.fill(rows.filter((row) => lines.some((line) => row[line.column] !== null)).slice(-MOST_TOLD).reverse()
       .map((row) => ({ at: row[0], values: lines.map((line) => row[line.column]) })));
     sync = () => make(data);

@@ -27,7 +27,7 @@ export function showJob(main, session, wanted, live, refuse) {
   const notices = el("div");
   const charts = [
     chart({ title: "Workers", steps: true, lines: [{ name: "in the world", column: 1, least: 7 }, { name: "wanted", column: 2 }] }),
-    chart({ title: "Speed", lines: [{ name: "now", column: 5 }], unit: () => ` ${page?.job.unit ?? ""}/s` }),
+    chart({ title: "Speed", lines: [{ name: "speed", column: 5 }], words: () => (page?.job.rate === null ? "last" : "now"), unit: () => ` ${page?.job.unit ?? ""}/s` }),
     chart({ title: "Loss", lines: [{ name: "loss", column: 6 }] }),
     chart({ title: "Generation", steps: true, lines: [{ name: "generation", column: 3 }] }),
   ];

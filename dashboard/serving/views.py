@@ -73,7 +73,7 @@ class Views:
             world=world,
             generation=job.generation,
             step=record.step if record.step is not None else told.step,
-            rate=None if told.is_over else record.rate,
+            rate=None if told.is_over or job.is_suspended else record.rate,
             unit=record.unit,
             loss=record.loss,
             restarts=dict(list(told.restarts.items())[:16]),

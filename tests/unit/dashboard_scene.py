@@ -116,7 +116,7 @@ class Scene:
             yield browser
 
 
-__all__ = ["Scene", "event", "job", "kube", "node", "owned", "pod"]
+__all__ = ["Scene", "event", "job", "kube", "node", "owned", "pod", "running"]
 
 
 def scene() -> Scene:

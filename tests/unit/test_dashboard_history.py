@@ -11,7 +11,7 @@ import sqlite3
 import sys
 
 import pytest
-from dashboard_scene import Scene, job
+from dashboard_scene import Scene, job, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +25,7 @@ from elastic.api.kinds import KINDS
 from elastic.membership.training import Progress
 
 PYTORCH = KINDS["PyTorchJob"]
+OVER = {"type": "Succeeded", "status": "True"}
 
 
 def row(at: float, *, world: float = 2.0, step: float = 0.0) -> Row:
@@ -195,10 +196,38 @@ async def test_a_restart_keeps_the_history(tmp_path):
     assert len(after.series) > len(before.series)
 
 
+async def test_how_far_a_job_came_is_known_once_it_is_suspended_or_over_and_after_a_restart(tmp_path):
+    """The rendezvous server forgets it then, and all that was left was the step of its last restart."""
+    shown = Scene(job(status=running(step=260)))
+    for at in range(0, 30, 5):
+        shown.now = 1000.0 + at
+        values = {"samples": at * 10.0, "loss": 0.5}
+        shown.book.hear(Progress(job="uid-train", generation=1, phase="running", size=2, step=303 + at, highest=303 + at, values=values))
+    shown.book.hear(Progress(job="uid-train", phase="closed", forgotten=True))
+    await Store(tmp_path / "history.db", shown.book).save()
+    again = Scene()
+    await Store(tmp_path / "history.db", again.book).load()
+    for scene in (shown, again):
+        for status, more in ((running(step=260), {"runPolicy": {"suspend": True}}), ({"conditions": [OVER]}, {})):
+            scene.put(job(status=status, **more))
+            row = scene.views.row(next(scene.observer.jobs()))
+            assert (row.step, row.loss, row.rate, row.unit) == (328, 0.5, None, "samples")
+
+
+def test_a_job_that_was_resumed_keeps_its_step_until_it_reports_another():
+    record = Record()
+    hear(record, 0.0, step=328, highest=328, values={"loss": 0.5})
+    record.forget_training(1.0)
+    hear(record, 60.0)
+    assert (record.step, record.loss) == (328, 0.5)
+    hear(record, 65.0, step=300, highest=300, values={"loss": 0.6})
+    assert (record.step, record.loss) == (300, 0.6)
+
+
 async def test_a_series_of_an_earlier_release_is_not_misread(tmp_path, monkeypatch):
     """Its rows had seven columns: as many bytes as fewer rows of eight."""
     first = Scene(job(), job("other"))
-    monkeypatch.setattr(store_module, "Stored", lambda *parts: parts[:-1])
+    monkeypatch.setattr(store_module, "Stored", lambda **parts: list(parts.values())[:4])
     await Store(tmp_path / "history.db", first.book).save()
     second = Scene()
     await Store(tmp_path / "history.db", second.book).load()
