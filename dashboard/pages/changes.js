@@ -13,36 +13,42 @@ export function confirm(title, words, button) {
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "go"), { once: true }));
 }
 
-// What was said last, and what stands in the field, outlive the drawing of the page.
-const kept = { job: "", words: "", wanted: null, box: null };
-
-export function changeTools(session, job) {
-  if (!session.allowsChanges || job.isOver) return [];
-  if (kept.job === job.uid && kept.box && kept.suspended === job.isSuspended) return [kept.box];
+// wanted: namespace and name of the job. `know` is told how the job is now.
+export function changeTools(session, wanted) {
+  let job = null;
   const words = el("span", { class: "soft", role: "status" });
   const act = async (path, body) => {
     try {
-      words.textContent = (await ask(`${jobPath(job)}/${path}?kind=${encodeURIComponent(job.kind)}`, body)).done;
+      words.textContent = (await ask(`${jobPath(wanted)}/${path}?kind=${encodeURIComponent(job.kind)}`, body)).done;
     } catch (error) {
       words.textContent = error.message;
     }
   };
-  const field = el("input", { id: "scale-to", type: "number", min: job.least ?? 0, max: job.most ?? "", value: job.wanted });
+  const field = el("input", { id: "scale-to", type: "number" });
   const scale = el("button", {
     type: "button",
-    on: { click: async () => { if (await confirm("Scale", `${job.name} is to have ${field.value} workers.`, "Scale")) act("scale", { workers: Number(field.value) }); } },
+    on: { click: async () => { if (await confirm("Scale", `${wanted.name} is to have ${field.value} workers.`, "Scale")) act("scale", { workers: Number(field.value) }); } },
   }, "Scale");
   const pause = el("button", {
     type: "button",
     on: { click: async () => {
       const isEnd = !job.isSuspended;
-      const what = isEnd ? `${job.name} stops, and its workers end. It can be resumed.` : `${job.name} starts again.`;
+      const what = isEnd ? `${wanted.name} stops, and its workers end. It can be resumed.` : `${wanted.name} starts again.`;
       if (await confirm(isEnd ? "Suspend" : "Resume", what, isEnd ? "Suspend" : "Resume")) act("suspend", { suspended: isEnd });
     } },
-  }, job.isSuspended ? "Resume" : "Suspend");
-  const box = el("div", { class: "tools", role: "group", "aria-label": "Changes" }, job.least === null ? [] : [el("label", { for: "scale-to" }, "Workers"), field, scale], pause, words);
-  Object.assign(kept, { job: job.uid, suspended: job.isSuspended, box });
-  return [box];
+  });
+  const sizes = el("div", { class: "tools" }, el("label", { for: "scale-to" }, "Workers"), field, scale);
+  const box = el("div", { class: "tools", role: "group", "aria-label": "Changes", hidden: true }, sizes, pause, words);
+  const know = (found) => {
+    job = found;
+    box.hidden = !session.allowsChanges || job.isOver;
+    sizes.hidden = job.least === null;
+    for (const [name, value] of Object.entries({ min: job.least ?? 0, max: job.most ?? "" })) field.setAttribute(name, value);
+    // The attribute shows until somebody types; what they typed stays, and what they have selected to type over.
+    if (document.activeElement !== field) field.setAttribute("value", job.wanted);
+    pause.textContent = job.isSuspended ? "Resume" : "Suspend";
+  };
+  return { box, know, close: () => { box.hidden = true; } };
 }
 
 export function reclaimButton(node) {

@@ -15,6 +15,26 @@ export function el(name, properties = {}, ...children) {
   return element;
 }
 
+// Fills a place anew. What is there and looks the same stays, so that nobody loses the focus or what they have selected. Where something
+// stays its listeners do: they must not depend on what changes.
+export function put(place, ...nodes) {
+  nodes.flat(Infinity).forEach((made, at) => { if (place.childNodes[at]) become(place.childNodes[at], made); else place.append(made); });
+  while (place.childNodes.length > nodes.flat(Infinity).length) place.lastChild.remove();
+}
+
+function become(old, made) {
+  if (old.isEqualNode(made)) return;
+  // A link to another place is another link: a person must not open what they did not read.
+  const isOther = old.nodeName !== made.nodeName || !(old instanceof Element) || old.getAttribute("href") !== made.getAttribute("href");
+  if (isOther) { old.replaceWith(made); return; }
+  for (const { name } of [...old.attributes]) if (!made.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of made.attributes) {
+    if (old.getAttribute(name) === value) continue;
+    if (name === "style") old.style.cssText = value; else old.setAttribute(name, value); // the policy forbids the attribute
+  }
+  put(old, ...made.childNodes);
+}
+
 // Class names come from a closed list: a state may be any text.
 const STATES = new Set(["Running", "Ready", "Succeeded", "Failed", "NotReady", "Waiting", "Restarting", "Suspended", "Warning", "leave", "gone", "prepare"]);
 export const state = (text) => el("span", { class: STATES.has(text) ? `state ${text}` : "state" }, text || "unknown");
@@ -32,8 +52,7 @@ export function table({ caption, columns, rows, key, none = "none" }) {
       el("thead", {}, el("tr", {}, columns.map((column) => el("th", { scope: "col", class: column.number ? "number" : "" }, column.name)))), body),
   );
   const known = new Map();
-  // A row that is the same object is left alone until the clock has moved on; of another one only the cells that differ are changed, so
-  // that a link keeps the focus.
+  // A row that is the same object is left alone until the clock has moved on; of another one only what differs is changed.
   const fill = (found) => {
     const moment = Math.floor(Date.now() / CLOCK_MS);
     const order = [];
@@ -46,10 +65,7 @@ export function table({ caption, columns, rows, key, none = "none" }) {
         entry = { row: el("tr", {}, columns.map((column, at) => cell(column, row, at))) };
         known.set(id, entry);
       } else if (entry.of !== row || entry.moment !== moment) {
-        columns.forEach((column, at) => {
-          const made = cell(column, row, at);
-          if (!made.isEqualNode(entry.row.children[at])) entry.row.children[at].replaceWith(made);
-        });
+        put(entry.row, columns.map((column, at) => cell(column, row, at)));
       }
       entry.of = row;
       entry.moment = moment;

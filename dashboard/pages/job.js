@@ -3,7 +3,7 @@
 import { follow } from "./api.js";
 import { changeTools } from "./changes.js";
 import { chart } from "./chart.js";
-import { el, facts, state, table, time } from "./dom.js";
+import { el, facts, put, state, table, time } from "./dom.js";
 import { ago, count, number, seconds, sum } from "./format.js";
 import { logs } from "./logs.js";
 
@@ -23,7 +23,8 @@ export function showJob(main, session, wanted, live, refuse) {
   let history = { columns: [], rows: [] };
   const head = el("div");
   const top = el("div");
-  const tools = el("div");
+  const told = el("div");
+  const tools = changeTools(session, wanted);
   const notices = el("div");
   const charts = [
     chart({ title: "Workers", steps: true, lines: [{ name: "in the world", column: 1, least: 7 }, { name: "wanted", column: 2 }] }),
@@ -79,7 +80,7 @@ export function showJob(main, session, wanted, live, refuse) {
   });
   const disruptedBox = el("section", { "aria-label": "Disruptions" }, el("h2", {}, "Disruptions and what they cost"), disrupted.box);
   main.append(
-    el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Jobs"), ` / ${wanted.namespace}`), el("h1", {}, wanted.name), head, notices, top, tools,
+    el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Jobs"), ` / ${wanted.namespace}`), el("h1", {}, wanted.name), head, notices, top, told, tools.box,
     el("div", { class: "charts" }, charts.map((one) => one.box)),
     el("section", { "aria-label": "Changes" }, el("h2", {}, "Changes of the group"), rescales.box),
     el("section", { "aria-label": "Time" }, el("h2", {}, "Where the time went"), spent),
@@ -91,10 +92,10 @@ export function showJob(main, session, wanted, live, refuse) {
   const draw = () => {
     if (!page) return;
     const job = page.job;
-    head.replaceChildren(el("p", {}, state(job.state), ` ${job.kind}`, job.created ? [" · ", time(job.created, `created ${ago(job.created)}`)] : []));
-    notices.replaceChildren(...[job.waitsFor && `Waits for ${job.waitsFor}`, !job.waitsFor && job.message, page.autoscaler && `Autoscaler: ${page.autoscaler}`]
+    put(head, el("p", {}, state(job.state), ` ${job.kind}`, job.created ? [" · ", time(job.created, `created ${ago(job.created)}`)] : []));
+    put(notices, [job.waitsFor && `Waits for ${job.waitsFor}`, !job.waitsFor && job.message, page.autoscaler && `Autoscaler: ${page.autoscaler}`]
       .filter(Boolean).map((words) => el("p", { class: "soft" }, words)));
-    top.replaceChildren(facts([
+    put(top, facts([
       ["World", number(job.world), `of ${job.wanted} wanted`],
       ["Allowed", job.least === null ? "fixed" : `${job.least}–${job.most}`],
       ["Generation", number(job.generation)],
@@ -104,7 +105,7 @@ export function showJob(main, session, wanted, live, refuse) {
       ["Restarts", number(sum(job.restarts)), Object.entries(job.restarts).filter(([, times]) => times).map(([cause, times]) => `${cause} ${times}`).join(", ")],
     ]));
     rescales.fill(page.rescales);
-    spent.replaceChildren(...timeSpent(page));
+    put(spent, timeSpent(page));
     workers.fill(page.workers);
     disruptedBox.hidden = !page.disruptions.length;
     disrupted.fill(page.disruptions);
@@ -112,7 +113,8 @@ export function showJob(main, session, wanted, live, refuse) {
     log.know();
     const hidden = page.hidden.length ? [el("p", { class: "soft" }, `You may not list ${page.hidden.join(" and ")} in this namespace.`)] : [];
     const more = page.workerCount > page.workers.length ? [el("p", { class: "soft" }, `The first ${page.workers.length} of ${page.workerCount} workers are shown.`)] : [];
-    tools.replaceChildren(...hidden, ...more, ...changeTools(session, job));
+    put(told, hidden, more);
+    tools.know(job);
   };
   const stop = follow({ of: "job", ...wanted }, {
     job: (found) => { page = found; draw(); },
@@ -122,7 +124,7 @@ export function showJob(main, session, wanted, live, refuse) {
       history = { columns: found.columns, rows: isNew ? [...history.rows, ...found.rows].slice(-MOST_ROWS) : found.rows };
       for (const one of charts) one.draw(history);
     },
-    gone: () => { notices.replaceChildren(el("p", { class: "trouble", role: "status" }, "This job is not there any more.")); tools.replaceChildren(); stop(); },
+    gone: () => { put(notices, el("p", { class: "trouble", role: "status" }, "This job is not there any more.")); tools.close(); stop(); },
     refused: refuse,
   }, live);
   const clock = setInterval(draw, 10000);

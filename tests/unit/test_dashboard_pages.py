@@ -4,10 +4,14 @@ nothing is wider than a phone.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import chromium
 import pytest
+from chromium import Page
 from cli_api import running
 from dashboard_scene import Scene, event, job, kube, node, owned, pod
 
@@ -29,6 +33,20 @@ const begin = setInterval;
 window.setInterval = (call, ms) => begin(() => { call(); window.ticks += 1; }, Math.min(ms, 100));
 """
 NARROW, WIDE = 390, 1280
+
+
+JOB = "#/jobs/default/train?kind=PyTorchJob"
+
+
+@contextlib.asynccontextmanager
+async def looked_at(shown: Scene, folder: Path, place: str, **options: Any) -> AsyncIterator[Page]:
+    """A browser that is logged in and shows a page."""
+    async with shown.served(folder, is_logged_in=False, **options) as browser, chromium.opened(folder / "chromium") as page:
+        await page.open(f"{str(browser._base_url).rstrip('/')}/login?token={OneTimeToken(folder / 'token').current()}")
+        await page.wait("document.querySelector('h1')")
+        await page.ask(f"location.hash = '{place}'")
+        await page.wait("document.getElementById('live').textContent === 'Live'")
+        yield page
 
 
 def scene() -> Scene:
@@ -118,6 +136,30 @@ async def test_the_keyboard_reaches_the_content_and_answers_a_question(tmp_path:
         await page.press("Escape")
         await page.wait("!document.getElementById('confirm').open")
         assert await page.ask("document.activeElement.textContent") == "Scale"
+
+
+def trains(*, step: int = 0, workers: int = 3, **more: Any) -> dict[str, Any]:
+    return job(status=running(generation=step), workers=workers, elasticPolicy={"minReplicas": 1, "maxReplicas": 4}, **more)
+
+
+async def test_a_page_that_is_drawn_again_keeps_what_is_typed_and_the_focus(tmp_path: Path) -> None:
+    """Each draw took the tools out and put them back, and what was typed then went nowhere."""
+    shown = Scene(trains())
+    async with looked_at(shown, tmp_path, JOB, allows_changes=True) as page:
+        await page.wait("document.getElementById('scale-to')?.value === '3'")
+        await page.ask("document.getElementById('scale-to').select()")
+        for step in (1, 2):
+            shown.now += 10.0 * step
+            shown.book.hear(Progress(job="uid-train", phase="running" if step == 1 else "forming", size=2))
+            shown.put(trains(step=step, workers=4))
+            await page.wait(f"document.querySelectorAll('.facts dd')[2].textContent.trim() === '{step}'")
+            await page.tell("Input.insertText", text=str(step))
+        assert await page.ask("document.activeElement.id") == "scale-to"
+        assert await page.ask("document.activeElement.value") == "12"
+        await page.ask("document.querySelector('[aria-label=Changes] > button').focus()")
+        shown.put(trains(runPolicy={"suspend": True}))
+        await page.wait("document.activeElement.textContent === 'Resume'")
+        assert page.said == []
 
 
 class WithoutNodes(Owner):
