@@ -162,6 +162,35 @@ async def test_a_page_that_is_drawn_again_keeps_what_is_typed_and_the_focus(tmp_
         assert page.said == []
 
 
+LOSSES = "[...document.querySelectorAll('.charts section')[2].querySelectorAll('td')].map((cell) => cell.textContent).join()"
+
+
+def lose(shown: Scene, loss: float) -> None:
+    shown.now += 10.0
+    shown.book.hear(Progress(job="uid-train", phase="running", size=3, step=1, highest=1, values={"loss": loss}))
+    shown.news.tell("uid-train")
+
+
+async def test_a_tab_among_many_is_live_and_has_missed_nothing_while_it_was_hidden(tmp_path: Path) -> None:
+    """Each tab held one of the six connections that a browser has to a server, and the seventh stayed blank."""
+    shown = Scene(trains())
+    lose(shown, 0.4)
+    async with looked_at(shown, tmp_path, JOB) as page:
+        await page.wait(f"{LOSSES} === '0.4'")
+        (own,) = [one for one in (await page.tell("Target.getTargets"))["targetInfos"] if one["type"] == "page"]
+        for _ in range(7):
+            await page.tell("Target.createTarget", url=f"{own['url'].partition('#')[0]}{JOB}")
+        await page.wait("document.hidden")
+        lose(shown, 0.3)
+        lose(shown, 0.2)
+        await page.tell("Target.activateTarget", targetId=own["targetId"])
+        await page.wait(f"{LOSSES} === '0.2,0.3,0.4'")
+        lose(shown, 0.1)
+        await page.wait(f"{LOSSES} === '0.1,0.2,0.3,0.4'")
+        await page.tell("Page.reload")
+        await page.wait(f"!document.hidden && document.querySelectorAll('.charts section').length && {LOSSES} === '0.1,0.2,0.3,0.4'")
+
+
 class WithoutNodes(Owner):
     """May list everything but nodes."""
 
