@@ -4,6 +4,7 @@ with our pages. A page of another site that resolves its name to our address (DN
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -36,6 +37,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
     }
 )
 READING = ("GET", "HEAD")
+NAMED = re.compile(r"(\[[0-9a-f:.]*\]|[^:]*)(?::[0-9]{1,5})?")
 
 
 class Guard:
@@ -84,8 +86,6 @@ def _host_of(origin: str) -> str:
 
 
 def host_name(host: str) -> str:
-    """Without the port."""
-    name = host.lower()
-    if name.startswith("["):
-        return name[: name.find("]") + 1]
-    return name.partition(":")[0]
+    """Without the port; empty where what follows the name is none."""
+    found = NAMED.fullmatch(host.lower())
+    return found[1] if found is not None else ""

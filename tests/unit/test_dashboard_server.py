@@ -82,12 +82,22 @@ async def test_every_answer_has_the_headers_that_keep_pages_apart(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", "[::2]:80", "169.254.169.254"]
+    "host",
+    [
+        *("evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", "[::2]:80", "169.254.169.254"),
+        *("127.0.0.1:1@evil", "127.0.0.1:30070, evil", "localhost:", "[::1]evil", "[::1]:80:80"),
+    ],
 )
 async def test_a_name_that_is_not_ours_is_refused(tmp_path: Path, host: str):
     async with scene().served(tmp_path) as browser:
         assert (await read(browser, "/api/jobs", Host=host))[0] == 421
         assert (await read(browser, "/", Host=host))[0] == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:65535", "127.0.0.1:1", "[::1]", "[::1]:80"])
+async def test_this_machine_is_ours_at_any_port(tmp_path: Path, host: str):
+    async with scene().served(tmp_path) as browser:
+        assert (await read(browser, "/", Host=host))[0] == 200
 
 
 @pytest.mark.parametrize(
