@@ -19,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -27,7 +28,7 @@ from dashboard.serving.changes import Reclaims
 from dashboard.serving.guard import Guard
 from dashboard.serving.news import News
 from dashboard.serving.server import Server, Settings
-from dashboard.serving.sessions import COOKIE, LaptopSessions
+from dashboard.serving.sessions import LaptopSessions
 from dashboard.serving.stream import Streams
 from dashboard.serving.views import Views
 from dashboard.watching.observer import Observer
@@ -35,6 +36,7 @@ from elastic.kube.access import Access
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
 from elastic.membership.training import Progress
+from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
 
 REPORT_EVERY_S = 5.0
@@ -115,10 +117,11 @@ class Cluster:
 
 async def watch(url: str, cookie: str, queries: list[str], seconds: float) -> dict[str, list[float]]:
     """As so many browsers: bytes of the first message of each, and bytes a second later."""
+    headers = {"Cookie": f"{signed_cookie.name(urlsplit(url).netloc)}={cookie}"}
     got, first = [0.0] * len(queries), [0.0] * len(queries)
 
     async def follow(session: aiohttp.ClientSession, at: int, query: str) -> None:
-        async with session.get(f"{url}/api/stream?{query}", headers={"Cookie": f"{COOKIE}={cookie}"}) as response:
+        async with session.get(f"{url}/api/stream?{query}", headers=headers) as response:
             async for chunk in response.content.iter_any():
                 got[at] += len(chunk)
                 if not first[at] and chunk.endswith(b"\n\n"):

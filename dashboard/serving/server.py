@@ -17,7 +17,7 @@ from dashboard.serving.callers import BadToken, Caller, NotReviewed
 from dashboard.serving.changes import Reclaims
 from dashboard.serving.guard import Guard, add_headers
 from dashboard.serving.logs import MOST_LINES, USUAL_LINES, send_log
-from dashboard.serving.sessions import COOKIE, SESSION_S, Session, Sessions
+from dashboard.serving.sessions import SESSION_S, Session, Sessions
 from dashboard.serving.shown import encode
 from dashboard.serving.site import pages
 from dashboard.serving.stream import NoPlace, Places, Streams, ender, send
@@ -25,6 +25,7 @@ from dashboard.serving.views import Views
 from dashboard.watching.observer import Observer
 from dashboard.watching.seen import JobSeen, PodSeen
 from elastic.kube.resources import PODS
+from elastic.runtime import signed_cookie
 from elastic.runtime.listener import Bounds, Listener
 from elastic.runtime.served import served
 
@@ -118,18 +119,24 @@ class Server:
     async def _login_by_link(self, request: web.Request) -> web.Response:
         cookie = await self._sessions.begin(request.query.get("token", "")) if self._sessions.wants == "link" else None
         response = web.Response(status=303, headers={"Location": "/" if cookie is not None else "/#/login", "Cache-Control": "no-store"})
-        return self._with_cookie(response, cookie)
+        return self._with_cookie(request, response, cookie)
 
     async def _login(self, request: web.Request) -> web.Response:
         cookie = await self._sessions.begin(msgspec.json.decode(await request.read(), type=Login).token.strip())
         if cookie is None:
             return web.json_response({"error": "this token is not known, or has been used"}, status=401)
-        return self._with_cookie(web.json_response({"isLoggedIn": True}), cookie)
+        return self._with_cookie(request, web.json_response({"isLoggedIn": True}), cookie)
 
-    def _with_cookie(self, response: web.Response, cookie: str | None) -> web.Response:
+    def _with_cookie(self, request: web.Request, response: web.Response, cookie: str | None) -> web.Response:
         if cookie is not None:
             response.set_cookie(
-                COOKIE, cookie, max_age=SESSION_S, path="/", httponly=True, samesite="Strict", secure=self._settings.is_secure
+                signed_cookie.name(request.host),
+                cookie,
+                max_age=SESSION_S,
+                path="/",
+                httponly=True,
+                samesite="Strict",
+                secure=self._settings.is_secure,
             )
         return response
 
@@ -137,7 +144,7 @@ class Server:
         if await self._sessions.of(request) is not None:
             await self._sessions.end(request)
         response = web.json_response({"isLoggedIn": False})
-        response.del_cookie(COOKIE, path="/")
+        response.del_cookie(signed_cookie.name(request.host), path="/")
         return response
 
     def _known(self, handler: SessionHandle) -> Handle:

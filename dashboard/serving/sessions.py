@@ -26,7 +26,6 @@ from elastic.runtime import signed_cookie
 from elastic.runtime.files import write_private
 from elastic.runtime.one_time import OneTimeToken
 
-COOKIE = signed_cookie.NAME
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 200
 LONGEST_TOKEN = 16 * 1024
@@ -40,6 +39,10 @@ class Session:
     caller: Caller
     user: str = ""
     """Whose it is; of service accounts the namespace, where somebody may make any number of them."""
+
+
+def cookie_of(request: web.Request) -> str:
+    return request.cookies.get(signed_cookie.name(request.host), "")
 
 
 class Sessions(Protocol):
@@ -69,7 +72,7 @@ class LaptopSessions:
         self._key = self._made_key()
 
     async def of(self, request: web.Request) -> Session | None:
-        cookie = request.cookies.get(COOKIE, "")
+        cookie = cookie_of(request)
         return Session(cookie, self._owner) if signed_cookie.is_good(self._key, cookie, self._clock()) else None
 
     async def begin(self, shown: str) -> str | None:
@@ -116,7 +119,7 @@ class ClusterSessions:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token.strip():
             return await self._of_token(token.strip())
-        ends, digest = self._cookies.get(request.cookies.get(COOKIE, ""), (0.0, ""))
+        ends, digest = self._cookies.get(cookie_of(request), (0.0, ""))
         known = self._known.get(digest) if ends > self._clock() else None
         if known is None:
             return None
@@ -136,7 +139,7 @@ class ClusterSessions:
         return cookie
 
     async def end(self, request: web.Request) -> None:
-        self._cookies.pop(request.cookies.get(COOKIE, ""), None)
+        self._cookies.pop(cookie_of(request), None)
 
     async def close(self) -> None:
         for digest in list(self._known):

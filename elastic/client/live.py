@@ -42,7 +42,7 @@ def of_laptop(layout: Layout) -> Dashboard | None:
     """None where none runs, or has not made its key yet."""
     at = dashboard.address(layout)
     cookie = dashboard.cookie(layout, int(time.time()) + COOKIE_S)
-    return None if at is None or cookie is None else Dashboard(at, {"Cookie": f"{signed_cookie.NAME}={cookie}"})
+    return None if at is None or cookie is None else Dashboard(at, {"Cookie": f"{signed_cookie.name(urlsplit(at).netloc)}={cookie}"})
 
 
 def is_safe(url: str) -> bool:

@@ -10,6 +10,12 @@ KEY = "key"
 """File of the key, in the dashboard's folder."""
 
 
+def name(host: str) -> str:
+    """Of the cookie for a host. A browser sends the cookies of all ports of a host to each of them, so a port has a name of its own."""
+    port = host.rpartition(":")[2]
+    return f"{NAME}-{port}" if port.isdigit() else NAME
+
+
 def made(key: bytes, until: int) -> str:
     return f"{until}.{mark(key, str(until))}"
 

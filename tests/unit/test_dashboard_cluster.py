@@ -19,7 +19,7 @@ from dashboard_scene import Scene, event, events, job, node, owned, pod, read, s
 from dashboard.serving import sessions as sessions_module
 from dashboard.serving import stream as stream_module
 from dashboard.serving.callers import Caller
-from dashboard.serving.sessions import COOKIE, ClusterSessions, Session, user_of
+from dashboard.serving.sessions import ClusterSessions, Session, user_of
 from elastic.kube.access import from_kubeconfig
 from elastic.runtime import signed_cookie
 
@@ -163,7 +163,7 @@ async def test_who_gets_themself_many_tokens_ends_no_session_of_others(tmp_path:
         cookie = await sessions.begin(claimed("alice"))
         for number in range(10):
             assert await sessions.begin(claimed("system:serviceaccount:mine:bot", number)) is not None
-        request = cast("web.Request", SimpleNamespace(headers={}, cookies={COOKIE: cookie}))
+        request = cast("web.Request", SimpleNamespace(headers={}, host="localhost", cookies={signed_cookie.NAME: cookie}))
         assert await sessions.of(request) is not None
         assert len(sessions._known) == 3
         await sessions.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import aiohttp
 import pytest
 from cli_api import Api, running, served
 from dashboard_scene import HOSTILE, Scene, job, kube, read, scene, send, until
@@ -12,12 +13,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from dashboard.running import metrics
 from dashboard.serving.guard import HEADERS
-from dashboard.serving.sessions import COOKIE, LaptopSessions
+from dashboard.serving.sessions import LaptopSessions
 from elastic.kube.access import from_kubeconfig
 from elastic.membership.training import Progress
+from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
 
 # --- who is let in
+
+
+def own_cookie(browser: aiohttp.ClientSession) -> str:
+    return signed_cookie.name(f"127.0.0.1:{browser._base_url.port}")
 
 
 async def test_without_a_session_only_pages_are_served(tmp_path: Path):
@@ -49,7 +55,7 @@ async def test_a_link_lets_one_browser_in_and_another_link_is_there_for_the_next
 @pytest.mark.parametrize("cookie", ["", "9999999999", "9999999999.", "9999999999." + "0" * 64, "-1.x", "１２.x", "9" * 5000 + ".x"])
 async def test_a_cookie_that_we_did_not_make_is_none(tmp_path: Path, cookie: str):
     async with scene().served(tmp_path, is_logged_in=False) as browser:
-        assert (await read(browser, "/api/jobs", Cookie=f"{COOKIE}={cookie}".encode().decode("latin-1")))[0] == 401
+        assert (await read(browser, "/api/jobs", Cookie=f"{own_cookie(browser)}={cookie}".encode().decode("latin-1")))[0] == 401
 
 
 async def test_a_session_outlives_the_process_and_ends_with_its_time_or_a_logout(tmp_path: Path):
@@ -59,13 +65,27 @@ async def test_a_session_outlives_the_process_and_ends_with_its_time_or_a_logout
     cookie = await first.begin(OneTimeToken(tmp_path / "token").current())
     again = LaptopSessions(tmp_path, kube(), clock=lambda: now[0])
     async with shown.served(tmp_path, sessions=again, is_logged_in=False) as browser:
-        headers = {"Cookie": f"{COOKIE}={cookie}"}
+        headers = {"Cookie": f"{own_cookie(browser)}={cookie}"}
         assert (await read(browser, "/api/jobs", **headers))[0] == 200
         now[0] += 13 * 3600
         assert (await read(browser, "/api/jobs", **headers))[0] == 401
         now[0] -= 13 * 3600
         assert (await send(browser, "/api/session/end", {}, **headers))[0] == 200
         assert (await read(browser, "/api/jobs", **headers))[0] == 401
+
+
+async def test_two_dashboards_in_one_browser_leave_each_others_sessions_alone(tmp_path: Path):
+    """Cookies know no ports: to be let in by the second one ended the session with the first."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    async with scene().served(tmp_path / "one") as browser, scene().served(tmp_path / "two", is_logged_in=False) as other:
+        first, second = str(browser._base_url).rstrip("/"), str(other._base_url).rstrip("/")
+        link = f"{second}/login?token={OneTimeToken(tmp_path / 'two' / 'token').current()}"
+        async with aiohttp.ClientSession(cookie_jar=browser.cookie_jar) as both:
+            assert (await both.get(link)).status == 200
+            assert [(await both.get(f"{url}/api/jobs")).status for url in (first, second)] == [200, 200]
+            assert (await both.post(f"{second}/api/session/end", json={}, headers={"Origin": second})).status == 200
+            assert [(await both.get(f"{url}/api/jobs")).status for url in (first, second)] == [200, 401]
 
 
 # --- what holds for every request and answer

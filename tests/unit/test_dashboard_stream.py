@@ -12,7 +12,7 @@ from dashboard_scene import Scene, events, job, read, scene, until
 
 from dashboard.serving import server as server_module
 from dashboard.serving import stream as stream_module
-from dashboard.serving.sessions import COOKIE
+from elastic.runtime import signed_cookie
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ async def test_a_client_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatc
     async with shown.served(tmp_path) as browser:
         _, writer = await asyncio.open_connection("127.0.0.1", browser._base_url.port, limit=1024)
         cookie = next(iter(browser.cookie_jar))
-        writer.write(f"GET /api/stream HTTP/1.1\r\nHost: localhost\r\nCookie: {COOKIE}={cookie.value}\r\n\r\n".encode())
+        writer.write(f"GET /api/stream HTTP/1.1\r\nHost: localhost\r\nCookie: {signed_cookie.NAME}={cookie.value}\r\n\r\n".encode())
         await until(lambda: open_streams() == 1)
         workers = itertools.count(4)
 
