@@ -32,5 +32,8 @@ export function memory(text) {
   return `${(bytes / 1024 ** 3).toFixed(1)} GiB`;
 }
 
+// A command line of elastic for the cluster that the dashboard is of.
+export const command = (session, words) => ["elastic", words, session.commandOptions].filter(Boolean).join(" ");
+
 export const count = (much, one, many = `${one}s`) => `${much} ${much === 1 ? one : many}`;
 export const sum = (map) => Object.values(map ?? {}).reduce((all, one) => all + one, 0);

@@ -2,12 +2,15 @@
 
 import { ask } from "./api.js";
 import { el } from "./dom.js";
+import { command } from "./format.js";
 
-export function showLogin(main, session, done) {
+// isRefused: they come from a link that did not let them in.
+export function showLogin(main, session, isRefused, done) {
   if (session.wants === "link") {
     main.append(
-      el("h1", {}, "This link has been used"),
-      el("section", {}, el("p", {}, "Each link lets one browser in. Print another one, and open it here:"), el("pre", {}, "elastic dashboard")),
+      el("h1", {}, isRefused ? "This link has been used" : "You are not logged in"),
+      el("section", {}, el("p", {}, `${isRefused ? "Each link lets one browser in. Print another one" : "Print a link"}, and open it here:`),
+        el("pre", {}, command(session, "dashboard"))),
     );
     return;
   }

@@ -47,7 +47,7 @@ async function show() {
   if (!session.isLoggedIn || words[0] === "login") {
     live.textContent = "";
     if (session.isLoggedIn) { location.hash = "#/"; return; }
-    showLogin(main, session, show);
+    showLogin(main, session, query === "refused", show);
   } else if (words[0] === "nodes") leave = showNodes(main, session, setLive, refuse);
   else if (words[0] === "jobs" && words.length === 3) {
     leave = showJob(main, session, { namespace: words[1], name: words[2], kind: new URLSearchParams(query).get("kind") ?? "" }, setLive, refuse);

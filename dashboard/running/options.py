@@ -28,6 +28,7 @@ class Options:
     user_kubeconfig: Path | None
     allow_changes: bool
     reclaim_command: tuple[str, ...]
+    command_options: str
     health_port: int
     metrics_port: int
     ready_file: Path | None

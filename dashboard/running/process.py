@@ -62,7 +62,11 @@ class Process:
             sessions=_sessions(kube, options),
             guard=Guard(options.hosts),
             reclaims=Reclaims(options.reclaim_command),
-            settings=Settings(allows_changes=options.allow_changes, is_secure=self._tls is not None or options.tls_elsewhere),
+            settings=Settings(
+                allows_changes=options.allow_changes,
+                is_secure=self._tls is not None or options.tls_elsewhere,
+                command_options=options.command_options,
+            ),
             is_ready=self._is_ready.is_set,
         )
 

@@ -47,6 +47,8 @@ class Settings:
     allows_changes: bool = False
     is_secure: bool = False
     """Browsers reach us by https: cookies are sent so only."""
+    command_options: str = ""
+    """What `elastic dashboard` and other commands need to find this laptop cluster."""
 
 
 class Server:
@@ -110,6 +112,7 @@ class Server:
             {
                 "isLoggedIn": session is not None,
                 "wants": self._sessions.wants,
+                "commandOptions": self._settings.command_options,
                 "isReady": self._is_ready(),
                 "allowsChanges": self._settings.allows_changes,
                 "reclaims": self._settings.allows_changes and self._reclaims.is_possible,
@@ -118,7 +121,9 @@ class Server:
 
     async def _login_by_link(self, request: web.Request) -> web.Response:
         cookie = await self._sessions.begin(request.query.get("token", "")) if self._sessions.wants == "link" else None
-        response = web.Response(status=303, headers={"Location": "/" if cookie is not None else "/#/login", "Cache-Control": "no-store"})
+        response = web.Response(
+            status=303, headers={"Location": "/" if cookie is not None else "/#/login?refused", "Cache-Control": "no-store"}
+        )
         return self._with_cookie(request, response, cookie)
 
     async def _login(self, request: web.Request) -> web.Response:

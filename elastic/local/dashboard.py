@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
+from elastic.local.cluster import default_data_dir
 from elastic.local.files import Layout
 from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
@@ -17,6 +19,7 @@ def arguments(layout: Layout, account: Path, user: Path, *, allow_changes: bool)
     """It reads with its account, and passes a user's wishes on in the user's name."""
     layout.dashboard.mkdir(exist_ok=True, mode=0o700)
     found = ["--kubeconfig", str(account), "--laptop", str(layout.dashboard), "--user-kubeconfig", str(user)]
+    found += [f"--command-options=--data-dir {shlex.quote(str(layout.root))}"] if layout.root != default_data_dir().resolve() else []
     found += ["--signals", str(layout.signals)] if layout.signals.exists() else []
     if allow_changes:
         command = [sys.executable, "-m", "elastic.cli", "node", "reclaim", "--data-dir", str(layout.root)]

@@ -91,6 +91,7 @@ class Scene:
         *,
         sessions: Sessions | None = None,
         allows_changes: bool = False,
+        command_options: str = "",
         api: str = "http://127.0.0.1:9",
         reclaim: tuple[str, ...] = (),
         is_logged_in: bool = True,
@@ -103,7 +104,7 @@ class Scene:
             sessions=sessions or LaptopSessions(folder, kube(api)),
             guard=Guard(),
             reclaims=Reclaims(reclaim),
-            settings=Settings(allows_changes=allows_changes),
+            settings=Settings(allows_changes=allows_changes, command_options=command_options),
             is_ready=lambda: True,
         )
         opened = socket.create_server(("127.0.0.1", 0))

@@ -191,6 +191,22 @@ async def test_a_tab_among_many_is_live_and_has_missed_nothing_while_it_was_hidd
         await page.wait(f"!document.hidden && document.querySelectorAll('.charts section').length && {LOSSES} === '0.1,0.2,0.3,0.4'")
 
 
+async def test_who_is_not_logged_in_reads_why_and_the_command_for_this_cluster(tmp_path: Path) -> None:
+    """After Log out and without a link, too, it said that the link had been used, and named a command for another folder."""
+    served = Scene(trains()).served(tmp_path, command_options="--data-dir lab", is_logged_in=False)
+    async with served as browser, chromium.opened(tmp_path / "chromium") as page:
+        url, token = str(browser._base_url).rstrip("/"), OneTimeToken(tmp_path / "token").current()
+        reads = "document.querySelector('h1')?.textContent + ': ' + document.querySelector('pre')?.textContent"
+        await page.open(url)
+        await page.wait(f"{reads} === 'You are not logged in: elastic dashboard --data-dir lab'")
+        await page.open(f"{url}/login?token={token}")
+        await page.wait("document.querySelector('tbody a')")
+        await page.ask("document.getElementById('logout').click()")
+        await page.wait(f"{reads} === 'You are not logged in: elastic dashboard --data-dir lab'")
+        await page.open(f"{url}/login?token={token}")
+        await page.wait(f"{reads} === 'This link has been used: elastic dashboard --data-dir lab'")
+
+
 class WithoutNodes(Owner):
     """May list everything but nodes."""
 

@@ -19,6 +19,7 @@ from dashboard.running.options import Options
 from dashboard.running.process import Process
 from elastic.kube import connect
 from elastic.local import dashboard
+from elastic.local.cluster import default_data_dir
 from elastic.local.files import ClusterState, Layout
 from elastic.runtime.one_time import OneTimeToken
 
@@ -61,6 +62,7 @@ def options(kubeconfig: Path, folder: Path, listening: socket.socket) -> Options
         user_kubeconfig=kubeconfig,
         allow_changes=False,
         reclaim_command=(),
+        command_options="",
         health_port=0,
         metrics_port=0,
         ready_file=folder / "ready",
@@ -105,8 +107,17 @@ def test_elastic_up_starts_it_with_options_that_it_knows(tmp_path: Path) -> None
     chosen = context.params
     assert (chosen["laptop"], chosen["user_kubeconfig"], chosen["listen_fd"]) == (layout.dashboard, tmp_path / "user", 3)
     assert chosen["reclaim_command"][1:] == ("-m", "elastic.cli", "node", "reclaim", "--data-dir", str(tmp_path))
+    assert chosen["command_options"] == f"--data-dir {tmp_path}"
     reading = dashboard.arguments(layout, tmp_path / "account", tmp_path / "user", allow_changes=False)
     assert main.make_context("elastic-dashboard", reading).params["reclaim_command"] == ()
+
+
+def test_of_the_usual_folder_commands_need_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    layout = Layout(default_data_dir())
+    layout.root.mkdir()
+    given = dashboard.arguments(layout, tmp_path / "account", tmp_path / "user", allow_changes=False)
+    assert not [word for word in given if word.startswith("--command-options")]
 
 
 def test_the_link_is_of_the_dashboard_that_runs(tmp_path: Path) -> None:

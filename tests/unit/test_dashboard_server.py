@@ -46,7 +46,7 @@ async def test_a_link_lets_one_browser_in_and_another_link_is_there_for_the_next
         assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
         assert (await read(browser, "/api/jobs"))[0] == 200
         browser.cookie_jar.clear()
-        assert (await read(browser, f"/login?token={first}"))[2]["Location"] == "/#/login"
+        assert (await read(browser, f"/login?token={first}"))[2]["Location"] == "/#/login?refused"
         assert (await read(browser, "/api/jobs"))[0] == 401
         assert token.current() != first
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
