@@ -36,8 +36,16 @@ function become(old, made) {
 }
 
 // Class names come from a closed list: a state may be any text.
-const STATES = new Set(["Running", "Ready", "Succeeded", "Failed", "NotReady", "Waiting", "Restarting", "Suspended", "Warning", "leave", "gone", "prepare"]);
-export const state = (text) => el("span", { class: STATES.has(text) ? `state ${text}` : "state" }, text || "unknown");
+const TONES = new Map(Object.entries({
+  on: ["Running", "Ready"],
+  good: ["Succeeded", "Completed"],
+  bad: ["Failed", "NotReady", "Error", "CrashLoopBackOff", "OOMKilled", "Evicted", "ImagePullBackOff", "ErrImagePull", "InvalidImageName",
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "ContainerCannotRun", "StartError", "DeadlineExceeded"],
+  warn: ["Waiting", "Restarting", "Warning", "Pending", "ContainerCreating", "PodInitializing", "Terminating", "Unknown"],
+}).flatMap(([tone, words]) => words.map((word) => [word, tone])));
+const tone = (text) => TONES.get(text?.replace(/^Init:/, "")) ?? "";
+export const isBad = (text) => tone(text) === "bad";
+export const state = (text) => el("span", { class: `state ${tone(text)}`.trim() }, text || "unknown");
 
 export const time = (stamp, text) => el("time", { datetime: stamp, title: stamp }, text);
 

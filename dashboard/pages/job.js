@@ -67,7 +67,7 @@ export function showJob(main, session, wanted, live, refuse) {
       { name: "Cost", number: true, cell: (row) => (row.pauseMs ? seconds(row.pauseMs / 1000) : "–") },
     ],
   });
-  const log = logs(wanted, () => page?.workers ?? []);
+  const log = logs(wanted, () => page);
   const events = table({
     caption: "Events", none: "No Events; the API server keeps them for about an hour.", rows: [], key: (row) => row.about + row.reason + row.message,
     columns: [
@@ -93,8 +93,11 @@ export function showJob(main, session, wanted, live, refuse) {
     if (!page) return;
     const job = page.job;
     put(head, el("p", {}, state(job.state), ` ${job.kind}`, job.created ? [" · ", time(job.created, `created ${ago(job.created)}`)] : []));
-    put(notices, [job.waitsFor && `Waits for ${job.waitsFor}`, !job.waitsFor && job.message, page.autoscaler && `Autoscaler: ${page.autoscaler}`]
-      .filter(Boolean).map((words) => el("p", { class: "soft" }, words)));
+    // The list has the beginning of a message only.
+    const failure = job.state === "Failed" ? (page.conditions.findLast((one) => one.type === "Failed")?.message ?? job.message) : "";
+    put(notices, failure ? [el("p", { class: "failure" }, failure)] : [],
+      [job.waitsFor && `Waits for ${job.waitsFor}`, !job.waitsFor && !failure && job.message, page.autoscaler && `Autoscaler: ${page.autoscaler}`]
+        .filter(Boolean).map((words) => el("p", { class: "soft" }, words)));
     put(top, facts([
       ["World", number(job.world), `of ${job.wanted} wanted`],
       ["Allowed", job.least === null ? "fixed" : `${job.least}–${job.most}`],
@@ -102,7 +105,7 @@ export function showJob(main, session, wanted, live, refuse) {
       ["Step", number(job.step)],
       ["Speed", job.rate === null ? "–" : number(job.rate), job.rate === null ? "" : `${job.unit}/s`],
       ["Loss", number(job.loss)],
-      ["Restarts", number(sum(job.restarts)), Object.entries(job.restarts).filter(([, times]) => times).map(([cause, times]) => `${cause} ${times}`).join(", ")],
+      ["Restarts", number(sum(job.restarts)), restartWords(page)],
     ]));
     rescales.fill(page.rescales);
     put(spent, timeSpent(page));
@@ -129,6 +132,13 @@ export function showJob(main, session, wanted, live, refuse) {
   }, live);
   const clock = setInterval(draw, 10000);
   return () => { stop(); clearInterval(clock); log.close(); for (const one of charts) one.close(); };
+}
+
+function restartWords(page) {
+  const causes = Object.entries(page.job.restarts).filter(([, times]) => times).map(([cause, times]) => `${cause} ${times}`);
+  if (!causes.length || !page.restartsCharged) return causes.join(", ");
+  const [charged, allowed] = page.restartsCharged;
+  return `${causes.join(", ")}; ${charged} charged, ${allowed} allowed`;
 }
 
 function timeSpent(page) {

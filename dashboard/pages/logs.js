@@ -1,11 +1,12 @@
 // What a worker prints. The page keeps the last lines; the server bounds what it sends.
 
 import { jobPath } from "./api.js";
-import { el } from "./dom.js";
+import { el, isBad } from "./dom.js";
 
 const MOST_LINES = 2000;
 
-export function logs(job, workers) {
+// page: what is known of the job now. Until somebody chooses, the worker is the one that failed the job.
+export function logs(job, page) {
   const choice = el("select", { id: "log-of" });
   const follows = el("input", { type: "checkbox", id: "log-follows", checked: true });
   const button = el("button", { type: "button" }, "Show");
@@ -15,13 +16,16 @@ export function logs(job, workers) {
   let under = null;
   let lines = [];
   let waits = false;
+  let isChosen = false;
 
   const know = () => {
-    const found = workers().map((worker) => [worker.pod, worker.rank === null ? worker.pod : `rank ${worker.rank} · ${worker.pod}`]);
+    const found = page().workers.map((worker) => [worker.pod,
+      [worker.rank === null ? "" : `rank ${worker.rank}`, worker.pod, isBad(worker.state) ? worker.state : ""].filter(Boolean).join(" · ")]);
     found.sort((a, b) => a[1].localeCompare(b[1], "en", { numeric: true }));
-    if (JSON.stringify(found) === choice.dataset.found) return;
-    const before = choice.value;
-    choice.dataset.found = JSON.stringify(found);
+    const known = JSON.stringify([found, page().failed]);
+    if (known === choice.dataset.found) return;
+    const before = isChosen ? choice.value : page().failed || choice.value;
+    choice.dataset.found = known;
     choice.replaceChildren(...found.map(([pod, words]) => el("option", { value: pod }, words)));
     if (found.some(([pod]) => pod === before)) choice.value = before;
     button.disabled = !found.length;
@@ -40,6 +44,7 @@ export function logs(job, workers) {
   };
   const close = () => { under?.abort(); under = null; button.textContent = "Show"; };
   const show = async () => {
+    isChosen = true;
     const mine = (under = new AbortController());
     button.textContent = "Stop";
     out.hidden = false;
@@ -57,6 +62,7 @@ export function logs(job, workers) {
     }
     if (under === mine) close();
   };
+  choice.addEventListener("change", () => { isChosen = true; });
   button.addEventListener("click", () => (under ? close() : show()));
   return { box, know, close };
 }

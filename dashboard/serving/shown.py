@@ -104,6 +104,10 @@ class JobPage(Shown, frozen=True):
     spent_s: Mapping[str, float]
     disruptions: tuple[DisruptionShown, ...]
     autoscaler: str
+    restarts_charged: tuple[int, int] | None
+    """How many count against maxRestarts, and how many it allows."""
+    failed: str
+    """The pod that a failed job's message names, else one that ended with an error; empty where there is none."""
     workers: tuple[WorkerShown, ...]
     """At most 1,000."""
     worker_count: int

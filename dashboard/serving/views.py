@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from autoscale.jobs import JOBS
@@ -29,6 +29,8 @@ from elastic.kube.resources import EVENTS, NODES, PODS
 MOST_WORKERS = 1000
 MOST_OCCUPANTS = 256
 MOST_DISRUPTIONS = 200
+SOUND = ("Running", "Pending", "Succeeded", "Completed", "Terminating")
+"""States of pods that say nothing of an error."""
 NO_RECORD = Record()
 
 
@@ -108,6 +110,8 @@ class Views:
             spent_s=record.spent(self._book.monotonic()),
             disruptions=tuple(disruptions(job)),
             autoscaler=str(job.summary.autoscaler.get("reason", ""))[:300],
+            restarts_charged=job.restarts_charged,
+            failed=_failed(job, [pod for pod in pods if sees_pods]),
             workers=workers,
             worker_count=len(pods) if sees_pods else 0,
             events=tuple(map(_event, events)),
@@ -157,6 +161,13 @@ class Views:
             notices=node.notices,
             occupants=tuple(occupants),
         )
+
+
+def _failed(job: JobSeen, pods: Sequence[PodSeen]) -> str:
+    if job.summary.state != "Failed":
+        return ""
+    named = [pod for pod in pods if pod.key[1] == job.summary.failed_first]
+    return next((pod.key[1] for pod in [*named, *pods] if pod in named or pod.state not in SOUND), "")
 
 
 async def sees(caller: Caller, job: JobSeen) -> bool:

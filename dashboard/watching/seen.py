@@ -16,7 +16,7 @@ from elastic.api.book import Disruption
 from elastic.api.kinds import KINDS, WORKER, Kind
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import GPU
-from elastic.client.summary import Summary, conditions_of, pod_restarts, pod_state, ranks, summary
+from elastic.client.summary import Summary, budget_used, conditions_of, pod_restarts, pod_state, ranks, summary
 from elastic.kube.resources import Object
 from elastic.signals.seen import Sight, on_node, on_pod
 from elastic.signals.signal import Meaning, Signal
@@ -71,6 +71,8 @@ class JobSeen:
     leaving: Mapping[str, str]
     """By member: why it was asked to leave."""
     is_suspended: bool
+    restarts_charged: tuple[int, int] | None
+    """How many, and how many are allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,7 @@ def job_seen(kind: Kind, raw: Object) -> JobSeen:
         disruptions=tuple(_disruptions(elastic.get("disruptions"))),
         leaving={_text(found.get("member")): _text(found.get("cause")) for found in _list(elastic.get("leaving"))},
         is_suspended=policy.get("suspend") is True,
+        restarts_charged=budget_used(told.restarts, _dict(raw.get("spec")).get("elasticPolicy")),
     )
 
 

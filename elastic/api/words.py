@@ -8,6 +8,8 @@ GPU = "nvidia.com/gpu"
 """What a container asks for, and a node offers, as its GPUs."""
 UNFOLLOWED = "The controller cannot follow the rendezvous in etcd, and counts pods"
 """A condition of a job whose etcd the controller does not reach says so, and goes on with why."""
+FAILED_FIRST = " First of all "
+"""Stands in a job's failure message before the name of the pod that failed first."""
 
 
 class RestartPolicy(enum.Enum):

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from elastic.api.words import CHARGED, GPU
 from elastic.client.ages import age
-from elastic.client.summary import Summary, pod_state, unscheduled
+from elastic.client.summary import Summary, budget_used, pod_state, unscheduled
 from elastic.kube.resources import Object
 
 PHASES = {
@@ -134,13 +134,10 @@ def _times(number: int) -> str:
 
 
 def _budget(counted: Mapping[str, int], spec: Mapping[str, object]) -> str:
-    """How much of maxRestarts is used up; a cause with a limit of its own does not count, and in a window only what is recent."""
-    policy = spec.get("elasticPolicy")
-    own = (policy.get("restartBudget") or {}) if isinstance(policy, dict) else {}
-    limit = policy.get("maxRestarts") if isinstance(policy, dict) else None
-    if limit is None or not isinstance(own, dict) or own.get("windowSeconds") is not None:
+    budget = budget_used(counted, spec.get("elasticPolicy"))
+    if budget is None:
         return ""
-    used = sum(number for cause, number in counted.items() if cause in CHARGED and own.get(cause) is None)
+    used, limit = budget
     if not limit:
         return " maxRestarts allows none."
     if used >= limit:

@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
-from elastic.api.words import UNFOLLOWED, RdzvBackend
+from elastic.api.words import CHARGED, FAILED_FIRST, UNFOLLOWED, RdzvBackend
 from elastic.kube.resources import Object
 
 PLAN = "plan"
@@ -54,6 +54,11 @@ class Summary:
         return "".join(self.message.partition(UNFOLLOWED)[1:])
 
     @property
+    def failed_first(self) -> str:
+        """The pod that the message of a failed job names; empty where it names none."""
+        return self.message.partition(FAILED_FIRST)[2].partition(" ")[0] if self.state == "Failed" else ""
+
+    @property
     def is_elastic(self) -> bool:
         return self.least is not None
 
@@ -86,6 +91,16 @@ def summary(kind: Kind, job: Object) -> Summary:
         autoscaler=_dict(elastic.get("autoscaler")),
         step=_count(elastic["step"], 0) if "step" in elastic else None,
     )
+
+
+def budget_used(restarts: Mapping[str, int], policy: object) -> tuple[int, int] | None:
+    """How much of maxRestarts is used up, and how much there is. A cause with a limit of its own does not count; None in a window, where
+    only what is recent counts."""
+    own = (policy.get("restartBudget") or {}) if isinstance(policy, dict) else {}
+    limit = policy.get("maxRestarts") if isinstance(policy, dict) else None
+    if not isinstance(limit, int) or not isinstance(own, dict) or own.get("windowSeconds") is not None:
+        return None
+    return sum(number for cause, number in restarts.items() if cause in CHARGED and own.get(cause) is None), _count(limit, 0)
 
 
 def _world(elastic: Mapping[str, Any]) -> int | None:

@@ -207,6 +207,28 @@ async def test_who_is_not_logged_in_reads_why_and_the_command_for_this_cluster(t
         await page.wait(f"{reads} === 'This link has been used: elastic dashboard --data-dir lab'")
 
 
+async def test_a_failed_job_shows_why_and_the_log_of_the_worker_that_failed_first(tmp_path: Path) -> None:
+    why = f"restarts are 4 but maxRestarts allows 3.{'.' * 300} First of all train-worker-2 failed: ValueError: bad batch."
+    failed = {"conditions": [{"type": "Failed", "status": "True", "message": why}], "elastic": {"restarts": {"user": 4, "collateral": 4}}}
+    ended = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"reason": "Error", "exitCode": 1}}}]}
+    shown = Scene(*(owned({**pod(index), "status": ended}) for index in range(4)))
+    shown.put(job(status=failed, elasticPolicy={"minReplicas": 1, "maxReplicas": 4, "maxRestarts": 3}))
+    async with looked_at(shown, tmp_path, JOB) as page:
+        await page.wait("document.querySelectorAll('#log-of option').length === 4")
+        assert await page.ask("document.querySelector('.failure').textContent") == why
+        assert await page.ask("document.getElementById('log-of').value") == "train-worker-2"
+        assert "Error" in await page.ask("document.getElementById('log-of').selectedOptions[0].textContent")
+        assert await page.ask("document.querySelector('[aria-label=Workers] .state').className") == "state bad"
+        facts = await page.ask("document.querySelector('.facts').textContent")
+        assert facts.endswith("Restarts8 user 4, collateral 4; 4 charged, 3 allowed")
+        await page.ask(
+            "const choice = document.getElementById('log-of'); choice.value = 'train-worker-0'; choice.dispatchEvent(new Event('change'))"
+        )
+        shown.drop(owned(pod(3)))
+        await page.wait("document.querySelectorAll('#log-of option').length === 3")
+        assert await page.ask("document.getElementById('log-of').value") == "train-worker-0"
+
+
 class WithoutNodes(Owner):
     """May list everything but nodes."""
 

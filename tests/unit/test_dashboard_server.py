@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from cli_api import Api, running, served
-from dashboard_scene import HOSTILE, Scene, job, kube, read, scene, send, until
+from dashboard_scene import HOSTILE, Scene, job, kube, owned, pod, read, scene, send, until
 from prometheus_client import CollectorRegistry, generate_latest
 
 from dashboard.running import metrics
@@ -244,6 +244,25 @@ async def test_a_jobs_page_has_its_history_workers_and_events_as_they_are(tmp_pa
     assert [event["message"] for event in page["events"]] == [HOSTILE]
     assert page["history"]["columns"][:3] == ["at", "world", "wanted"]
     assert page["history"]["rows"][-1][1:3] == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "failed"),
+    [
+        ("Failed", "it failed. First of all train-worker-0 failed: rank 0: ValueError: no.", "train-worker-0"),
+        ("Failed", "it failed. First of all another failed: no.", "train-worker-1"),
+        ("Failed", "it failed.", "train-worker-1"),
+        ("Running", "it runs.", ""),
+    ],
+)
+async def test_the_worker_to_look_at_is_the_one_that_failed_the_job(tmp_path: Path, state: str, message: str, failed: str):
+    policy = {"maxRestarts": 3, "restartBudget": {"hang": 1}}
+    status = {"conditions": [{"type": state, "status": "True", "message": message}], "elastic": {"restarts": {"user": 2, "hang": 1}}}
+    ended = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"reason": "Error"}}}]}
+    shown = Scene(job(status=status, elasticPolicy=policy), owned(pod(0)), owned({**pod(1), "status": ended}))
+    async with shown.served(tmp_path) as browser:
+        page = json.loads((await read(browser, "/api/jobs/default/train"))[1])
+    assert (page["failed"], page["restartsCharged"]) == (failed, [2, 3])
 
 
 async def test_a_script_for_a_name_is_text_in_json(tmp_path: Path):

@@ -12,6 +12,7 @@ from controller.deciding.lifecycle import usage_errors
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import Container, Pod
 from elastic.api.template import default_container
+from elastic.api.words import FAILED_FIRST
 from elastic.membership.peer_errors import tells_of_peer
 from elastic.membership.wire import printable, with_error
 from rendezvous.delivery import has_failed, unmet
@@ -28,7 +29,7 @@ def of_job(view: JobView) -> str:
     if view.job.elastic is None or not quotes_errors(view.snapshot.settings):
         return ""
     words = [(tells_of_peer(said), str(container.ended_at or _LATEST), pod.name, said) for pod, container, said in _said(view)]
-    return f" First of all {min(words)[2]} failed: {min(words)[3]}." if words else ""
+    return f"{FAILED_FIRST}{min(words)[2]} failed: {min(words)[3]}." if words else ""
 
 
 def of_usage(view: JobView, reason: str) -> str:
