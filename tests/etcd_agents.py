@@ -142,9 +142,9 @@ class Agent:
         """A worker reports it."""
         self.presence.note_step(self.generation, step)
 
-    def fail(self, error: str = "") -> None:
+    def fail(self, error: str = "", *, status: int = 1) -> None:
         self.has_failed = True
-        self.presence.report_state("failed", generation=self.generation, status=1, error=error)
+        self.presence.report_state("failed", generation=self.generation, status=status, error=error)
 
     def turn(self) -> None:
         """What the presence's thread and then the handler do once."""

@@ -6,6 +6,7 @@ watched a fact hold; clocks of two hosts are never compared.
 """
 
 import dataclasses
+import signal
 import typing
 
 from elastic_worker.etcd.charges import DISRUPTION, HANG, PLAN, USER, charged, ends_of
@@ -202,9 +203,17 @@ def _broken(group: Group) -> typing.Optional[Round]:
     for first in group.failed():
         failure = group.failure(first)
         status = failure.status if failure is not None else None
-        return Round("a worker of {} ended{}".format(first, "" if status is None else " with status {}".format(status)), USER)
+        return Round("a worker of {} ended{}".format(first, "" if status is None else " " + _with_status(status)), USER)
     back = group.those(Standing.BACK)
     return Round("{} came back".format(back[0]), DISRUPTION) if back else None
+
+
+def _with_status(status: int) -> str:
+    """How a process ended. Above 128 it is the number of a signal that counts."""
+    try:
+        return "with status {}, {}".format(status, signal.Signals(status - 128).name)
+    except ValueError:
+        return "with status {}".format(status)
 
 
 def _left(group: Group, name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from elastic.api.words import CHARGED, Cause
 from elastic.membership import window
+from elastic.membership.exit_status import with_status
 from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import Ended, Restart, clipped, with_error
 from rendezvous.machine.completion import has_finished
@@ -55,7 +56,7 @@ def _words(job: Job) -> str:
         return known.hang_reason
     if known.failures and not has_finished(job.membership):
         first = known.failures[0]
-        status = f"with status {first.status}" if first.status is not None else "by itself"
+        status = with_status(first.status) if first.status is not None else "by itself"
         return with_error(f"a worker of {first.member} ended {status}", rank=first.rank, error=first.error)
     return known.losses[0].words if known.losses else "a worker ended after its peers had finished"
 

@@ -128,6 +128,17 @@ def test_a_peers_failure_calls_everybody_and_the_first_one_is_charged(job: Job) 
     assert "a worker of w1 ended with status 1" in job.world().reason
 
 
+def test_a_worker_that_a_signal_ended_names_it(job: Job) -> None:
+    job.start("w0", "w1", "w2")
+    job.turn(6)
+    job.agents["w1"].fail(status=139)
+    job.turn()
+    job.agents["w0"].fail()
+    job.agents["w2"].fail()
+    job.live(2)
+    assert "a worker of w1 ended with status 139, SIGSEGV" in job.world().reason
+
+
 def test_a_worker_that_fell_with_its_peer_is_not_charged_though_it_ended_before(job: Job) -> None:
     job.start("w0", "w1", "w2")
     job.turn(6)

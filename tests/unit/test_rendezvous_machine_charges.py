@@ -105,6 +105,16 @@ def test_the_reason_of_a_closed_world_quotes_the_first_workers_error() -> None:
     assert closed.endswith("x), and all 0 restarts that maxRestarts allows are used up")
 
 
+def test_a_worker_that_a_signal_ended_names_it() -> None:
+    """It was status 139, without a word."""
+    group = group_of(2, budget=Budget(max_restarts=0))
+    group.fail("w1", 139, rank=1)
+    group.advance(1.1)
+    assert "a worker of w1 ended with status 139, SIGSEGV" in group.agents["w0"].view.reform
+    group.come_all()
+    assert summary(group.job).closed.startswith("a worker of w1 ended with status 139, SIGSEGV (rank 1), and all 0 restarts")
+
+
 def test_a_worker_that_fell_with_its_peer_is_not_blamed_though_it_ended_before() -> None:
     """The first to fail may take seconds to end: its peer sees a closed connection, fails and is reported before."""
     group = group_of(2, budget=Budget(max_restarts=0))

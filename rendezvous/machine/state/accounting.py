@@ -10,6 +10,7 @@ from msgspec import structs
 
 from elastic.api.words import Cause
 from elastic.membership import window
+from elastic.membership.exit_status import with_status
 from elastic.membership.peer_errors import tells_of_peer
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_UNSETTLED, Ended, Expectation, Restart
@@ -103,7 +104,7 @@ def with_failure(known: Accounting, failure: Failure) -> Accounting:
     trouble = known.trouble
     if trouble is None or (failures[0] == failure and trouble[1] == Cause.USER.value):
         words = f"a worker of {failure.member} ended"
-        trouble = (words if failure.status is None else f"{words} with status {failure.status}", Cause.USER.value)
+        trouble = (words if failure.status is None else f"{words} {with_status(failure.status)}", Cause.USER.value)
     return replace(known, failures=failures, trouble=trouble)
 
 
