@@ -14,7 +14,6 @@ import types
 import typing
 
 from torch.distributed.elastic.rendezvous import (
-    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousHandler,
     RendezvousInfo,
@@ -176,10 +175,10 @@ class ElasticHandler(RendezvousHandler):
                 presence.changed.wait_for(self._has_news, POLL_S)
             view = presence.view
             if presence.refused:
-                raise RendezvousClosedError(self._unmet(last_words.REFUSED, "this agent was replaced: {}".format(presence.refused)))
+                _end(self._unmet(last_words.REFUSED, "this agent was sent away: {}".format(presence.refused)))
             if view.closed:
                 last_words.write(os.environ, closed=view.closed, failure=self._failure)
-                raise RendezvousClosedError(view.closed)
+                _end("the rendezvous is closed: {}".format(view.closed))
             if view.generation > self._generation:
                 return view
             if view.finished:
@@ -247,6 +246,14 @@ class ElasticHandler(RendezvousHandler):
         if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT) and not self._is_terminating.is_set():
             self._is_terminating.set()
             self._presence.leave("received {}".format(signal.Signals(number).name), by_signal=True)
+
+
+def _end(why: str) -> typing.NoReturn:
+    """End torchrun with status 1 and one line: its traceback would say nothing more."""
+    log.error("ending with status 1: %s", why)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the pod is deleted meanwhile, and torch would raise wherever this process then is
+    raise SystemExit(1)
 
 
 def _end_on_signal(number: int, frame: typing.Optional[types.FrameType]) -> None:
