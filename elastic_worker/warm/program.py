@@ -68,6 +68,8 @@ def obstacle(program: Program, *, folder: str, loaded: typing.Iterable[str]) -> 
         path = _module_file(program.name, folder)
     else:
         path = program.script(folder)
+        if not os.path.exists(path):
+            return "there is no file {}".format(path)
         if not os.path.isfile(path) or path.endswith((".pyc", ".pyz", ".zip")):
             return "{} is not a Python source file".format(program.name)
     return (_of_source(path) if path else "") or shadow(program, folder=folder, loaded=loaded)

@@ -104,8 +104,16 @@ def test_a_folder_with_a_module_of_the_name_of_a_loaded_one_starts_plainly(tmp_p
 
 
 def test_what_is_no_source_file_starts_plainly(tmp_path: Path) -> None:
-    for name in ("missing.py", "."):
+    (tmp_path / "old.pyc").touch()
+    for name in ("old.pyc", "."):
         assert "not a Python source file" in program.obstacle(program.Program(name, False, ()), folder=str(tmp_path), loaded=[])
+
+
+def test_a_script_that_is_missing_is_said_to_be(tmp_path: Path) -> None:
+    """It was `not a Python source file`."""
+    for name in ("train.py", str(tmp_path / "train.py")):
+        found = program.obstacle(program.Program(name, False, ()), folder=str(tmp_path), loaded=[])
+        assert found == f"there is no file {tmp_path}/train.py"
 
 
 @pytest.mark.parametrize(
