@@ -5,13 +5,7 @@ of ours and shows its traceback.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from elastic.kube.errors import KubeError
-
-WITHOUT_SERVER = ("NoToken", "NoDashboard", "NoCredentials")
-"""Reasons of errors with code 0 that do not mean that the API server is away."""
 DISK = {
     errno.ENOSPC: "make room on the disk",
     errno.EDQUOT: "make room within your quota",
@@ -31,26 +25,12 @@ def said(error: BaseException, server: str = "") -> str | None:
         lines = [said(one, server) for one in error.exceptions]
         return None if None in lines else "; ".join(dict.fromkeys(line for line in lines if line))
     if isinstance(error, KubeError):
-        return _of_server(error)
+        return error.words
     if isinstance(error, AccessError | FolderError):
         return str(error)
     if isinstance(error, TimeoutError):
         return f"no answer in time: {error or 'the API server is too slow or cannot be reached'}"
     return _of_connection(error) if isinstance(error, OSError) else _of_http(error)
-
-
-def _of_server(error: KubeError) -> str:
-    if error.reason in WITHOUT_SERVER:
-        return str(error.message)
-    if error.code == 0 and "CERTIFICATE_VERIFY_FAILED" in error.message:
-        return f"the API server is not the one of the kubeconfig, by its certificate: {error.message}; get a new kubeconfig"
-    if error.code == 0:
-        return f"the API server cannot be reached: {error.message}; is the cluster running?"
-    if error.code == 401:
-        return f"the API server does not accept your credentials: {error.message}; renew them or choose another --kubeconfig or --context"
-    if error.code == 403:
-        return f"you may not do this: {error.message}"
-    return str(error.message)
 
 
 def _of_connection(error: OSError) -> str | None:

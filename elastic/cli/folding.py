@@ -1,5 +1,6 @@
 """Folds away what torch prints about itself when a worker failed, or its command is wrong: agents' tracebacks, summaries and usage, and
-frames in C++, dozens of lines around the one that matters. Keeps the tracebacks of each pod's own program. Pure.
+frames in C++, dozens of lines around the one that matters; and the tracebacks of those whose peer was lost. Keeps the tracebacks of each
+pod's own program. Pure.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from dataclasses import dataclass, field
 from elastic.membership.peer_errors import tells_of_peer
 
 _START = "Traceback (most recent call last):"
+_SYNTAX_ERROR = re.compile(r'^  File ".+", line \d+$')
+"""How one begins: it has no traceback."""
+_CHAINED = ("During handling of the above exception, another exception", "The above exception was the direct cause of the following")
 _OF_RANK = re.compile(r"^\[(?:default|rank)?\d+\]: ?")
 _AGENT_LOG = re.compile(r"^[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ .*torch/distributed/(?:elastic|launcher|run)")
-_OF_AGENT = ("torch/distributed/run.py", "torch/distributed/launcher/api.py", "torch/distributed/elastic/agent/")
+_OF_AGENT = ('/bin/torchrun"', "torch/distributed/run.py", "torch/distributed/launcher/api.py", "torch/distributed/elastic/agent/")
 _OF_TORCHRUN = "torch.distributed.elastic."
 """How torchrun's own exceptions begin. The others that its tracebacks end with are of its command."""
 _SIGNAL = "torch.distributed.elastic.multiprocessing.api.SignalException"
@@ -35,6 +39,7 @@ class _Pod:
     in_summary: bool = False
     after_agent: bool = False
     after_frame: bool = False
+    after_peer: bool = False
     errors: list[list[str]] = field(default_factory=list)
 
 
@@ -43,6 +48,9 @@ class Folding:
     """What each pod prints, line by line."""
 
     folded: int = 0
+    """Lines of torch about itself."""
+    of_peers: int = 0
+    """Lines of ranks whose peer was lost."""
     failed: list[str] = field(default_factory=list)
     """The pods whose own program has shown an error, in order."""
     _pods: dict[str, _Pod] = field(default_factory=dict)
@@ -58,8 +66,12 @@ class Folding:
             return self._fold(1)
         if rank in seen.open:
             return self._continued(pod, seen, text, rank)
-        if bare.startswith(_START) or _USAGE.match(text):
+        if _begins(bare) or _USAGE.match(text):
             seen.open[rank] = [text]
+            return []
+        seen.after_peer = seen.after_peer and (not bare or bare.startswith(_CHAINED))
+        if seen.after_peer:
+            self.of_peers += 1
             return []
         if _USAGE_ERROR.match(text):
             return self._shown(pod, seen, [text])
@@ -72,9 +84,11 @@ class Folding:
         return [text]
 
     def rest(self) -> list[tuple[str, str]]:
-        """What waits still, at the end."""
-        left = [(pod, line) for pod, seen in self._pods.items() for lines in seen.open.values() for line in lines]
-        for seen in self._pods.values():
+        """What waits still, at the end. The end of the pod may have cut a traceback off."""
+        left: list[tuple[str, str]] = []
+        for pod, seen in self._pods.items():
+            for lines in seen.open.values():
+                left += [(pod, line) for line in (self._fold(len(lines)) if _is_of_agent(lines) else lines)]
             seen.open = {}
         return left
 
@@ -98,11 +112,16 @@ class Folding:
         del seen.open[rank]
         if is_usage:
             return self._after_usage(pod, seen, whole, text)
-        if bare.startswith(_SIGNAL) or any(part in line for line in whole for part in _OF_AGENT):
+        if bare.startswith(_SIGNAL) or _is_of_agent(whole):
             seen.after_agent = not bare.startswith(_SIGNAL)
             self._fold(len(whole) if bare.startswith(_OF_TORCHRUN) else len(whole) - 1)
             return [] if bare.startswith(_OF_TORCHRUN) else self._shown(pod, seen, [text])
-        return self._shown(pod, seen, whole)
+        shown = self._shown(pod, seen, whole)
+        seen.after_peer = tells_of_peer(bare)
+        if seen.after_peer:
+            self.of_peers += len(whole)
+            return []
+        return shown
 
     def _after_usage(self, pod: str, seen: _Pod, usage: list[str], text: str) -> list[str]:
         """torchrun's usage is followed by the error, or was asked for."""
@@ -121,6 +140,15 @@ class Folding:
     def _fold(self, number: int) -> list[str]:
         self.folded += number
         return []
+
+
+def _begins(bare: str) -> bool:
+    """Whether an error begins. What the program wrote without an end of the line stands before it."""
+    return (bare.endswith(_START) and not bare[:1].isspace()) or _SYNTAX_ERROR.match(bare) is not None
+
+
+def _is_of_agent(traceback: list[str]) -> bool:
+    return any(part in line for line in traceback for part in _OF_AGENT)
 
 
 def _last(error: list[str]) -> str:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -25,8 +25,15 @@ class Left(Exception):
     """The user goes; the job stays."""
 
 
-async def asking(work: Awaitable[T], *, can_leave: bool, say: Callable[[str], None]) -> T:
-    """The result of the work. An interruption cancels it, on a terminal only once the user has said so."""
+async def asking(
+    work: Awaitable[T],
+    *,
+    can_leave: bool,
+    say: Callable[[str], None],
+    held: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> T:
+    """The result of the work. An interruption cancels it, on a terminal only once the user has said so; while the question stands, what
+    else there is to say is `held`."""
     task = asyncio.ensure_future(work)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return await task
@@ -40,7 +47,7 @@ async def asking(work: Awaitable[T], *, can_leave: bool, say: Callable[[str], No
             if task.done():
                 return task.result()
             interrupted.clear()
-            match Answer.DELETE if terminated.is_set() else await _asked(interrupted, can_leave=can_leave, say=say):
+            match Answer.DELETE if terminated.is_set() else await _asked(interrupted, can_leave=can_leave, say=say, held=held):
                 case Answer.GO_ON:
                     say("going on")
                     continue
@@ -54,7 +61,9 @@ async def asking(work: Awaitable[T], *, can_leave: bool, say: Callable[[str], No
                     raise asyncio.CancelledError
 
 
-async def _asked(interrupted: asyncio.Event, *, can_leave: bool, say: Callable[[str], None]) -> Answer:
+async def _asked(
+    interrupted: asyncio.Event, *, can_leave: bool, say: Callable[[str], None], held: Callable[[], AbstractContextManager[None]]
+) -> Answer:
     leave = "; l and Enter leaves it running and goes" if can_leave else ""
     say(f"interrupted: d and Enter, or Ctrl-C again, deletes the job{leave}; Enter goes on")
     loop = asyncio.get_running_loop()
@@ -70,7 +79,8 @@ async def _asked(interrupted: asyncio.Event, *, can_leave: bool, say: Callable[[
     threading.Thread(target=read, daemon=True).start()
     again = asyncio.ensure_future(interrupted.wait())
     both: set[asyncio.Future[Any]] = {typed, again}
-    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    with held():
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if again.done():
         return Answer.DELETE
     again.cancel()

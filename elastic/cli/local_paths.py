@@ -5,11 +5,13 @@ there but beside the job file is taken from there. Pure but for looking whether 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from elastic.api.kinds import Kind
+from elastic.client.script_job import is_script
 
 Object = dict[str, Any]
 
@@ -28,6 +30,8 @@ def placed(job: Object, kind: Kind, *, file: Path | None, working_dir: Path) -> 
             words = container.get(field)
             if isinstance(words, list) and file is not None:
                 container[field] = [_found(word, file.parent.resolve(), working_dir, said) for word in words]
+        if missing := _missing_script(container, working_dir):
+            said.append(f"{missing} is not there{', nor beside the job file' if file is not None else ''}")
     return job, [*([f"working directory {working_dir}"] if started else []), *dict.fromkeys(said)]
 
 
@@ -51,6 +55,13 @@ def _found(word: Any, beside: Path, working_dir: Path, said: list[str]) -> Any:
         return word
     said.append(f"{word} taken from {beside}")
     return str(beside / path)
+
+
+def _missing_script(container: Object, working_dir: Path) -> str:
+    """The program by its relative path, if it is a script that no folder has; empty otherwise."""
+    words = [word for field in ("command", "args") for word in container.get(field) or () if isinstance(word, str)]
+    script = next((word for word in words if is_script([word]) and not word.startswith("-") and not re.search(r"\s", word)), "")
+    return "" if not script or Path(script).is_absolute() or (working_dir / script).exists() else script
 
 
 def _containers(job: Object, kind: Kind) -> Iterator[Object]:

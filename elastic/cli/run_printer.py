@@ -8,16 +8,21 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import click
 
 from elastic.cli.folding import Folding
+from elastic.cli.passing import Passing
 from elastic.cli.printing import colour_of, coloured, plain
 from elastic.kube.following import Condition, Event, Happening, JobKey, Line, Outcome, Ranks
 
 ERROR_LINES = 20
+MOST_HELD = 1000
+"""Lines that wait while the user is asked something; of more, the newest."""
 OF_PROCESS = re.compile(r"\[(rank|default|)(\d{1,6})\]:")
 """How a line begins that torch's exception hook wrote, with the rank, or torchrun's `--tee`, with the local one."""
 
@@ -36,19 +41,43 @@ class Printer:
     """By job uid, how many each pod has."""
     pods: list[str] = field(default_factory=list)
     folding: dict[str, Folding] = field(default_factory=dict)
+    passing: Passing = field(default_factory=Passing)
+    _held: deque[str] | None = None
+    _dropped: int = 0
 
     def say(self, text: str, colour: str | None = None) -> None:
         self._write(coloured(plain(text, keep="\t"), colour) if sys.stdout.isatty() else text)
 
-    def tell(self, job: JobKey, happening: Happening) -> None:
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What is said meanwhile waits, so that a question stays in sight."""
+        self._held, self._dropped = deque(maxlen=MOST_HELD), 0
+        try:
+            yield
+        finally:
+            lines, self._held = self._held, None
+            if self._dropped:
+                self.say(f"{self._dropped} lines are left out, which came while the question stood")
+            for line in lines:
+                self._put(line)
+
+    def tell(self, job: JobKey, happening: Happening) -> bool:
+        """Whether anything was shown."""
         match happening:
+            case Line(pod, text, True):
+                if not self.passing.is_due(pod, time.monotonic()):
+                    return False
+                self._line(job, pod, text)
             case Line(pod, text):
                 lines = self.folding.setdefault(job.uid, Folding()).lines(pod, text) if self.folds else [text]
                 for line in lines:
                     self._line(job, pod, line)
+                return bool(lines)
             case Ranks(by_pod, processes):
-                self.ranks[job.uid] = by_pod
-                self.processes[job.uid] = processes
+                if by_pod:  # at the end of a job nobody has a rank, and what its workers wrote last is still to come
+                    self.ranks[job.uid] = by_pod
+                    self.processes[job.uid] = processes
+                return False
             case Condition(type, _, message):
                 self.told.add((job.uid, message))
                 self.reasons[job.uid] = message
@@ -59,7 +88,8 @@ class Printer:
                 mark = "warning" if event.is_warning else "event"
                 self.say(f"{event.about} {mark} {event.reason}: {event.message}", "yellow" if event.is_warning else None)
             case Event():
-                pass
+                return False
+        return True
 
     def end(self, job: JobKey, outcome: Outcome) -> None:
         """The last lines about a job: of a failed one the error that came first, with its rank."""
@@ -68,6 +98,8 @@ class Printer:
             self._line(job, pod, line)
         if folding.folded:
             self.say(f"{folding.folded} lines of torch about itself are folded; --all-output shows them")
+        if folding.of_peers:
+            self.say(f"{folding.of_peers} lines of ranks whose peer was lost are folded; --all-output shows them")
         reason = self.reasons.get(job.uid, "")
         error = folding.error(next((pod for pod in folding.failed if re.search(rf"\b{re.escape(pod)}(?![\w-])", reason)), None), reason)
         if outcome is Outcome.FAILED and error is not None:
@@ -100,8 +132,16 @@ class Printer:
         return f"{pod} rank {first}" if each == 1 else f"{pod} ranks {first}-{first + each - 1}"
 
     def _write(self, text: str) -> None:
+        line = f"{time.monotonic() - self.start:7.1f} s  {text}"
+        if self._held is None:
+            self._put(line)
+            return
+        self._dropped += len(self._held) == MOST_HELD
+        self._held.append(line)
+
+    def _put(self, line: str) -> None:
         try:
-            click.echo(f"{time.monotonic() - self.start:7.1f} s  {text}", color=None if sys.stdout.isatty() else True)
+            click.echo(line, color=None if sys.stdout.isatty() else True)
             sys.stdout.flush()
         except BrokenPipeError:
             # The reader of the output has left; the job goes on, and so does the wait for its outcome.

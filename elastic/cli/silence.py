@@ -14,9 +14,13 @@ class Silence:
         """Something else was said."""
         self._heard = now
 
+    def is_quiet(self, now: float) -> bool:
+        """Whether it is worth asking what to say."""
+        return now - self._heard >= QUIET_S
+
     def is_to_say(self, words: str, now: float) -> bool:
         """Where it is so, the caller says them."""
-        if not words or now - self._heard < QUIET_S:
+        if not words or not self.is_quiet(now):
             return False
         if words == self._said:
             if now - self._said_at < self._pause_s:

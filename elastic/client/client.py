@@ -127,9 +127,8 @@ class Client:
         if image is None and not self._cluster.is_laptop:
             raise errors.BadProgram("image is missing: a cluster runs workers in one; name an image that has Python and torch")
         script, text, words = _script(program, args, kwargs, packages)
-        made = job_of(script, words, workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name)
-        made["spec"]["elasticPolicy"]["maxRestarts"] = max_restarts
-        made["spec"]["runPolicy"] = {"cleanPodPolicy": "None"}
+        made = job_of(script, words, workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name, max_restarts=max_restarts)
+        made["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
         container = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
         container["env"] = [{"name": key, "value": value} for key, value in env.items()]
         if image is not None:

@@ -194,9 +194,9 @@ class Job:
             with contextlib.closing(answer):
                 for piece in answer.stream():
                     for line in lines.of(piece):
-                        yield from line.splitlines() or [""]
+                        yield from line.text.splitlines() or [""]
                 for line in lines.last():
-                    yield from line.splitlines()
+                    yield from line.text.splitlines()
 
     def scale(self, workers: int) -> None:
         """Its spec says within which bounds."""

@@ -50,9 +50,19 @@ def name_of(script: Path) -> str:
 
 
 def job_of(
-    script: Path, arguments: Sequence[str], *, workers: Workers, gpus: int, working_dir: Path, name: str | None = None
+    script: Path,
+    arguments: Sequence[str],
+    *,
+    workers: Workers,
+    gpus: int,
+    working_dir: Path,
+    name: str | None = None,
+    max_restarts: int = MAX_RESTARTS,
 ) -> dict[str, Any]:
-    """Elastic, and charged for three failures at most: without a limit, a script that always fails would be started for ever."""
+    """Elastic, with two limits on a script that always fails: maxRestarts counts failures at the rendezvous, backoffLimit the restarts of
+    containers that never come so far. The second lets each worker's container restart once more, so that it never is the first to be
+    reached by what both count, and no single disruption of all workers reaches it.
+    """
     program = ["torchrun", str(script)] if script.suffix == ".py" else ["sh", str(script)]
     container: dict[str, Any] = {
         "name": "pytorch",
@@ -68,7 +78,8 @@ def job_of(
         "kind": "PyTorchJob",
         "metadata": {"name": name or name_of(script)},
         "spec": {
-            "elasticPolicy": {"minReplicas": workers.least, "maxReplicas": workers.most, "maxRestarts": MAX_RESTARTS},
+            "runPolicy": {"backoffLimit": max_restarts + workers.most},
+            "elasticPolicy": {"minReplicas": workers.least, "maxReplicas": workers.most, "maxRestarts": max_restarts},
             "nprocPerNode": str(gpus or 1),
             "pytorchReplicaSpecs": {"Worker": {"replicas": workers.most, "restartPolicy": "OnFailure", "template": template}},
         },

@@ -4,6 +4,9 @@ from typing import Any
 
 import orjson
 
+WITHOUT_SERVER = ("NoToken", "NoDashboard", "NoCredentials")
+"""Reasons of errors with code 0 that do not mean that the API server is away."""
+
 
 class KubeError(Exception):
     """A refusal by the API server: HTTP code, machine-readable reason, message in words, and the whole Status body."""
@@ -14,6 +17,23 @@ class KubeError(Exception):
         self.reason = reason
         self.message = message
         self.body = body if body is not None else {}
+
+    @property
+    def words(self) -> str:
+        """What is wrong and what to do, for people."""
+        if self.reason in WITHOUT_SERVER:
+            return self.message
+        if self.code == 0 and "CERTIFICATE_VERIFY_FAILED" in self.message:
+            return f"the API server is not the one of the kubeconfig, by its certificate: {self.message}; get a new kubeconfig"
+        if self.code == 0:
+            return f"the API server cannot be reached: {self.message}; is the cluster running?"
+        if self.code == 401:
+            return (
+                f"the API server does not accept your credentials: {self.message}; renew them or choose another --kubeconfig or --context"
+            )
+        if self.code == 403 and "admission webhook" not in self.message:
+            return f"you may not do this: {self.message}"
+        return self.message
 
     @property
     def retry_after_s(self) -> float | None:

@@ -7,6 +7,8 @@ judges what happens nor prints it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +22,7 @@ from elastic.api.template import default_container
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.lines import Lines
+from elastic.kube.lines import Lines, Text
 from elastic.kube.processes import processes_per_worker
 from elastic.kube.resources import EVENTS, PODS, Object, Resource
 
@@ -71,10 +73,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that the training container of a pod printed."""
+    """One line that the training container of a pod printed. passing: what follows is written over it."""
 
     pod: str
     text: str
+    is_passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +96,16 @@ def resource_of(kind: Kind) -> Resource:
     return Resource(GROUP, VERSION, kind.plural, kind=kind.name)
 
 
-async def follow(kube: Kube, job: JobKey, tell: Callable[[Happening], None]) -> Outcome:
-    """Reports all that has happened to the job and all that happens, until it is over. Its own steps fail only with what `tell` raises."""
+async def follow(kube: Kube, job: JobKey, tell: Callable[[Happening], None], *, tail: int | None = None) -> Outcome:
+    """Reports all that has happened to the job and all that happens, until it is over; with `tail` only so many last lines of what its
+    containers have printed until now. Its own steps fail only with what `tell` raises.
+    """
     async with asyncio.TaskGroup() as tasks:
-        logs = _Logs(kube, job, tell=tell, tasks=tasks)
+        logs = _Logs(kube, job, tell=tell, tasks=tasks, tail=tail)
         following = _Following(kube, job, tell=tell, logs=logs)
         watches = [tasks.create_task(cache.run()) for cache in following.caches]
         outcome = await following.over
+        await following.see_pods(LAST_LINES_S)
         await logs.drain(LAST_LINES_S)
         for watch in watches:
             watch.cancel()
@@ -123,6 +129,13 @@ class _Following:
         pods.subscribe(self._pod_changed)
         events.subscribe(self._event_changed)
         self.caches = (jobs, pods, events)
+        self._listed = pods
+
+    async def see_pods(self, within_s: float) -> None:
+        """Of a job that was over already its pods may be seen after its condition."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._listed.wait_synced()
 
     def _job_changed(self, change: Change[Object]) -> None:
         current = change.new
@@ -159,7 +172,7 @@ class _Following:
         if pod is None or not _is_of(pod, self._job):
             return
         self._pods.add(pod["metadata"]["uid"])
-        self._logs.see(pod, is_there=change.new is not None)
+        self._logs.see(pod, is_there=change.new is not None, is_new=self._listed.synced)
 
     def _event_changed(self, change: Change[Object]) -> None:
         event = change.new
@@ -179,8 +192,10 @@ Run = tuple[str, int]
 class _Logs:
     """Reads the output of every run of the training containers."""
 
-    def __init__(self, kube: Kube, job: JobKey, *, tell: Callable[[Happening], None], tasks: asyncio.TaskGroup) -> None:
-        self._kube, self._job, self._tell, self._tasks = kube, job, tell, tasks
+    def __init__(
+        self, kube: Kube, job: JobKey, *, tell: Callable[[Happening], None], tasks: asyncio.TaskGroup, tail: int | None = None
+    ) -> None:
+        self._kube, self._job, self._tell, self._tasks, self._tail = kube, job, tell, tasks, tail
         self._readers: dict[Run, asyncio.Task[None]] = {}
         self._running: set[Run] = set()
         self._newest: dict[str, int] = {}
@@ -194,7 +209,7 @@ class _Logs:
         for reader in self._readers.values():
             reader.cancel()
 
-    def see(self, pod: Object, *, is_there: bool) -> None:
+    def see(self, pod: Object, *, is_there: bool, is_new: bool = True) -> None:
         container = default_container(pod, self._job.kind)["name"]
         status = _container_status(pod, container)
         state = (status.get("state") or {}) if is_there else {}
@@ -204,14 +219,15 @@ class _Logs:
         if "running" in state:
             self._running.add(run)
         if run not in self._readers and ("running" in state or "terminated" in state):
-            reading = self._read(run, pod["metadata"]["name"], container=container)
+            reading = self._read(run, pod["metadata"]["name"], container=container, tail=None if is_new else self._tail)
             self._readers[run] = self._tasks.create_task(reading)
 
-    async def _read(self, run: Run, pod: str, *, container: str) -> None:
+    async def _read(self, run: Run, pod: str, *, container: str, tail: int | None) -> None:
         """Tells each line once. Only a log that was read to its end after the run was over is complete; one that broke off before, because
         the server or the node's agent was started again, is read again from its beginning, without the lines that were reported.
         """
-        told, before_last, tries = 0, 0, TRIES_AFTER_END
+        told, before_last = (0, 0) if tail is None else await self._passed_over(pod, container=container, tail=tail)
+        tries = TRIES_AFTER_END
         while tries:
             was_over = run not in self._running
             later = self._newest[run[0]] - run[1]
@@ -226,7 +242,7 @@ class _Logs:
                         return  # other lines than were told: the next run has begun, which another reader reads
                     if number > told:
                         told, before_last = number, before
-                        self._tell(Line(pod, line))
+                        self._tell(Line(pod, *line))
                 if was_over:
                     return
             except KubeError as error:
@@ -237,8 +253,21 @@ class _Logs:
             tries -= was_over
             await asyncio.sleep(SETTLE_S)
 
+    async def _passed_over(self, pod: str, *, container: str, tail: int) -> tuple[int, int]:
+        """How many lines stand before the last ones of the log as it is now, and what came before the last of those."""
+        ends = deque([(0, 0)], maxlen=tail + 1)
+        number = prefix = 0
+        try:
+            async for line in _lines(self._kube.logs(pod, namespace=self._job.namespace, container=container)):
+                number, before, prefix = number + 1, prefix, hash((prefix, line))
+                if not line.is_passing:
+                    ends.append((number, before))
+        except (KubeError, aiohttp.ClientError, TimeoutError, OSError):
+            return 0, 0
+        return ends[0]
 
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Text]:
     lines = Lines()
     async for chunk in chunks:
         for line in lines.of(chunk):

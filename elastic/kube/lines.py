@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 LONGEST = 256 * 1024
+_END = re.compile(rb"\r*\n|\r+")
+
+
+class Text(NamedTuple):
+    """One line. passing: a carriage return ended it, and what follows is written over it, as a progress bar is."""
+
+    text: str
+    is_passing: bool = False
 
 
 class Lines:
@@ -12,29 +22,36 @@ class Lines:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._has_returned = False
+        """A carriage return came last; what comes next says whether the line has ended with it."""
 
-    def of(self, piece: bytes) -> Iterator[str]:
+    def of(self, piece: bytes) -> Iterator[Text]:
         """The lines that are whole now."""
-        *ends, begin = piece.split(b"\n")
-        for end in ends:
-            self._rest += end
-            yield from self._parts()
-            yield self._taken()
-        self._rest += begin
-        yield from self._parts()
+        piece = b"\r" * self._has_returned + piece
+        self._has_returned = piece.endswith(b"\r")
+        piece = piece.rstrip(b"\r") if self._has_returned else piece
+        at = 0
+        for end in _END.finditer(piece):
+            yield from self._more(piece[at : end.start()])
+            at = end.end()
+            is_passing = not end.group().endswith(b"\n")
+            if self._rest or not is_passing:
+                yield self._taken(is_passing=is_passing)
+        yield from self._more(piece[at:])
 
-    def last(self) -> Iterator[str]:
-        """What stands behind the last end of a line."""
+    def last(self) -> Iterator[Text]:
+        """What stands behind the last end of a line; nothing is written over it any more."""
         if self._rest:
             yield self._taken()
 
-    def _parts(self) -> Iterator[str]:
+    def _more(self, piece: bytes) -> Iterator[Text]:
+        self._rest += piece
         while len(self._rest) > LONGEST:
             part = bytes(self._rest[:LONGEST])
             del self._rest[:LONGEST]
-            yield part.decode(errors="replace")
+            yield Text(part.decode(errors="replace"))
 
-    def _taken(self) -> str:
+    def _taken(self, *, is_passing: bool = False) -> Text:
         text = self._rest.decode(errors="replace")
         self._rest.clear()
-        return text
+        return Text(text, is_passing)

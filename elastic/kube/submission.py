@@ -7,6 +7,7 @@ unless it is told to replace a job. It does not judge documents: the server does
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from elastic.api.kinds import KINDS
@@ -17,8 +18,13 @@ from elastic.kube.following import JobKey, resource_of
 from elastic.kube.resources import NAMESPACES, PODS, Object, Resource
 
 FIELD_MANAGER = "elastic-run"
+Waits = Callable[[str], None]
 GONE_S = 90.0
 LOOK_EVERY_S = 0.2
+
+
+def _in_silence(words: str) -> None:
+    pass
 
 
 class Refused(Exception):
@@ -38,20 +44,27 @@ class _Made:
 
 
 class Submission:
-    """`replace`: a job that has the name goes first; `replace_over`: one that is over does."""
+    """`replace`: a job that has the name goes first; `replace_over`: one that is over does. `waits` hears again and again which deletion is
+    not done yet."""
 
     def __init__(self, kube: Kube, *, namespace: str, replace: bool = False, replace_over: bool = False) -> None:
         self._kube, self._namespace, self._replace, self._replace_over = kube, namespace, replace, replace_over
         self._made: list[_Made] = []
         self._resources: dict[str, dict[str, Resource]] = {}
 
-    async def make_namespace(self) -> None:
-        """One that is there stays; one that was made here is left, for more than this run may use it."""
+    async def make_namespaces(self, documents: Iterable[Object]) -> None:
+        """Those that these documents name, and ours for what names none. One that is there stays; one that was made here is left, for more
+        than this run may use it.
+        """
+        for name in dict.fromkeys((document.get("metadata") or {}).get("namespace") or self._namespace for document in documents):
+            await self._make_namespace(name)
+
+    async def _make_namespace(self, name: str) -> None:
         try:
-            await self._kube.create(NAMESPACES, {"metadata": {"name": self._namespace}})
+            await self._kube.create(NAMESPACES, {"metadata": {"name": name}})
         except KubeError as error:
             if error.code != 409:
-                raise Refused(f"namespace {self._namespace} cannot be made: {error.message}") from error
+                raise Refused(f"namespace {name} cannot be made: {error.words}") from error
 
     async def apply(self, document: Object) -> None:
         """Server-side apply of an object that is no job."""
@@ -67,11 +80,11 @@ class Submission:
                 resource, name, document, namespace=namespace, kind=Patch.APPLY, field_manager=FIELD_MANAGER, force=True
             )
         except KubeError as error:
-            raise Refused(f"{resource.kind} {name}: {error.message}") from error
+            raise Refused(f"{resource.kind} {name}: {error.words}{_remedy(error, resource.kind)}") from error
         if was_there is None:
             self._made.append(_Made(resource, namespace, name, made["metadata"]["uid"]))
 
-    async def create(self, document: Object) -> JobKey:
+    async def create(self, document: Object, waits: Waits = _in_silence) -> JobKey:
         """Makes a job. One that has the name already is in the way, unless it is to be replaced."""
         kind = KINDS[document["kind"]]
         resource = resource_of(kind)
@@ -79,27 +92,27 @@ class Submission:
         namespace = metadata.get("namespace") or self._namespace
         try:
             if "name" in metadata:
-                await self._clear(resource, metadata["name"], namespace=namespace)
+                await self._clear(resource, metadata["name"], namespace=namespace, waits=waits)
             made = (await self._kube.create(resource, document, namespace=namespace))["metadata"]
         except KubeError as error:
-            raise Refused(f"{kind.name} {metadata.get('name', '')}: {error.message}{_remedy(error, kind.name)}") from error
+            raise Refused(f"{kind.name} {metadata.get('name', '')}: {error.words}{_remedy(error, kind.name)}") from error
         self._made.append(_Made(resource, namespace, made["name"], made["uid"]))
         return JobKey(kind, namespace, made["name"], made["uid"])
 
-    async def undo(self) -> list[str]:
+    async def undo(self, waits: Waits = _in_silence) -> list[str]:
         """Deletes what was made here, the newest first, and waits until it is gone with its pods; returns what is not gone in time."""
         left: list[str] = []
         for made in reversed(self._made):
             try:
                 async with asyncio.timeout(GONE_S):
-                    await self._delete(made)
+                    await self._delete(made, waits)
             except TimeoutError:
                 left.append(f"{made.title}: not gone after {GONE_S:.0f} s")
             except KubeError as error:
-                left.append(f"{made.title}: {error.message}")
+                left.append(f"{made.title}: {error.words}")
         return left
 
-    async def _clear(self, resource: Resource, name: str, *, namespace: str) -> None:
+    async def _clear(self, resource: Resource, name: str, *, namespace: str, waits: Waits) -> None:
         found = await self._kube.find(resource, name, namespace=namespace)
         if found is None:
             return
@@ -110,11 +123,11 @@ class Submission:
             )
         try:
             async with asyncio.timeout(GONE_S):
-                await self._delete(_Made(resource, namespace, name, found["metadata"]["uid"]))
+                await self._delete(_Made(resource, namespace, name, found["metadata"]["uid"]), waits)
         except TimeoutError:
             raise Refused(f"{resource.kind} {name} was to be replaced, but is not gone after {GONE_S:.0f} s") from None
 
-    async def _delete(self, made: _Made) -> None:
+    async def _delete(self, made: _Made, waits: Waits) -> None:
         try:
             await self._kube.delete(made.resource, made.name, namespace=made.namespace, propagation="Background", uid=made.uid)
         except KubeError as error:
@@ -123,6 +136,7 @@ class Submission:
         while True:  # the callers' time-outs bound it
             if not await self._is_there(made):
                 return
+            waits(f"{made.title} and its pods to be gone" if made.resource.kind in KINDS else f"{made.title} to be gone")
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _is_there(self, made: _Made) -> bool:
@@ -150,7 +164,7 @@ class Submission:
         except KubeError as error:
             if error.code == 404:
                 return {}
-            raise Refused(f"apiVersion {api_version}: {error.message}") from error
+            raise Refused(f"apiVersion {api_version}: {error.words}") from error
         known = [entry for entry in answer.get("resources") or () if "/" not in entry["name"]]
         return {entry["kind"]: Resource(group, version, entry["name"], entry["namespaced"], entry["kind"]) for entry in known}
 
@@ -165,7 +179,7 @@ def _remedy(error: KubeError, kind: str) -> str:
     if error.code == 404 and details.get("kind") == "namespaces":
         name = details.get("name", "")
         return f"; make it with `kubectl create namespace {name}`, or with `elastic run --create-namespace`"
-    if error.code != 404 or error.body.get("details", {}).get("kind"):
+    if error.code != 404 or details.get("kind") or kind not in KINDS:
         return ""
     how = "install the control plane with `elastic install` (docs/deploy.md)"
     return f"; the cluster does not know {kind}: {how}"

@@ -115,7 +115,7 @@ def test_a_job_is_seen_changed_and_deleted_by_its_commands(elastic: Elastic) -> 
     assert "train-worker-0 | I am" in said
     assert "I am" in elastic("logs", "train", "--worker", "0")
     assert elastic("delete", "train") == "PyTorchJob train deleted\n"
-    assert elastic("wait", "train", "--for", "deleted", code=1).startswith("Error: there is no job train in namespace default")
+    assert elastic("wait", "train", "--for", "deleted").startswith("deleted: there is no job train in namespace default")
 
 
 def test_a_job_that_fails_ends_wait_with_1_and_quotes_its_worker(elastic: Elastic) -> None:

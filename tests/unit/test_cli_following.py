@@ -4,7 +4,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from elastic.cli.interrupts import Left, asking
 from elastic.cli.jobs import change, following
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found
+from elastic.cli.jobs.milestone import Milestone
 from elastic.cli.jobs.wait import _until
+from elastic.client.sample import Sample
 from elastic.kube.client import Listing
 from elastic.kube.errors import KubeError
-from elastic.kube.following import Condition, Happening, JobKey, Outcome
+from elastic.kube.following import Condition, Happening, JobKey, Line, Outcome
 
 JOB = JobKey(PYTORCH, "default", "train", "uid-train")
 AWAY = KubeError(code=0, reason="Unreachable", message="connection refused")
@@ -31,6 +34,7 @@ class Server:
         self.job = job(status=status if status is not None else running())
         self.pods = list(pods)
         self.trouble: KubeError | None = None
+        self.prints_every_s: float | None = None
 
     async def get(self, resource: Any, name: str, *, namespace: str) -> dict[str, Any]:
         if self.trouble is not None:
@@ -43,8 +47,11 @@ class Server:
         return Listing({"pytorchjobs": [self.job], "pods": self.pods}.get(resource.plural, []), "1")
 
     async def logs(self, name: str, **options: Any) -> AsyncIterator[bytes]:
-        await asyncio.Event().wait()
-        yield b""
+        if self.prints_every_s is None:
+            await asyncio.Event().wait()
+        while True:
+            yield b"a line\n"
+            await asyncio.sleep(self.prints_every_s or 0)
 
     async def watch(self, resource: Any, **options: Any) -> AsyncIterator[Any]:
         await asyncio.Event().wait()
@@ -59,8 +66,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def follow(server: Server, said: list[str]) -> tuple[Outcome, list[Happening]]:
     told: list[Happening] = []
+
+    def tell(happening: Happening) -> bool:
+        told.append(happening)
+        return True
+
     async with asyncio.timeout(20):
-        return await followed(server, JOB, tell=told.append, say=said.append), told  # type: ignore[arg-type]
+        return await followed(server, JOB, tell=tell, say=said.append), told  # type: ignore[arg-type]
 
 
 async def until(said: list[str], word: str) -> None:
@@ -112,11 +124,44 @@ async def test_silent_times_say_what_the_job_waits_for() -> None:
 
 
 async def test_a_wait_for_the_end_of_a_job_that_trains_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """It was silent while nothing kept the job."""
-    server = Server()
-    task = asyncio.create_task(_until(server, Found(PYTORCH, server.job), "over"))  # type: ignore[arg-type]
+    """It was silent while nothing kept the job, and as long as its workers printed: it does not show what they print."""
+    server = Server(pod(0))
+    server.prints_every_s = 0.005
+    task = asyncio.create_task(_until(server, Found(PYTORCH, server.job), "over", Milestone(None)))  # type: ignore[arg-type]
     await printed(capsys, "waits for its end; 3 of 3 workers run")
     task.cancel()
+
+
+async def test_a_job_waits_for_its_first_step_until_it_has_said_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    met = Found(PYTORCH, job(status=running(backend="elastic", worldSize=3)))
+    milestone = Milestone(None)
+    assert str(await milestone.ahead(met)) == "its first step; 3 of 3 workers run"
+    milestone.hear(Condition("Running", "r", "it runs"))
+    assert (await milestone.ahead(met)).words == "its first step"
+    milestone.hear(Line("train-worker-0", "hello"))
+    assert str(await milestone.ahead(met)) == "its end; 3 of 3 workers run"
+
+    async def sample(self: Milestone, uid: str) -> Sample | None:
+        return Sample(uid=uid, step=12, rate=3.0, loss=0.25) if uid == "uid-train" else None
+
+    monkeypatch.setattr(Milestone, "_sample", sample)
+    assert str(await Milestone(None).ahead(met)) == "its end; step 12, 3 steps/s, loss 0.25", "a reported step has been done"
+
+
+async def test_steps_alone_are_no_news_and_the_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, said, asked = Server(), list[str](), list[int]()
+
+    async def ahead(of: Found) -> following.Wait:
+        asked.append(1)
+        return following.Wait("its end", f"step {len(asked)}")
+
+    task = asyncio.create_task(followed(server, JOB, tell=lambda happening: False, say=said.append, ahead=ahead))  # type: ignore[arg-type]
+    await until(said, "its end")
+    while len(asked) < 20:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    task.cancel()
+    assert said[0] == "waits for its end; step 1"
+    assert len(said) < 10
 
 
 async def test_a_deletion_names_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,9 +208,15 @@ class Typed:
         return self.lines.pop(0)
 
 
-async def interrupted(monkeypatch: pytest.MonkeyPatch, *lines: str, can_leave: bool = True) -> str:
+async def interrupted(monkeypatch: pytest.MonkeyPatch, *lines: str, can_leave: bool = True, said: list[str] | None = None) -> str:
     monkeypatch.setattr(sys, "stdin", Typed(*lines))
-    work = asyncio.Event()
+    work, said = asyncio.Event(), [] if said is None else said
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        said.append("held")
+        yield
+        said.append("let go")
 
     async def end() -> None:
         for _ in lines:
@@ -176,7 +227,7 @@ async def interrupted(monkeypatch: pytest.MonkeyPatch, *lines: str, can_leave: b
 
     ending = asyncio.create_task(end())
     try:
-        await asking(work.wait(), can_leave=can_leave, say=lambda words: None)
+        await asking(work.wait(), can_leave=can_leave, say=lambda words: said.append(words.partition(":")[0]), held=held)
     finally:
         ending.cancel()
     return "went on"
@@ -191,6 +242,13 @@ async def test_on_a_terminal_ctrl_c_asks(monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(asyncio.CancelledError):
             await interrupted(monkeypatch, line)
     assert await interrupted(monkeypatch, "l\n", can_leave=False) == "went on", "its cluster ends with it"
+
+
+@pytest.mark.usefixtures("terminal")
+async def test_between_the_question_and_its_answer_nothing_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    await interrupted(monkeypatch, "\n", said=said)
+    assert said == ["interrupted", "held", "let go", "going on"]
 
 
 @pytest.mark.usefixtures("terminal")

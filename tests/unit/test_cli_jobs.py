@@ -207,6 +207,7 @@ def test_changes_reach_the_api(tmp_path: Path) -> None:
         assert "there is no job train" in elastic(kubeconfig, "delete", "train").stderr
         assert elastic(kubeconfig, "delete", "train", "--ignore-not-found").exit_code == 0
         assert elastic(kubeconfig, "wait", "train", "--for", "deleted").exit_code == 0
+        assert elastic(kubeconfig, "wait", "train", "--for", "delete", "--timeout", "1m").exit_code == 0
         assert elastic(kubeconfig, "wait", "train", "--for", "deleted", "-n", "nowhere").exit_code == 1
         assert elastic(kubeconfig, "wait", "train").exit_code == 1
 

@@ -49,6 +49,39 @@ def test_a_namespace_that_is_missing_is_made_when_asked(tmp_path: Path) -> None:
         assert "/apis/kubeflow.org/v1/namespaces/research/pytorchjobs/train" in api.objects
 
 
+def test_each_namespace_that_a_file_names_is_made_when_asked(tmp_path: Path) -> None:
+    """Only the default one was, and the file was refused."""
+    api = Api()
+    api.status_of_new = over("Succeeded", "done")
+    file = FILE | {"metadata": {"name": "train", "namespace": "theirs"}}
+    said = run(api, tmp_path, "--create-namespace", file=file)
+    assert said.exit_code == 0, said.output
+    assert "/apis/kubeflow.org/v1/namespaces/theirs/pytorchjobs/train" in api.objects
+    made = [body["metadata"]["name"] for method, path, body in api.asked if (method, path) == ("POST", "/api/v1/namespaces")]
+    assert made == ["theirs"], "nothing goes into another"
+
+
+def test_warnings_are_told_before_the_run_and_with_strict_instead_of_it(tmp_path: Path) -> None:
+    """A job with a misspelt field ran to its end without a word."""
+    api, file = Api(), FILE | {"spec": FILE["spec"] | {"runPolcy": {}}}  # type: ignore[operator]
+    api.status_of_new = over("Succeeded", "done")
+    said = run(api, tmp_path, file=file)
+    assert said.exit_code == 0, said.output
+    warning = f"{tmp_path}/job.yaml:15: warning: spec.runPolcy: unknown field, it has no effect; did you mean runPolicy?\n"
+    assert said.stderr == warning
+    refused = run(api, tmp_path, "--strict", "--replace", file=file)
+    assert (refused.exit_code, warning.replace(": warning:", ": error:") in refused.stderr) == (2, True)
+    assert run(api, tmp_path, "--strict", "--replace").exit_code == 0
+
+
+def test_what_a_refusal_means_is_said_as_other_commands_say_it(tmp_path: Path) -> None:
+    api = Api()
+    api.refuses = (401, "Unauthorized")
+    said = run(api, tmp_path)
+    words = "PyTorchJob train: the API server does not accept your credentials: Unauthorized; renew them or choose another --kubeconfig"
+    assert (said.exit_code, words in said.stderr) == (2, True)
+
+
 def test_a_job_that_is_there_is_in_the_way(tmp_path: Path) -> None:
     said = run(Api(job()), tmp_path)
     assert said.exit_code == 2

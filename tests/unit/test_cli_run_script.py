@@ -51,6 +51,7 @@ def test_a_script_becomes_a_valid_job_that_is_saved_or_printed(script: Path, tmp
     made = yaml.safe_load(printed.stdout)
     job, warnings = parse(made)
     assert (job.bounds, job.workers, job.metadata.name, list(warnings)) == ((1, 4), 4, "my-train", [])
+    assert job.run_policy.backoff_limit == 3 + 4, "never reached before the three restarts of maxRestarts"
     container = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     assert container["command"] == ["torchrun", str(script), "--epochs", "3"]
     assert container["workingDir"] == str(Path.cwd())
@@ -66,6 +67,7 @@ def test_a_script_becomes_a_valid_job_that_is_saved_or_printed(script: Path, tmp
         (["--workers", "4:1"], "'4:1': the least number must be at least 1 and at most the greatest"),
         (["--workers", "many"], "'many' is neither a number of workers nor MIN:MAX"),
         (["--save", "/no/such/folder/job.yaml"], "/no/such/folder/job.yaml cannot be written: No such file or directory"),
+        (["--epochs", "3"], "No such option '--epochs'. The script's own options stand after `--`: elastic run "),
     ],
 )
 def test_a_wrong_wish_is_one_line(script: Path, words: list[str], line: str) -> None:
@@ -76,7 +78,30 @@ def test_a_wrong_wish_is_one_line(script: Path, words: list[str], line: str) -> 
 
 def test_a_script_that_is_not_there_and_options_that_are_for_scripts_only_are_named(tmp_path: Path) -> None:
     assert "there is no file /no/such.py" in elastic("run", "/no/such.py").stderr
-    assert "are for a SCRIPT" in elastic("run", tmp_path / "job.yaml", "--name", "x").stderr
+    for options, given in ((["--name", "x"], "--name"), (["--workers", "1", "--save", "x"], "--workers and --save")):
+        said = elastic("run", tmp_path / "job.yaml", *options)
+        assert (said.exit_code, f"{given} is for a SCRIPT, whose job this command makes" in said.stderr) == (2, True)
+
+
+def test_save_writes_over_an_earlier_job_and_over_nothing_else(script: Path, tmp_path: Path) -> None:
+    """`--save train.py` left YAML where the user's script had been."""
+    job, notes, empty = tmp_path / "job.yaml", tmp_path / "notes.yaml", tmp_path / "empty.yaml"
+    link = tmp_path / "link.py"
+    link.symlink_to(script)
+    for file in (script, link):
+        said = elastic("run", script, "--save", file)
+        assert (said.exit_code, f"--save {file} is the script itself" in said.stderr) == (2, True)
+    assert script.read_text() == "print('hello')"
+    assert elastic("run", script, "--save", job).exit_code == 0
+    assert elastic("run", script, "--workers", "3", "--save", job).exit_code == 0
+    assert yaml.safe_load(job.read_text())["spec"]["elasticPolicy"]["maxReplicas"] == 3
+    for text in ("a: 1", job.read_text() + "---\nkind: ConfigMap\napiVersion: v1\nmetadata: {name: a}\n", "print(1)\n", "{"):
+        notes.write_text(text)
+        said = elastic("run", script, "--save", notes)
+        assert (said.exit_code, notes.read_text()) == (2, text)
+        assert f"--save {notes}: this file is there and is not the YAML of one job; name another file, or remove" in said.stderr
+    empty.touch()
+    assert elastic("run", script, "--save", empty).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -100,6 +125,12 @@ def test_on_the_laptop_programs_start_where_the_caller_is_and_files_beside_the_j
     assert found["command"] == ["torchrun", f"{tmp_path}/jobs/train.py", "here.py", "--file", "/abs.py"]
     assert found["args"] == [f"{tmp_path}/jobs/train.py"]
     assert said == [f"working directory {tmp_path}", f"train.py taken from {tmp_path}/jobs"]
+    container["command"] = ["python", "gone.py", "--out", "result.py"]
+    assert placed(job, PYTORCH, file=tmp_path / "jobs/job.yaml", working_dir=tmp_path)[1] == [
+        f"working directory {tmp_path}",
+        f"train.py taken from {tmp_path}/jobs",
+        "gone.py is not there, nor beside the job file",
+    ]
     chosen, silent = placed(made, PYTORCH, file=tmp_path / "jobs/job.yaml", working_dir=Path("/elsewhere"))
     assert (chosen, silent) == (made, []), "who names a working directory has decided"
     assert without_command(job, PYTORCH) == []
@@ -175,7 +206,7 @@ def test_tracebacks_of_two_ranks_of_one_pod_are_told_apart_and_the_quoted_one_is
     peers = ["Traceback (most recent call last):", '  File "train.py", line 9', "RuntimeError: Connection closed by peer [::1]:2"]
     folding, of = Folding(), {0: [f"[rank0]: {line}" for line in peers], 1: [f"[rank1]: {line}" for line in USERS]}
     shown = [line for texts in zip(of[0], of[1], strict=True) for text in texts for line in folding.lines("w0", text)]
-    assert shown == [*of[0], *of[1]]
+    assert shown == of[1], "the first tells of a lost peer"
     assert folding.error("w0") == ("w0", of[1])
     assert folding.error("w0", "ended (rank 0: RuntimeError: Connection closed by peer [::1]:2)") == ("w0", of[0])
 

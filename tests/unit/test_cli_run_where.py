@@ -13,7 +13,8 @@ from elastic.client import errors
 from elastic.client.cluster import connect
 from elastic.local.cluster import LocalCluster
 
-module = importlib.import_module("elastic.cli.run")
+command = importlib.import_module("elastic.cli.run")
+place = importlib.import_module("elastic.cli.run_place")
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_what_shapes_a_new_cluster_is_refused_for_one_that_is_there(file: Path, 
 def test_the_sandbox_of_a_cluster_that_run_starts_is_chosen_as_for_up(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[LocalCluster]
 ) -> None:
-    monkeypatch.setattr(module, "default_data_dir", lambda: tmp_path / "none")
+    monkeypatch.setattr(place, "default_data_dir", lambda: tmp_path / "none")
     for options, wanted in ((("--sandbox", "loopback"), "loopback"), ((), "auto")):
         assert run(file, *options).exit_code == 0
         words = started[-1]._arguments
@@ -78,14 +79,14 @@ def test_the_sandbox_of_a_cluster_that_run_starts_is_chosen_as_for_up(
 
 
 def test_a_running_cluster_of_that_sandbox_is_taken() -> None:
-    shape = module._Shape(gpus=0, is_asked=True, sandbox="loopback", images={})
+    shape = place.Shape(gpus=0, is_asked=True, sandbox="loopback", images={})
     assert shape.options(running="loopback") == []
     assert shape.options(running="netns") == ["--sandbox loopback"]
 
 
 def test_a_running_cluster_with_the_same_folder_for_the_image_is_taken(tmp_path: Path) -> None:
     """`elastic up --image A=B` and then a page's `elastic run --image A=B` was refused."""
-    shape = module._Shape(gpus=0, is_asked=True, sandbox=None, images={"train": tmp_path})
+    shape = place.Shape(gpus=0, is_asked=True, sandbox=None, images={"train": tmp_path})
     assert shape.options(running="netns", has={"train": str(tmp_path)}) == []
     assert shape.options(running="netns", has={"train": "/other"}) == [f"--image train={tmp_path}"]
 
@@ -100,19 +101,20 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[LocalCluster]:
 
     monkeypatch.setattr(LocalCluster, "start", lambda cluster, **_: clusters.append(cluster))
     monkeypatch.setattr(LocalCluster, "sandbox", "loopback")
-    monkeypatch.setattr(module, "_run", succeed)
-    monkeypatch.setattr(module, "end_by_sigterm", lambda: None)
+    monkeypatch.setattr(command, "_run", succeed)
+    monkeypatch.setattr(command, "end_by_sigterm", lambda: None)
     return clusters
 
 
 def test_a_cluster_that_run_starts_says_how_to_watch_it(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[LocalCluster]
 ) -> None:
-    monkeypatch.setattr(module, "default_data_dir", lambda: tmp_path / "none")
-    monkeypatch.setattr(module, "link", lambda layout: f"http://127.0.0.1:1/{layout.root.name}")
+    monkeypatch.setattr(place, "default_data_dir", lambda: tmp_path / "none")
+    monkeypatch.setattr(place, "link", lambda layout: f"http://127.0.0.1:1/{layout.root.name}")
     said = run(file)
     assert said.exit_code == 0, said.output
     (cluster,) = started
+    assert "--dashboard" in cluster._arguments, "step, speed and loss come from it"
     assert f"watch it: elastic top --watch --data-dir {cluster.data_dir} (or" in said.stdout
     assert f"the dashboard: http://127.0.0.1:1/{cluster.data_dir.name}\n" in said.stdout
 

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from elastic.cli.jobs.following import LOOK_EVERY_S
 from elastic.cli.silence import AT_MOST_S, QUIET_S, Silence
 
 
@@ -26,3 +27,8 @@ def test_after_something_else_was_said_it_is_quiet_for_a_while() -> None:
     silence.hear(4.0)
     assert not silence.is_to_say("room", 5.0)
     assert silence.is_to_say("room", 4.0 + QUIET_S)
+
+
+def test_a_silent_wait_is_told_within_five_seconds() -> None:
+    """Also where the question what it waits for is only asked each second."""
+    assert QUIET_S + LOOK_EVERY_S < 5.0

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from elastic.api import KINDS
 from elastic.kube import following
 from elastic.kube.following import Happening, JobKey, Line
@@ -25,11 +27,13 @@ class Kubelet:
         self.breaks = asyncio.Event()
         self.asked: list[bool] = []
 
-    async def logs(self, name: str, *, namespace: str, container: str, follow: bool, previous: bool) -> AsyncIterator[bytes]:
+    async def logs(
+        self, name: str, *, namespace: str, container: str, follow: bool = False, previous: bool = False
+    ) -> AsyncIterator[bytes]:
         self.asked.append(previous)
         for line in self.runs[-2 if previous else -1]:
             yield line.encode() + b"\n"
-        if not previous:
+        if follow and not previous:
             await self.breaks.wait()
 
 
@@ -81,3 +85,31 @@ async def test_a_log_that_broke_off_is_read_on_without_what_was_reported() -> No
         await asyncio.sleep(2 * following.SETTLE_S)
         logs.stop()
     assert told == [Line("train-worker-0", f"first {number}") for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("tail", "first"), [(0, 5), (2, 3), (4, 1), (9, 1)])
+async def test_of_what_was_printed_before_only_the_last_lines_are_told_and_then_all(tail: int, first: int) -> None:
+    kubelet = Kubelet()
+    kubelet.runs[0] = [f"first {number}" for number in (1, 2, 3, 4)]
+    told: list[Happening] = []
+    async with asyncio.TaskGroup() as tasks:
+        logs = following._Logs(kubelet, JOB, tell=told.append, tasks=tasks, tail=tail)  # type: ignore[arg-type]
+        logs.see(pod(0, running={}), is_there=True, is_new=False)
+        await asyncio.sleep(0.01)
+        kubelet.runs[0].append("first 5")
+        kubelet.breaks.set()
+        await asyncio.sleep(2 * following.SETTLE_S)
+        logs.stop()
+    assert told == [Line("train-worker-0", f"first {number}") for number in range(first, 6)]
+
+
+async def test_a_pod_that_comes_later_is_told_from_its_beginning() -> None:
+    kubelet = Kubelet()
+    kubelet.runs[0] = ["one", "two"]
+    told: list[Happening] = []
+    async with asyncio.TaskGroup() as tasks:
+        logs = following._Logs(kubelet, JOB, tell=told.append, tasks=tasks, tail=1)  # type: ignore[arg-type]
+        logs.see(pod(0, running={}), is_there=True, is_new=True)
+        await asyncio.sleep(0.01)
+        logs.stop()
+    assert told == [Line("train-worker-0", "one"), Line("train-worker-0", "two")]

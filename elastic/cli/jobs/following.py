@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
+from elastic.cli.jobs.milestone import Wait
 from elastic.cli.silence import Silence
 from elastic.client.explanation import waits_for
 from elastic.client.summary import summary
@@ -19,30 +20,36 @@ from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import Happening, JobKey, Outcome, follow
 
-LOOK_EVERY_S = 1.5
+LOOK_EVERY_S = 1.0
 AWAY_S = 60.0
+
+
+async def nothing(job: Found) -> Wait:
+    return Wait()
 
 
 async def followed(
     kube: Kube,
     job: JobKey,
     *,
-    tell: Callable[[Happening], None],
-    say: Callable[[str], None] | None = None,
-    otherwise: Callable[[Found], str] = lambda job: "",
+    tell: Callable[[Happening], bool],
+    say: Callable[[str], None] = lambda words: None,
+    ahead: Callable[[Found], Awaitable[Wait]] = nothing,
+    tail: int | None = None,
 ) -> Outcome:
-    """`tell` gets what happens, `say` what the job waits for while nothing does; that is `otherwise` where nothing keeps it."""
+    """`tell` gets what happens, and returns whether it has shown that; `say`, in silent times, what the job waits for, which is what lies
+    `ahead` where nothing keeps it."""
     logging.getLogger("elastic.kube").setLevel(logging.ERROR)  # the watch below says what broke, in words for the user
     loop = asyncio.get_running_loop()
     silence = Silence(loop.time())
 
     def hear(happening: Happening) -> None:
-        silence.hear(loop.time())
-        tell(happening)
+        if tell(happening):
+            silence.hear(loop.time())
 
     tasks = {
-        asyncio.create_task(follow(kube, job, hear)),
-        asyncio.create_task(_watch(kube, job, say=say or (lambda words: None), silence=silence, otherwise=otherwise)),
+        asyncio.create_task(follow(kube, job, hear, tail=tail)),
+        asyncio.create_task(_watch(kube, job, say=say, silence=silence, ahead=ahead)),
     }
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -53,7 +60,9 @@ async def followed(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _watch(kube: Kube, job: JobKey, *, say: Callable[[str], None], silence: Silence, otherwise: Callable[[Found], str]) -> Outcome:
+async def _watch(
+    kube: Kube, job: JobKey, *, say: Callable[[str], None], silence: Silence, ahead: Callable[[Found], Awaitable[Wait]]
+) -> Outcome:
     """Looks after the job beside its watches: these come back to a server that was away, and wait for one that never does."""
     loop = asyncio.get_running_loop()
     reached = loop.time()
@@ -65,7 +74,11 @@ async def _watch(kube: Kube, job: JobKey, *, say: Callable[[str], None], silence
                 current = Found(job.kind, await kube.get(job.resource, job.name, namespace=job.namespace))
                 if current.object["metadata"]["uid"] != job.uid:
                     return Outcome.DELETED
-                reached, words = loop.time(), await _waits(kube, current) or otherwise(current)
+                reached = loop.time()
+                if not silence.is_quiet(now):
+                    continue
+                wait = Wait(await _waits(kube, current))
+                wait = wait if wait.words else await ahead(current)
         except (KubeError, aiohttp.ClientError, OSError, TimeoutError) as error:
             if isinstance(error, KubeError) and error.code == 404:
                 return Outcome.DELETED
@@ -73,9 +86,9 @@ async def _watch(kube: Kube, job: JobKey, *, say: Callable[[str], None], silence
                 raise
             if now - reached > AWAY_S:
                 raise
-            words = f"the API server, which cannot be reached; gives up after {AWAY_S:.0f} s"
-        if silence.is_to_say(words, now):
-            say(f"waits for {words}")
+            wait = Wait(f"the API server, which cannot be reached; gives up after {AWAY_S:.0f} s")
+        if silence.is_to_say(wait.words, loop.time()):
+            say(f"waits for {wait}")
 
 
 async def _waits(kube: Kube, job: Found) -> str:

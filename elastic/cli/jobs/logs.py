@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
+from dataclasses import dataclass
 
 import click
 
@@ -13,10 +15,14 @@ from elastic.cli.jobs import found
 from elastic.cli.jobs.change import worker
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found, NotFound
+from elastic.cli.jobs.milestone import Wait
+from elastic.cli.passing import Passing
 from elastic.cli.printing import colour_of, coloured, plain
+from elastic.client.explanation import waits_for
+from elastic.client.summary import pod_state, ranks, summary
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.following import Happening, Line
+from elastic.kube.following import Happening, Line, Ranks
 from elastic.kube.lines import Lines
 from elastic.kube.resources import Object
 
@@ -24,10 +30,10 @@ from elastic.kube.resources import Object
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
 @click.option("--follow", "-f", "follows", is_flag=True, help="Go on until the job is over, over restarts of its pods.")
-@click.option("--rank", type=click.IntRange(min=0), help="Only of the worker that has this rank now.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only of the worker that has this rank; with --follow of each that gets it.")
 @click.option("--worker", "index", type=click.IntRange(min=0), help="Only of the worker with this index.")
 @click.option("--pod", "pod_name", help="Only of this pod.")
-@click.option("--tail", type=click.IntRange(min=0), help="Only so many last lines of each pod.")
+@click.option("--tail", type=click.IntRange(min=0), help="Only so many last lines of each pod; with --follow, then all.")
 @click.option("--previous", "-p", is_flag=True, help="Of the run before the last restart of the container.")
 @click.option("--prefix/--no-prefix", default=True, help="Each line with its pod's name.")
 @cluster_options
@@ -45,18 +51,20 @@ def logs(
     """Show what a job's training containers print."""
     if sum(choice is not None for choice in (rank, index, pod_name)) > 1:
         raise click.UsageError("--rank, --worker and --pod each name one pod; give one of them")
-    if follows and (previous or tail is not None):
-        raise click.UsageError("--follow shows everything from the beginning; leave --previous and --tail out")
+    if follows and previous:
+        raise click.UsageError("--follow shows the runs that are going on, and --previous the ones before; give one of them")
     printer = Printer(prefix=prefix)
 
     async def read(kube: Kube, namespace: str) -> None:
         job = await found.one(kube, namespace, words)
-        pods = chosen(job, await found.pods_of(kube, job), rank=rank, index=index, pod_name=pod_name)
-        one = pods[0]["metadata"]["name"] if rank is not None or index is not None or pod_name is not None else None
-        printer.know(*(pod["metadata"]["name"] for pod in pods))
+        pods = await found.pods_of(kube, job)
         if follows:
-            await followed(kube, job.key, tell=lambda happening: printer.tell(happening, only=one), say=_aside)
+            wanted = _wanted(job, pods, rank=rank, index=index, pod_name=pod_name)
+            printer.know(*(pod["metadata"]["name"] for pod in pods))
+            await followed(kube, job.key, tell=lambda happening: printer.tell(happening, wanted), say=_aside, ahead=_next_line, tail=tail)
             return
+        pods = chosen(job, pods, rank=rank, index=index, pod_name=pod_name)
+        printer.know(*(pod["metadata"]["name"] for pod in pods))
         if not pods:
             raise NotFound(f"{job.title} has no pods, and so no logs; runPolicy.cleanPodPolicy says whether a job that is over keeps them")
         for pod in pods:
@@ -76,24 +84,62 @@ def chosen(job: Found, pods: list[Object], *, rank: int | None, index: int | Non
     return named
 
 
+@dataclass(slots=True)
+class Wanted:
+    """Whose lines are shown while a job is followed: of all pods, of one, or of the one that has a rank."""
+
+    pod: str | None = None
+    """None: of all; empty: of none yet."""
+    rank: int | None = None
+
+    def has(self, pod: str) -> bool:
+        return self.pod is None or self.pod == pod
+
+    def see(self, known: Ranks) -> str:
+        """Who has the rank now, in words, where that has changed."""
+        if self.rank is None or not known.by_pod:
+            return ""
+        before, self.pod = self.pod, next((pod for pod, rank in known.by_pod.items() if rank == self.rank), "")
+        return "" if self.pod == before else f"rank {self.rank} is {self.pod} now" if self.pod else f"no worker has rank {self.rank} now"
+
+
+def _wanted(job: Found, pods: list[Object], *, rank: int | None, index: int | None, pod_name: str | None) -> Wanted:
+    if rank is None and index is None and pod_name is None:
+        return Wanted()
+    if rank is not None and not ranks(job.object) and summary(job.kind, job.object).world is not None:
+        return Wanted("", rank)  # its workers have not met yet
+    return Wanted(chosen(job, pods, rank=rank, index=index, pod_name=pod_name)[0]["metadata"]["name"], rank)
+
+
+async def _next_line(job: Found) -> Wait:
+    told = summary(job.kind, job.object)
+    return Wait("the last of its output") if told.is_over else Wait("its next line", f"{told.running} of {told.wanted} workers run")
+
+
 async def _print(kube: Kube, job: Found, pod: Object, printer: Printer, *, tail: int | None, previous: bool) -> None:
     metadata = pod["metadata"]
     container = default_container(pod, job.kind)["name"]
+    if pod["status"].get("phase") == "Pending":
+        why = waits_for(summary(job.kind, job.object), [pod]) or pod_state(pod)
+        _aside(f"{metadata['name']} has printed nothing, for it has not started; it waits for {why}")
+        return
     lines, kept = Lines(), deque[str](maxlen=tail)
     try:
         async for chunk in kube.logs(metadata["name"], namespace=metadata["namespace"], container=container, previous=previous):
-            for line in lines.of(chunk):
+            for text, is_passing in lines.of(chunk):
+                if is_passing:  # what stands in its place in the end is shown
+                    continue
                 if tail is None:
-                    printer.line(metadata["name"], line)
+                    printer.line(metadata["name"], text)
                 else:
-                    kept.append(line)
+                    kept.append(text)
     except KubeError as error:
         later = f"; what it printed since its start is in `elastic logs {job.key.name}`" if previous and error.code == 400 else ""
         _aside(f"{metadata['name']}: {error.message}{later}")
         return
-    kept.extend(lines.last())
-    for line in kept:
-        printer.line(metadata["name"], line)
+    kept.extend(line.text for line in lines.last())
+    for text in kept:
+        printer.line(metadata["name"], text)
 
 
 class Printer:
@@ -102,13 +148,25 @@ class Printer:
     def __init__(self, *, prefix: bool = True) -> None:
         self._prefix = prefix
         self._pods: list[str] = []
+        self._passing = Passing()
 
     def know(self, *pods: str) -> None:
         self._pods += [pod for pod in pods if pod not in self._pods]
 
-    def tell(self, happening: Happening, *, only: str | None) -> None:
-        if isinstance(happening, Line) and only in (None, happening.pod):
-            self.line(happening.pod, happening.text)
+    def tell(self, happening: Happening, wanted: Wanted) -> bool:
+        """Whether anything was shown."""
+        match happening:
+            case Ranks():
+                if words := wanted.see(happening):
+                    _aside(words)
+                return bool(words)
+            case Line(pod, text, is_passing) if wanted.has(pod):
+                if is_passing and not self._passing.is_due(pod, time.monotonic()):
+                    return False
+                self.line(pod, text)
+                return True
+            case _:
+                return False
 
     def line(self, pod: str, text: str) -> None:
         self.know(pod)

@@ -14,6 +14,8 @@ from elastic.cli.jobs.change import until_gone
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
+from elastic.cli.jobs.milestone import Milestone
+from elastic.cli.options import Seconds
 from elastic.cli.printing import as_data, output_option, plain
 from elastic.client.explanation import explained
 from elastic.client.sample import Sample
@@ -23,6 +25,8 @@ from elastic.kube.following import Condition, Happening, Outcome
 from elastic.kube.resources import Object
 
 MET, NOT_MET = 0, 1
+KUBECTLS = "delete"
+"""How kubectl says `deleted`."""
 WORDS = {"over": None, "running": "Running", "succeeded": "Succeeded", "failed": "Failed", "deleted": None}
 
 
@@ -32,18 +36,19 @@ class _Met(Exception):
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
-@click.option("--for", "what", type=click.Choice(list(WORDS)), default="over", show_default=True, help="What to wait for.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), help="Seconds until it gives up.  [default: never]")
+@click.option("--for", "what", type=click.Choice([*WORDS, KUBECTLS]), default="over", show_default=True, help="What to wait for.")
+@click.option("--timeout", "timeout_s", type=Seconds(), metavar="TIME", help="Until it gives up: 600, 90s, 10m.  [default: never]")
 @cluster_options
 def wait(words: tuple[str, ...], what: str, timeout_s: float | None, cluster: Cluster) -> None:
     """Wait until a job is over, running or deleted.
 
     Exit code: 0 it is so, 1 it can no longer be so or the time is over. With --for over, 1 if the job failed or was deleted.
     """
+    what = "deleted" if what == KUBECTLS else what
 
     async def watch(kube: Kube, namespace: str) -> tuple[Found, Outcome | None]:
         job = await found.one(kube, namespace, words)
-        return job, await _until(kube, job, what)
+        return job, await _until(kube, job, what, Milestone(cluster.data_dir))
 
     async def bounded(kube: Kube, namespace: str) -> tuple[Found, Outcome | None]:
         async with asyncio.timeout(timeout_s):
@@ -63,29 +68,27 @@ def wait(words: tuple[str, ...], what: str, timeout_s: float | None, cluster: Cl
     sys.exit(MET if is_met else NOT_MET)
 
 
-async def _until(kube: Kube, job: Found, what: str) -> Outcome | None:
+async def _until(kube: Kube, job: Found, what: str, milestone: Milestone) -> Outcome | None:
     """How the job ended; None where it came so far as was asked for, first."""
 
-    def tell(happening: Happening) -> None:
-        if isinstance(happening, Condition):
-            click.echo(plain(f"{happening.type}: {happening.message}"), err=True)
-            if happening.type == WORDS[what] == "Running":
-                raise _Met
+    def tell(happening: Happening) -> bool:
+        milestone.hear(happening)
+        if not isinstance(happening, Condition):
+            return False
+        click.echo(plain(f"{happening.type}: {happening.message}"), err=True)
+        if happening.type == WORDS[what] == "Running":
+            raise _Met
+        return True
 
     if what == "deleted":
         await until_gone(kube, job)
         return Outcome.DELETED
     outcome: Outcome | None = None
     try:
-        outcome = await followed(kube, job.key, tell=tell, say=lambda text: click.echo(plain(text), err=True), otherwise=_its_end)
+        outcome = await followed(kube, job.key, tell=tell, say=lambda text: click.echo(plain(text), err=True), ahead=milestone.ahead)
     except* _Met:
         pass
     return outcome
-
-
-def _its_end(job: Found) -> str:
-    told = summary(job.kind, job.object)
-    return f"its end; {told.running} of {told.wanted} workers run"
 
 
 @click.command()

@@ -1,0 +1,96 @@
+"""The cluster that `elastic run` takes: the one that is named or runs, or one that is started for the time of the run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from elastic.cli.options import command
+from elastic.cli.run_printer import Printer
+from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
+from elastic.local.dashboard import link
+from elastic.local.files import Layout, layout_of
+from elastic.local.sandbox import Mode
+
+NO_WAY_OUT = ": pods reach no network outside this machine (with --sandbox loopback they do)"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where it runs. data_dir: of a laptop cluster, whose containers see this machine's files; is_own: it ends with the run."""
+
+    kubeconfig: Path
+    data_dir: Path | None = None
+    is_own: bool = False
+
+    @property
+    def is_laptop(self) -> bool:
+        return self.data_dir is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Of a cluster that is started for this run."""
+
+    gpus: int
+    is_asked: bool
+    """Whether the GPUs are the user's wish, and not only what a script's workers need."""
+    sandbox: str | None
+    images: dict[str, Path] | None
+
+    def options(self, *, running: str | None = None, has: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+        """What a cluster that is there already would not heed. running: its sandbox; has: its folders for images."""
+        words = [f"--image {name}={folder}" for name, folder in (self.images or {}).items() if has.get(name) != str(folder)]
+        words += [f"--gpus {self.gpus}"] if self.gpus and self.is_asked else []
+        return [*words, *([f"--sandbox {self.sandbox}"] if self.sandbox not in (None, "auto", running) else [])]
+
+
+@contextlib.contextmanager
+def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, shape: Shape) -> Iterator[Place]:
+    """The cluster that the options name, or that runs; else one for the time of this run."""
+    layout = layout_of(kubeconfig) if kubeconfig is not None else Layout((data_dir or default_data_dir()).resolve())
+    if layout is None:
+        assert kubeconfig is not None
+        _refuse_shape(shape.options(), f"the one of {kubeconfig}")
+        yield Place(kubeconfig)
+        return
+    state = layout.read_state()
+    if state is not None and layout.is_running():
+        if not state.control_plane and kubeconfig is None:
+            raise ClusterError(f"the cluster in {layout.root} has no control plane; stop it and start it without --cluster-only")
+        _refuse_shape(
+            shape.options(running=state.sandbox, has=layout.read_shape().images), f"the one in {layout.root}, which runs already,"
+        )
+        yield Place(layout.kubeconfig, layout.root)
+        return
+    if data_dir is not None:
+        start = f"`elastic up --detach --data-dir {data_dir}`"
+        raise ClusterError(f"no cluster runs in {data_dir}; start it with {start}, or leave --data-dir out for a temporary one")
+    stopped = layout.root if kubeconfig is not None else None
+    there_is = f"the laptop cluster in {stopped} is stopped: starting it" if stopped else "no cluster runs: starting one"
+    printer.say(f"{there_is} for this run")
+    cluster = LocalCluster(data_dir=stopped, gpus=shape.gpus or None, sandbox=shape.sandbox, images=shape.images, dashboard=True)
+    cluster.start(say=printer.say)
+    try:
+        closed = NO_WAY_OUT if cluster.sandbox == Mode.NETNS.value else ""
+        printer.say(f"cluster ready, sandbox {cluster.sandbox}{closed}")
+        printer.say(f"watch it: {command('top --watch', cluster.data_dir)} (or get, logs, explain)")
+        if (url := link(Layout(cluster.data_dir))) is not None:
+            printer.say(f"the dashboard: {url}")
+        yield Place(cluster.kubeconfig, cluster.data_dir, is_own=True)
+        printer.say("stopping the cluster")
+    finally:
+        cluster.stop()
+
+
+def _refuse_shape(options: list[str], cluster: str) -> None:
+    """Left unheard, they would end in a program that does not find its packages."""
+    if options:
+        said = " ".join(options)
+        raise ClusterError(
+            f"{said} is for a cluster that is started for this run, but {cluster} is used; leave it out, "
+            f"or restart the laptop cluster with it: elastic down; elastic up --detach {said}"
+        )

@@ -1,0 +1,71 @@
+"""What `elastic run` does with a script: the job that it makes of it, and the file into which it writes that job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from elastic.api.kinds import KINDS
+from elastic.cli.near_files import hint
+from elastic.cli.validate import Report, examine, examine_object
+from elastic.client.script_job import Workers, is_script, job_of
+from elastic.kube.resources import Object
+
+NOT_RUN = 2
+
+
+class CannotRun(click.ClickException):
+    """Nothing was run."""
+
+    exit_code = NOT_RUN
+
+
+class ScriptCommand(click.Command):
+    """Says where the script's own options stand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            script = next((word for word in words if is_script([word])), None)
+            if script is None:
+                raise
+            where = f"The script's own options stand after `--`: elastic run {script} -- {error.option_name} ..."
+            raise click.UsageError(f"{error.format_message()} {where}", ctx) from None
+
+
+def report_of(sources: tuple[str, ...], *, workers: Workers, gpus: int, name: str | None) -> Report:
+    script = Path(sources[0]).resolve()
+    if not script.is_file():
+        raise CannotRun(f"there is no file {sources[0]}{hint(Path(sources[0]))}")
+    job = job_of(script, sources[1:], workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name)
+    return examine_object(job, file=sources[0])
+
+
+def save(job: Object, file: str, *, script: Path) -> None:
+    """Only an earlier job is written over: whatever else is in that file, nobody wants it to become this job."""
+    import yaml
+
+    text = yaml.safe_dump(job, sort_keys=False, allow_unicode=True)
+    if file == "-":
+        click.echo(text, nl=False)
+        return
+    path = Path(file)
+    try:
+        if path.exists() and path.samefile(script):
+            raise CannotRun(f"--save {file} is the script itself; name a file for the job, such as {path.with_suffix('.yaml')}")
+        if path.is_file() and path.stat().st_size and not _is_job(file):
+            raise CannotRun(
+                f"--save {file}: this file is there and is not the YAML of one job; name another file, or remove this one first"
+            )
+        path.write_text(text)
+    except OSError as error:
+        raise CannotRun(f"{file} cannot be written: {error.strerror}") from error
+    click.echo(f"the job is in {file}; run it with `elastic run {file}`")
+
+
+def _is_job(file: str) -> bool:
+    report = examine((file,))
+    return [verdict.kind in KINDS for verdict in report.verdicts] == [True] and not report.others and not report.unreadable

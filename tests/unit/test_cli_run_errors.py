@@ -1,0 +1,108 @@
+"""Which errors `elastic run` shows while a job runs, which it folds, and which one it ends with."""
+
+from __future__ import annotations
+
+import pytest
+
+from elastic.api.kinds import KINDS
+from elastic.cli.folding import Folding
+from elastic.cli.run_printer import Printer
+from elastic.kube.following import JobKey, Line, Outcome, Ranks
+
+JOB = JobKey(KINDS["PyTorchJob"], "default", "train", "uid")
+START = "Traceback (most recent call last):"
+OWN = [START, '  File "train.py", line 3, in <module>', "ValueError: bad batch"]
+OF_PEER = [
+    START,
+    '  File "train.py", line 4, in <module>',
+    "    dist.all_reduce(t)",
+    "RuntimeError: [pair.cc:553] Connection closed by peer [10.64.0.8]:32914. Check the logs of the remote worker. GLHF! 🏖️",
+]
+OF_AGENT = [START, '  File "/venv/bin/torchrun", line 8, in <module>', "    sys.exit(main())"]
+SYNTAX = ['  File "train.py", line 1', "    def f(:", "          ^", "SyntaxError: invalid syntax"]
+
+
+def shown(folding: Folding, *lines: str, pod: str = "w0") -> list[str]:
+    return [line for text in lines for line in folding.lines(pod, text)]
+
+
+def test_a_rank_that_lost_its_peer_says_nothing_and_is_counted() -> None:
+    """A healthy scale printed twenty lines of tracebacks, and each world after a crash did."""
+    folding = Folding()
+    of_rank = [f"[rank1]: {line}" for line in OF_PEER]
+    assert shown(folding, "step 1", *OF_PEER, *of_rank, "step 2") == ["step 1", "step 2"]
+    assert (folding.of_peers, folding.folded) == (8, 0)
+    assert folding.error() == ("w0", OF_PEER), "where nobody failed by himself it is the error"
+    assert shown(folding, *OWN) == OWN
+    assert folding.error() == ("w0", OWN)
+
+
+def test_what_a_rank_that_lost_its_peer_says_next_is_its_own_but_for_the_link_to_a_second_error() -> None:
+    folding = Folding()
+    link = ["", "During handling of the above exception, another exception occurred:", ""]
+    assert shown(folding, *OF_PEER, *link, *OF_PEER, *OF_PEER, *link, *OWN, "") == [*OWN, ""]
+    assert folding.of_peers == 3 * 4 + 2 * 3
+
+
+def test_an_agents_traceback_that_its_pods_end_cuts_off_is_folded() -> None:
+    """Thirty lines of it stood behind the word Failed."""
+    folding = Folding()
+    assert shown(folding, *OF_AGENT) == []
+    assert shown(folding, *OWN[:2], pod="w1") == []
+    assert folding.rest() == [("w1", line) for line in OWN[:2]]
+    assert folding.folded == 3
+
+
+@pytest.mark.parametrize("error", [SYNTAX, [f"name? {START}", *OWN[1:]]])
+def test_an_error_without_a_traceback_or_behind_other_words_is_one(error: list[str]) -> None:
+    folding = Folding()
+    assert shown(folding, "hello", *error, "bye") == ["hello", *error, "bye"]
+    assert folding.error() == ("w0", error)
+
+
+def ended(printer: Printer, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    printer.end(JOB, Outcome.FAILED)
+    return [line.partition(" s  ")[2] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_last_error_has_its_rank_though_the_status_has_none_any_more(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = Printer(folds=True)
+    printer.tell(JOB, Ranks({"train-worker-0": 1}))
+    for line in [*OF_PEER, *OWN[:2]]:
+        printer.tell(JOB, Line("train-worker-0", line))
+    printer.tell(JOB, Ranks({}))
+    printer.tell(JOB, Line("train-worker-0", OWN[2]))
+    said = ended(printer, capsys)
+    assert "the first error, of train-worker-0 rank 1:" in said
+    assert "4 lines of ranks whose peer was lost are folded; --all-output shows them" in said
+
+
+def test_of_a_progress_bar_one_line_a_second_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = Printer(folds=True)
+    told = [printer.tell(JOB, Line("train-worker-0", f"step {number}", is_passing=True)) for number in range(9)]
+    assert told == [True] + [False] * 8
+    assert printer.tell(JOB, Line("train-worker-1", "step 0", is_passing=True)), "each pod has its own"
+    assert printer.tell(JOB, Line("train-worker-0", "step 9"))
+    said = [line.partition(" s  ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["train-worker-0 | step 0", "train-worker-1 | step 0", "train-worker-0 | step 9"]
+
+
+def test_what_is_folded_was_not_shown() -> None:
+    """A wait that follows says what it waits for."""
+    printer = Printer(folds=True)
+    assert [printer.tell(JOB, Line("train-worker-0", line)) for line in OF_PEER] == [False] * 4
+    assert not printer.tell(JOB, Ranks({"train-worker-0": 0}))
+
+
+def test_while_a_question_stands_lines_wait_and_the_newest_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    """It scrolled away at once where workers print."""
+    printer = Printer()
+    with printer.held():
+        for number in range(1002):
+            printer.tell(JOB, Line("train-worker-0", f"line {number}"))
+        assert capsys.readouterr().out == ""
+    said = [line.partition(" s  ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert said[0] == "2 lines are left out, which came while the question stood"
+    assert (said[1], said[-1], len(said)) == ("train-worker-0 | line 2", "train-worker-0 | line 1001", 1001)
+    printer.say("after")
+    assert capsys.readouterr().out.endswith("after\n")
