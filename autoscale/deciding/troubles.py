@@ -23,11 +23,18 @@ def in_words(signals: Signals, now: float) -> str:
     hand, policy = signals.memory.hand, signals.policy
     if hand is not None and now < hand.until and is_carrier(hand):
         return f"{OTHER_WRITER} sets the number of workers; {ONE_WRITER}"
-    if policy.policy in NEED_PROGRESS and signals.trouble:
+    if policy.policy in NEED_PROGRESS and signals.trouble and not signals.reports:
         return no_progress(signals)
+    if policy.policy is PolicyName.DEADLINE and signals.reports and signals.work.left is None:
+        return without_samples()
     if policy.policy is PolicyName.COST and signals.working and signals.paid is None:
         return without_price(signals)
     return ""
+
+
+def without_samples() -> str:
+    """With totalSteps any report says how much is left."""
+    return "scalingPolicy.totalSamples: training reports steps and no samples; report samples, too, or write totalSteps in place of it"
 
 
 def without_price(signals: Signals) -> str:

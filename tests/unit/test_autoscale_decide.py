@@ -198,6 +198,22 @@ def test_why_no_progress_is_heard_is_said_by_all_policies_that_need_it(name: str
     assert found.trouble == f"no progress is known: {trouble}"
 
 
+def test_a_deadline_that_counts_samples_says_so_where_only_steps_are_reported() -> None:
+    """It said that training reports no steps."""
+    decision = decide(signals(LINEAR, policy=finishing(3600.0), working=3), 3, NOON)
+    assert decision.reason.startswith("scalingPolicy.totalSamples: training reports steps and no samples; report samples, too, or write")
+    assert (decision.count, decision.trouble) == (3, decision.reason)
+
+
+def test_a_job_that_reports_and_is_not_measured_yet_is_in_no_trouble() -> None:
+    decision = decide(signals(policy=finishing(3600.0), working=3, work=Work(left=1e6)), 3, NOON)
+    assert (decision.reason, decision.trouble) == ("how many workers finish in time is not known yet; its speed is being measured", "")
+
+
+def test_a_source_that_is_silent_is_no_trouble_of_a_job_that_reports_otherwise() -> None:
+    assert decide(signals(LINEAR, working=1, trouble="no line matches"), 1, NOON).trouble == ""
+
+
 def test_a_deadline_looks_at_few_of_many_numbers_and_always_at_the_most() -> None:
     sizes = deadline._sizes(Bounds(1, 10_000))
     assert sizes[:33] == list(range(1, 34))
@@ -214,6 +230,16 @@ def test_the_cheapest_work_wins_when_prices_differ():
     assert decide(seen, 2, NOON).count == 3
     assert decide(replace(seen, prices=(9.0,)), 2, NOON).count == 2
     assert "no number in the label price" in decide(replace(seen, paid=None), 2, NOON).reason
+
+
+def test_a_size_that_has_no_price_is_named_with_the_label():
+    """One node without a price stopped all growth, without a word."""
+    seen = signals(LINEAR, policy=policy("cost", price_label="price"), working=2, paid=4.0, allowed=(2, 4))
+    decision = decide(replace(seen, prices=(0.5,)), 2, NOON)
+    assert decision.count == 2
+    assert decision.reason.endswith("; no price is known for 4, by the label price of nodes with room")
+    assert "no price" not in decide(replace(seen, prices=(9.0, 9.0)), 2, NOON).reason
+    assert "no price" not in decide(replace(seen, bounds=Bounds(2, 2)), 2, NOON).reason
 
 
 def test_a_worker_that_brings_little_is_not_worth_its_price():

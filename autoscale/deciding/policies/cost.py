@@ -26,7 +26,10 @@ def wish(signals: Signals, replicas: int) -> Wish:
         if value > best_value:
             best, best_value = size, value
     if best == replicas:
-        return Wish(replicas, f"{replicas} workers do the most for the money, as far as is known")
+        larger = bounds.above(replicas + 1)
+        is_unpriced = larger is not None and _price(signals, replicas, larger) is None
+        unpriced = f"; no price is known for {larger}, by the label {signals.policy.price_label} of nodes with room" if is_unpriced else ""
+        return Wish(replicas, f"{replicas} workers do the most for the money, as far as is known{unpriced}")
     return Wish(best, f"{best} workers do {round((best_value / here - 1) * 100)} % more for the money than {replicas}")
 
 

@@ -1,7 +1,7 @@
 """Policy `deadline`: finish by the given time with the fewest worker-hours: the fewest workers that are fast enough."""
 
 from autoscale.deciding.signals import Bounds, Signals, Wish
-from autoscale.deciding.troubles import no_progress
+from autoscale.deciding.troubles import no_progress, without_samples
 
 FINE = 32
 """Up to so many workers each number is looked at; beyond, steps of one part in so many."""
@@ -13,8 +13,11 @@ def wish(signals: Signals, replicas: int, now: float) -> Wish:
     finish_by, left = signals.policy.finish_by, signals.work.left
     if finish_by is None:
         return Wish(replicas, "finishBy is missing")
+    if signals.reports and left is None:
+        return Wish(replicas, without_samples())
     if left is None or not signals.curve.is_known:
-        return Wish(replicas, f"how much work is left, and how fast it is done, is not known yet; {no_progress(signals)}")
+        found = "its speed is being measured" if signals.reports else no_progress(signals)
+        return Wish(replicas, f"how many workers finish in time is not known yet; {found}")
     if left <= 0:
         return Wish(signals.bounds.least, "the work is done")
     left_s = finish_by.timestamp() - now
