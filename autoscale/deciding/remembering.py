@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from autoscale.deciding.jobs import JobSeen, Outcome
 from autoscale.deciding.measures import LEAST_COUNT, Measured, Sizes
-from autoscale.deciding.signals import Hand, Memory, Trial
+from autoscale.deciding.signals import CARRIERS, Hand, Memory, Trial
 from elastic.api.scaling import MOST_SPREAD, Record, SizeRecord, TrialRecord
 from elastic.api.scaling import Decision as Written
 from elastic.api.words import Through
@@ -98,11 +98,13 @@ def _sizes(record: Record) -> Sizes:
 
 def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> Memory:
     """The number that someone else has set, from when it is first seen."""
+    hand = memory.hand
     if not is_other:
-        # A HorizontalPodAutoscaler that asked just before writes what it was told; it is told the other number next.
-        stays = memory.hand is None or (seen.policy.through is Through.HPA and now < memory.hand.until)
-        return memory if stays else replace(memory, hand=None)
-    owner, hand = seen.owners[-1], memory.hand
+        # A HorizontalPodAutoscaler that asked just before writes what it was told; it is told the other number next. One that was beside
+        # the policy carries it out by now.
+        is_late = hand is not None and seen.policy.through is Through.HPA and now < hand.until and hand.who not in CARRIERS
+        return memory if hand is None or is_late else replace(memory, hand=None)
+    owner = seen.owners[-1]
     if hand is not None and hand.count == seen.replicas and hand.at in ("", owner.at):
         return replace(memory, hand=replace(hand, who=owner.manager, at=owner.at))
     return replace(memory, hand=Hand(count=seen.replicas, until=now + seen.policy.hold_seconds, who=owner.manager, at=owner.at))

@@ -159,6 +159,14 @@ def test_a_number_that_an_hpa_overwrites_before_the_next_round_is_held_and_broug
     assert held(book, by_hpa, NOON + 602) is None
 
 
+def test_a_users_hpa_that_the_policy_goes_through_by_now_holds_no_number() -> None:
+    """Who did what the warning says was warned on, and kept the number, until holdSeconds had passed."""
+    book = Book(is_ready=lambda: True)
+    beside = seen_by(Owner("kube-controller-manager", True), replicas=5)
+    assert held(book, beside, NOON) == 5
+    assert held(book, through_hpa(beside), NOON + 1) is None
+
+
 def test_our_own_number_ends_a_users() -> None:
     book = Book(is_ready=lambda: True)
     assert held(book, seen_by(Owner("kubectl", True), replicas=5), NOON) == 5
