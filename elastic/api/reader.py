@@ -25,6 +25,9 @@ MOST_PROBLEMS = 50
 """Of one job. Who has more mends these first."""
 MOST_WARNINGS = 50
 
+FORM = "form"
+"""Of a string with a pattern: how to write it, in words, as `extra` of its Meta."""
+
 _INVALID = object()
 _AWARE: Any = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -145,7 +148,8 @@ def _walk(value: Any, node: inspect.Type, at: Path, findings: Findings) -> Any:
     """The converted value, or _INVALID after a problem was noted."""
     match node:
         case inspect.Metadata():
-            return _walk(value, node.type, at, findings)
+            form = (node.extra or {}).get(FORM)
+            return _walk(value, node.type, at, findings) if form is None else _walk_form(value, node.type, form, at, findings)
         case inspect.UnionType():
             return _walk_union(value, node, at, findings)
         case inspect.AnyType():
@@ -168,6 +172,12 @@ def _walk(value: Any, node: inspect.Type, at: Path, findings: Findings) -> Any:
             return _walk_time(value, at, findings)
         case _:
             raise TypeError(f"the model uses {node}, which the reader does not know")
+
+
+def _walk_form(value: Any, node: inspect.Type, form: str, at: Path, findings: Findings) -> Any:
+    """Whatever is wrong with it, the author reads how it is written; a regular expression says that to few."""
+    found = _walk(value, node, at, Findings())
+    return _wrong(at, findings, f"is {shown(value)}; {form}") if found is _INVALID else found
 
 
 def _wrong(at: Path, findings: Findings, rest: str) -> Any:
@@ -196,7 +206,8 @@ def _walk_struct(value: Any, node: inspect.StructType, at: Path, findings: Findi
         if key in fields and item is not None:
             made[fields[key].name] = _walk(item, fields[key].type, (*at, key), findings)
         elif key not in fields and getattr(node.cls, "IS_CLOSED", False):
-            findings.problem((*at, key_in_path(key)), f"unknown field; {at[-1]} takes only {one_of(fields)}")
+            holder = at[-1] if isinstance(at[-1], str) else f"each of {at[-2]}"
+            findings.problem((*at, key_in_path(key)), f"unknown field; {holder} takes only {one_of(fields)}")
         elif key not in fields:
             findings.unknown(at, key, fields)
     for name, field in fields.items():

@@ -31,8 +31,31 @@ Percent: TypeAlias = Annotated[int, Meta(ge=1, le=100, extra_json_schema={"forma
 Seconds: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_SECONDS, extra_json_schema={"format": "int32"})]
 Workers: TypeAlias = Annotated[int, Meta(ge=1, le=10_000, extra_json_schema={"format": "int32"})]
 Amount: TypeAlias = Annotated[int, Meta(ge=1, le=2**53, extra_json_schema={"format": "int64"})]
-MetricName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"\A[a-zA-Z_:][a-zA-Z0-9_:]*\Z")]
-TimeOfDay: TypeAlias = Annotated[str, Meta(max_length=5, pattern=r"\A([01][0-9]|2[0-3]):[0-5][0-9]\Z")]
+MetricName: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=256,
+        pattern=r"\A[a-zA-Z_:][a-zA-Z0-9_:]*\Z",
+        extra={"form": "write a metric's name without labels, such as train_step_total, of at most 256 characters"},
+    ),
+]
+TimeOfDay: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=5,
+        pattern=r"\A([01][0-9]|2[0-3]):[0-5][0-9]\Z",
+        extra={"form": 'write a time from 00:00 to 23:59 as HH:MM in quotes, such as "08:30"'},
+    ),
+]
+PagePath: TypeAlias = Annotated[
+    str,
+    Meta(
+        max_length=256,
+        pattern=r"\A/[!-~]*\Z",
+        extra={"form": "write what follows the port in the page's address, such as /metrics, of at most 256 characters without spaces"},
+    ),
+]
 Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=317)]
 
 
@@ -111,7 +134,7 @@ class PrometheusProgress(_Closed, frozen=True, kw_only=True):
 
     port: Annotated[int, Meta(ge=1, le=65535, extra_json_schema={"format": "int32"})]
     """Port of the pod."""
-    path: Annotated[str, Meta(max_length=256, pattern=r"\A/[!-~]*\Z")] = "/metrics"
+    path: PagePath = "/metrics"
     """Path of the page. Default: /metrics."""
     step: MetricName
     """Name of the metric that counts steps."""
