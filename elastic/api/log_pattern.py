@@ -9,9 +9,15 @@ import itertools
 import re
 from dataclasses import dataclass
 
+from elastic.api.errors import shown
+
 FIELDS = ("step", "samples")
 ANY = "*"
 MARK = re.compile(r"\{([A-Za-z_]+)\}|\*")
+SLIP = re.compile(
+    r"\{\{(?:step|samples)\}\}|\{\s*(?:step|samples)(?:\s+\}|:[^{}\s]*\}|(?![:=}\w]))|(?<!\{)\b(?:step|samples)\}", re.IGNORECASE
+)
+"""What was meant as a field and is read as text. Braces by themselves are text of many logs."""
 LONGEST_NUMBER = 18
 MOST_TRIES = 8
 """Places of a line where the pattern's beginning is found; the rest of the line is not looked at."""
@@ -44,6 +50,17 @@ def mistake(pattern: str) -> str:
         return "logPattern has nothing between a number and what follows; put the text between them that the line has there"
     if parts[0].is_field or parts[0].is_any:
         return "logPattern begins with a number or *; begin with text that the line has before it"
+    return ""
+
+
+def remark(pattern: str) -> str:
+    """What will not be found as it is meant, in a pattern without mistakes; empty if there is nothing."""
+    if "\n" in pattern or "\r" in pattern:
+        return "logPattern has a line break, which no line has, so nothing matches; write the text of one line"
+    if any(one.is_any and other.is_field for one, other in itertools.pairwise(parts_of(pattern))):
+        return "logPattern has * directly before a number, where it stands for nothing; put the text between them that the line has there"
+    if slip := SLIP.search(pattern):
+        return f"logPattern has {shown(slip[0])}, which is read as text; write {{step}} or {{samples}} where the line has the number"
     return ""
 
 

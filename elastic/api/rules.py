@@ -20,7 +20,8 @@ from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Options
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
 from elastic.api.rendezvous_choice import wanted_backend
-from elastic.api.scaling_rules import check_progress, check_scaling, check_windows
+from elastic.api.scaling import PolicyName, ScalingPolicy
+from elastic.api.scaling_rules import check_progress, check_range, check_scaling, too_late
 from elastic.api.words import MpiTransport, RdzvBackend, WorkerLibrary
 
 ELASTIC: Path = ("spec", "elasticPolicy")
@@ -149,13 +150,22 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
     elif elastic.n_proc_per_node is not None:
         findings.warning((*ELASTIC, "nProcPerNode"), "nProcPerNode is deprecated; use spec.nprocPerNode")
     if elastic.scaling_policy is not None:
-        check_scaling(elastic.scaling_policy, has_metrics=elastic.metrics is not None, at=(*ELASTIC, "scalingPolicy"), findings=findings)
+        _check_policy(elastic.scaling_policy, job, has_metrics=elastic.metrics is not None, findings=findings)
+    if elastic.metrics == () and (elastic.scaling_policy is None or elastic.scaling_policy.policy is PolicyName.HPA):
+        message = "metrics is empty, so its HorizontalPodAutoscaler scales by CPU, at 80 % of what pods request; name metrics or remove it"
+        findings.warning((*ELASTIC, "metrics"), message)
     if elastic.progress is not None:
-        has_policy = elastic.scaling_policy is not None
-        check_progress(elastic.progress, has_policy=has_policy, at=(*ELASTIC, "progress"), findings=findings)
+        check_progress(elastic.progress, policy=elastic.scaling_policy, at=(*ELASTIC, "progress"), findings=findings)
     if elastic.worker_library is WorkerLibrary.NONE and elastic.rdzv_backend is RdzvBackend.ELASTIC:
         message = "workerLibrary is None, but rdzvBackend elastic needs it; use Inject or Image, or rdzvBackend c10d"
         findings.problem((*ELASTIC, "workerLibrary"), message)
+
+
+def _check_policy(policy: ScalingPolicy, job: Job, *, has_metrics: bool, findings: Findings) -> None:
+    at, made = (*ELASTIC, "scalingPolicy"), job.metadata.creation_timestamp
+    check_scaling(policy, has_metrics=has_metrics, at=at, findings=findings)
+    if made is not None and (late := too_late(policy, made, at=at)) is not None:
+        findings.warning(late.at, late.message)
 
 
 def _check_secret(job: Job, *, stored: bool, findings: Findings) -> None:
@@ -202,14 +212,26 @@ def _check_sizes(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings
     elif not elastic.is_allowed(job.workers) and least <= job.workers <= most:
         message = f"Worker.replicas is {job.workers}, which {at[-1]} does not allow; {elastic.largest_allowed(job.workers)} train together"
         findings.warning(draft.at(WORKER, "replicas"), message)
-    if elastic.scaling_policy is not None and least <= most:
-        check_windows(elastic.scaling_policy.windows, elastic, bounds=(least, most), at=(*ELASTIC, "scalingPolicy"), findings=findings)
+    _check_unused(elastic, findings)
+    if least <= most:
+        check_range(elastic, bounds=(least, most), at=(*ELASTIC, "scalingPolicy"), findings=findings)
     if _loses_state_in_a_drain(job, elastic):
         message = (
             "allowedSizes has 1 but not 2, so a single worker cannot pass its state to its replacement when its node is drained; "
             "allow 2 as well, or save checkpoints to storage that outlives the pod"
         )
         findings.warning(at, message)
+
+
+def _check_unused(elastic: ElasticPolicy, findings: Findings) -> None:
+    """Sizes outside of the limits that were written."""
+    limits = (("maxReplicas", elastic.max_replicas, "above"), ("minReplicas", elastic.min_replicas, "below"))
+    for name, limit, side in limits:
+        for place, size in enumerate(elastic.allowed_sizes):
+            if limit is not None and (size > limit if side == "above" else size < limit):
+                message = f"allowedSizes has {size}, {side} {name} {limit}, so it is never used; remove it or change {name}"
+                findings.warning((*ELASTIC, "allowedSizes", place), message)
+                break
 
 
 def _check_members(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings: Findings) -> None:

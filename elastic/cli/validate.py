@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from elastic.api.job import Job
 from elastic.api.kinds import API_VERSION, GROUP, KINDS
 from elastic.api.parser import parse
 from elastic.api.reader import did_you_mean
+from elastic.api.scaling_rules import too_late
 from elastic.api.template import default_container, default_container_index
 from elastic.cli.documents import Document, Unreadable, as_json, documents
 from elastic.cli.near_files import hint
@@ -182,9 +184,17 @@ def _judge(file: str, document: Document) -> Verdict:
     doubled = [Problem(at, f"{key} appears twice; keep one") for at, key in document.doubled]
     try:
         job, warnings = parse(document.value)
-        return Verdict(file, document, tuple(doubled), (*warnings, *_without_command(job)))
+        return Verdict(file, document, tuple(doubled), (*warnings, *_too_late(job, datetime.now(UTC)), *_without_command(job)))
     except SpecError as error:
         return Verdict(file, document, (*doubled, *error.problems), error.warnings)
+
+
+def _too_late(job: Job, now: datetime) -> Iterator[Warning]:
+    """Of a job that is not made yet: parse has no clock, and speaks of those that are."""
+    policy = job.elastic.scaling_policy if job.elastic is not None else None
+    if policy is not None and job.metadata.creation_timestamp is None:
+        late = too_late(policy, now, at=("spec", "elasticPolicy", "scalingPolicy"))
+        yield from [late] if late is not None else []
 
 
 def _without_command(job: Job) -> Iterator[Warning]:

@@ -330,8 +330,13 @@ def test_a_field_that_the_scaling_policy_does_not_look_at_is_warned_of(policy, s
 @pytest.mark.parametrize(
     ("count", "elastic", "says"),
     [
-        (9, {}, "replicas is 9 but maxReplicas is 4, which the job has then; change one of them"),
-        (1, {"minReplicas": 2}, "replicas is 1 but minReplicas is 2, which the job has then; change one of them"),
+        (9, {}, "replicas is 9 but maxReplicas is 4; the job has 4 then, change one of them"),
+        (
+            9,
+            {"minReplicas": 2, "maxReplicas": 5, "sizeStep": 2},
+            "replicas is 9 but maxReplicas is 5; the job has 4 then, change one of them",
+        ),
+        (1, {"minReplicas": 2}, "replicas is 1 but minReplicas is 2; the job has 2 then, change one of them"),
         (3, {"minReplicas": 2, "sizeStep": 2}, "replicas is 3, which sizeStep does not allow; the job has 2 then"),
         (3, {"allowedSizes": [1, 2, 4]}, "replicas is 3, which allowedSizes does not allow; the job has 2 then"),
     ],

@@ -28,6 +28,16 @@ def values(text: str) -> list:
     return [document.value for document in documents(text)]
 
 
+def test_a_finish_that_has_passed_is_told_before_the_job_is_made(tmp_path: Path) -> None:
+    policy = {"policy": "deadline", "finishBy": "2020-01-31T12:00:00Z", "totalSteps": 5}
+    (tmp_path / "job.yaml").write_text(
+        json.dumps(job("pytorch-elastic", {"spec": {"elasticPolicy": {"metrics": None, "scalingPolicy": policy}}}))
+    )
+    told = elastic("validate", tmp_path / "job.yaml")
+    assert (told.exit_code, "finishBy is 2020-01-31T12:00:00Z, before 2" in told.stdout) == (0, True)
+    assert elastic("validate", "--strict", tmp_path / "job.yaml").exit_code == 1
+
+
 BAD = """\
 # two jobs and something else
 apiVersion: kubeflow.org/v1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.api.log_pattern import mistake, numbers, parts_of
+from elastic.api.log_pattern import mistake, numbers, parts_of, remark
 
 
 def found(pattern: str, line: str) -> dict[str, int] | None:
@@ -47,6 +47,27 @@ def test_a_line_is_found_and_its_numbers_are_read(pattern: str, line: str, expec
 )
 def test_a_pattern_that_cannot_be_meant_so_is_told(pattern: str, words: str) -> None:
     assert words in mistake(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("step {step}\n", "has a line break"),
+        ("loss *{step} of", "has * directly before a number"),
+        ("step {step} {samples", 'has "{samples", which is read as text'),
+        ("step {step} { samples }", 'has "{ samples }"'),
+        ("step {step} {samples:d} in", 'has "{samples:d}"'),
+        ("step {{step}} of", 'has "{{step}}"'),
+        ("step {step} samples}", 'has "samples}"'),
+    ],
+)
+def test_what_a_pattern_will_not_find_is_told(pattern: str, words: str) -> None:
+    assert (mistake(pattern), words in remark(pattern)) == ("", True)
+
+
+@pytest.mark.parametrize("pattern", ['{"step": {step}, "loss": *', "{'step': {step}}", "{step: {step}, loss", "a {step} * }", "[{step}/"])
+def test_braces_of_a_log_are_no_slip(pattern: str) -> None:
+    assert remark(pattern) == ""
 
 
 @given(st.text(max_size=60), st.text(max_size=200))
