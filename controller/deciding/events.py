@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from controller.deciding import compat
 from controller.deciding.actions import JobEvent, normal, warning
 from controller.deciding.objects import hpa_trouble
 from controller.deciding.rendezvous import etcd
@@ -16,6 +17,7 @@ from elastic.api.names import REPLICA_INDEX
 from elastic.api.template import default_container
 from elastic.api.words import UNFOLLOWED
 from elastic.membership.phases import WorldPhase
+from elastic.signals.signal import Meaning
 
 MOST_REMARKS = 3
 
@@ -106,6 +108,20 @@ def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
     if job.elastic is None or workers.succeeded or workers.active >= job.least_workers:
         return ""
     return f"Waiting for workers: {workers.active} of at least {job.least_workers} running."
+
+
+def of_signals(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
+    """What is announced about the job's pods and their nodes that asks nothing of anybody."""
+    if not compat.records_disruptions(snapshot.settings):
+        return
+    for pod in (pod for pod in snapshot.pods if not pod.is_over):
+        node = snapshot.nodes.get(pod.node)
+        for sight in (*pod.sights, *(node.sights if node is not None else ())):
+            signal, where = sight.signal, f"node {pod.node}" if sight.signal.on.is_of_node else f"pod {pod.name}"
+            if signal.meaning is Meaning.INFORM and signal.is_news:
+                note = f" ({signal.note})" if signal.note else ""
+                words = f"{job.kind.name} {job.metadata.name}: signal {signal.name} on {where}{note}; nothing is done about it."
+                yield normal("SignalSeen", words, about=f"{signal.name}/{where}/{sight.since}")
 
 
 def of_remarks(snapshot: Snapshot) -> Iterator[JobEvent]:

@@ -43,6 +43,8 @@ def _time(row: Signal) -> str:
             return "tolerationSeconds of the pod, from timeAdded"
         case Deadline.DELETION:
             return "the value" if row.on is On.POD_DELETION else "terminationGracePeriodSeconds of its pods"
+    if row.meaning is Meaning.INFORM:
+        return "" if row.is_news else "without an Event"
     return lead if row.meaning is Meaning.LEAVE and row.lead_s else ""
 
 

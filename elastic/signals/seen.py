@@ -23,6 +23,8 @@ class Sight:
     """What was seen, for people."""
     by: datetime | None = None
     """When the worker is lost, where the object says it; otherwise the lead time counts from the first sight."""
+    since: str = ""
+    """What tells it from an earlier sight of the same: when the condition came true, as it says."""
     taint_added: datetime | None = None
     taint: tuple[str, str] | None = None
     """Key and value of a taint with effect NoExecute for which the pod's tolerations decide."""
@@ -117,7 +119,8 @@ def _taints(rows: Sequence[Signal], taints: Iterable[Raw], labels: Raw) -> Itera
         row = next((row for row in rows if row.on is On.NODE_TAINT and _is_taint(row, key, value, effect)), None)
         if row is not None:
             by, added = _moment(row, value, labels), _time(taint.get("timeAdded"))
-            yield Sight(row, f"its node has the taint {key}", by, added, (key, value) if row.deadline is Deadline.TOLERATION else None)
+            decided_by = (key, value) if row.deadline is Deadline.TOLERATION else None
+            yield Sight(row, f"its node has the taint {key}", by, taint_added=added, taint=decided_by)
 
 
 def _is_taint(row: Signal, key: str, value: str, effect: str) -> bool:
@@ -133,7 +136,12 @@ def _conditions(rows: Sequence[Signal], raw: Raw, labels: Raw, *, of: On) -> Ite
             words = f"{thing} condition {row.key} is {condition.get('status')}" + (f" ({reason})" if reason else "")
             if of is On.POD_CONDITION:
                 words = reason or words
-            yield Sight(row, words[:LONGEST_WORDS], _moment(row, message, labels))
+            yield Sight(
+                row,
+                words[:LONGEST_WORDS],
+                _moment(row, message, labels),
+                since=str(condition.get("lastTransitionTime") or "")[:LONGEST_WORDS],
+            )
 
 
 def _is_condition(row: Signal, condition: Raw) -> bool:

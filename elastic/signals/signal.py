@@ -30,7 +30,7 @@ class Meaning(StrEnum):
     PREPARE = "prepare"
     """It may have to go: it trains on until its replacement is there."""
     INFORM = "inform"
-    """Nothing is done; the dashboard shows it at the node."""
+    """Nothing is done but to say so, and that only where it is news."""
 
 
 class Deadline(StrEnum):
@@ -80,6 +80,8 @@ class Signal:
     taken_back: str
     """What takes the signal back, in words."""
     note: str = ""
+    is_news: bool = True
+    """Otherwise it says what the node is, or what is known anyway."""
 
     @property
     def ends_pods(self) -> bool:

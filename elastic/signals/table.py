@@ -27,6 +27,11 @@ def _taint(name: str, source: str, key: str, meaning: Meaning, lead_s: float = 0
     return Signal(name=name, source=source, on=On.NODE_TAINT, key=key, meaning=meaning, lead_s=lead_s, **rest)  # type: ignore[arg-type]
 
 
+def _state(name: str, source: str, key: str, note: str, **more: object) -> Signal:
+    """A taint that takes nobody away and is no news: it lasts, or others speak of it."""
+    return _taint(name, source, key, INFORM, note=note, is_news=False, **more)  # type: ignore[arg-type]
+
+
 def _aws(name: str, key: str, meaning: Meaning, **more: object) -> Signal:
     time = {"deadline": Deadline.LABEL, "deadline_key": _AWS_TIME} if meaning is LEAVE else {}
     return _taint(f"aws-{name}", AWS, f"aws-node-termination-handler/{key}", meaning, 120.0 if meaning is LEAVE else 30.0, **time, **more)
@@ -124,9 +129,7 @@ BUILT_IN: tuple[Signal, ...] = (
     ),
     _taint("karpenter-disrupted", KARPENTER, "karpenter.sh/disrupted", LEAVE, 120.0, note="interruption, consolidation, drift, expiry"),
     _taint("karpenter-disruption", KARPENTER, "karpenter.sh/disruption", LEAVE, 120.0, value="disrupting", note="v1beta1"),
-    _taint(
-        "karpenter-unregistered", KARPENTER, "karpenter.sh/unregistered", INFORM, effect="NoExecute", note="a new node, not one that goes"
-    ),
+    _state("karpenter-unregistered", KARPENTER, "karpenter.sh/unregistered", "a new node, not one that goes", effect="NoExecute"),
     # cluster-autoscaler
     _taint(
         "autoscaler-to-be-deleted",
@@ -174,7 +177,7 @@ BUILT_IN: tuple[Signal, ...] = (
     _azure("redeploy", "Redeploy", LEAVE, "the machine moves and loses its disk"),
     _azure("reboot", "Reboot", PREPARE, "the machine restarts"),
     _azure("freeze", "Freeze", INFORM, "it stands still for some seconds"),
-    _taint("aks-spot", AKS, "kubernetes.azure.com/scalesetpriority", INFORM, value="spot", note="what the node is, not that it goes"),
+    _state("aks-spot", AKS, "kubernetes.azure.com/scalesetpriority", "what the node is, not that it goes", value="spot"),
     # Kueue
     Signal(
         name="kueue-eviction",
@@ -189,14 +192,13 @@ BUILT_IN: tuple[Signal, ...] = (
     ),
     # Kubernetes itself: orderly ends
     _shutdown("node-graceful-shutdown", KUBERNETES, 20.0, note="graceful node shutdown; 20 s is what 30 s leave to ordinary pods"),
-    _taint(
+    _state(
         "node-cordon",
         KUBERNETES,
         "node.kubernetes.io/unschedulable",
-        INFORM,
-        note="a cordon; replacements come first where a drain could not end without them",
+        "a cordon; replacements come first where a drain could not end without them",
     ),
-    _taint("node-not-ready", KUBERNETES, "node.kubernetes.io/not-ready", INFORM, note="the kubelet may come back; unreachable is the loss"),
+    _state("node-not-ready", KUBERNETES, "node.kubernetes.io/not-ready", "the kubelet may come back; unreachable is the loss"),
     _taint(
         "node-no-execute",
         KUBERNETES,

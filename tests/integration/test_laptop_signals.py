@@ -19,7 +19,7 @@ from elastic.cli import main as elastic
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.nodes import Effect, Taint, set_taint
-from elastic.kube.resources import NODES, PODS
+from elastic.kube.resources import EVENTS, NODES, PODS
 from elastic.local import LocalCluster
 from elastic.local.agent.asking import NotDone, ask_agents
 from elastic.local.agent.control import Add, Kill
@@ -171,13 +171,16 @@ async def test_a_worker_comes_to_a_new_node_once_its_taint_goes(cluster: LocalCl
 
 
 async def informs(job: Doomed) -> None:
-    """The job neither does anything nor says so."""
+    """The job does nothing, and an Event says so where it is news."""
     run, worlds = job.run, job.run.training.worlds
     for take_back in ([], ["--take-back"]):
         await job.reclaim(*take_back)
         await run.more_steps(40)
         assert (await run.pods(), run.training.worlds) == (job.before, worlds)
     assert not (await run.elastic()).get("disruptions")
+    events = (await run.kube.list(EVENTS, namespace=NAMESPACE, fields=f"involvedObject.name={run.key.name},reason=SignalSeen")).items
+    told = [event for event in events if f"signal {job.signal.name} on node {job.signal.name}" in event["message"]]
+    assert len(told) == job.signal.is_news
 
 
 async def is_taken_back(job: Doomed) -> None:
