@@ -117,4 +117,4 @@ class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     rescale: Annotated[str, Meta(max_length=317)] = ""
     """Id of the newest rescale that it brought about."""
     pause_milliseconds: Times = 0
-    """What that rescale took from training, from the notice to the first step."""
+    """What that rescale took from training, from the notice to the first step; unset where nobody measures it, as at c10d."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import msgspec
 import pytest
 from job_builders import NOW, PLAIN, Cluster, elastic_job, job, reasons, replica, tainted
 from msgspec import structs
@@ -160,6 +161,29 @@ def test_a_disruption_that_nobody_announced_is_shown_with_its_cost_too(status: d
     cluster.world = World(3, stays, phase="running", size=2, rescale=Rescale(id="3-s", cause="disruption", phases={"drain": 400}))
     cluster.settle()
     assert [(entry.rescale, entry.pause_milliseconds) for entry in shown(cluster)] == [("2-s", 900)]
+
+
+RESTARTED = {
+    "c10d": elastic_job(3, elastic={"rdzvBackend": "c10d"}),
+    "as a whole": job("PaddleJob", Worker=replica(3, kind="PaddleJob"), elasticPolicy={"minReplicas": 1, "maxReplicas": 4}),
+}
+
+
+@pytest.mark.parametrize("kind", RESTARTED)
+def test_where_only_the_programs_know_when_they_train_again_the_cost_stays_open(kind: str) -> None:
+    """docs/spot.md says so: a cost of 0 would be a lie."""
+    cluster = running(RESTARTED[kind], PLAIN)
+    cluster.world = None
+    cluster.nodes["node-2"] = tainted("node-2", SPOT)
+    cluster.settle()
+    cluster.now += timedelta(seconds=91)
+    cluster.settle()
+    assert cluster.pods.pop("train-worker-2").is_deleting
+    cluster.settle()
+    entry = shown(cluster)[0]
+    assert (entry.signal, entry.outcome) == ("aws-spot", "Left")
+    assert entry.rescale
+    assert "pauseMilliseconds" not in msgspec.to_builtins(entry)
 
 
 @pytest.mark.parametrize("status", [{"reason": "DeadlineExceeded"}, {}])
