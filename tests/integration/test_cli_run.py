@@ -73,6 +73,14 @@ def test_jobs_run_side_by_side_and_the_exit_code_tells_whether_all_succeeded(clu
     assert "PyTorchJob ill: failed: PyTorchJob ill is failed because" in done.stdout.splitlines()[-1]
 
 
+def test_a_script_that_always_fails_before_it_meets_anybody_comes_to_an_end(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Nothing counted its restarts, and it was started for ever."""
+    (tmp_path / "failing.sh").write_text("exit 4\n")
+    done = elastic("run", *at(cluster), "--workers", "4", str(tmp_path / "failing.sh"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].endswith("Job failing has failed because it has reached the specified backoff limit")
+
+
 def test_a_job_that_is_there_is_replaced_only_when_asked(cluster: LocalCluster) -> None:
     first = elastic("run", *at(cluster), "-", stdin=[job("twice", "echo first")])
     second = elastic("run", *at(cluster), "-", stdin=[job("twice", "echo second")])

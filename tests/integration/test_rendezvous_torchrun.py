@@ -13,6 +13,7 @@ from msgspec import structs
 from torch_agents import TRAINING, Agents, Proxy, Server, serving, wait_until
 
 from elastic.local.ports import free_port
+from elastic.membership.tokens import control_token
 from elastic.membership.wire import Budget, Expectation
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
@@ -117,6 +118,23 @@ def test_a_workers_own_crash_is_charged_and_a_spent_budget_closes_the_world(serv
         said = agents.output(name)
         assert "a worker of train-worker-0 ended with status 3 (rank " in said
         assert "all 1 restarts that maxRestarts allows are used up" in said
+        _, line, after = said.partition("ending with status 1: the rendezvous is closed: a worker of train-worker-0")
+        assert line, said
+        assert "Traceback" not in after, "torchrun's says no more"
+
+
+def test_an_agent_whose_job_is_over_ends_with_one_line(server: Server, agents: Agents) -> None:
+    """It ended with torchrun's traceback of fifty lines, about an agent that was replaced."""
+    server.expect(agents.job, Expectation(members=names(1), min=1, max=2))
+    agents.start("train-worker-0")
+    agents.wait_for_world(1)
+    assert server.call("DELETE", f"/v1/jobs/{agents.job}", token=control_token(server.key))[0] in (200, 204)
+    agent = agents.processes["train-worker-0"]
+    wait_until(lambda: agent.poll() is not None, what=lambda: f"it ends\n{agents.describe()}")
+    said = agents.output("train-worker-0")
+    assert agent.returncode == 1, said
+    assert "ending with status 1: this agent was sent away: the job is over" in said
+    assert "Traceback" not in said
 
 
 def closed(server: Server, job: str) -> str:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from controller.deciding.actions import Budget, End, Forget, SetExpectation
 from controller.watching.snapshot import Container, Phase, World
 from elastic.api.book import Charge
 from elastic.api.words import Cause
+from elastic.client.script_job import Workers, job_of
 from elastic.membership.wire import Restart
 
 
@@ -168,6 +170,26 @@ def test_a_worker_that_never_comes_so_far_as_to_join_uses_up_the_backoff_limit(c
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(crashing,))
     cluster.settle()
     assert cluster.state() == state
+
+
+def test_the_backoff_limit_of_a_script_stops_what_never_joins_and_comes_after_its_max_restarts() -> None:
+    """A shell script that ended with 4 was started for ever. A training script's disruptions do not reach the limit."""
+    spec = job_of(Path("/train.sh"), [], workers=Workers(1, 2), gpus=0, working_dir=Path("/"))["spec"]
+    cluster = Cluster(elastic_job(2, policy=spec["runPolicy"], elastic=spec["elasticPolicy"]), settings=OURS)
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+    restarted = restarts(*["user"] * spec["elasticPolicy"]["maxRestarts"], *["disruption"] * 40, *["collateral"] * 9)
+    cluster.world = World(generation=2, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarted)
+    again = Container(name="pytorch", restarts=2, last_exit_code=1, last_exit_reason="Error")
+    for name, container in (("train-worker-0", again), ("train-worker-1", replace(again, last_exit_code=255, last_exit_reason="Unknown"))):
+        cluster.pods[name] = replace(cluster.pods[name], containers=(container,))
+    cluster.settle()
+    assert cluster.state() == "Running"
+    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], containers=(replace(again, restarts=5),))
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    assert cluster.job.status.conditions[-1].message.endswith("it has reached the specified backoff limit")
 
 
 def test_how_a_pod_ended_that_is_being_deleted_is_not_told() -> None:
