@@ -2,6 +2,7 @@
 
 import { ask, jobPath } from "./api.js";
 import { el } from "./dom.js";
+import { command } from "./format.js";
 
 export function confirm(title, words, button) {
   const dialog = document.getElementById("confirm");
@@ -51,19 +52,15 @@ export function changeTools(session, wanted) {
   return { box, know, close: () => { box.hidden = true; } };
 }
 
-export function reclaimButton(node) {
+// isGiven: it was given notice, and there is nothing to ask for. reclaim: gets the node once a person means it.
+export function reclaimButton(session, node, isGiven, reclaim) {
+  // Disabled it could not keep the focus.
   return el("button", {
-    type: "button",
+    type: "button", "aria-disabled": isGiven && "true", "aria-label": `${isGiven ? "Given notice:" : "Reclaim"} ${node.name}`,
     on: { click: async (event) => {
-      const button = event.currentTarget;
-      if (!await confirm("Reclaim", `${node.name} is given notice as by a spot market, and is lost after it.`, "Reclaim")) return;
-      try {
-        await ask(`/api/nodes/${encodeURIComponent(node.name)}/reclaim`, {});
-        button.disabled = true;
-        button.textContent = "Given notice";
-      } catch (error) {
-        button.textContent = error.message;
-      }
+      if (event.currentTarget.hasAttribute("aria-disabled")) return;
+      const what = `${node.name} is given notice as by a spot market. It is lost ${session.reclaimSeconds} s later, with all that runs there, and stays away until`;
+      if (await confirm("Reclaim", `${what}: ${command(session, `node add ${node.name}`)}`, "Reclaim")) reclaim(node);
     } },
-  }, "Reclaim");
+  }, isGiven ? "Given notice" : "Reclaim");
 }

@@ -1,12 +1,28 @@
 // The cluster's nodes: who works there, which notice they were given, and what former notices cost.
 
-import { follow } from "./api.js";
+import { ask, follow } from "./api.js";
 import { reclaimButton } from "./changes.js";
 import { el, state, table, time } from "./dom.js";
 import { ago, count, memory, seconds, sum } from "./format.js";
 import { jobLink } from "./jobs.js";
 
+const ASKED_MS = 15000; // it takes so long at most until the notice of a node that was asked for is seen
+const GOING = ["leave", "gone"];
+
 export function showNodes(main, session, live, refuse) {
+  const asked = new Map();
+  const isGiven = (node) => node.notices.some((one) => GOING.includes(one.meaning)) || asked.get(node.name) > Date.now();
+  const answer = el("p", { class: "soft", role: "status" });
+  const reclaim = async (node) => {
+    try {
+      answer.textContent = (await ask(`/api/nodes/${encodeURIComponent(node.name)}/reclaim`, {})).done;
+      asked.set(node.name, Date.now() + ASKED_MS);
+    } catch (error) {
+      answer.textContent = error.message;
+    }
+    nodes = nodes.map((one) => ({ ...one })); // to be drawn anew
+    draw();
+  };
   const told = el("p", { class: "soft" });
   const shown = table({
     caption: "Nodes", none: "There are no nodes.", rows: [], key: (node) => node.name,
@@ -19,7 +35,7 @@ export function showNodes(main, session, live, refuse) {
       { name: "GPUs", number: true, cell: (node) => node.capacity["nvidia.com/gpu"] ?? "0" },
       { name: "Workers", cell: (node) => el("span", {}, byJob(node.occupants).map(([job, pods], at) => [at ? ", " : "", el("a", { href: jobLink(job) }, `${job.namespace}/${job.name}`), ` (${pods})`])) },
       { name: "Notice", wide: true, cell: (node) => node.notices.map((one) => `${one.meaning}: ${one.words}${one.by ? `, ${ago(one.by)}` : ""}`).join("; ") },
-      ...(session.reclaims ? [{ name: "Change", cell: (node) => reclaimButton(node) }] : []),
+      ...(session.reclaimSeconds ? [{ name: "Change", cell: (node) => reclaimButton(session, node, isGiven(node), reclaim) }] : []),
     ],
   });
   const cost = table({
@@ -37,7 +53,7 @@ export function showNodes(main, session, live, refuse) {
   });
   const boxes = [el("section", { "aria-label": "Nodes" }, shown.box),
     el("section", { "aria-label": "Disruptions" }, el("h2", {}, "Disruptions and what they cost"), cost.box)];
-  main.append(el("h1", {}, "Nodes"), told, ...boxes);
+  main.append(el("h1", {}, "Nodes"), told, answer, ...boxes);
   let nodes = [];
   let disruptions = [];
   let mayList = true;

@@ -22,6 +22,8 @@ from elastic.kube.errors import KubeError
 log = logging.getLogger(__name__)
 MOST_WORKERS = 100_000
 RECLAIM_S = 900.0
+NOTICE_S = 120
+"""From the notice to the loss of a node, as on AWS."""
 MOST_RECLAIMS = 8
 
 
@@ -59,7 +61,7 @@ async def _patched(kube: Kube, job: JobSeen, body: object, *, words: str, subres
 
 
 class Reclaims:
-    """Plays the reclaim of a node by a command (`elastic node reclaim NODE`), for it outlasts the request."""
+    """Plays the reclaim of a node by a command (`elastic node reclaim --seconds 120 NODE`), for it outlasts the request."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = tuple(command)
@@ -79,7 +81,7 @@ class Reclaims:
         return web.json_response({"done": f"node {node.name} is given notice"})
 
     async def _play(self, node: str) -> None:
-        command = [*self._command, node]
+        command = [*self._command, "--seconds", str(NOTICE_S), node]
         process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
         try:
             async with asyncio.timeout(RECLAIM_S):

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from dashboard.serving import changes
 from dashboard.serving.callers import BadToken, Caller, NotReviewed
-from dashboard.serving.changes import Reclaims
+from dashboard.serving.changes import NOTICE_S, Reclaims
 from dashboard.serving.guard import Guard, add_headers
 from dashboard.serving.logs import MOST_LINES, USUAL_LINES, send_log
 from dashboard.serving.sessions import SESSION_S, Session, Sessions
@@ -115,7 +115,7 @@ class Server:
                 "commandOptions": self._settings.command_options,
                 "isReady": self._is_ready(),
                 "allowsChanges": self._settings.allows_changes,
-                "reclaims": self._settings.allows_changes and self._reclaims.is_possible,
+                "reclaimSeconds": NOTICE_S if self._settings.allows_changes and self._reclaims.is_possible else None,
             }
         )
 

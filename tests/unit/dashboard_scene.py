@@ -16,7 +16,7 @@ from cli_api import job, pod, running
 from dashboard.history.book import Book
 from dashboard.serving.changes import Reclaims
 from dashboard.serving.guard import Guard
-from dashboard.serving.news import News
+from dashboard.serving.news import NODES, News
 from dashboard.serving.server import Server, Settings
 from dashboard.serving.sessions import LaptopSessions, Sessions
 from dashboard.serving.stream import Streams
@@ -64,6 +64,7 @@ class Scene:
         self.streams = Streams(self.observer, self.book, self.views, self.news)
         self.observer.job_changed = self._changed
         self.observer.job_gone = self._changed
+        self.observer.nodes_changed = lambda: self.news.tell(NODES)
         self._version = 0
         self.observer.subscribe()
         self.put(*objects)

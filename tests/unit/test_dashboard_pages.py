@@ -229,6 +229,31 @@ async def test_a_failed_job_shows_why_and_the_log_of_the_worker_that_failed_firs
         assert await page.ask("document.getElementById('log-of').value") == "train-worker-0"
 
 
+async def test_a_node_that_was_given_notice_cannot_be_reclaimed_again_and_its_button_keeps_the_focus(tmp_path: Path) -> None:
+    """The next message about nodes brought the button back while the notice ran."""
+    shown = Scene(node("node-0"), node("node-1"))
+    button = "document.querySelector('[aria-label$=\"node-1\"]')"
+    spot = {"key": "aws-node-termination-handler/spot-itn", "value": "x", "effect": "NoSchedule"}
+    options = {"allows_changes": True, "reclaim": ("sh", "-c", "exit"), "command_options": "--data-dir lab"}
+    async with looked_at(shown, tmp_path, "#/nodes", **options) as page:
+        await page.wait(f"{button}?.getAttribute('aria-label') === 'Reclaim node-1'")
+        await page.ask(f"{button}.focus()")
+        await page.press("Enter")
+        await page.wait("document.getElementById('confirm').open")
+        words = await page.ask("document.getElementById('confirm-text').textContent")
+        assert "It is lost 120 s later" in words
+        assert words.endswith("elastic node add node-1 --data-dir lab")
+        await page.ask("document.getElementById('confirm-go').click()")
+        given = f"{button}.textContent === 'Given notice' && document.activeElement === {button}"
+        await page.wait(given)
+        shown.put(node("node-0", unschedulable=True), node("node-1", taints=[spot]))
+        await page.wait("document.querySelector('main').textContent.includes('cordoned')")
+        assert await page.ask(given)
+        assert await page.ask("document.querySelector('[aria-label=\"Reclaim node-0\"]').textContent") == "Reclaim"
+        await page.press("Enter")
+        assert not await page.ask("document.getElementById('confirm').open")
+
+
 class WithoutNodes(Owner):
     """May list everything but nodes."""
 

@@ -188,11 +188,11 @@ async def test_a_refusal_of_the_api_server_reaches_the_user(tmp_path: Path):
 
 async def test_a_node_that_is_there_is_reclaimed_by_the_command_of_the_laptop(tmp_path: Path):
     ran = tmp_path / "ran"
-    async with scene().served(tmp_path, allows_changes=True, reclaim=("sh", "-c", 'echo "$0" >' + str(ran))) as browser:
+    async with scene().served(tmp_path, allows_changes=True, reclaim=("sh", "-c", 'echo "$0 $*" >' + str(ran))) as browser:
         assert (await send(browser, "/api/nodes/node-0;touch x/reclaim", {}))[0] == 404
         assert (await send(browser, "/api/nodes/node-0/reclaim", {}))[0] == 200
         await until(lambda: ran.exists() and bool(ran.read_text()))
-    assert ran.read_text() == "node-0\n"
+    assert ran.read_text() == "--seconds 120 node-0\n"
 
 
 # --- what is said
