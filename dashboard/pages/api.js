@@ -26,12 +26,13 @@ export function follow(query, handlers, live) {
     mine.onopen = () => live(true);
     mine.onerror = async () => {
       if (mine !== stream) return;
-      live(false);
-      if (mine.readyState !== EventSource.CLOSED) return;
+      if (mine.readyState !== EventSource.CLOSED) { live(false); return; }
       // A refusal closes the stream for good; it says why, where one asks again.
       const why = await refusal(query);
       if (mine !== stream) return;
-      if (why) { stop(); handlers.refused?.(why); } else later = setTimeout(open, AGAIN_MS);
+      if (why) { stop(); handlers.refused?.(why); return; }
+      live(false);
+      later = setTimeout(open, AGAIN_MS);
     };
     for (const [name, handler] of Object.entries(handlers)) {
       if (name !== "refused") mine.addEventListener(name, (event) => handler(JSON.parse(event.data)));

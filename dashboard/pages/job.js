@@ -127,7 +127,13 @@ export function showJob(main, session, wanted, live, refuse) {
       history = { columns: found.columns, rows: isNew ? [...history.rows, ...found.rows].slice(-MOST_ROWS) : found.rows };
       for (const one of charts) one.draw(history);
     },
-    gone: () => { put(notices, el("p", { class: "trouble", role: "status" }, "This job is not there any more.")); tools.close(); stop(); },
+    gone: () => {
+      page = undefined; // what was known stays as it was drawn last
+      put(notices, el("p", { class: "failure", role: "status" }, "This job is not there any more."));
+      tools.close();
+      stop();
+      live(null);
+    },
     refused: refuse,
   }, live);
   const clock = setInterval(draw, 10000);

@@ -13,14 +13,26 @@ const logout = document.getElementById("logout");
 let leave = () => {};
 let turn = 0;
 
+// isOn: null where nothing is followed any more.
 function setLive(isOn) {
-  live.textContent = isOn ? "Live" : "Connection lost; trying again";
-  live.className = isOn ? "" : "off";
+  live.textContent = isOn === null ? "" : isOn ? "Live" : "Connection lost; trying again";
+  live.className = isOn === false ? "off" : "";
 }
 
-export function refuse(trouble) {
-  if (trouble.status === 401) location.hash = "#/login";
-  else main.append(el("p", { class: "trouble", role: "alert" }, trouble.message));
+function refuse(trouble) {
+  if (trouble.status === 401) { location.hash = "#/login"; return; }
+  leave();
+  leave = () => {};
+  setLive(null);
+  main.replaceChildren(el("h1", {}, trouble.status === 404 ? "There is no such job" : "This cannot be shown"),
+    el("section", {}, el("p", { class: "trouble", role: "alert" }, trouble.message), el("p", {}, el("a", { href: "#/" }, "All jobs"))));
+  head();
+}
+
+function head() {
+  const heading = main.querySelector("h1");
+  document.title = heading ? `${heading.textContent} – Elastic` : "Elastic jobs";
+  if (heading && turn > 1) { heading.tabIndex = -1; heading.focus({ preventScroll: true }); window.scrollTo(0, 0); }
 }
 
 async function show() {
@@ -45,16 +57,14 @@ async function show() {
   logout.hidden = !session.isLoggedIn;
   main.replaceChildren();
   if (!session.isLoggedIn || words[0] === "login") {
-    live.textContent = "";
+    setLive(null);
     if (session.isLoggedIn) { location.hash = "#/"; return; }
     showLogin(main, session, query === "refused", show);
   } else if (words[0] === "nodes") leave = showNodes(main, session, setLive, refuse);
   else if (words[0] === "jobs" && words.length === 3) {
     leave = showJob(main, session, { namespace: words[1], name: words[2], kind: new URLSearchParams(query).get("kind") ?? "" }, setLive, refuse);
   } else leave = showJobs(main, session, setLive, refuse);
-  const heading = main.querySelector("h1");
-  document.title = heading ? `${heading.textContent} – Elastic` : "Elastic jobs";
-  if (heading && turn > 1) { heading.tabIndex = -1; heading.focus({ preventScroll: true }); window.scrollTo(0, 0); }
+  head();
 }
 
 logout.addEventListener("click", async () => { await ask("/api/session/end", {}).catch(() => {}); location.hash = "#/login"; show(); });

@@ -254,6 +254,23 @@ async def test_a_node_that_was_given_notice_cannot_be_reclaimed_again_and_its_bu
         assert not await page.ask("document.getElementById('confirm').open")
 
 
+async def test_instead_of_the_page_of_a_job_that_is_not_there_stands_why(tmp_path: Path) -> None:
+    """Its empty cards stood above the reason, and a connection was called lost."""
+    shown = Scene(trains())
+    async with looked_at(shown, tmp_path, JOB, allows_changes=True) as page:
+        await page.wait("document.querySelector('.facts')")
+        shown.drop(trains())
+        await page.wait("document.querySelector('.failure')?.textContent === 'This job is not there any more.'")
+        assert await page.ask("document.getElementById('live').textContent") == ""
+        assert await page.ask("document.querySelector('[role=group]').hidden")
+        await page.ask("location.hash = '#/jobs/default/wrong'")
+        await page.wait("document.querySelector('h1')?.textContent === 'There is no such job'")
+        assert await page.ask("document.activeElement.tagName") == "H1"
+        assert await page.ask("document.querySelectorAll('main section, canvas').length") == 1
+        assert "there is no job wrong in namespace default" in await page.ask("document.querySelector('main').textContent")
+        assert await page.ask("document.getElementById('live').textContent") == ""
+
+
 class WithoutNodes(Owner):
     """May list everything but nodes."""
 
