@@ -1,32 +1,52 @@
-// Charts over time by uPlot, each with a table of the same values for those who do not see it.
+// Charts over time by uPlot, each with a table of its values for those who do not see it. The caption has the values where one points, else the
+// newest ones, and says which line is which.
 
 import uPlot from "./uplot/uPlot.esm.js";
-import { el, table } from "./dom.js";
-import { number } from "./format.js";
+import { el, put, table } from "./dom.js";
+import { number, thinned } from "./format.js";
 
 const STROKES = ["#2f81f7", "#8a94a3"];
 const HEIGHT = 170;
-const MOST_TOLD = 20;
+const MOST_TOLD = 50;
 const TICK_ROOM = 80;
 const DAY = 86400;
 
 // lines: [{name, column, least}]; steps: values hold until the next one; least: the column with the least of the time that a row stands for;
-// words: how the caption calls a line's newest value.
-export function chart({ title, lines, steps = false, unit = () => "", words = (name) => name }) {
-  const place = el("div", { class: "plot", role: "img", "aria-label": `${title}: a chart; its values are in the table below it` });
+// isFromZero: the axis begins there, for noise must not look like a change; isLive: whether the job goes on.
+export function chart({ title, lines, steps = false, isFromZero = steps, unit = () => "", isLive = () => true }) {
+  const place = el("div", { class: "plot", role: "img", "aria-label": `${title}: a chart; values over its whole time are in the table below it` });
+  let isLong = false;
+  const moment = (at) => (isLong ? new Date(at * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" }) : new Date(at * 1000).toLocaleTimeString());
   const told = table({
-    caption: title, rows: [], key: (row) => row.at, none: "no values yet",
+    caption: title, rows: [], key: (row) => `${row.at} ${row.values}`, none: "no values yet",
     columns: [
-      { name: "Time", keep: true, cell: (row) => new Date(row.at * 1000).toLocaleTimeString() },
+      { name: "Time", keep: true, cell: (row) => moment(row.at) },
       ...lines.map((line, at) => ({ name: line.name, number: true, cell: (row) => number(row.values[at]) })),
     ],
   });
   const lows = lines.flatMap((line, of) => (line.least === undefined ? [] : [{ of, column: line.least }]));
-  const newest = el("p", { class: "soft" });
-  const details = el("details", {}, el("summary", {}, "Values as a table"), told.box);
-  const box = el("section", {}, el("h3", {}, title), newest, place, details);
+  const caption = el("p", { class: "soft caption" }, "no values yet");
+  const words = el("summary", {}, "Values as a table");
+  const details = el("details", {}, words, told.box);
+  const box = el("section", {}, el("h3", {}, title), caption, place, details);
   let plot;
-  let sync = () => {};
+  let data = [[]];
+  // at: the row where one points, if any.
+  const say = (at) => {
+    const newest = lines.map((line, of) => data[of + 1].findLast((value) => value !== null) ?? null);
+    const isNow = isLive() && lines.some((line, of) => data[of + 1].at(-1) !== null);
+    const isPointed = data[0][at] !== undefined;
+    const values = isPointed ? lines.map((line, of) => data[of + 1][at]) : newest;
+    if (newest.every((value) => value === null)) put(caption, "no values yet");
+    else put(caption, el("span", {}, isPointed ? moment(data[0][at]) : isNow ? "now" : "last"), lines.map((line, of) => [" ", el("span", { class: "keep" },
+      lines.length > 1 && [el("span", { class: `stroke s${of}`, "aria-hidden": "true" }), `${line.name} `], number(values[of]), values[of] !== null && unit())]));
+  };
+  const tell = () => {
+    const rows = data[0].map((at, of) => ({ at, values: lines.map((line, one) => data[one + 1][of]) })).filter((row) => row.values.some((value) => value !== null));
+    const shown = thinned(rows, MOST_TOLD);
+    put(words, shown.length < rows.length ? `Values as a table (${shown.length} of ${rows.length} rows, over the whole time)` : "Values as a table");
+    told.fill(shown.reverse());
+  };
   const colours = () => {
     const style = getComputedStyle(document.documentElement);
     const resolved = el("span");
@@ -36,7 +56,7 @@ export function chart({ title, lines, steps = false, unit = () => "", words = (n
     resolved.remove();
     return found;
   };
-  const make = (data) => {
+  const make = () => {
     const { soft, line } = colours();
     const axis = { stroke: soft, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
     plot?.destroy();
@@ -45,7 +65,8 @@ export function chart({ title, lines, steps = false, unit = () => "", words = (n
       height: HEIGHT,
       legend: { show: false },
       cursor: { drag: { x: false, y: false } },
-      scales: { x: { time: true }, y: { range: (u, low, high) => (steps ? [0, Math.max(1, high) * 1.1] : low === null ? [0, 1] : padded(low, high)) } },
+      hooks: { setCursor: [(u) => say(u.cursor.idx)] },
+      scales: { x: { time: true }, y: { range: (u, low, high) => (low === null ? [0, 1] : isFromZero ? [0, (high > 0 ? high : 1) * 1.1] : padded(low, high)) } },
       axes: [{ ...axis, space: TICK_ROOM, values: (u, ticks, at, room, step) => ticks.map((tick) => clock(tick, step)) }, { ...axis, size: (u, labels) => 24 + 7 * Math.max(3, ...(labels ?? []).map((label) => label.length)), values: (u, ticks) => ticks.map((tick) => (steps && !Number.isInteger(tick) ? "" : number(tick, 3))) }],
       series: [{}, ...lines.map((shown, at) => ({
         label: shown.name,
@@ -61,18 +82,16 @@ export function chart({ title, lines, steps = false, unit = () => "", words = (n
   };
   const draw = (history) => {
     const rows = history.rows;
-    const data = [rows.map((row) => row[0]), ...[...lines, ...lows].map((line) => rows.map((row) => row[line.column]))];
-    if (plot) plot.setData(data); else make(data);
-    const last = lines.map((line, at) => [line.name, data[at + 1].findLast((value) => value !== null && value !== undefined)]);
-    newest.textContent = last.filter(([, value]) => value !== undefined).map(([name, value]) => `${words(name)} ${number(value)}${unit()}`).join(", ") || "no values yet";
-    told.fill(rows.filter((row) => lines.some((line) => row[line.column] !== null)).slice(-MOST_TOLD).reverse()
-      .map((row) => ({ at: row[0], values: lines.map((line) => row[line.column]) })));
-    sync = () => make(data);
+    data = [rows.map((row) => row[0]), ...[...lines, ...lows].map((line) => rows.map((row) => row[line.column]))];
+    isLong = rows.length > 1 && rows.at(-1)[0] - rows[0][0] > DAY / 2;
+    if (plot) plot.setData(data); else make();
+    say(plot.cursor.idx);
+    tell();
   };
   const resized = new ResizeObserver(() => { if (plot && place.clientWidth) plot.setSize({ width: Math.max(200, place.clientWidth), height: HEIGHT }); });
   resized.observe(place);
   const scheme = matchMedia("(prefers-color-scheme: dark)");
-  const recolour = () => sync();
+  const recolour = () => { if (plot) make(); };
   scheme.addEventListener("change", recolour);
   return { box, draw, close: () => { resized.disconnect(); scheme.removeEventListener("change", recolour); plot?.destroy(); } };
 }

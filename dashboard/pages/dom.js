@@ -8,18 +8,19 @@ export function el(name, properties = {}, ...children) {
     else if (key === "class") element.className = value;
     else element.setAttribute(key, value === true ? "" : String(value));
   }
-  for (const child of children.flat(Infinity)) {
-    if (child === undefined || child === null || child === false) continue;
-    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
-  }
+  element.append(...nodes(children));
   return element;
 }
 
+const nodes = (children) => children.flat(Infinity).filter((child) => child !== undefined && child !== null && child !== false)
+  .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
+
 // Fills a place anew. What is there and looks the same stays, so that nobody loses the focus or what they have selected. Where something
 // stays its listeners do: they must not depend on what changes.
-export function put(place, ...nodes) {
-  nodes.flat(Infinity).forEach((made, at) => { if (place.childNodes[at]) become(place.childNodes[at], made); else place.append(made); });
-  while (place.childNodes.length > nodes.flat(Infinity).length) place.lastChild.remove();
+export function put(place, ...children) {
+  const wanted = nodes(children);
+  wanted.forEach((made, at) => { if (place.childNodes[at]) become(place.childNodes[at], made); else place.append(made); });
+  while (place.childNodes.length > wanted.length) place.lastChild.remove();
 }
 
 function become(old, made) {

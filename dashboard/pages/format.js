@@ -32,6 +32,14 @@ export function memory(text) {
   return `${(bytes / 1024 ** 3).toFixed(1)} GiB`;
 }
 
+// At most so many of these rows ({at}, the oldest first), the first and the last among them: of each part of their time the first one.
+export function thinned(rows, most) {
+  if (rows.length <= most) return [...rows];
+  const begin = rows[0].at, whole = rows.at(-1).at - begin || 1;
+  const part = (row) => Math.floor(((row.at - begin) / whole) * (most - 1));
+  return rows.filter((row, at) => at === 0 || part(row) !== part(rows[at - 1]));
+}
+
 // A command line of elastic for the cluster that the dashboard is of.
 export const command = (session, words) => ["elastic", words, session.commandOptions].filter(Boolean).join(" ");
 

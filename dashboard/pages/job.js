@@ -26,11 +26,12 @@ export function showJob(main, session, wanted, live, refuse) {
   const told = el("div");
   const tools = changeTools(session, wanted);
   const notices = el("div");
+  const isLive = () => !(page?.job.isOver || page?.job.isSuspended);
   const charts = [
-    chart({ title: "Workers", steps: true, lines: [{ name: "in the world", column: 1, least: 7 }, { name: "wanted", column: 2 }] }),
-    chart({ title: "Speed", lines: [{ name: "speed", column: 5 }], words: () => (page?.job.rate === null ? "last" : "now"), unit: () => ` ${page?.job.unit ?? ""}/s` }),
-    chart({ title: "Loss", lines: [{ name: "loss", column: 6 }] }),
-    chart({ title: "Generation", steps: true, lines: [{ name: "generation", column: 3 }] }),
+    chart({ isLive, title: "Workers", steps: true, lines: [{ name: "in the world", column: 1, least: 7 }, { name: "wanted", column: 2 }] }),
+    chart({ isLive, title: "Speed", lines: [{ name: "speed", column: 5 }], isFromZero: true, unit: () => ` ${page?.job.unit ?? ""}/s` }),
+    chart({ isLive, title: "Loss", lines: [{ name: "loss", column: 6 }] }),
+    chart({ isLive, title: "Generation", steps: true, lines: [{ name: "generation", column: 3 }] }),
   ];
   const rescales = table({
     caption: "Changes of the group, the newest first", none: "The group has not changed yet.", rows: [], key: (row) => row.at + row.reason,
