@@ -80,11 +80,6 @@ def has_autoscalers_for_all_kinds(settings: Settings) -> bool:
     return not settings.strict
 
 
-def paces_autoscalers(settings: Settings) -> bool:
-    """Do HorizontalPodAutoscalers of users' metrics change a job's size once a minute? Upstream's have Kubernetes' default."""
-    return not settings.strict
-
-
 def tells_of_autoscalers(settings: Settings) -> bool:
     """Does a job say why its HorizontalPodAutoscaler does not scale it?"""
     return not settings.strict

@@ -9,7 +9,6 @@ from job_builders import NOW, OURS, PLAIN, Cluster, created, elastic_job, job, p
 from prometheus_client import CollectorRegistry
 
 from controller.deciding.actions import Create, DeleteJob, Plan
-from controller.deciding.settings import Settings
 from controller.running.metrics import Metrics
 from controller.watching.snapshot import Container, Phase, World
 from elastic.api.job import Job, JobStatus
@@ -186,18 +185,6 @@ def test_an_autoscaler_carries_the_decision_out_where_the_policy_says_so() -> No
     beside = carried_out(metrics=METRICS).owned["HorizontalPodAutoscaler", "train"].raw["spec"]
     assert [m["type"] for m in beside["metrics"]] == [*(m["type"] for m in METRICS), "External"]
     assert "behavior" not in beside, "a user's metrics keep the usual tolerance"
-
-
-def test_a_users_metrics_change_the_size_once_a_minute_and_take_half_at_the_most() -> None:
-    """Each change stops training for a moment; by Kubernetes' default one comes each 15 s, and all workers beyond the least go at once."""
-    job = elastic_job(2, elastic={"metrics": METRICS})
-    behavior = running(job).owned["HorizontalPodAutoscaler", "train"].raw["spec"]["behavior"]
-    assert {one["periodSeconds"] for way in behavior.values() for one in way["policies"]} == {60}
-    assert behavior["scaleDown"]["policies"][0] == {"type": "Percent", "value": 50, "periodSeconds": 60}
-    assert behavior["scaleDown"]["stabilizationWindowSeconds"] == 300
-    strict = Cluster(job, settings=Settings(strict=True))
-    strict.settle()
-    assert "behavior" not in strict.owned["HorizontalPodAutoscaler", "train"].raw["spec"]
 
 
 def test_a_tolerance_that_the_api_server_drops_is_asked_for_once() -> None:

@@ -17,22 +17,6 @@ from elastic.api.scaling import DESIRED, PolicyName
 from elastic.api.words import Through
 from elastic.signals.table import QUEUE
 
-CALM: Object = {
-    "scaleUp": {
-        "stabilizationWindowSeconds": 0,
-        "selectPolicy": "Max",
-        "policies": [{"type": "Percent", "value": 100, "periodSeconds": 60}, {"type": "Pods", "value": 4, "periodSeconds": 60}],
-    },
-    "scaleDown": {
-        "stabilizationWindowSeconds": 300,
-        "selectPolicy": "Max",
-        "policies": [{"type": "Percent", "value": 50, "periodSeconds": 60}, {"type": "Pods", "value": 1, "periodSeconds": 60}],
-    },
-}
-"""By Kubernetes' own default a group changes its size each 15 s, and loses all it may at once: each change stops training for a moment, and
-the metric of the time after it, such as the CPU of workers that start, is none of training.
-"""
-
 
 def autoscaler(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     policy, settings = job.elastic, snapshot.settings
@@ -41,6 +25,7 @@ def autoscaler(job: Job, snapshot: Snapshot) -> Iterator[Object]:
         return
     least, most = job.bounds
     metrics = [*(policy.metrics or ()), *([_desired(job)] if _is_carried_out(job) else [])]
+    is_ours = policy.metrics is None
     yield {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -50,7 +35,8 @@ def autoscaler(job: Job, snapshot: Snapshot) -> Iterator[Object]:
             "minReplicas": least,
             "maxReplicas": most,
             "metrics": metrics,
-            **_behavior(job, snapshot),
+            # Of several metrics the highest counts, and those of a user want the usual tolerance and windows.
+            **({"behavior": _at_once(snapshot.find("HorizontalPodAutoscaler", job.metadata.name))} if is_ours else {}),
         },
     }
 
@@ -69,13 +55,6 @@ def _desired(job: Job) -> Object:
     selector = {"matchLabels": {"kind": job.kind.name, "job": job.metadata.name}}
     metric = {"name": DESIRED, "selector": selector}
     return {"type": "External", "external": {"metric": metric, "target": {"type": "AverageValue", "averageValue": "1"}}}
-
-
-def _behavior(job: Job, snapshot: Snapshot) -> Object:
-    """Beside our decision, a user's metrics want the usual tolerance and windows: the highest of several metrics counts."""
-    if job.elastic is None or job.elastic.metrics is None:
-        return {"behavior": _at_once(snapshot.find("HorizontalPodAutoscaler", job.metadata.name))}
-    return {"behavior": CALM} if compat.paces_autoscalers(snapshot.settings) and not _is_carried_out(job) else {}
 
 
 def _at_once(there: Owned | None) -> Object:
