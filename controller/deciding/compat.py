@@ -80,6 +80,11 @@ def has_autoscalers_for_all_kinds(settings: Settings) -> bool:
     return not settings.strict
 
 
+def paces_autoscalers(settings: Settings) -> bool:
+    """Has an autoscaler for a user's metrics a behavior that fits what a change of size costs?"""
+    return not settings.strict
+
+
 def tells_of_autoscalers(settings: Settings) -> bool:
     """Does a job say why its HorizontalPodAutoscaler does not scale it?"""
     return not settings.strict

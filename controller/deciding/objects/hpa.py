@@ -13,9 +13,14 @@ from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Owned, Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import API_VERSION
-from elastic.api.scaling import DESIRED, PolicyName
+from elastic.api.scaling import DESIRED, PolicyName, ScalingPolicy
 from elastic.api.words import Through
 from elastic.signals.table import QUEUE
+
+LONGEST_PERIOD_S = 1800
+"""Kubernetes allows no longer period of a policy."""
+SHRINK_WINDOW_S = 300
+"""Kubernetes' own: the highest number that was wanted of late counts."""
 
 
 def autoscaler(job: Job, snapshot: Snapshot) -> Iterator[Object]:
@@ -25,7 +30,7 @@ def autoscaler(job: Job, snapshot: Snapshot) -> Iterator[Object]:
         return
     least, most = job.bounds
     metrics = [*(policy.metrics or ()), *([_desired(job)] if _is_carried_out(job) else [])]
-    is_ours = policy.metrics is None
+    behavior = _behavior(job, snapshot)
     yield {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -35,8 +40,7 @@ def autoscaler(job: Job, snapshot: Snapshot) -> Iterator[Object]:
             "minReplicas": least,
             "maxReplicas": most,
             "metrics": metrics,
-            # Of several metrics the highest counts, and those of a user want the usual tolerance and windows.
-            **({"behavior": _at_once(snapshot.find("HorizontalPodAutoscaler", job.metadata.name))} if is_ours else {}),
+            **({"behavior": behavior} if behavior else {}),
         },
     }
 
@@ -57,16 +61,48 @@ def _desired(job: Job) -> Object:
     return {"type": "External", "external": {"metric": metric, "target": {"type": "AverageValue", "averageValue": "1"}}}
 
 
-def _at_once(there: Owned | None) -> Object:
+def _behavior(job: Job, snapshot: Snapshot) -> Object:
+    """How fast it may scale. Of several metrics the highest counts, and those of a user want the usual tolerance. What stands there for a
+    user's metrics is the user's to change; empty: it is left as it is."""
+    assert job.elastic is not None
+    there = snapshot.find("HorizontalPodAutoscaler", job.metadata.name)
+    behavior = (there.raw["spec"].get("behavior") or {}) if there is not None else {}
+    ours = behavior if there is not None and _is_for_a_decision(there) else {}
+    if job.elastic.metrics is None:
+        return _at_once(ours)
+    if not compat.paces_autoscalers(snapshot.settings) or (behavior and not ours):
+        return {}
+    return _paced(job, ours)
+
+
+def _is_for_a_decision(there: Owned) -> bool:
+    """Was it made for a decision of ours, without metrics of a user's?"""
+    return all((metric.get("external") or {}).get("metric", {}).get("name") == DESIRED for metric in there.raw["spec"].get("metrics") or ())
+
+
+def _at_once(seen: Object) -> Object:
     """The decision has waited and weighed enough. An API server before 1.35 drops the tolerance; asked for it again, it would drop it with
     every reconcile, so it is not asked again. The autoscaler reads it back, and rounds what would be swallowed."""
-    seen = (there.raw["spec"].get("behavior") or {}) if there is not None else {}
     found = {}
     for way, percent in (("scaleUp", 1000), ("scaleDown", 100)):
         policies = [{"type": "Percent", "value": percent, "periodSeconds": 15}]
         rules: Object = {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": policies}
         was_dropped = way in seen and "tolerance" not in seen[way]
         found[way] = rules if was_dropped else rules | {"tolerance": "0"}
+    return found
+
+
+def _paced(job: Job, seen: Object) -> Object:
+    """Each change of size costs all workers a pause. So within the job's cooldown at most one worker or a tenth go, four or as many as
+    there are come, and a metric that only swings, as while workers start, changes nothing."""
+    policy = (job.elastic.scaling_policy if job.elastic is not None else None) or ScalingPolicy()
+    period_s = min(max(1, policy.cooldown_seconds), LONGEST_PERIOD_S)
+    found = {}
+    for way, window_s, workers, percent in (("scaleUp", period_s, 4, 100), ("scaleDown", max(SHRINK_WINDOW_S, period_s), 1, 10)):
+        steps = (("Pods", workers), ("Percent", percent))
+        policies = [{"type": type, "value": value, "periodSeconds": period_s} for type, value in steps]
+        rules: Object = {"stabilizationWindowSeconds": window_s, "selectPolicy": "Max", "policies": policies}
+        found[way] = rules | ({"tolerance": None} if "tolerance" in seen.get(way, ()) else {})
     return found
 
 
