@@ -73,7 +73,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that the training container of a pod printed. passing: what follows is written over it."""
+    """One line that the training container of a pod printed. is_passing: what follows is written over it."""
 
     pod: str
     text: str

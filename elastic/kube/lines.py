@@ -11,7 +11,7 @@ _END = re.compile(rb"\r*\n|\r+")
 
 
 class Text(NamedTuple):
-    """One line. passing: a carriage return ended it, and what follows is written over it, as a progress bar is."""
+    """One line. is_passing: a carriage return ended it, and what follows is written over it, as of a progress bar."""
 
     text: str
     is_passing: bool = False
