@@ -4,6 +4,7 @@ import { jobPath } from "./api.js";
 import { el, isBad } from "./dom.js";
 
 const MOST_LINES = 2000;
+const FIRST_LINES = 200;
 
 // page: what is known of the job now. Until somebody chooses, the worker is the one that failed the job.
 export function logs(job, page) {
@@ -17,6 +18,8 @@ export function logs(job, page) {
   let lines = [];
   let waits = false;
   let isChosen = false;
+  let asked = null;
+  let paused = null;
 
   const know = () => {
     const found = page().workers.map((worker) => [worker.pod,
@@ -43,14 +46,16 @@ export function logs(job, page) {
     if (!waits) { waits = true; requestAnimationFrame(draw); }
   };
   const close = () => { under?.abort(); under = null; button.textContent = "Show"; };
-  const show = async () => {
+  const show = async (wanted) => {
     isChosen = true;
+    asked = wanted;
+    paused = null;
     const mine = (under = new AbortController());
     button.textContent = "Stop";
     out.hidden = false;
     out.textContent = told.textContent = "";
     lines = [];
-    const query = new URLSearchParams({ pod: choice.value, follow: String(follows.checked), kind: job.kind });
+    const query = new URLSearchParams({ ...wanted, kind: job.kind });
     try {
       const response = await fetch(`${jobPath(job)}/logs?${query}`, { signal: mine.signal, credentials: "same-origin" });
       if (!response.ok) throw new Error((await response.text()).slice(0, 500));
@@ -63,6 +68,11 @@ export function logs(job, page) {
     if (under === mine) close();
   };
   choice.addEventListener("change", () => { isChosen = true; });
-  button.addEventListener("click", () => (under ? close() : show()));
-  return { box, know, close };
+  button.addEventListener("click", () => (under ? close() : show({ pod: choice.value, follow: follows.checked, lines: FIRST_LINES })));
+  // A hidden page holds no connection; seen again, it has as many lines as it would have kept.
+  const look = () => {
+    if (document.hidden && under) { paused = asked; close(); } else if (!document.hidden && paused) show({ ...paused, lines: MOST_LINES });
+  };
+  document.addEventListener("visibilitychange", look);
+  return { box, know, close: () => { close(); document.removeEventListener("visibilitychange", look); } };
 }

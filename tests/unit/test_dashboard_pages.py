@@ -191,6 +191,37 @@ async def test_a_tab_among_many_is_live_and_has_missed_nothing_while_it_was_hidd
         await page.wait(f"!document.hidden && {LOSSES} === '0.1,0.2,0.3,0.4'")
 
 
+ENDLESS_LOGS = """
+window.logs = [];
+const plain = window.fetch;
+window.fetch = (path, options) => {
+  const url = new URL(path, location);
+  if (!url.pathname.endsWith("/logs")) return plain(path, options);
+  logs.push({ lines: url.searchParams.get("lines"), signal: options.signal });
+  const body = new ReadableStream({ start: (open) => options.signal.addEventListener("abort", () => open.error(options.signal.reason)) });
+  return Promise.resolve(new Response(body));
+};
+"""
+"""Logs are answered in the page: nothing, and without end."""
+
+
+async def test_a_log_that_is_followed_holds_no_connection_while_its_page_is_hidden_and_goes_on_after_it(tmp_path: Path) -> None:
+    """It was the second connection of a tab, of six that a browser has."""
+    shown = Scene(trains(), owned(pod(0)))
+    async with looked_at(shown, tmp_path, JOB) as page:
+        await page.ask(ENDLESS_LOGS)
+        await page.wait("document.getElementById('log-of')?.value === 'train-worker-0'")
+        await page.ask("[...document.querySelectorAll('main button')].find((one) => one.textContent === 'Show').click()")
+        await page.wait("window.logs.length === 1")
+        (own,) = [one for one in (await page.tell("Target.getTargets"))["targetInfos"] if one["type"] == "page"]
+        await page.tell("Target.createTarget", url="about:blank")
+        await page.wait("document.hidden && window.logs[0].signal.aborted")
+        await page.tell("Target.activateTarget", targetId=own["targetId"])
+        await page.wait("window.logs.length === 2")
+        assert await page.ask("window.logs.map((one) => one.lines)") == ["200", "2000"]
+        assert await page.ask("[...document.querySelectorAll('main button')].some((one) => one.textContent === 'Stop')")
+
+
 async def test_who_is_not_logged_in_reads_why_and_the_command_for_this_cluster(tmp_path: Path) -> None:
     """After Log out and without a link, too, it said that the link had been used, and named a command for another folder."""
     served = Scene(trains()).served(tmp_path, command_options="--data-dir lab", is_logged_in=False)
