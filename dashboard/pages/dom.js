@@ -1,5 +1,7 @@
 // Builds elements. Texts of the cluster reach the page through textContent and setAttribute only, never as HTML.
 
+import { ago } from "./format.js";
+
 export function el(name, properties = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
@@ -50,9 +52,16 @@ export const state = (text) => el("span", { class: `state ${tone(text)}`.trim() 
 
 export const time = (stamp, text) => el("time", { datetime: stamp, title: stamp }, text);
 
+// When something is to come; `tick` counts down, without drawing what stands around it.
+const until = (stamp) => el("time", { class: "until", datetime: stamp, title: stamp }, ago(stamp));
+export const tick = () => { for (const one of document.querySelectorAll("time.until")) put(one, ago(one.dateTime)); };
+
+// What a node or a pod was told: a cell.
+export const noticeWords = (notices) => notices.map((one, at) => [at ? "; " : "", `${one.meaning}: ${one.words}`, one.by ? [", ", until(one.by)] : ""]);
+
 const CLOCK_MS = 10000;
 
-// columns: [{name, cell(row), number, wide, keep}]; a cell is text or a node.
+// columns: [{name, cell(row), number, wide, keep}]; a cell is text, a node, or a list of these.
 export function table({ caption, columns, rows, key, none = "none" }) {
   const body = el("tbody");
   const whole = el(
@@ -93,8 +102,10 @@ export function table({ caption, columns, rows, key, none = "none" }) {
 
 function cell(column, row, at) {
   const value = column.cell(row);
-  const classes = [column.number && "number", column.wide && "wide", column.keep && "keep", (value === "" || value === "–") && "empty"].filter(Boolean).join(" ");
-  return at === 0 ? el("th", { scope: "row", class: classes }, value) : el("td", { class: classes, "data-name": column.name }, value);
+  const made = at === 0 ? el("th", { scope: "row" }, value) : el("td", { "data-name": column.name }, value);
+  const isEmpty = ["", "–"].includes(made.textContent);
+  made.className = [column.number && "number", column.wide && "wide", column.keep && "keep", isEmpty && "empty"].filter(Boolean).join(" ");
+  return made;
 }
 
 export function facts(pairs) {

@@ -18,11 +18,12 @@ export function seconds(value) {
   return value < 172800 ? `${(value / 3600).toFixed(1)} h` : `${(value / 86400).toFixed(1)} d`;
 }
 
+// In whole seconds.
 export function ago(stamp, now = Date.now()) {
   const then = Date.parse(stamp);
   if (!Number.isFinite(then)) return "";
-  const passed = (now - then) / 1000;
-  return passed < 0 ? `in ${seconds(-passed)}` : passed < 1 ? "now" : `${seconds(Math.floor(passed)).replace(/^(\d)\.0 s/, "$1 s")} ago`;
+  const passed = (now - then) / 1000, whole = (value) => seconds(Math.floor(value)).replace(".0 s", " s");
+  return Math.abs(passed) < 1 ? "now" : passed < 0 ? `in ${whole(-passed)}` : `${whole(passed)} ago`;
 }
 
 export function memory(text) {

@@ -3,7 +3,7 @@
 import { follow } from "./api.js";
 import { changeTools } from "./changes.js";
 import { chart } from "./chart.js";
-import { el, facts, put, state, table, time } from "./dom.js";
+import { el, facts, noticeWords, put, state, table, time } from "./dom.js";
 import { ago, count, number, seconds, sum } from "./format.js";
 import { logs } from "./logs.js";
 
@@ -53,8 +53,7 @@ export function showJob(main, session, wanted, live, refuse) {
       { name: "State", cell: (row) => state(row.state) },
       { name: "Restarts", number: true, cell: (row) => row.restarts },
       { name: "Node", cell: (row) => row.node },
-      { name: "Notice", wide: true, cell: (row) => [row.leaving && `asked to leave (${row.leaving})`,
-        ...row.notices.map((notice) => `${notice.meaning}: ${notice.words}${notice.by ? `, ${ago(notice.by)}` : ""}`)].filter(Boolean).join("; ") },
+      { name: "Notice", wide: true, cell: (row) => [row.leaving && `asked to leave (${row.leaving})${row.notices.length ? "; " : ""}`, noticeWords(row.notices)] },
     ],
   });
   const disrupted = table({

@@ -1,7 +1,7 @@
 // Which page is shown: #/, #/nodes, #/jobs/NAMESPACE/NAME?kind=KIND, #/login. Focus goes to the page's heading when it changes.
 
 import { ask } from "./api.js";
-import { el } from "./dom.js";
+import { el, tick } from "./dom.js";
 import { showJob } from "./job.js";
 import { showJobs } from "./jobs.js";
 import { showLogin } from "./login.js";
@@ -70,4 +70,5 @@ async function show() {
 logout.addEventListener("click", async () => { await ask("/api/session/end", {}).catch(() => {}); location.hash = "#/login"; show(); });
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 window.addEventListener("hashchange", show);
+setInterval(tick, 1000);
 show();

@@ -2,7 +2,7 @@
 
 import { ask, follow } from "./api.js";
 import { reclaimButton } from "./changes.js";
-import { el, state, table, time } from "./dom.js";
+import { el, noticeWords, state, table, time } from "./dom.js";
 import { ago, count, memory, seconds, sum } from "./format.js";
 import { jobLink } from "./jobs.js";
 
@@ -34,7 +34,7 @@ export function showNodes(main, session, live, refuse) {
       { name: "Memory", number: true, keep: true, cell: (node) => memory(node.capacity.memory) || "–" },
       { name: "GPUs", number: true, cell: (node) => node.capacity["nvidia.com/gpu"] ?? "0" },
       { name: "Workers", cell: (node) => el("span", {}, byJob(node.occupants).map(([job, pods], at) => [at ? ", " : "", el("a", { href: jobLink(job) }, `${job.namespace}/${job.name}`), ` (${pods})`])) },
-      { name: "Notice", wide: true, cell: (node) => node.notices.map((one) => `${one.meaning}: ${one.words}${one.by ? `, ${ago(one.by)}` : ""}`).join("; ") },
+      { name: "Notice", wide: true, cell: (node) => noticeWords(node.notices) },
       ...(session.reclaimSeconds ? [{ name: "Change", cell: (node) => reclaimButton(session, node, isGiven(node), reclaim) }] : []),
     ],
   });

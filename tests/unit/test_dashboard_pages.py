@@ -285,6 +285,47 @@ async def test_a_node_that_was_given_notice_cannot_be_reclaimed_again_and_its_bu
         assert not await page.ask("document.getElementById('confirm').open")
 
 
+CLOCK_BY_HAND = """
+window.clocks = [];
+window.setInterval = (call, ms) => clocks.push([call, ms]);
+window.pass = (now) => { Date.now = () => now; for (const [call, ms] of clocks) if (ms <= 1000) call(); };
+"""
+"""`pass` is the second that ends at a time."""
+
+
+async def test_a_notice_counts_down_each_second(tmp_path: Path) -> None:
+    """It moved in steps of ten seconds."""
+    lost_at = 2_000_000_000
+    taint = {"key": "ToBeDeletedByClusterAutoscaler", "value": str(lost_at), "effect": "NoSchedule"}
+    shown = Scene(trains(), owned(pod(0, node="node-0")), node("node-0", taints=[taint]))
+    async with looked_at(shown, tmp_path, "#/nodes") as page:
+        await page.tell("Page.addScriptToEvaluateOnNewDocument", source=CLOCK_BY_HAND)
+        for place, table in (("#/nodes", "Nodes"), (JOB, "Workers")):
+            await page.ask(f"location.hash = '{place}'")
+            await page.tell("Page.reload")
+            notice = f"document.querySelector('[aria-label={table}] tbody td.wide')?.textContent"
+            await page.wait(f"{notice}?.includes(', in ')")
+            by = 1000 * await page.ask(f"Date.parse(document.querySelector('[aria-label={table}] td.wide time').dateTime) / 1000")
+            for left in (43, 42, 1, 0):
+                await page.ask(f"pass({by - 1000 * left})")
+                assert (await page.ask(notice)).endswith(f", in {left} s" if left else ", now")
+
+
+async def test_a_cell_without_a_value_has_no_name_on_a_phone(tmp_path: Path) -> None:
+    """A node without workers had the word "Workers", and nothing behind it."""
+    async with looked_at(Scene(node("node-0")), tmp_path, "#/nodes") as page:
+        await page.size(NARROW)
+        await page.wait("document.querySelector('[aria-label=Nodes] tbody tr')")
+        cells = "[...document.querySelectorAll('[aria-label=Nodes] tbody td')]"
+        assert await page.ask(f"{cells}.filter((one) => one.checkVisibility()).map((one) => one.dataset.name)") == [
+            "State",
+            "Kind",
+            "CPU",
+            "Memory",
+            "GPUs",
+        ]
+
+
 async def test_instead_of_the_page_of_a_job_that_is_not_there_stands_why(tmp_path: Path) -> None:
     """Its empty cards stood above the reason, and a connection was called lost."""
     shown = Scene(trains())
