@@ -16,7 +16,7 @@ const DAY = 86400;
 export function chart({ title, lines, steps = false, isFromZero = steps, unit = () => "", isLive = () => true }) {
   const place = el("div", { class: "plot", role: "img", "aria-label": `${title}: a chart; values over its whole time are in the table below it` });
   let isLong = false;
-  const moment = (at) => (isLong ? new Date(at * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" }) : new Date(at * 1000).toLocaleTimeString());
+  const moment = (at) => (isLong ? new Date(at * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "short", hourCycle: "h23" }) : new Date(at * 1000).toLocaleTimeString(undefined, { hourCycle: "h23" }));
   const told = table({
     caption: title, rows: [], key: (row) => `${row.at} ${row.values}`, none: "no values yet",
     columns: [

@@ -398,7 +398,7 @@ async def test_a_chart_says_which_line_is_which_and_the_values_where_one_points(
             f"(({{ left, top, height }}) => ({{ left, top, height }}))({section('Loss')}.querySelector('.u-over').getBoundingClientRect())"
         )
         await page.tell("Input.dispatchMouseEvent", type="mouseMoved", x=box["left"] + 2, y=box["top"] + box["height"] / 2)
-        first = await page.ask("new Date(1700000000000).toLocaleTimeString()")
+        first = await page.ask("new Date(1700000000000).toLocaleTimeString(undefined, { hourCycle: 'h23' })")
         await page.wait(f"{loss}.textContent === '{first} 1'")
         await page.tell("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
         await page.wait(f"{loss}.textContent === {newest!r}")
@@ -423,7 +423,10 @@ async def test_a_charts_table_is_of_its_whole_time(tmp_path: Path) -> None:
         await page.wait(f"{rows}.length > 20")
         times = await page.ask(rows)
         assert len(times) <= 50
-        ends = [await page.ask(f"new Date({at}000).toLocaleTimeString()") for at in (1_700_005_395, 1_700_000_000)]
+        ends = [
+            await page.ask(f"new Date({at}000).toLocaleTimeString(undefined, {{ hourCycle: 'h23' }})")
+            for at in (1_700_005_395, 1_700_000_000)
+        ]
         assert [times[0], times[-1]] == ends
         said = await page.ask(f"{section('Loss')}.querySelector('summary').textContent")
         assert said.startswith(f"Values as a table ({len(times)} of ")
