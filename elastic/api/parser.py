@@ -15,6 +15,7 @@ from elastic.api.errors import Path, Problem, SpecError, Warning, shown
 from elastic.api.extent import crowds_out_its_status, excess
 from elastic.api.job import ElasticPolicy, Job, JobStatus, Metadata, Options, ReplicaSpec, RunPolicy
 from elastic.api.kinds import API_VERSION, KINDS, Kind
+from elastic.api.places import places_of
 from elastic.api.pod_reader import check_schema
 from elastic.api.pod_rules import check_pod
 from elastic.api.pod_schema import METRIC, POD_TEMPLATE
@@ -70,6 +71,7 @@ def _read_job(obj: object, findings: Findings) -> Draft | None:
     kind = _read_kind(obj, findings)
     if kind is None:
         return None
+    findings.elsewhere = places_of(kind)
     for key in obj:
         if key not in _TOP:
             findings.unknown((), key, _TOP)

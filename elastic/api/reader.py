@@ -10,7 +10,7 @@ import difflib
 import enum
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -39,11 +39,13 @@ class TooMany(Exception):
 class Findings:
     """What was found wrong so far, in the whole job."""
 
-    __slots__ = ("_above", "_places", "_untold", "problems", "warnings")
+    __slots__ = ("_above", "_places", "_untold", "elsewhere", "problems", "warnings")
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[Warning] = []
+        self.elsewhere: Mapping[str, str] = {}
+        """The place of a field that has one place in the job's spec, by its name."""
         self._places: set[Path] = set()
         self._above: set[Path] = set()
         """Of each problem its place and all places above it."""
@@ -85,7 +87,9 @@ class Findings:
         return at in self._places
 
     def unknown(self, at: Path, name: Any, known: Iterable[str]) -> None:
-        self.warning((*at, key_in_path(name)), f"unknown field, it has no effect{self.hint(name, known)}")
+        place = self.elsewhere.get(name) if isinstance(name, str) else None
+        hint = self.hint(name, known) if place is None else f"; did you mean {place}?"
+        self.warning((*at, key_in_path(name)), f"unknown field, it has no effect{hint}")
 
     def hint(self, word: Any, known: Iterable[str]) -> str:
         """`did_you_mean` for a warning; a search for one that is not shown would waste time."""

@@ -8,7 +8,9 @@ import pytest
 from written_jobs import job, job_names
 
 from elastic.api import KINDS, SpecError, parse
+from elastic.api.crd import crd
 from elastic.api.job import ElasticPolicy
+from elastic.api.places import places_of
 from elastic.api.words import Cause, CleanPodPolicy, ManagedBy, RestartPolicy, SuccessPolicy
 
 
@@ -163,6 +165,30 @@ def test_unknown_fields_are_warnings_with_a_suggestion():
         f"{at}.comand: unknown field, it has no effect; did you mean command?",
         f'{at}.imagePullPolicy: imagePullPolicy is "Allways"; Kubernetes knows Always, IfNotPresent or Never; did you mean Always?',
     ]
+
+
+def test_a_field_that_stands_elsewhere_in_the_kind_names_its_place():
+    spec = {"scalingPolicy": {}, "suspend": True, "replicas": 3, "slotsPerWorker": 1, "key": "a", "runPolicy": {"minReplicas": 1}}
+    assert warned(job("pytorch-smallest", {"spec": spec})) == [
+        "spec.scalingPolicy: unknown field, it has no effect; did you mean spec.elasticPolicy.scalingPolicy?",
+        "spec.suspend: unknown field, it has no effect; did you mean spec.runPolicy.suspend?",
+        "spec.replicas: unknown field, it has no effect; did you mean spec.pytorchReplicaSpecs.Worker.replicas?",
+        "spec.slotsPerWorker: unknown field, it has no effect",  # an MPIJob has it
+        "spec.key: unknown field, it has no effect",  # entries of a list have it
+        "spec.runPolicy.minReplicas: unknown field, it has no effect; did you mean spec.elasticPolicy.minReplicas?",
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_each_place_that_is_named_is_one_of_the_kinds_schema(kind):
+    places = places_of(kind)
+    assert {"suspend", "minReplicas", "scalingPolicy", "queue"} <= set(places)
+    assert "cleanPodPolicy" not in places or "clean_pod_policy" not in kind.options, "it would have two places"
+    for name, place in places.items():
+        schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for part in place.split("."):
+            schema = schema["properties"][part] if "properties" in schema else schema["additionalProperties"]
+        assert place.endswith(f".{name}")
 
 
 def test_what_lets_no_pod_be_made_is_only_a_warning_and_names_the_place():
