@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import click
@@ -16,7 +15,7 @@ from elastic.cli.printing import as_data, output_option
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.nodes import NodeProblem, TaintError, drain, parse_taint, set_taint
+from elastic.kube.nodes import NodeProblem, TaintError, check_node, drain, parse_taint, set_taint
 from elastic.kube.resources import NODES, PODS
 from elastic.local.agent.asking import NotDone, ask_agents
 from elastic.local.agent.control import Add, Kill
@@ -88,6 +87,7 @@ def taint_node(name: str, taints: tuple[str, ...], data_dir: Path) -> None:
         raise click.BadParameter(str(error)) from error
 
     async def write(kube: Kube) -> None:
+        await check_node(kube, name)
         for taint in wanted:
             await set_taint(kube, name, taint)
             click.echo(f"node {name}: taint {taint} {'removed' if taint.is_removed else 'set'}")
@@ -103,7 +103,12 @@ def taint_node(name: str, taints: tuple[str, ...], data_dir: Path) -> None:
 @DATA_DIR
 def drain_node(name: str, timeout_s: float, data_dir: Path) -> None:
     """Cordon a node and evict its pods, as kubectl drain does."""
-    _with_cluster(data_dir, partial(drain, name=name, tell=click.echo, within_s=timeout_s))
+
+    async def empty(kube: Kube) -> None:
+        await check_node(kube, name)
+        await drain(kube, name, tell=click.echo, within_s=timeout_s)
+
+    _with_cluster(data_dir, empty)
 
 
 @node.command()
@@ -131,6 +136,7 @@ def reclaim(name: str, like: str, seconds: int | None, take_back: bool, data_dir
     left_s = (LOSS_S.get(signal.name, signal.lead_s) if signal.meaning is Meaning.LEAVE else None) if seconds is None else seconds
 
     async def play(kube: Kube) -> None:
+        await check_node(kube, name)
         played = as_seen(signal, now=datetime.now(UTC), left_s=left_s)
         await show(kube, name, played, take_back=take_back)
         if take_back:

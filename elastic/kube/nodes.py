@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from elastic.api.reader import did_you_mean
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import NODES, PODS, Object
@@ -15,6 +16,8 @@ from elastic.kube.resources import NODES, PODS, Object
 EVICT_AGAIN_S = 5.0
 LOOK_EVERY_S = 0.5
 TRIES = 10
+NAMED = 10
+"""Nodes that are listed where one is not there."""
 
 _TAINT = re.compile(r"(?P<key>[^=:]+?)(?:=(?P<value>[^:]*))?(?::(?P<effect>\w+))?(?P<gone>-)?\Z")
 
@@ -80,6 +83,19 @@ async def set_taint(kube: Kube, name: str, taint: Taint, *, labels: dict[str, st
         except KubeError as error:
             if error.code != 409 or attempt == TRIES - 1:
                 raise
+
+
+def those_there(name: str, known: Iterable[str]) -> str:
+    """What is said to who named a node that is not there."""
+    listed = sorted(known)
+    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    return f"; nodes: {', '.join(listed[:NAMED]) or 'none'}{more}{did_you_mean(name, listed)}"
+
+
+async def check_node(kube: Kube, name: str) -> None:
+    known = [node["metadata"]["name"] for node in (await kube.list(NODES)).items]
+    if name not in known:
+        raise NodeProblem(f"there is no node {name}{those_there(name, known)}")
 
 
 async def cordon(kube: Kube, name: str, *, is_cordoned: bool = True) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from cli_api import Api, served
 from click.testing import CliRunner
 
 from elastic.cli import main
 from elastic.cli.node_list import nodes_table, rows_of
 from elastic.cli.up import _nodes
+from elastic.kube.nodes import those_there
 from elastic.local import LocalCluster
 from elastic.local.agent.roster import Member, Roster, played, read, write
 from elastic.local.files import ClusterState, FolderError, Layout, Shape
@@ -98,3 +101,23 @@ def test_the_cluster_is_that_of_the_kubeconfig_that_up_said_to_export(tmp_path: 
     said = CliRunner().invoke(main, list(words), env={"KUBECONFIG": str(layout.kubeconfig)}).output
     assert f"no cluster runs in {layout.root}" in said
     assert str(layout.root) not in CliRunner().invoke(main, list(words), env={"KUBECONFIG": str(tmp_path / "other")}).output
+
+
+def running_in(folder: Path, server: Path) -> str:
+    """A data folder whose cluster is this process and that API server; its path."""
+    Layout(folder).write_state(msgspec.structs.replace(STATE, supervisor=os.getpid(), kubeconfig=str(server)))
+    return str(folder)
+
+
+@pytest.mark.parametrize("words", [("drain",), ("reclaim",), ("taint", "a:NoSchedule")])
+def test_a_node_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path, words: tuple[str, ...]) -> None:
+    nodes = [{"kind": "Node", **a_node(name)} for name in ("spare", "node-0")]
+    with served(Api(*nodes), tmp_path) as server:
+        said = CliRunner().invoke(main, ["node", words[0], "spar", *words[1:], "--data-dir", running_in(tmp_path, server)])
+    assert (said.exit_code, said.stderr) == (1, "Error: there is no node spar; nodes: node-0, spare; did you mean spare?\n")
+
+
+def test_of_many_nodes_the_one_that_was_meant_is_named() -> None:
+    many = [f"node-{index}" for index in range(30)]
+    assert those_there("spar", [*many, "spare"]).endswith(" and 21 more; did you mean spare?")
+    assert those_there("spar", []) == "; nodes: none"

@@ -9,6 +9,7 @@ from pathlib import Path
 from elastic.api.errors import shown
 from elastic.api.names import DNS_1123_SUBDOMAIN, LONGEST_OBJECT
 from elastic.kube.errors import KubeError
+from elastic.kube.nodes import those_there
 from elastic.local.agent import roster
 from elastic.local.agent.control import Refused
 from elastic.local.agent.fleet import Fleet
@@ -75,8 +76,7 @@ class Nodes:
         task = self._tasks.pop(name, None)
         agent = self._fleet.agent(name)
         if task is None or agent is None:
-            known = ", ".join(sorted(self._tasks)) or "none"
-            raise Refused(f"no node {name} runs here; nodes: {known}")
+            raise Refused(f"no node {name} runs here{those_there(name, self._tasks)}")
         self._keep(self._roster.without(name))
         await agent.vanish()
         task.cancel()
