@@ -183,7 +183,7 @@ def _tell_of_jobs(jobs: list[str], data_dir: Path) -> None:
 @output_option()
 @DATA_DIR
 def status(output: str, data_dir: Path) -> None:
-    """Show the laptop cluster: where it is, how pods are kept apart, its processes and jobs. Exit code 1 where none runs."""
+    """Show the laptop cluster: where it is, how pods are kept apart, its processes and jobs. Exit code 1 where not all of it runs."""
     layout = Layout(data_dir.resolve())
     state = layout.read_state()
     if state is None or not layout.is_running():
@@ -197,7 +197,7 @@ def status(output: str, data_dir: Path) -> None:
         there, samples = _jobs(state, layout)
         jobs = [_as_data(job, samples.get(job.key.uid)) for job in there]
         click.echo(as_data({"running": True, **facts, "processes": running, "jobs": jobs}, output))
-        return
+        sys.exit(0 if all(one["running"] for one in running.values()) else 1)
     click.echo(f"server      {state.server}")
     click.echo(f"kubeconfig  {state.kubeconfig}")
     click.echo(f"sandbox     {state.sandbox}")
@@ -207,11 +207,13 @@ def status(output: str, data_dir: Path) -> None:
     for name, pid in processes.items():
         running_now = "running" if is_alive(pid) else "not running"
         click.echo(f"process     {name:<12} {pid:>8}  {running_now:<11}  {layout.log(name)}")
+    is_whole = all(is_alive(pid) for pid in processes.values())
     there, samples = _jobs(state, layout)
     if there:
         from elastic.cli.jobs.look import jobs_table
 
         click.echo(f"\n{jobs_table(there, samples, with_namespace=True)}")
+    sys.exit(0 if is_whole else 1)
 
 
 def _as_data(job: Found, sample: Sample | None) -> dict[str, Any]:

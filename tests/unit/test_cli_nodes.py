@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,12 @@ def test_of_many_nodes_the_one_that_was_meant_is_named() -> None:
     many = [f"node-{index}" for index in range(30)]
     assert those_there("spar", [*many, "spare"]).endswith(" and 21 more; did you mean spare?")
     assert those_there("spar", []) == "; nodes: none"
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_status_of_a_cluster_that_lacks_a_process_is_no_success(tmp_path: Path, output: str) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for processes, code in (({"agents": os.getpid()}, 0), ({"agents": ended.pid}, 1)):
+        Layout(tmp_path).write_state(msgspec.structs.replace(STATE, supervisor=os.getpid(), processes=processes))
+        assert CliRunner().invoke(main, ["status", "--data-dir", str(tmp_path), "-o", output]).exit_code == code
