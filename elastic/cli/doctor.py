@@ -20,6 +20,7 @@ from elastic.api.words import GPU
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG, Cluster, choose
 from elastic.cli.failures import said
 from elastic.cli.installing import looking, rights
+from elastic.cli.jobs.found import NotFound, check_namespace
 from elastic.cli.printing import as_data, coloured, output_option, plain
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -125,6 +126,7 @@ async def _asked(kube: Kube, namespace: str, cluster: Cluster) -> list[Finding]:
     findings = [Finding(OK, "cluster", f"{kube.access.server}, {version.get('gitVersion', 'version unknown')} ({cluster.kubeconfig})")]
     state = Layout(cluster.data_dir).read_state() if cluster.data_dir is not None else None
     findings.append(await _kinds(kube, bring="`elastic install` brings" if state is None else f"{WITHOUT_ONLY} brings"))
+    findings += await _namespace(kube, namespace)
     findings.append(await _rights(kube, namespace))
     findings.append(await _nodes(kube))
     findings.append(await _controller(kube, state))
@@ -135,6 +137,15 @@ async def _kinds(kube: Kube, *, bring: str) -> Finding:
     if missing := await looking.unserved_kinds(kube, "default"):
         return Finding(BAD, "kinds", f"{', '.join(missing)} unknown; {bring} them with the control plane")
     return Finding(OK, "kinds", ", ".join(KINDS))
+
+
+async def _namespace(kube: Kube, namespace: str) -> list[Finding]:
+    """Rights are asked for by name, and are there in a namespace that is not."""
+    try:
+        await check_namespace(kube, namespace)
+    except NotFound as error:
+        return [Finding(BAD, "namespace", error.message)]
+    return []
 
 
 async def _rights(kube: Kube, namespace: str) -> Finding:

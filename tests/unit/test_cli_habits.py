@@ -141,5 +141,14 @@ def test_what_was_changed_is_data_for_programs(tmp_path: Path) -> None:
     assert "add --yes" in asked(tmp_path, api, "delete", "--all", "-o", "json").stderr
     with_pod = Api(job(status=running()), pod(0))
     assert items(with_pod, "evict", "train", "--worker", "0") == [{**at, "name": "train", "did": "evicted", "pod": "train-worker-0"}]
+def test_doctor_finds_that_a_namespace_is_missing_though_one_has_rights_there(tmp_path: Path) -> None:
+    said = asked(tmp_path, two_teams(), "doctor", "-n", "research")
+    assert any(
+        line.split()[:2] == ["bad", "namespace"] and "kubectl create namespace research" in line for line in said.stdout.splitlines()
+    )
+    assert said.exit_code == 1
+    assert "there is no namespace" not in asked(tmp_path, two_teams(), "doctor", "-n", "team").stdout
+
+
     rows = json.loads(CliRunner().invoke(main, ["signals", "-o", "json"]).stdout)["signals"]
     assert {"aws-spot", "gke-termination"} <= {row["name"] for row in rows}
