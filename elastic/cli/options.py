@@ -13,6 +13,8 @@ from elastic.local.files import layout_of
 
 DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,3})?)s?)?\Z", re.ASCII)
 EVERYWHERE = click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Of all namespaces.")
+JOBS = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB...")
+JOB = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
 SANDBOXES = ("auto", "netns", "loopback")
 
 

@@ -53,7 +53,47 @@ def test_all_jobs_of_a_namespace_are_deleted_once_that_is_agreed(tmp_path: Path)
     assert "PyTorchJob b deleted" in done.stdout
     assert [path for path in api.objects if "pytorchjobs" in path] == ["/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/a"]
     for words in (["delete"], ["delete", "a", "--all"]):
-        assert "name jobs or give --all, and not both" in asked(tmp_path, api, *words).stderr
+        assert "name jobs, or give --all or --filename; one of them" in asked(tmp_path, api, *words).stderr
+
+
+def test_the_jobs_that_a_file_names_are_deleted_and_nothing_else(tmp_path: Path) -> None:
+    """Whether they are valid does not matter; the namespace is the file's, else that of the command."""
+    file = tmp_path / "jobs.yaml"
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    in_team = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "a", "namespace": "team"}, "spec": 1}
+    gone = in_team | {"metadata": {"name": "gone"}}
+    file.write_text(json.dumps({"kind": "List", "items": [in_team, other]}))
+    api = two_teams()
+    elsewhere = asked(tmp_path, api, "delete", "-f", str(file), "-n", "default", "--no-wait")
+    assert (elsewhere.exit_code, "is of namespace team by its file, and --namespace is default" in elsewhere.stderr) == (1, True)
+    said = asked(tmp_path, api, "delete", "-f", str(file), "--no-wait")
+    assert (said.exit_code, said.stdout) == (0, "PyTorchJob a deleted\n")
+    assert "1 other object(s) of the file(s) stay" in said.stderr
+    left = {path.removeprefix("/apis/kubeflow.org/v1/namespaces/") for path in api.objects if "pytorchjobs" in path}
+    assert left == {"default/pytorchjobs/a", "default/pytorchjobs/b"}
+    file.write_text(json.dumps({"kind": "List", "items": [gone, gone | {"metadata": {"name": "b"}}]}))
+    assert "there is no job gone" in asked(tmp_path, api, "delete", "-f", str(file), "--no-wait").stderr
+    assert asked(tmp_path, api, "delete", "-f", str(file), "--no-wait", "--ignore-not-found").stdout == "PyTorchJob b deleted\n"
+    file.write_text(json.dumps(gone | {"metadata": {"generateName": "a-"}}))
+    assert "kind and metadata.name are needed" in asked(tmp_path, api, "delete", "-f", str(file)).stderr
+    file.write_text(json.dumps(other))
+    assert f"no job is in {file}" in asked(tmp_path, api, "delete", "-f", str(file)).stderr
+    assert asked(tmp_path, api, "delete", "a", "-f", str(file)).exit_code == 2
+
+
+def test_several_jobs_are_described_one_after_the_other(tmp_path: Path) -> None:
+    said = asked(tmp_path, two_teams(), "describe", "a", "b").stdout
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("Name:")] == ["a", "b"]
+    items = json.loads(asked(tmp_path, two_teams(), "describe", "a", "b", "-o", "json").stdout)["items"]
+    assert [item["job"]["metadata"]["name"] for item in items] == ["a", "b"]
+    assert json.loads(asked(tmp_path, two_teams(), "describe", "b", "-o", "json").stdout)["job"]["metadata"]["name"] == "b"
+
+
+@pytest.mark.parametrize(("bounds", "words"), [((1, 1), ", 1 allowed"), ((1, 4), ", 1 to 4 allowed")])
+def test_a_job_of_one_size_is_not_said_to_have_two(tmp_path: Path, bounds: tuple[int, int], words: str) -> None:
+    least, most = bounds
+    one = job(workers=1, status=running(), elasticPolicy={"minReplicas": least, "maxReplicas": most})
+    assert any(line.endswith(words) for line in asked(tmp_path, Api(one), "describe", "train").stdout.splitlines())
 
 
 def test_events_of_all_jobs_are_shown_and_no_others(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found, NotFound
+from elastic.cli.jobs.in_files import Named, named_in
 from elastic.cli.jobs.outcomes import OUTPUT
 from elastic.cli.jobs.outcomes import told as outcomes_of
-from elastic.cli.options import Seconds
+from elastic.cli.options import JOB, JOBS, Seconds
 from elastic.cli.printing import plain
 from elastic.cli.silence import Silence
 from elastic.client.summary import rank_of, summary
@@ -29,8 +30,6 @@ NAMED = 3
 TIMEOUT = click.option(
     "--timeout", "timeout_s", type=Seconds(), metavar="TIME", default=120, show_default=True, help="Until it gives up: 120, 90s, 2m."
 )
-JOBS = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB...")
-JOB = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
 
 
 @click.command()
@@ -71,7 +70,7 @@ def suspend(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
     """Stop jobs and free what they use; `elastic resume` starts them again."""
 
     async def write(kube: Kube, namespace: str) -> None:
-        for job in await _named(kube, namespace, words):
+        for job in await found.some(kube, namespace, words):
             told = summary(job.kind, job.object)
             if told.is_over:
                 raise click.ClickException(f"{job.title} is over ({told.state.lower()})")
@@ -92,6 +91,15 @@ async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[KIND] JOB...")
+@click.option(
+    "--filename",
+    "-f",
+    "files",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="The jobs that this file or folder names. Repeatable.",
+)
 @click.option("--all", "all_jobs", is_flag=True, help="All jobs of the namespace, or of KIND in it; it asks first.")
 @YES
 @click.option("--ignore-not-found", is_flag=True, help="A job that is not there is no error.")
@@ -101,6 +109,7 @@ async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
 @cluster_options
 def delete(
     words: tuple[str, ...],
+    files: tuple[str, ...],
     all_jobs: bool,
     yes: bool,
     ignore_not_found: bool,
@@ -112,21 +121,21 @@ def delete(
     """Delete jobs with their pods."""
     if all_jobs and not yes and output != "table":
         raise click.UsageError("--all asks first, which no program reads; add --yes")
-    if all_jobs == bool(found.split(words)[1]):
-        raise click.UsageError("name jobs or give --all, and not both")
+    kind, names = found.split(words)
+    if [bool(names), all_jobs, bool(files)].count(True) != 1 or (files and words):
+        raise click.UsageError("name jobs, or give --all or --filename; one of them")
+    find = found.those_there if ignore_not_found else found.named
 
     async def write(kube: Kube, namespace: str) -> None:
-        kind, names = found.split(words)
-        if all_jobs:
-            jobs = await found.jobs(kube, namespace, [kind] if kind is not None else None)
-            if not jobs:
-                await found.check_namespace(kube, namespace)
-                click.echo(f"there are no jobs in namespace {namespace}", err=True)
-            elif not agreed((f"delete {job.title} with its pods" for job in jobs), yes=yes):
-                return
-        else:
-            find = found.those_there if ignore_not_found else found.named
+        if files:
+            jobs = [job for one in _in_files(files, cluster) for job in await find(kube, one.namespace or namespace, one.kind, [one.name])]
+        elif not all_jobs:
             jobs = await find(kube, namespace, kind, names)
+        elif not (jobs := await found.jobs(kube, namespace, [kind] if kind is not None else None)):
+            await found.check_namespace(kube, namespace)
+            click.echo(f"there are no jobs in namespace {namespace}", err=True)
+        elif not agreed((f"delete {job.title} with its pods" for job in jobs), yes=yes):
+            return
         for job in jobs:
             await _delete(kube, job)
             outcomes.tell(job.key, "deleted", f"{job.title} deleted")
@@ -141,6 +150,18 @@ def delete(
 
     with outcomes_of(output) as outcomes:
         cluster.ask(write)
+
+
+def _in_files(files: tuple[str, ...], cluster: Cluster) -> list[Named]:
+    named, others = named_in(files)
+    for job in named:
+        if cluster.namespace is not None and job.namespace not in (None, cluster.namespace):
+            raise click.ClickException(
+                f"{job.kind.name} {job.name} is of namespace {job.namespace} by its file, and --namespace is {cluster.namespace}"
+            )
+    if others:
+        click.echo(f"{others} other object(s) of the file(s) stay; `kubectl delete -f` deletes those", err=True)
+    return named
 
 
 async def _delete(kube: Kube, job: Found) -> None:
@@ -225,10 +246,3 @@ def worker(job: Found, pods: list[Object], *, index: int | None, rank: int | Non
     else:
         hint = "pods: " + (", ".join(pod["metadata"]["name"] for pod in pods) or "none")
     raise NotFound(f"{job.title} has no {which}; {hint}")
-
-
-async def _named(kube: Kube, namespace: str, words: tuple[str, ...]) -> list[Found]:
-    kind, names = found.split(words)
-    if not names:
-        raise click.UsageError("name a job")
-    return await found.named(kube, namespace, kind, names)

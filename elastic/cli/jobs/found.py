@@ -104,6 +104,13 @@ async def one(kube: Kube, namespace: str, words: Sequence[str]) -> Found:
     return (await named(kube, namespace, kind, names))[0]
 
 
+async def some(kube: Kube, namespace: str, words: Sequence[str]) -> list[Found]:
+    kind, names = split(words)
+    if not names:
+        raise click.UsageError("name a job")
+    return await named(kube, namespace, kind, names)
+
+
 async def named(kube: Kube, namespace: str | None, kind: Kind | None, names: Sequence[str]) -> list[Found]:
     """The jobs of these names, each of which must be there, once; namespace None: of all namespaces, in some of them."""
     there = await jobs(kube, namespace, [kind] if kind is not None else None)

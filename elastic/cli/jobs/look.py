@@ -14,7 +14,7 @@ from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.watching import watch
-from elastic.cli.options import EVERYWHERE
+from elastic.cli.options import EVERYWHERE, JOBS
 from elastic.cli.printing import STATES, as_data, coloured, output_option, plain, table
 from elastic.client.ages import age
 from elastic.client.sample import Sample, shortened
@@ -120,27 +120,30 @@ def _state_coloured(line: str, jobs: Sequence[Summary], at: int) -> str:
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+@JOBS
 @output_option()
 @cluster_options
 def describe(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
-    """Show a job with its conditions, pods and Events."""
+    """Show jobs with their conditions, pods and Events."""
 
-    async def read(kube: Kube, namespace: str) -> tuple[Found, list[Object], list[Object]]:
-        job = await found.one(kube, namespace, words)
-        pods = await found.pods_of(kube, job)
-        return job, pods, await found.events_of(kube, job, pods)
+    async def read(kube: Kube, namespace: str) -> list[tuple[Found, list[Object], list[Object]]]:
+        jobs = await found.some(kube, namespace, words)
+        pods = [await found.pods_of(kube, job) for job in jobs]
+        return [(job, its, await found.events_of(kube, job, its)) for job, its in zip(jobs, pods, strict=True)]
 
-    job, pods, events = cluster.ask(read)
+    there = cluster.ask(read)
     if output == "table":
-        click.echo("\n".join(described(job, pods, events, datetime.now(UTC))))
-    else:
-        click.echo(as_data({"job": _identified(job), "pods": pods, "events": events}, output))
+        now = datetime.now(UTC)
+        click.echo("\n\n\n".join("\n".join(described(job, pods, events, now)) for job, pods, events in there))
+        return
+    items = [{"job": _identified(job), "pods": pods, "events": events} for job, pods, events in there]
+    click.echo(as_data(items[0] if len(items) == 1 else {"items": items}, output))
 
 
 def described(job: Found, pods: Sequence[Object], events: Sequence[Object], now: datetime) -> Iterator[str]:
     told = summary(job.kind, job.object)
-    bounds = f", {told.least} to {told.most} allowed" if told.is_elastic else ""
+    allowed = f"{told.least}" if told.least == told.most else f"{told.least} to {told.most}"
+    bounds = f", {allowed} allowed" if told.is_elastic else ""
     facts: list[tuple[str, object]] = [
         ("Name", told.name),
         ("Namespace", told.namespace),
