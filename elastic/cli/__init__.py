@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from typing import Any
 
 import click
 
@@ -60,8 +62,22 @@ def _help_of(ctx: click.Context, words: list[str]) -> click.Command:
     return click.Command("help", callback=lambda: click.echo(text))
 
 
+def _open_closed_streams() -> None:
+    """A shell's `>&-` leaves a number free, and what is opened next, a socket too, would be the output of this process and its children."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = open(os.devnull, "r+")  # noqa: SIM115  # until the process ends
+            os.dup2(opened.fileno(), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, opened)
+
+
 class Commands(click.Group):
     """Lists every command without importing one; imports the one that is called."""
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        _open_closed_streams()
+        return super().main(*args, **more)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -1,6 +1,8 @@
 """What kubectl's users type: all namespaces, selectors, times with units, all jobs at once; and what happens where some are missing."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,15 @@ def test_a_namespace_that_is_missing_is_named_by_top(tmp_path: Path) -> None:
     assert (said.exit_code, "there is no namespace research" in said.stderr) == (1, True)
 
 
+def test_doctor_finds_that_a_namespace_is_missing_though_one_has_rights_there(tmp_path: Path) -> None:
+    said = asked(tmp_path, two_teams(), "doctor", "-n", "research")
+    assert any(
+        line.split()[:2] == ["bad", "namespace"] and "kubectl create namespace research" in line for line in said.stdout.splitlines()
+    )
+    assert said.exit_code == 1
+    assert "there is no namespace" not in asked(tmp_path, two_teams(), "doctor", "-n", "team").stdout
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("1.5", 1.5), ("90s", 90), ("2m", 120), ("1h30m", 5400), ("1h2m3s", 3723), ("0", 0)]
 )
@@ -158,6 +169,13 @@ def test_help_and_version_are_commands_too(tmp_path: Path) -> None:
     assert "Usage:" in CliRunner().invoke(main, ["help"]).stdout
     assert CliRunner().invoke(main, ["help", "nope"]).exit_code == 2
     assert CliRunner().invoke(main, ["version"]).stdout.startswith("elastic, version ")
+
+
+def test_a_closed_output_is_no_traceback(tmp_path: Path) -> None:
+    with served(two_teams(), tmp_path) as kubeconfig:
+        line = f"exec {sys.executable} -m elastic.cli get --kubeconfig {kubeconfig} >&-"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_folder_without_job_files_is_no_valid_folder(tmp_path: Path) -> None:
@@ -181,14 +199,5 @@ def test_what_was_changed_is_data_for_programs(tmp_path: Path) -> None:
     assert "add --yes" in asked(tmp_path, api, "delete", "--all", "-o", "json").stderr
     with_pod = Api(job(status=running()), pod(0))
     assert items(with_pod, "evict", "train", "--worker", "0") == [{**at, "name": "train", "did": "evicted", "pod": "train-worker-0"}]
-def test_doctor_finds_that_a_namespace_is_missing_though_one_has_rights_there(tmp_path: Path) -> None:
-    said = asked(tmp_path, two_teams(), "doctor", "-n", "research")
-    assert any(
-        line.split()[:2] == ["bad", "namespace"] and "kubectl create namespace research" in line for line in said.stdout.splitlines()
-    )
-    assert said.exit_code == 1
-    assert "there is no namespace" not in asked(tmp_path, two_teams(), "doctor", "-n", "team").stdout
-
-
     rows = json.loads(CliRunner().invoke(main, ["signals", "-o", "json"]).stdout)["signals"]
     assert {"aws-spot", "gke-termination"} <= {row["name"] for row in rows}
