@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from elastic.cli import completion
 from elastic.cli.options import command
 from elastic.local.cluster import default_data_dir
 from elastic.local.files import Layout, layout_of
@@ -81,7 +82,9 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def chosen(*args: Any, data_dir: Path | None, kubeconfig: Path | None, context: str | None, namespace: str | None, **rest: Any) -> Any:
         return function(*args, cluster=choose(data_dir, kubeconfig, context=context, namespace=namespace), **rest)
 
-    named = click.option("--namespace", "-n", help="Where the job is.  [default: that of the kubeconfig]")
+    named = click.option(
+        "--namespace", "-n", shell_complete=completion.namespaces, help="Where the job is.  [default: that of the kubeconfig]"
+    )
     context = click.option("--context", help="Of the kubeconfig.  [default: its current one]")
     return DATA_DIR(KUBECONFIG(context(named(chosen))))
 

@@ -17,6 +17,7 @@ import click
 
 from elastic.api.kinds import GROUP, KINDS
 from elastic.api.words import GPU
+from elastic.cli import completion
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG, Cluster, choose
 from elastic.cli.failures import said
 from elastic.cli.installing import looking, rights
@@ -50,7 +51,7 @@ class Finding:
 @click.command()
 @output_option()
 @click.option("--context", help="Of the kubeconfig.  [default: its current one]")
-@click.option("--namespace", "-n", help="Where jobs are to run.  [default: that of the kubeconfig]")
+@click.option("--namespace", "-n", shell_complete=completion.namespaces, help="Where jobs are to run.  [default: that of the kubeconfig]")
 @DATA_DIR
 @KUBECONFIG
 def doctor(output: str, context: str | None, namespace: str | None, data_dir: Path | None, kubeconfig: Path | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from elastic.cli.node_list import nodes_table, rows_of
-from elastic.cli.options import DATA_DIR, Seconds, command
+from elastic.cli.options import DATA_DIR, NODE, Seconds, command
 from elastic.cli.printing import as_data, output_option
 from elastic.kube import connect
 from elastic.kube.client import Kube
@@ -67,7 +67,7 @@ def add(name: str, gpus: int, labels: tuple[str, ...], data_dir: Path) -> None:
 
 
 @node.command()
-@click.argument("name")
+@NODE
 @DATA_DIR
 def kill(name: str, data_dir: Path) -> None:
     """Make a node vanish: its processes end at once, without notice."""
@@ -76,7 +76,7 @@ def kill(name: str, data_dir: Path) -> None:
 
 
 @node.command("taint")
-@click.argument("name")
+@NODE
 @click.argument("taints", nargs=-1, required=True, metavar="KEY[=VALUE]:EFFECT|KEY[:EFFECT]-...")
 @DATA_DIR
 def taint_node(name: str, taints: tuple[str, ...], data_dir: Path) -> None:
@@ -96,7 +96,7 @@ def taint_node(name: str, taints: tuple[str, ...], data_dir: Path) -> None:
 
 
 @node.command("drain")
-@click.argument("name")
+@NODE
 @click.option(
     "--timeout", "timeout_s", type=Seconds(1), metavar="TIME", default=600, show_default=True, help="Until it gives up: 600, 90s, 10m."
 )
@@ -112,7 +112,7 @@ def drain_node(name: str, timeout_s: float, data_dir: Path) -> None:
 
 
 @node.command()
-@click.argument("name")
+@NODE
 @click.option(
     "--like",
     "--as",

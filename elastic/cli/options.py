@@ -8,17 +8,19 @@ from pathlib import Path
 
 import click
 
+from elastic.cli import completion
 from elastic.local.cluster import default_data_dir
 from elastic.local.files import layout_of
 
 DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,3})?)s?)?\Z", re.ASCII)
 EVERYWHERE = click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Of all namespaces.")
-JOBS = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB...")
-JOB = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+JOBS = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB...", shell_complete=completion.jobs)
+JOB = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB", shell_complete=completion.jobs)
+NODE = click.argument("name", shell_complete=completion.nodes)
 SANDBOXES = ("auto", "netns", "loopback")
 
 
-def _data_dir() -> Path:
+def data_dir() -> Path:
     """That of the laptop cluster whose kubeconfig `elastic up` told one to export, else the usual one."""
     file = os.environ.get("KUBECONFIG")
     layout = layout_of(Path(file)) if file else None
@@ -28,7 +30,7 @@ def _data_dir() -> Path:
 DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    default=_data_dir,
+    default=data_dir,
     show_default="that of $KUBECONFIG, else ~/.elastic",
     help="Where the cluster lives.",
 )

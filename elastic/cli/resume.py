@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from elastic.cli import completion
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.change import set_suspended
@@ -25,7 +26,7 @@ LISTED_S = 5.0
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
+@click.argument("words", nargs=-1, metavar="[KIND] [JOB]...", shell_complete=completion.jobs)
 @click.option(
     "--working-dir",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),

@@ -8,6 +8,7 @@ import click
 
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.cli import completion
 from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
@@ -90,7 +91,7 @@ async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[KIND] JOB...")
+@click.argument("words", nargs=-1, metavar="[KIND] JOB...", shell_complete=completion.jobs)
 @click.option(
     "--filename",
     "-f",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from elastic.cli import screen
+from elastic.cli import completion, screen
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
@@ -26,7 +26,7 @@ LATEST_EVENTS = 15
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
+@click.argument("words", nargs=-1, metavar="[KIND] [JOB]...", shell_complete=completion.jobs)
 @EVERYWHERE
 @click.option("--selector", "-l", "labels", metavar="LABELS", help="Those with these labels, as kubectl takes them: team=a,tier!=test.")
 @click.option("--watch", "-w", "watches", is_flag=True, help="Show it anew every two seconds, until Ctrl-C.")
@@ -183,7 +183,7 @@ def _pod_row(pod: Object, job: Found, now: datetime) -> list[object]:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[KIND] [JOB]")
+@click.argument("words", nargs=-1, metavar="[KIND] [JOB]", shell_complete=completion.jobs)
 @EVERYWHERE
 @output_option()
 @cluster_options

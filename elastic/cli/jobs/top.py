@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from elastic.api.names import JOB_NAME
-from elastic.cli import screen
+from elastic.cli import completion, screen
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
@@ -58,7 +58,7 @@ class Seen:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[KIND] [JOB]...")
+@click.argument("words", nargs=-1, metavar="[KIND] [JOB]...", shell_complete=completion.jobs)
 @EVERYWHERE
 @click.option("--watch", "-w", "watches", is_flag=True, help="Show it anew every two seconds, until Ctrl-C.")
 @output_option()
