@@ -5,12 +5,13 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from job_builders import NOW, PLAIN, Cluster, elastic_job, job, reasons, replica, tainted
+from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job, job, reasons, replica, tainted
 from msgspec import structs
 from test_plan_spare_workers import running
 
 from controller.deciding.lifecycle.disruption_log import MOST
 from controller.deciding.plan import plan
+from controller.deciding.settings import Settings
 from controller.watching.snapshot import Phase, World, pod_from
 from elastic.api.book import Disruption
 from elastic.api.job import Job, Rescale
@@ -219,6 +220,43 @@ def test_a_row_of_the_installation_about_pods_counts_also_once_they_have_failed(
     assert planned.status.elastic is not None
     assert planned.status.elastic.restarts == {"disruption": 1}
     assert [entry.signal for entry in planned.status.elastic.disruptions] == ["our-reclaim"]
+
+
+REBALANCE = "aws-node-termination-handler/rebalance-recommendation"
+
+
+def told(cluster: Cluster, *taints: str) -> list[tuple[str, str]]:
+    cluster.nodes["node-1"] = tainted("node-1", *taints)
+    cluster.settle()
+    return [(entry.signal, entry.outcome) for entry in shown(cluster)]
+
+
+@pytest.mark.parametrize("settings", [OURS, PLAIN], ids=["ours", "static"])
+def test_a_warning_that_becomes_a_notice_is_not_taken_back(settings: Settings) -> None:
+    cluster = running(elastic_job(2, least=2) if settings is OURS else job(Master=replica(1), Worker=replica(1)), settings)
+    warned = [("aws-rebalance", "")]
+    assert told(cluster, REBALANCE) == warned
+    assert told(cluster, REBALANCE, SPOT) == [*warned, ("aws-spot", "")]
+    assert told(cluster, REBALANCE) == [*warned, ("aws-spot", "TakenBack")]
+    assert told(cluster) == [("aws-rebalance", "TakenBack"), ("aws-spot", "TakenBack")]
+
+
+def test_a_warning_ends_with_the_notice_that_it_became() -> None:
+    cluster = running(elastic_job(2))
+    told(cluster, REBALANCE)
+    told(cluster, REBALANCE, SPOT)
+    leaving = "train-worker-1"
+    cluster.world = World(2, frozenset({"train-worker-0"}), phase="running", size=1)
+    cluster.pods.pop(leaving)
+    cluster.settle()
+    assert [(entry.signal, entry.outcome) for entry in shown(cluster)] == [("aws-rebalance", "Left"), ("aws-spot", "Left")]
+
+
+def test_a_signal_that_is_taken_back_while_another_stands_has_ended() -> None:
+    cluster = running(elastic_job(2, least=2))
+    told(cluster, SPOT)
+    assert told(cluster, SPOT, "cloud.google.com/impending-node-termination")[0] == ("aws-spot", "")
+    assert told(cluster, "cloud.google.com/impending-node-termination") == [("aws-spot", "TakenBack"), ("gke-termination", "")]
 
 
 QUEUED = {"kueue.x-k8s.io/queue-name": "team"}

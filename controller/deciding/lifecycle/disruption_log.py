@@ -30,8 +30,11 @@ def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> Elasti
     if not compat.records_disruptions(view.snapshot.settings):
         return new
     pods = {pod.name: pod for pod in view.snapshot.pods}
-    now, going = view.snapshot.now, _going(view, new.leaving, pods)
-    entries = [_continued(entry, going, _outcome(entry, before, view), now=now) for entry in new.disruptions]
+    now, going, standing = view.snapshot.now, _going(view, new.leaving, pods), _standing(view, new.leaving, pods)
+    entries = [
+        entry if (entry.signal, entry.node) in standing - going.keys() else _continued(entry, going, _outcome(entry, before, view), now=now)
+        for entry in new.disruptions
+    ]
     entries = [_with_cost(entry, before, new, now=now) for entry in _with_new(entries, going, now=now)]
     return replace(new, disruptions=tuple(_bounded(entries)))
 
@@ -72,6 +75,13 @@ def _going(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -
     return found
 
 
+def _standing(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -> set[Place]:
+    """All signals of workers that go, the less urgent ones too: where another one took its place, a disruption lasts until its own ends."""
+    names = {entry.member for entry in leaving if entry.cause == Cause.DISRUPTION.value} | view.notices.keys()
+    going = [(pod, view.snapshot.nodes.get(pod.node)) for name in names if (pod := pods.get(name)) is not None]
+    return {(sight.signal.name, pod.node) for pod, node in going for sight in (*pod.sights, *(node.sights if node is not None else ()))}
+
+
 def _begun(place: Place, bys: list[datetime | None], *, now: datetime) -> Disruption:
     by = min((by for by in bys if by is not None), default=None)
     return Disruption(signal=place[0], node=place[1], workers=len(bys), noticed_at=now, by=by)
@@ -87,10 +97,10 @@ def _continued(entry: Disruption, going: Mapping[Place, list[datetime | None]], 
 
 
 def _outcome(entry: Disruption, before: ElasticStatus, view: JobView) -> str:
-    """Do all work on that were asked to leave because of it? A pod that comes back with its node after the others
+    """Do all work on that were asked to leave because of it, or that are on its node? A pod that comes back with its node after the others
     went on does not."""
     names = {one.member for one in before.leaving if one.signal == entry.signal}
-    here = [pod for pod in view.snapshot.pods if pod.name in names and pod.node == entry.node]
+    here = [pod for pod in view.snapshot.pods if pod.node == entry.node and (not names or pod.name in names)]
     members = view.snapshot.world.members if view.snapshot.world is not None else frozenset()
     return TAKEN_BACK if here and all(pod.is_active and (not members or pod.name in members) for pod in here) else LEFT
 
