@@ -181,7 +181,9 @@ def _placed(report: Report, printer: Printer) -> list[Object]:
         if words:
             printer.say(f"{kind.name} {verdict.name}: {'; '.join(words)}")
         if size.get("minReplicas"):
-            printer.say(f"{kind.name} {verdict.name}: {size['minReplicas']} to {size.get('maxReplicas', size['minReplicas'])} workers")
+            least, most = size["minReplicas"], size.get("maxReplicas", size["minReplicas"])
+            many = f"{least} worker{'' if least == 1 else 's'}" if least == most else f"{least} to {most} workers"
+            printer.say(f"{kind.name} {verdict.name}: {many}")
     return jobs
 
 
