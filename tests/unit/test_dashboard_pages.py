@@ -45,7 +45,7 @@ async def looked_at(shown: Scene, folder: Path, place: str, **options: Any) -> A
         await page.open(f"{str(browser._base_url).rstrip('/')}/login?token={OneTimeToken(folder / 'token').current()}")
         await page.wait("document.querySelector('h1')")
         await page.ask(f"location.hash = '{place}'")
-        await page.wait("document.getElementById('live').textContent === 'Live'")
+        await page.wait("document.activeElement.tagName === 'H1' && document.getElementById('live').textContent === 'Live'")
         yield page
 
 
@@ -128,7 +128,7 @@ async def test_the_keyboard_reaches_the_content_and_answers_a_question(tmp_path:
         await page.press("Enter")
         assert await page.ask("document.activeElement.id") == "main"
         await page.ask("document.querySelector('tbody a').click()")
-        await page.wait("document.querySelector('[aria-label=Changes] button')")
+        await page.wait("document.querySelector('[role=group]:not([hidden]) button')")
         assert await page.ask("document.activeElement.tagName") == "H1"
         await page.ask("document.querySelector('[role=group] button').focus()")
         await page.press("Enter")
