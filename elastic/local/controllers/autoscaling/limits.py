@@ -152,7 +152,13 @@ def scaled(history: History, behavior: Object | None, before: int, after: int, *
         return history
     longest = {way: max((p["periodSeconds"] for p in behavior[way].get("policies") or ()), default=0) for way in ("scaleUp", "scaleDown")}
     if after > before:
-        recent = tuple(e for e in history.added if e.at >= now - longest["scaleUp"])
-        return replace(history, added=(*recent, At(now, after - before)))
-    recent = tuple(e for e in history.taken if e.at >= now - longest["scaleDown"])
-    return replace(history, taken=(*recent, At(now, before - after)))
+        return replace(history, added=_noted(history.added, At(now, after - before), since=now - longest["scaleUp"]))
+    return replace(history, taken=_noted(history.taken, At(now, before - after), since=now - longest["scaleDown"]))
+
+
+def _noted(events: tuple[At, ...], newest: At, *, since: float) -> tuple[At, ...]:
+    """As the real controller: it takes the place of the last one that is too old. The others count on for the longer periods of the other
+    way.
+    """
+    last = max((index for index, event in enumerate(events) if event.at < since), default=None)
+    return (*events, newest) if last is None else (*events[:last], newest, *events[last + 1 :])

@@ -72,6 +72,9 @@ class Autoscaling:
                     history = await self._look(key, history)
             except (KubeError, aiohttp.ClientError, TimeoutError) as error:
                 log.warning("autoscaler %s was not looked at, trying again: %s", "/".join(key), error)
+            except Exception:
+                # One object that makes no sense must end neither the others nor the node agents beside this loop.
+                log.exception("autoscaler %s cannot be looked at", "/".join(key))
 
     async def _look(self, key: tuple[str, str], history: History) -> History:
         hpa = self._autoscalers.get(*key)
@@ -164,7 +167,10 @@ class Autoscaling:
             self._events.autoscaler(hpa, reason=note.reason, message=note.message, warning=note.is_warning)
         if decision.status != (hpa.get("status") or {}):
             metadata = hpa["metadata"]
-            body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"lastScaleTime": None} | decision.status}
+            body = {
+                "metadata": {"resourceVersion": metadata["resourceVersion"]},
+                "status": {"lastScaleTime": None, "currentReplicas": None} | decision.status,
+            }
             try:
                 await self._kube.patch(
                     HORIZONTAL_POD_AUTOSCALERS,
