@@ -112,7 +112,9 @@ async def test_the_loss_of_worker_0_does_not_end_a_job_that_meets_through_c10d(c
 
         await until("a new worker trains with another", lambda: trains(without=before.values()))
         stays = await uid(kube, f"{name}-rdzv") == store
-        assert stays == (restarts > 0), "a survivor whom torch allows no restart closes torch's rendezvous, and only a fresh store opens it"
+        # A survivor whom torch allows no restart closes its rendezvous, and only a fresh store opens it; unless its agent sees the newcomer
+        # before the end of its own worker, as on a busy machine, and restarts as for any change of members.
+        assert stays or restarts == 0
 
         stop_file.touch()
 
