@@ -18,8 +18,10 @@ from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.scaling import ANNOTATION, from_text
 from elastic.api.template import default_container
 from elastic.api.words import ConditionType, ManagedBy
+from elastic.client.summary import is_number
 from elastic.kube.placement import candidate, requests
 from elastic.kube.resources import Object
+from elastic.signals.table import QUEUE
 
 SPOT = {
     "karpenter.sh/capacity-type": "spot",
@@ -37,7 +39,6 @@ GROUPS = (
     "node.kubernetes.io/instance-type",
 )
 """Node labels that name a group of nodes, the first of them that a node has."""
-QUEUE = "kueue.x-k8s.io/queue-name"
 QUEUED = f"the job keeps its number while the label {QUEUE} is set: Kueue suspends an admitted job whose number of workers changes"
 CHOOSING = ("nodeSelector", "affinity", "tolerations")
 
@@ -105,7 +106,7 @@ def pod_seen(raw: Object) -> PodSeen | None:
         shape=shape_of(raw),
         priority=int(spec.get("priority") or 0),
         owner=_owner(metadata),
-        index=int(index) if index.isascii() and index.isdigit() and len(index) < 9 else -1,
+        index=int(index) if is_number(index) else -1,
         is_worker=labels.get(REPLICA_TYPE) == WORKER.lower(),
         unschedulable_since=_unschedulable_since(status.get("conditions") or ()),
         is_leaving="deletionTimestamp" in metadata,

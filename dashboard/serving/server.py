@@ -24,6 +24,7 @@ from dashboard.serving.stream import NoPlace, Places, Streams, ender, send
 from dashboard.serving.views import Views
 from dashboard.watching.observer import Observer
 from dashboard.watching.seen import JobSeen, PodSeen
+from elastic.client.summary import is_number
 from elastic.kube.resources import PODS
 from elastic.runtime import signed_cookie
 from elastic.runtime.listener import Bounds, Listener
@@ -289,6 +290,6 @@ def _number(request: web.Request, name: str, usual: int) -> int:
     text = request.query.get(name)
     if text is None:
         return usual
-    if not (text.isascii() and text.isdigit() and len(text) < 9):
+    if not is_number(text):
         raise _Refused(400, f"{name} must be a number")
     return int(text)

@@ -16,7 +16,7 @@ from elastic.api.book import Disruption
 from elastic.api.kinds import KINDS, WORKER, Kind
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import GPU
-from elastic.client.summary import Summary, budget_used, conditions_of, pod_restarts, pod_state, ranks, summary
+from elastic.client.summary import Summary, budget_used, conditions_of, is_number, pod_restarts, pod_state, ranks, summary
 from elastic.kube.resources import Object
 from elastic.signals.seen import Sight, on_node, on_pod
 from elastic.signals.signal import Meaning, Signal
@@ -178,7 +178,7 @@ def pod_seen(table: Sequence[Signal], raw: Object) -> PodSeen:
         owners=tuple(str(owner.get("uid", "")) for owner in _list(metadata.get("ownerReferences"))[:4]),
         job=JobKey(kind, namespace, str(job)) if kind and job else None,
         type=_text(labels.get(REPLICA_TYPE), 64),
-        index=int(index) if index.isascii() and index.isdigit() and len(index) < 9 else -1,
+        index=int(index) if is_number(index) else -1,
         fixed_rank=_fixed_rank(spec),
         node=_text(spec.get("nodeName"), 253),
         state=_text(pod_state(raw), 64),
@@ -193,7 +193,7 @@ def _fixed_rank(spec: Mapping[str, Any]) -> int | None:
     for container in _list(spec.get("containers"))[:8]:
         for entry in _list(container.get("env"))[:256]:
             value = str(entry.get("value", ""))
-            if entry.get("name") == "RANK" and value.isascii() and value.isdigit() and len(value) < 9:
+            if entry.get("name") == "RANK" and is_number(value):
                 return int(value)
     return None
 

@@ -113,17 +113,18 @@ async def some(kube: Kube, namespace: str, words: Sequence[str]) -> list[Found]:
 
 async def named(kube: Kube, namespace: str | None, kind: Kind | None, names: Sequence[str]) -> list[Found]:
     """The jobs of these names, each of which must be there, once; namespace None: of all namespaces, in some of them."""
-    there = await jobs(kube, namespace, [kind] if kind is not None else None)
-    picked = [await _pick(kube, namespace, name, there) for name in dict.fromkeys(names)]
-    return [job for jobs in picked for job in jobs]
+    return await _picked(kube, namespace, names, await jobs(kube, namespace, [kind] if kind is not None else None))
 
 
 async def those_there(kube: Kube, namespace: str, kind: Kind | None, names: Sequence[str]) -> list[Found]:
     """Of these names the jobs that are there."""
     there = await jobs(kube, namespace, [kind] if kind is not None else None)
     known = {job.object["metadata"]["name"] for job in there}
-    picked = [await _pick(kube, namespace, name, there) for name in dict.fromkeys(names) if name in known]
-    return [job for jobs in picked for job in jobs]
+    return await _picked(kube, namespace, [name for name in names if name in known], there)
+
+
+async def _picked(kube: Kube, namespace: str | None, names: Sequence[str], there: Sequence[Found]) -> list[Found]:
+    return [job for name in dict.fromkeys(names) for job in await _pick(kube, namespace, name, there)]
 
 
 async def _pick(kube: Kube, namespace: str | None, name: str, there: Sequence[Found]) -> list[Found]:
