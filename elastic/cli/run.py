@@ -22,7 +22,7 @@ from elastic.cli.interrupts import Left, asking, cancelled_by_sigterm, end_by_si
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.milestone import Milestone
 from elastic.cli.local_paths import placed, without_command
-from elastic.cli.options import SANDBOXES
+from elastic.cli.options import SANDBOXES, command
 from elastic.cli.printing import plain
 from elastic.cli.run_place import Place, Shape, chosen
 from elastic.cli.run_printer import Printer
@@ -74,6 +74,7 @@ def _workers(context: click.Context, parameter: click.Parameter, value: str | No
     type=click.Path(dir_okay=False, allow_dash=True),
     help="Write the job of a SCRIPT as YAML (- prints it); run nothing.",
 )
+@click.option("--detach", "-d", is_flag=True, help="Return once the jobs are created; they go on in the cluster.")
 @click.option(
     "--all-output",
     is_flag=True,
@@ -93,6 +94,7 @@ def run(
     gpus: int,
     name: str | None,
     file: str | None,
+    detach: bool,
     all_output: bool,
     sandbox: str | None,
     images: dict[str, Path] | None,
@@ -102,8 +104,8 @@ def run(
     A SCRIPT (.py under torchrun, .sh) needs no YAML: elastic run train.py --workers 1:4 -- --epochs 3. Uses the cluster of --kubeconfig,
     --data-dir or $KUBECONFIG, in this order; without them the laptop cluster if it runs, and one that is started for the time of the run if
     not. Everything in the files is applied; several jobs run side by side. On the laptop, programs start in the present folder. Ctrl-C
-    deletes what was made, on a terminal once you have said so. Exit code: 0 all jobs succeeded, 1 a job failed, 2 a file could not be read,
-    is invalid or was refused.
+    deletes what was made, on a terminal once you have said so. Exit code: 0 all jobs succeeded (with --detach: were created), 1 a job
+    failed, 2 a file could not be read, is invalid or was refused.
     """
     if kubeconfig and data_dir:
         raise click.UsageError("--kubeconfig and --data-dir name two clusters; give one of them")
@@ -129,9 +131,16 @@ def run(
     printer = Printer(folds=not all_output)
     shape = Shape(gpus=gpus * size.most if has_script else gpus, is_asked=not has_script, sandbox=sandbox, images=images)
     try:
-        with chosen(printer, kubeconfig=kubeconfig, data_dir=data_dir, shape=shape) as place:
+        with chosen(printer, kubeconfig=kubeconfig, data_dir=data_dir, shape=shape, can_start=not detach) as place:
             jobs = _placed(report, printer) if place.is_laptop else _elsewhere(report, place, has_script=has_script)
-            wish = _Wish(jobs=jobs, namespace=namespace, replace=replace, replace_over=has_script, create_namespace=create_namespace)
+            wish = _Wish(
+                jobs=jobs,
+                namespace=namespace,
+                replace=replace,
+                replace_over=has_script,
+                create_namespace=create_namespace,
+                detach=detach,
+            )
             code = asyncio.run(_run(place, report, wish, printer=printer))
     except (ClusterError, AccessError, Refused) as error:
         raise CannotRun(str(error)) from error
@@ -151,6 +160,7 @@ class _Wish:
     replace: bool
     replace_over: bool
     create_namespace: bool
+    detach: bool
 
 
 def _of_scripts(*, workers: Workers | None, name: str | None, file: str | None) -> str:
@@ -211,11 +221,13 @@ async def _run_to_its_end(place: Place, report: Report, wish: _Wish, *, printer:
             for document in report.others:
                 await submission.apply(document.value)
             jobs = [await submission.create(job, _waits(printer)) for job in wish.jobs]
+            if wish.detach:
+                _leave(place, jobs, printer)
+                return SUCCEEDED
             following = _followed(kube, jobs, printer, data_dir=place.data_dir)
             outcomes = await asking(following, can_leave=not place.is_own, say=printer.say, held=printer.held)
         except Left:
-            for job in jobs:
-                printer.say(f"{job.kind.name} {job.name} goes on; see `elastic logs -f {job.name}`")
+            _leave(place, jobs, printer)
             return INTERRUPTED
         except Refused:
             await _undo(submission, printer)
@@ -229,6 +241,17 @@ async def _run_to_its_end(place: Place, report: Report, wish: _Wish, *, printer:
         for job, outcome in zip(jobs, outcomes, strict=True):
             printer.end(job, outcome)
         return SUCCEEDED if all(outcome is Outcome.SUCCEEDED for outcome in outcomes) else FAILED
+
+
+def _leave(place: Place, jobs: list[JobKey], printer: Printer) -> None:
+    for job in jobs:
+        words = f"{job.kind.plural}/{job.name} -n {job.namespace}"
+        follow, wait = (_command(place, f"{verb} {words}") for verb in ("logs -f", "wait"))
+        printer.say(f"{job.kind.name} {job.name} goes on; `{follow}` shows what it prints, `{wait}` waits for its end")
+
+
+def _command(place: Place, words: str) -> str:
+    return command(words, place.data_dir) if place.data_dir else f"elastic {words} --kubeconfig {place.kubeconfig}"
 
 
 async def _followed(kube: Kube, jobs: list[JobKey], printer: Printer, *, data_dir: Path | None) -> list[Outcome]:

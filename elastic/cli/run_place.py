@@ -49,8 +49,8 @@ class Shape:
 
 
 @contextlib.contextmanager
-def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, shape: Shape) -> Iterator[Place]:
-    """The cluster that the options name, or that runs; else one for the time of this run."""
+def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, shape: Shape, can_start: bool = True) -> Iterator[Place]:
+    """The cluster that the options name, or that runs; else, if it can start one, one for the time of this run."""
     layout = layout_of(kubeconfig) if kubeconfig is not None else Layout((data_dir or default_data_dir()).resolve())
     if layout is None:
         assert kubeconfig is not None
@@ -69,6 +69,9 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
     if data_dir is not None:
         start = f"`elastic up --detach --data-dir {data_dir}`"
         raise ClusterError(f"no cluster runs in {data_dir}; start it with {start}, or leave --data-dir out for a temporary one")
+    if not can_start:
+        start = "`elastic up --detach`" if kubeconfig is None else f"`elastic up --detach --data-dir {layout.root}`"
+        raise ClusterError(f"no cluster runs in which the job could go on; start one with {start}, or leave --detach out")
     stopped = layout.root if kubeconfig is not None else None
     there_is = f"the laptop cluster in {stopped} is stopped: starting it" if stopped else "no cluster runs: starting one"
     printer.say(f"{there_is} for this run")

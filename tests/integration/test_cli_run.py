@@ -94,6 +94,18 @@ def test_a_job_that_is_there_is_replaced_only_when_asked(cluster: LocalCluster) 
     assert "| first" not in third.stdout
 
 
+def test_a_detached_run_returns_at_once_and_its_job_goes_on(cluster: LocalCluster) -> None:
+    done = elastic("run", *at(cluster), "--detach", "-", stdin=[job("left", "echo begun; sleep 5; echo ended")])
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = done.stdout.splitlines()[-1]
+    follow = f"elastic logs -f pytorchjobs/left -n default --data-dir {cluster.data_dir}"
+    assert f"PyTorchJob left goes on; `{follow}` shows what it prints" in told
+    assert "| begun" not in done.stdout
+    printed = elastic(*follow.split()[1:])
+    assert "ended" in printed.stdout, printed.stdout + printed.stderr
+    assert elastic("wait", "left", "--for", "succeeded", *at(cluster)).returncode == 0
+
+
 def test_what_cannot_run_is_said_as_elastic_validate_says_it(cluster: LocalCluster) -> None:
     wrong = job("wrong", "true")
     wrong["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "torch"

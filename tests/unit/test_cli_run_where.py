@@ -151,3 +151,12 @@ def test_other_commands_say_that_the_laptop_cluster_of_the_kubeconfig_is_stopped
     assert (said.exit_code, said.stderr) == (1, line)
     with pytest.raises(errors.NoCluster, match=f"the laptop cluster in {stopped.parent} is stopped"):
         connect(stopped, context=None, namespace=None, data_dir=None)
+
+
+def test_a_detached_run_starts_no_cluster_for_there_is_none_in_which_its_job_goes_on(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "default_data_dir", lambda: tmp_path / "none")
+    answer = run(file, "--detach")
+    wanted = "no cluster runs in which the job could go on; start one with `elastic up --detach`, or leave --detach out"
+    assert (answer.exit_code, wanted in answer.stderr) == (2, True), answer.output
