@@ -13,7 +13,8 @@ from controller.deciding.plan import plan
 from controller.deciding.rendezvous.readiness import Readiness, of_workers
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import IN_WORLD, Container, InWorld, Phase, Pod, World, pod_from
-from elastic.api.job import ElasticStatus, Job, JobStatus
+from elastic.api.job import ElasticStatus, Job, JobStatus, Leaving
+from elastic.api.words import Cause
 from elastic.kube.resources import SERVICES
 from elastic_worker.agent.presence_thread import process_id
 
@@ -269,3 +270,20 @@ def test_the_server_learns_which_workers_have_not_been_in_a_world() -> None:
     planned = plan(begun(4), snapshot(*pods, settings=OURS, world=world(0, 1)))
     expected = next(action for action in planned.actions if isinstance(action, SetExpectation))
     assert expected.newcomers == ("train-worker-2",)
+
+
+def test_workers_that_leave_before_any_has_been_ready_are_newcomers_like_those_that_stay() -> None:
+    """Scaled from four to two before anybody was Ready: as the two that left were no newcomers, the server took them for the only ones
+    with the state, and kept one of them for its whole grace: two changes, 30 s apart.
+    """
+    pods = [worker(index) for index in range(4)]
+    leaving = ElasticStatus(backend="elastic", leaving=tuple(_asked(pod) for pod in pods[2:]))
+    planned = plan(
+        elastic_job(2, status=JobStatus(start_time=NOW, elastic=leaving)), snapshot(*pods, settings=OURS, world=world(0, 1, 2, 3))
+    )
+    expected = next(action for action in planned.actions if isinstance(action, SetExpectation))
+    assert expected.newcomers == tuple(pod.name for pod in pods)
+
+
+def _asked(pod: Pod) -> Leaving:
+    return Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=NOW + timedelta(seconds=30))

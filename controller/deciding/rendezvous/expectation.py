@@ -19,7 +19,7 @@ from rendezvous.delivery import USAGE, is_undeliverable, unmet
 
 def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> SetExpectation:
     """The whole expectation. Its members are the pods that stay and the names of pods to come; `pending` are those that do not run yet,
-    `newcomers` those that have not been Ready in a world yet.
+    `newcomers` those that have not been Ready in a world yet, whether they stay or leave.
     """
     job, snapshot = view.job, view.snapshot
     assert job.elastic is not None
@@ -28,6 +28,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
     beside = 1 if any(entry.cause == Cause.DISRUPTION.value for entry in leaving) else 0
     least, most = job.least_workers, min(max(job.most_workers, len(staying) + len(coming) + beside), MOST_MEMBERS)
     going = {entry.uid for entry in leaving}
+    outgoing = [pod for pod in snapshot.pods if pod.uid in going]
     failed = [pod for pod in snapshot.pods if pod.phase is Phase.FAILED and not pod.is_deleting and pod.uid not in going]
     return SetExpectation(
         members=tuple(sorted({pod.name for pod in staying} | set(coming))),
@@ -49,7 +50,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         charged=known.charged,
         fruitless=known.fruitless,
         step=known.step,
-        newcomers=tuple(sorted(pod.name for pod in staying if pod.in_world is not None and not pod.in_world.is_true)),
+        newcomers=tuple(sorted(pod.name for pod in (*staying, *outgoing) if pod.in_world is not None and not pod.in_world.is_true)),
         when_replaced=frozenset(entry.member for entry in leaving if waits_for_replacement(view, entry)),
         state_s=float(policy.ready_after_seconds),
     )
