@@ -1,9 +1,13 @@
-"""Registers us as the server of the two metrics groups, and has API servers trust our CA. A group that another server has is left to it."""
+"""Registers us as the server of the two metrics groups, and has API servers trust our CA. A group of which another server has any version
+is left to it as a whole: callers take the version that they prefer, and would miss the other server's metrics in ours.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
+from collections.abc import Iterable, Iterator
 
 from autoscale.serving.answers import VERSIONS
 from elastic.api.rights import AUTOSCALER, MANAGED_BY
@@ -33,28 +37,62 @@ class Registration:
     async def trust(self, trusted: bytes) -> None:
         bundle = base64.b64encode(trusted).decode()
         for group, versions in VERSIONS.items():
-            for rank, version in enumerate(versions):
-                await self._register(group, version, rank, bundle)
+            there = {version: await self._kube.find(API_SERVICES, _name(group, version)) for version in versions}
+            others = [one for one in there.values() if one is not None and not self._is_ours(one)]
+            self._say(group, others)
+            for rank, (version, one) in enumerate(there.items()):
+                if one is None:
+                    if not others:
+                        await self._create(group, version, rank, bundle)
+                elif one in others:
+                    await self._release(one)
+                elif others:
+                    await self._withdraw(one)
+                else:
+                    await self._update(one, bundle)
 
-    async def _register(self, group: str, version: str, rank: int, bundle: str) -> None:
-        name = f"{version}.{group}"
-        there = await self._kube.find(API_SERVICES, name)
-        if there is None:
-            await self._create(name, group, version, rank, bundle)
-            return
-        spec = there["spec"]
-        service = spec.get("service") or {}
-        if (service.get("name"), service.get("namespace")) != (self._service["name"], self._service["namespace"]):
-            self._left(name, f"{service.get('namespace')}/{service.get('name')}" if service else "the API server itself")
-            return
-        self._others.pop(name, None)
-        if spec.get("caBundle") != bundle or spec.get("insecureSkipTLSVerify") or service.get("port") != self._service["port"]:
-            change = {"caBundle": bundle, "insecureSkipTLSVerify": None, "service": self._service}
-            version_seen = {"metadata": {"resourceVersion": there["metadata"]["resourceVersion"]}}
-            await self._kube.patch(API_SERVICES, name, version_seen | {"spec": change})
-            log.info("the API server now trusts the CA of the metrics API", extra={"api_service": name})
+    def _is_ours(self, there: Object) -> bool:
+        service = there["spec"].get("service") or {}
+        return (service.get("name"), service.get("namespace")) == (self._service["name"], self._service["namespace"])
 
-    async def _create(self, name: str, group: str, version: str, rank: int, bundle: str) -> None:
+    async def _release(self, there: Object) -> None:
+        """What another server has taken over does not go with us any more."""
+        metadata, change = there["metadata"], dict[str, object]()
+        owners = metadata.get("ownerReferences") or []
+        left = [owner for owner in owners if (owner["kind"], owner["name"]) != ("ClusterRole", self._owner)]
+        if _is_made_by_us(there):
+            change["labels"] = {MANAGED_BY: None}
+        if left != owners:
+            change["ownerReferences"] = left
+        if change:
+            version_seen = {"resourceVersion": metadata["resourceVersion"]}
+            with _somebody_may_be_first():
+                await self._kube.patch(API_SERVICES, metadata["name"], {"metadata": version_seen | change})
+
+    async def _withdraw(self, there: Object) -> None:
+        """What somebody else has made for our service stays."""
+        metadata = there["metadata"]
+        if not _is_made_by_us(there):
+            return
+        with _somebody_may_be_first():
+            await self._kube.delete(API_SERVICES, metadata["name"], uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+            log.info("withdrew the metrics API", extra={"api_service": metadata["name"]})
+
+    async def _update(self, there: Object, bundle: str) -> None:
+        spec, metadata = there["spec"], there["metadata"]
+        if (
+            spec.get("caBundle") == bundle
+            and not spec.get("insecureSkipTLSVerify")
+            and spec["service"].get("port") == self._service["port"]
+        ):
+            return
+        change = {"caBundle": bundle, "insecureSkipTLSVerify": None, "service": self._service}
+        version_seen = {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
+        await self._kube.patch(API_SERVICES, metadata["name"], version_seen | {"spec": change})
+        log.info("the API server now trusts the CA of the metrics API", extra={"api_service": metadata["name"]})
+
+    async def _create(self, group: str, version: str, rank: int, bundle: str) -> None:
+        name = _name(group, version)
         spec = {
             "group": group,
             "version": version,
@@ -68,14 +106,9 @@ class Registration:
         if owner is not None:
             metadata["ownerReferences"] = [owner]
         body = {"apiVersion": API_SERVICES.api_version, "kind": "APIService", "metadata": metadata, "spec": spec}
-        try:
+        with _somebody_may_be_first():
             await self._kube.create(API_SERVICES, body)
-        except KubeError as error:
-            # The other replica was first; the next look sees whose it is.
-            if error.reason != "AlreadyExists":
-                raise
-            return
-        log.info("registered the metrics API", extra={"api_service": name})
+            log.info("registered the metrics API", extra={"api_service": name})
 
     async def _role(self) -> Object | None:
         role = await self._kube.find(CLUSTER_ROLES, self._owner)
@@ -83,8 +116,35 @@ class Registration:
             return None
         return {"apiVersion": CLUSTER_ROLES.api_version, "kind": "ClusterRole", "name": self._owner, "uid": role["metadata"]["uid"]}
 
-    def _left(self, name: str, owner: str) -> None:
-        if self._others.get(name) != owner:
-            message = "another server has this group: our values are not served there; see prometheus-adapter in docs/autoscaling.md"
-            log.warning(message, extra={"api_service": name, "service": owner})
-        self._others[name] = owner
+    def _say(self, group: str, others: Iterable[Object]) -> None:
+        message = "another server has this group: our values are not served there; see prometheus-adapter in docs/autoscaling.md"
+        found = {one["metadata"]["name"]: _server(one) for one in others}
+        for name, server in found.items():
+            if self._others.get(name) != server:
+                log.warning(message, extra={"api_service": name, "service": server})
+        for version in VERSIONS[group]:
+            self._others.pop(_name(group, version), None)
+        self._others |= found
+
+
+@contextlib.contextmanager
+def _somebody_may_be_first() -> Iterator[None]:
+    """The other replica, or another server. The next look sees what there is."""
+    try:
+        yield
+    except KubeError as error:
+        if error.reason not in ("AlreadyExists", "Conflict", "NotFound"):
+            raise
+
+
+def _name(group: str, version: str) -> str:
+    return f"{version}.{group}"
+
+
+def _server(there: Object) -> str:
+    service = there["spec"].get("service")
+    return f"{service.get('namespace')}/{service.get('name')}" if service else "the API server itself"
+
+
+def _is_made_by_us(there: Object) -> bool:
+    return bool((there["metadata"].get("labels") or {}).get(MANAGED_BY) == AUTOSCALER)

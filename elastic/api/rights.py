@@ -173,7 +173,13 @@ def metrics_api_roles() -> list[Role]:
         _right("", "configmaps", ("get",), "How an API server says who asks.", names=("extension-apiserver-authentication",)),
         _right("autoscaling", "horizontalpodautoscalers", SEEN, "Whether the API server has kept the tolerance of 0."),
         _right("apiregistration.k8s.io", "apiservices", ("create",), "The metrics groups that no other adapter serves are registered."),
-        _right("apiregistration.k8s.io", "apiservices", ("get", "patch"), "The CA to trust is written there.", names=METRICS_API_SERVICES),
+        _right(
+            "apiregistration.k8s.io",
+            "apiservices",
+            ("get", "patch", "delete"),
+            "The CA to trust is written there; ours go where another adapter serves a version of their group.",
+            names=METRICS_API_SERVICES,
+        ),
         _right(RBAC, "clusterroles", ("get",), "What is registered is owned by this role, and goes with it.", names=(METRICS_API,)),
     )
     certificate = (

@@ -347,15 +347,21 @@ async def test_who_may_not_read_values_is_refused_also_where_it_calls_us_itself(
         await until("the right counts", may_read)
 
 
-async def test_a_group_that_another_adapter_has_is_left_to_it(kube: Kube, serving: Serving) -> None:
-    name = f"v1beta1.{EXTERNAL}"
-    spec = (await kube.get(API_SERVICES, name))["spec"]
-    await kube.patch(API_SERVICES, name, {"spec": {"service": {"name": "adapter", "namespace": "monitoring"}}})
+async def test_a_group_that_another_adapter_has_is_left_to_it_and_is_ours_again_after_it(kube: Kube, serving: Serving) -> None:
+    external, old, new = f"v1beta1.{EXTERNAL}", f"v1beta1.{CUSTOM}", f"v1beta2.{CUSTOM}"
+    spec = (await kube.get(API_SERVICES, external))["spec"]
+    for name in (external, old):
+        await kube.patch(API_SERVICES, name, {"spec": {"service": {"name": "adapter", "namespace": "monitoring"}}})
     registration = Registration(kube, PLACE, owner=PLACE.name)
     await registration.trust(b"other")
-    assert registration.others == {name: "monitoring/adapter"}
-    there = (await kube.get(API_SERVICES, name))["spec"]
-    assert (there["service"]["name"], there["caBundle"]) == ("adapter", spec["caBundle"])
+    assert registration.others == {external: "monitoring/adapter", old: "monitoring/adapter"}
+    there = await kube.get(API_SERVICES, external)
+    assert (there["spec"]["service"]["name"], there["spec"]["caBundle"]) == ("adapter", spec["caBundle"])
+    assert "ownerReferences" not in there["metadata"], "it does not go with us"
+    assert await kube.find(API_SERVICES, new) is None
+    await kube.delete(API_SERVICES, external)
+    await kube.delete(API_SERVICES, old)
+    await until("both groups are available again", lambda: available(kube))
 
 
 async def test_what_is_registered_goes_with_the_installation_and_a_namespace_still_goes(kube: Kube, serving: Serving) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
+from api_in_process import served
 from rights_used import Use, granted, used
 
 from autoscale.running.options import Options
@@ -35,9 +36,6 @@ from elastic.kube.resources import (
     Object,
     Resource,
 )
-from elastic.local.apiserver.audit import Audit
-from elastic.local.apiserver.datadir import DataDir
-from elastic.local.apiserver.server import ApiServer
 
 PYTORCH = KINDS["PyTorchJob"]
 JOBS = Resource("kubeflow.org", "v1", PYTORCH.plural, kind=PYTORCH.name)
@@ -51,23 +49,6 @@ KINDS_OF_RIGHTS = {
 }
 VALUES = "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/desired_workers"
 pytestmark = pytest.mark.timeout(360)
-
-
-@contextlib.asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[Path]:
-    """An administrator's kubeconfig."""
-    data = DataDir.open(folder / "data", ())
-    server = ApiServer(data, None, Audit(folder / "audit.jsonl"))
-    with socket.create_server(("127.0.0.1", 0)) as opened:
-        port = opened.getsockname()[1]
-        server.load()
-        server.publish(port)
-        await server.start([opened])
-        data.write_kubeconfig(port)
-        try:
-            yield folder / "data" / "kubeconfig"
-        finally:
-            await server.stop()
 
 
 async def account(admin: Kube, kubeconfig: Path, folder: Path) -> tuple[Path, str]:
@@ -163,7 +144,8 @@ async def until_only(left: set[Use], audit: Path) -> None:
 
 async def test_the_autoscaler_uses_every_right_it_has_and_misses_none(tmp_path: Path) -> None:
     audit = tmp_path / "audit.jsonl"
-    renewal: set[Use] = {("patch", "", "secrets"), ("patch", "apiregistration.k8s.io", "apiservices")}
+    withdrawal: set[Use] = {("delete", "apiregistration.k8s.io", "apiservices")}
+    renewal: set[Use] = {("patch", "", "secrets"), ("patch", "apiregistration.k8s.io", "apiservices")} | withdrawal
     reviews: set[Use] = {("create", "authentication.k8s.io", "tokenreviews"), ("create", "authorization.k8s.io", "subjectaccessreviews")}
     async with served(tmp_path) as kubeconfig, connect(kubeconfig) as admin:
         await admin.create(CUSTOM_RESOURCE_DEFINITIONS, crd(PYTORCH))
@@ -178,6 +160,10 @@ async def test_the_autoscaler_uses_every_right_it_has_and_misses_none(tmp_path: 
         await admin.patch(SECRETS, METRICS_API, {"data": {"tls.crt": ""}}, namespace=SYSTEM, kind=Patch.MERGE)
         for name in METRICS_API_SERVICES:
             await admin.patch(API_SERVICES, name, {"spec": {"caBundle": ""}}, kind=Patch.MERGE)
+        async with autoscaler(path):
+            await until_only(withdrawal, audit)
+        # Another adapter comes: the next process leaves the group to it.
+        await admin.patch(API_SERVICES, "v1beta1.custom.metrics.k8s.io", {"spec": {"service": {"name": "adapter"}}}, kind=Patch.MERGE)
         async with autoscaler(path):
             await until_only(set(), audit)
     assert used(audit, account=ACCOUNT, allowed=False) == set()
