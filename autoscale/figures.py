@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from autoscale.deciding.signals import Bounds
+
 
 class JobKey(NamedTuple):
     kind: str
@@ -23,6 +25,8 @@ class JobFigures:
     uid: str
     replicas: int
     """As the spec says."""
+    bounds: Bounds
+    """The numbers that the spec allows."""
     working: int
     """Workers that train together now."""
     wanted: int | None

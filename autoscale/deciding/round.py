@@ -137,6 +137,7 @@ def figures(state: JobState, known: Signals, decision: Decision, *, monotonic: f
         key=seen.key,
         uid=seen.uid,
         replicas=seen.replicas,
+        bounds=seen.bounds,
         working=training.size,
         wanted=decision.wanted,
         reason=decision.reason,

@@ -65,4 +65,4 @@ class Autoscalers:
         found = next(iter(self._seen.get(_key(*job.key), {}).values()), None)
         if found is None:
             return Answer(wanted)
-        return answered(wanted, job.replicas, least=found.least, most=found.most, is_exact=found.is_exact)
+        return answered(wanted, job.replicas, bounds=job.bounds, least=found.least, most=found.most, is_exact=found.is_exact)

@@ -1,11 +1,14 @@
 """Which number `desired_workers` answers, so that a HorizontalPodAutoscaler does what is wanted: the wanted number with
 `behavior.*.tolerance: 0`. A server that drops these fields (before 1.35) leaves a target alone whose ratio is within a tenth of 1: a step
-that this would swallow is rounded to the next size that passes, where the job can have that and stays there; else it waits. Pure.
+that this would swallow is rounded to the next size that the job may have and that passes, where it would stay there; else it waits. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+
+from autoscale.deciding.signals import Bounds
 
 TOLERANCE = 0.1
 """Of kube-controller-manager, where nobody has set another."""
@@ -24,25 +27,28 @@ def passes(current: int, wanted: int, *, tolerance: float = TOLERANCE) -> bool:
     return not (1.0 - tolerance <= ratio <= 1.0 + tolerance)
 
 
-def answered(wanted: int, current: int, *, least: int, most: int, is_exact: bool) -> Answer:
-    """`is_exact`: the autoscaler was read back with a tolerance of 0 for both directions."""
+def answered(wanted: int, current: int, *, bounds: Bounds, least: int, most: int, is_exact: bool) -> Answer:
+    """bounds: the sizes that the job may have. least, most: what the autoscaler would set. is_exact: it was read back with a tolerance of
+    0 for both directions.
+    """
     if is_exact or current <= 0 or wanted == current or passes(current, wanted):
         return Answer(wanted)
     lost = f"the autoscaler tolerates a tenth, so it would not go from {current} to {wanted}"
-    size = _next(wanted, current)
-    if not least <= size <= most:
-        return Answer(current, f"{lost}; the next size that it would act on is outside of {least} to {most}, so it waits")
-    if not _is_better(size, current, wanted) or answered(wanted, size, least=least, most=most, is_exact=False).workers != size:
+    size = _next(wanted, current, bounds)
+    if size is None or not least <= size <= most:
+        return Answer(current, f"{lost}; the job may not have a size from {least} to {most} that it would act on, so it waits")
+    # The look ahead ends, because each size that it takes is a better one.
+    ahead = partial(answered, bounds=bounds, least=least, most=most, is_exact=False)
+    if not _is_better(size, current, wanted) or ahead(wanted, size).workers != size:
         return Answer(current, f"{lost}; it would go to {size} and not stay there, so it waits")
-    return Answer(size, f"{lost}; it goes to {size}, the next size that it acts on")
+    return Answer(size, f"{lost}; it goes to {size}, the next size that the job may have and that it acts on")
 
 
-def _next(wanted: int, current: int) -> int:
-    """The first size beyond the wanted one that the autoscaler acts on."""
-    step = 1 if wanted > current else -1
-    size = wanted
-    while size > 0 and not passes(current, size):
-        size += step
+def _next(wanted: int, current: int, bounds: Bounds) -> int | None:
+    """The first size beyond the wanted one that the job may have and that the autoscaler acts on."""
+    size: int | None = wanted
+    while size is not None and not passes(current, size):
+        size = bounds.above(size + 1) if wanted > current else bounds.below(size)
     return size
 
 

@@ -19,6 +19,7 @@ import pytest_asyncio
 from job_builders import snapshot
 from real_servers import ControlPlane, machine_address
 
+from autoscale.deciding.signals import Bounds
 from autoscale.figures import JobFigures, JobKey
 from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS
 from autoscale.serving.registration import Registration
@@ -84,7 +85,7 @@ class Known:
         return [job for key, job in self.found.items() if namespace in (None, key.namespace)]
 
     def want(self, key: JobKey, wanted: int, *, replicas: int) -> None:
-        self.found[key] = JobFigures(key=key, uid="u", replicas=replicas, working=replicas, wanted=wanted)
+        self.found[key] = JobFigures(key=key, uid="u", replicas=replicas, bounds=Bounds(1, 40), working=replicas, wanted=wanted)
         self.is_known = True
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
+from autoscale.deciding.signals import Bounds
 from autoscale.figures import JobFigures, JobKey
 from autoscale.running.metrics import Metrics
 from elastic.api.scaling import DESIRED
@@ -20,7 +21,7 @@ class One:
     """Figures of one job."""
 
     is_known = True
-    found = JobFigures(key=JobKey("PyTorchJob", "team", "train"), uid="u", replicas=2, working=2, wanted=3)
+    found = JobFigures(key=JobKey("PyTorchJob", "team", "train"), uid="u", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3)
 
     def of(self, key: JobKey) -> JobFigures | None:
         return self.found if key == self.found.key else None

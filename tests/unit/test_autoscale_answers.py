@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from multidict import CIMultiDict
 
+from autoscale.deciding.signals import Bounds
 from autoscale.figures import JobFigures, JobKey
 from autoscale.serving.access import Question, attributes
 from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS, Reply, document, parsed, values
@@ -17,7 +18,7 @@ from autoscale.serving.tolerated import Answer
 from autoscale.serving.values import NAMES
 
 NOW = 1_800_000_000.0
-ONE = JobFigures(key=JobKey("PyTorchJob", "ns", "one"), uid="1", replicas=2, working=2, wanted=3, throughput=12.5)
+ONE = JobFigures(key=JobKey("PyTorchJob", "ns", "one"), uid="1", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3, throughput=12.5)
 TWO = replace(ONE, key=JobKey("JAXJob", "ns", "two"), wanted=None, throughput=None)
 
 

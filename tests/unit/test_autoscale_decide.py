@@ -360,7 +360,7 @@ def test_a_change_that_was_decided_stands_until_the_job_has_it():
     assert (full.count, full.wanted) == (3, 3), "but not without room"
     there = decide(signals(LINEAR, working=4, memory=again.memory), 4, NOON + 30)
     assert (there.count, there.memory.asked) == (4, None)
-    figures = JobFigures(key=JobKey("PyTorchJob", "team", "train"), uid="u", replicas=3, working=3, wanted=4)
+    figures = JobFigures(key=JobKey("PyTorchJob", "team", "train"), uid="u", replicas=3, bounds=Bounds(1, 8), working=3, wanted=4)
     restarted = memory_of(from_text(as_text(record_of(Outcome(first, figures), NOON))))
     assert decide(replace(seen, memory=restarted), 3, NOON + 15).wanted == 4
 
