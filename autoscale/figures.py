@@ -1,6 +1,6 @@
 """A read-only view of what the autoscaler knows of each job and how many workers it wants, for whatever serves these figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -27,6 +27,8 @@ class JobFigures:
     """As the spec says."""
     bounds: Bounds
     """The numbers that the spec allows."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of the job object."""
     working: int
     """Workers that train together now."""
     wanted: int | None

@@ -1,5 +1,6 @@
 """A job with a scaling policy as it stands in the API, and what a round of decisions knows of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoscale.deciding.cluster import Shape
@@ -28,6 +29,7 @@ class JobSeen:
     replicas: int
     shape: Shape
     version: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     is_active: bool = True
     """Ours, and neither over, nor suspended, nor being deleted."""
     fixed: str = ""

@@ -138,6 +138,7 @@ def figures(state: JobState, known: Signals, decision: Decision, *, monotonic: f
         uid=seen.uid,
         replicas=seen.replicas,
         bounds=seen.bounds,
+        labels=seen.labels,
         working=training.size,
         wanted=decision.wanted,
         reason=decision.reason,

@@ -23,6 +23,12 @@ KIND, JOB, WHY = "kind", "job", "reason"
 """Labels of an external value: a metric's selector chooses the job by the first two."""
 LONGEST_WHY = 256
 Desired = Callable[[JobFigures], Answer]
+Chosen = Callable[[Mapping[str, str]], bool]
+"""By labels."""
+OBJECTS, METRICS = "labelSelector", "metricLabelSelector"
+"""Parts of a query. Of custom metrics the first chooses objects by their labels, of `*` only, and the second is by the labels of the
+metric, of which ours have none. Of external metrics the first is by the labels of the metric.
+"""
 """What `desired_workers` answers for a job that wants a number."""
 
 
@@ -89,32 +95,36 @@ def values(asked: Asked, query: Mapping[str, str], figures: Figures, desired: De
         return failed(503, "ServiceUnavailable", "the jobs have not been seen yet; ask again in a moment")
     at = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
-        chosen = predicate(query.get("labelSelector", ""))
+        chosen, of_metrics = _selector(query, OBJECTS), _selector(query, METRICS)
     except Unreadable as error:
-        return failed(400, "BadRequest", f"labelSelector: {error}")
+        return failed(400, "BadRequest", str(error))
     if asked.group == EXTERNAL:
         items = _external(asked, figures.jobs(asked.namespace), chosen, desired, at)
         return Reply(200, {"kind": "ExternalMetricValueList", "apiVersion": f"{EXTERNAL}/v1beta1", "metadata": {}, "items": items})
     kind = next((kind.name for kind in KINDS.values() if asked.resource == f"{kind.plural}.{GROUP}"), "")
     if not kind:
         return failed(404, "NotFound", f"there are no metrics of {asked.resource}; they are of jobs, such as pytorchjobs.{GROUP}")
-    found = _of_jobs(asked, kind, figures)
-    if isinstance(found, Reply):
-        return found
-    items = [_custom(asked, job, text, at) for job in found if (text := _text(asked.metric, job, desired)[0]) is not None]
-    if asked.name != "*" and not items:
-        return failed(404, "NotFound", f"{asked.metric} of {kind} {asked.namespace}/{asked.name} is not known yet")
-    return Reply(200, {"kind": "MetricValueList", "apiVersion": f"{CUSTOM}/{asked.version}", "metadata": {}, "items": items})
-
-
-def _of_jobs(asked: Asked, kind: str, figures: Figures) -> list[JobFigures] | Reply:
     if asked.name == "*":
-        return [job for job in figures.jobs(asked.namespace) if job.key.kind == kind]
+        found = [job for job in figures.jobs(asked.namespace) if job.key.kind == kind and chosen(job.labels)] if of_metrics({}) else []
+        return _customs(asked, found, desired, at)
     job = figures.of(JobKey(kind, asked.namespace, asked.name))
     if job is None:
         words = f"{kind} {asked.namespace}/{asked.name} is no job with a scalingPolicy, or nothing is known of it yet"
         return failed(404, "NotFound", words)
-    return [job]
+    if not of_metrics({}):
+        words = f"{asked.metric} has no labels, which {METRICS} {query[METRICS]!r} asks for; leave it out"
+        return failed(404, "NotFound", words)
+    reply = _customs(asked, [job], desired, at)
+    if not reply.body["items"]:
+        return failed(404, "NotFound", f"{asked.metric} of {kind} {asked.namespace}/{asked.name} is not known yet")
+    return reply
+
+
+def _selector(query: Mapping[str, str], name: str) -> Chosen:
+    try:
+        return predicate(query.get(name, ""))
+    except Unreadable as error:
+        raise Unreadable(f"{name}: {error}") from error
 
 
 def _text(metric: str, job: JobFigures, desired: Desired) -> tuple[str | None, str]:
@@ -125,9 +135,7 @@ def _text(metric: str, job: JobFigures, desired: Desired) -> tuple[str | None, s
     return value(metric, job), ""
 
 
-def _external(
-    asked: Asked, jobs: Iterable[JobFigures], chosen: Callable[[Mapping[str, str]], bool], desired: Desired, at: str
-) -> list[Object]:
+def _external(asked: Asked, jobs: Iterable[JobFigures], chosen: Chosen, desired: Desired, at: str) -> list[Object]:
     items = []
     for job in jobs:
         labels = {KIND: job.key.kind, JOB: job.key.name}
@@ -136,6 +144,11 @@ def _external(
             told = labels | ({WHY: words[:LONGEST_WHY]} if words else {})
             items.append({"metricName": asked.metric, "metricLabels": told, "timestamp": at, "value": text})
     return items
+
+
+def _customs(asked: Asked, jobs: Iterable[JobFigures], desired: Desired, at: str) -> Reply:
+    items = [_custom(asked, job, text, at) for job in jobs if (text := _text(asked.metric, job, desired)[0]) is not None]
+    return Reply(200, {"kind": "MetricValueList", "apiVersion": f"{CUSTOM}/{asked.version}", "metadata": {}, "items": items})
 
 
 def _custom(asked: Asked, job: JobFigures, text: str, at: str) -> Object:

@@ -62,6 +62,7 @@ def job_seen(raw: Object) -> JobSeen | Unscaled | None:
         replicas=job.workers,
         shape=shape_of({"spec": worker.template.get("spec") or {}}),
         version=metadata.resource_version,
+        labels=metadata.labels,
         is_active=_is_active(job),
         owners=owners_of(raw, (job.kind.replica_key, WORKER, "replicas")),
         record=from_text(metadata.annotations.get(ANNOTATION)),

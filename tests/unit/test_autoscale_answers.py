@@ -81,6 +81,43 @@ def test_a_custom_metric_is_of_one_job(version: str) -> None:
     assert item.get("metricName", item.get("metric", {}).get("name")) == "throughput"
 
 
+JOBS = f"/apis/{CUSTOM}/v1beta2/namespaces/ns/pytorchjobs.kubeflow.org"
+
+
+def names(found: Reply) -> list[str]:
+    assert found.status == 200, found.body
+    return [item["describedObject"]["name"] for item in found.body["items"]]
+
+
+def test_a_custom_metric_of_all_jobs_is_of_those_that_the_selector_chooses_by_their_labels() -> None:
+    known = Known([replace(ONE, labels={"team": "a", "tier": "x"}), replace(ONE, key=JobKey("PyTorchJob", "ns", "plain")), TWO])
+    for selector, chosen in (("team=a", ["one"]), ("team in (a,b),tier", ["one"]), ("!team", ["plain"]), ("team=b", []), ("job=one", [])):
+        assert names(ask(f"{JOBS}/*/throughput", known, labelSelector=selector)) == chosen, selector
+    assert names(ask(f"{JOBS}/*/throughput", known)) == ["one", "plain"]
+    assert names(ask(f"{JOBS}/plain/throughput", known, labelSelector="team=a")) == ["plain"], "a name is a name"
+
+
+def test_a_selector_of_metrics_that_requires_a_label_matches_none_of_ours() -> None:
+    for selector in ("quantile=p99", "quantile"):
+        assert names(ask(f"{JOBS}/*/throughput", metricLabelSelector=selector)) == []
+        refused = ask(f"{JOBS}/one/throughput", metricLabelSelector=selector)
+        assert (refused.status, refused.body["message"]) == (
+            404,
+            f"throughput has no labels, which metricLabelSelector '{selector}' asks for; leave it out",
+        )
+    for selector in ("", "!quantile", "quantile!=p99"):
+        assert names(ask(f"{JOBS}/one/throughput", metricLabelSelector=selector)) == ["one"]
+        assert names(ask(f"{JOBS}/*/throughput", metricLabelSelector=selector)) == ["one"]
+
+
+@pytest.mark.parametrize("field", ["labelSelector", "metricLabelSelector"])
+@pytest.mark.parametrize("name", ["*", "one"])
+def test_a_selector_that_cannot_be_read_is_refused_with_its_field(field: str, name: str) -> None:
+    refused = ask(f"{JOBS}/{name}/throughput", **{field: "a in b"})
+    assert (refused.status, refused.body["reason"]) == (400, "BadRequest")
+    assert refused.body["message"].startswith(f"{field}: 'a in b' is no term of a selector")
+
+
 @pytest.mark.parametrize(
     ("path", "words"),
     [
