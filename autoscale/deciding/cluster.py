@@ -1,7 +1,7 @@
 """The room of a cluster: nodes, pods and what they ask for, reduced to what decisions need. Values, and where one more pod finds room."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from elastic.kube.placement import Candidate, fits_but_for_room
 from elastic.kube.resources import Object
@@ -34,6 +34,8 @@ class PodSeen:
     """Uid of the object that controls it, such as its job. Labels say nothing of that: any pod may have them."""
     index: int = -1
     is_worker: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Of a worker; of other pods nothing needs them."""
     unschedulable_since: float | None = None
     """Seconds since 1970."""
     is_leaving: bool = False

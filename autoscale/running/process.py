@@ -41,7 +41,7 @@ class Process:
         self._metrics = Metrics(CollectorRegistry(), self.figures, leads=self._leads, sent=kube.sent, cluster=self._observer.cluster)
         setting = Setting(grows=options.cluster_grows or not self._observer.sees_nodes)
         scaler = Scaler(kube, self._election.left_s if self._election is not None else None)
-        self._api = _metrics_api(kube, options, self.figures)
+        self._api = _metrics_api(kube, options, self.figures, self._observer)
         self._rounds = Rounds(kube, self._observer, scaler, self.figures, self._metrics, setting=setting, leads=self._leads)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -85,7 +85,7 @@ class Process:
         await asyncio.Event().wait()
 
 
-def _metrics_api(kube: Kube, options: Options, figures: Book) -> "MetricsApi | None":
+def _metrics_api(kube: Kube, options: Options, figures: Book, observer: Observer) -> "MetricsApi | None":
     if options.metrics_api_fd is None and not options.metrics_api_port:
         return None
     from autoscale.serving.server import BACKLOG, MetricsApi
@@ -98,7 +98,7 @@ def _metrics_api(kube: Kube, options: Options, figures: Book) -> "MetricsApi | N
         except OSError as error:
             raise taken("--metrics-api-port", options.metrics_api_port, error) from error
     place = Place(namespace=options.lease_namespace, name=METRICS_API)
-    return MetricsApi(kube, figures, opened, place, owner=METRICS_API, namespace=options.namespace)
+    return MetricsApi(kube, figures, observer.workers, opened, place, owner=METRICS_API, namespace=options.namespace)
 
 
 def _election(kube: Kube, options: Options) -> Election:

@@ -9,20 +9,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from autoscale.deciding.cluster import PodSeen
 from autoscale.figures import Figures, JobFigures, JobKey
 from autoscale.serving.tolerated import Answer
-from autoscale.serving.values import NAMES, value
+from autoscale.serving.values import NAMES, OF_WORKERS, value
 from elastic.api.kinds import API_VERSION, GROUP, KINDS
 from elastic.api.scaling import DESIRED
 from elastic.kube.labels import Unreadable, predicate
 
 Object = dict[str, Any]
+PODS = "pods"
 CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
 VERSIONS: Mapping[str, tuple[str, ...]] = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
 KIND, JOB, WHY = "kind", "job", "reason"
 """Labels of an external value: a metric's selector chooses the job by the first two."""
 LONGEST_WHY = 256
 Desired = Callable[[JobFigures], Answer]
+Workers = Callable[[str], Iterable[PodSeen]]
+"""Of the job with this uid."""
 Chosen = Callable[[Mapping[str, str]], bool]
 """By labels."""
 OBJECTS, METRICS = "labelSelector", "metricLabelSelector"
@@ -51,6 +55,26 @@ class Reply:
     body: Object
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Where values come from."""
+
+    figures: Figures
+    desired: Desired
+    workers: Workers
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """An object, and its value of the metric that is asked for; None: not known (yet)."""
+
+    kind: str
+    api_version: str
+    name: str
+    labels: Mapping[str, str]
+    text: str | None
+
+
 def document(path: str) -> Reply | None:
     """An answer for discovery; None for what asks for values."""
     match path.strip("/").split("/"):
@@ -76,7 +100,8 @@ def _resources(group: str) -> list[Object]:
 
     if group == EXTERNAL:
         return [entry(name, "ExternalMetricValueList") for name in NAMES]
-    return [entry(f"{kind.plural}.{GROUP}/{name}", "MetricValueList") for kind in KINDS.values() for name in NAMES]
+    of_jobs = [entry(f"{kind.plural}.{GROUP}/{name}", "MetricValueList") for kind in KINDS.values() for name in NAMES]
+    return [*of_jobs, *(entry(f"{PODS}/{name}", "MetricValueList") for name in OF_WORKERS)]
 
 
 def parsed(path: str) -> Asked | None:
@@ -88,10 +113,10 @@ def parsed(path: str) -> Asked | None:
     return None
 
 
-def values(asked: Asked, query: Mapping[str, str], figures: Figures, desired: Desired, *, now: float) -> Reply:
+def values(asked: Asked, query: Mapping[str, str], known: Known, *, now: float) -> Reply:
     if asked.metric not in NAMES:
-        return failed(404, "NotFound", f"there is no metric {asked.metric}; the metrics are {', '.join(NAMES)}")
-    if not figures.is_known:
+        return _not_found(f"there is no metric {asked.metric}; the metrics are {', '.join(NAMES)}")
+    if not known.figures.is_known:
         return failed(503, "ServiceUnavailable", "the jobs have not been seen yet; ask again in a moment")
     at = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
@@ -99,25 +124,51 @@ def values(asked: Asked, query: Mapping[str, str], figures: Figures, desired: De
     except Unreadable as error:
         return failed(400, "BadRequest", str(error))
     if asked.group == EXTERNAL:
-        items = _external(asked, figures.jobs(asked.namespace), chosen, desired, at)
+        items = _external(asked, known.figures.jobs(asked.namespace), chosen, known.desired, at)
         return Reply(200, {"kind": "ExternalMetricValueList", "apiVersion": f"{EXTERNAL}/v1beta1", "metadata": {}, "items": items})
+    found = _of_workers(asked, known) if asked.resource == PODS else _of_jobs(asked, known)
+    if isinstance(found, Reply):
+        return found
+    if asked.name == "*":
+        found = [one for one in found if chosen(one.labels)] if of_metrics({}) else []
+    elif not of_metrics({}):
+        return _not_found(f"{asked.metric} has no labels, which {METRICS} {query[METRICS]!r} asks for; leave it out")
+    elif found[0].text is None:
+        return _not_found(f"{asked.metric} of {found[0].kind} {asked.namespace}/{asked.name} is not known yet")
+    items = [_custom(asked, one, at) for one in found if one.text is not None]
+    return Reply(200, {"kind": "MetricValueList", "apiVersion": f"{CUSTOM}/{asked.version}", "metadata": {}, "items": items})
+
+
+def _of_jobs(asked: Asked, known: Known) -> list[_Described] | Reply:
+    """The one that is named, or all."""
     kind = next((kind.name for kind in KINDS.values() if asked.resource == f"{kind.plural}.{GROUP}"), "")
     if not kind:
-        return failed(404, "NotFound", f"there are no metrics of {asked.resource}; they are of jobs, such as pytorchjobs.{GROUP}")
+        return _not_found(f"there are no metrics of {asked.resource}; they are of jobs, such as pytorchjobs.{GROUP}, and of their {PODS}")
     if asked.name == "*":
-        found = [job for job in figures.jobs(asked.namespace) if job.key.kind == kind and chosen(job.labels)] if of_metrics({}) else []
-        return _customs(asked, found, desired, at)
-    job = figures.of(JobKey(kind, asked.namespace, asked.name))
-    if job is None:
-        words = f"{kind} {asked.namespace}/{asked.name} is no job with a scalingPolicy, or nothing is known of it yet"
-        return failed(404, "NotFound", words)
-    if not of_metrics({}):
-        words = f"{asked.metric} has no labels, which {METRICS} {query[METRICS]!r} asks for; leave it out"
-        return failed(404, "NotFound", words)
-    reply = _customs(asked, [job], desired, at)
-    if not reply.body["items"]:
-        return failed(404, "NotFound", f"{asked.metric} of {kind} {asked.namespace}/{asked.name} is not known yet")
-    return reply
+        jobs = [job for job in known.figures.jobs(asked.namespace) if job.key.kind == kind]
+    else:
+        job = known.figures.of(JobKey(kind, asked.namespace, asked.name))
+        if job is None:
+            words = f"{kind} {asked.namespace}/{asked.name} is no job with a scalingPolicy, or nothing is known of it yet"
+            return _not_found(words)
+        jobs = [job]
+    return [_Described(kind, API_VERSION, job.key.name, job.labels, _text(asked.metric, job, known.desired)[0]) for job in jobs]
+
+
+def _of_workers(asked: Asked, known: Known) -> list[_Described] | Reply:
+    """Those that run, of all jobs, or the one that is named. What one of them does by itself is not known: each has its part."""
+    if (name := OF_WORKERS.get(asked.metric)) is None:
+        words = f"{asked.metric} is of a job and not of its {PODS}; use a metric of type Object or External, or {', '.join(OF_WORKERS)}"
+        return _not_found(words)
+    found = [
+        _Described("Pod", "v1", pod.key[1], pod.labels, value(name, job))
+        for job in known.figures.jobs(asked.namespace)
+        for pod in known.workers(job.uid)
+        if pod.key[0] == asked.namespace and asked.name in ("*", pod.key[1]) and pod.is_running and not pod.is_leaving
+    ]
+    if asked.name != "*" and not found:
+        return _not_found(f"pod {asked.namespace}/{asked.name} is no running worker of a job with a scalingPolicy")
+    return found
 
 
 def _selector(query: Mapping[str, str], name: str) -> Chosen:
@@ -146,15 +197,14 @@ def _external(asked: Asked, jobs: Iterable[JobFigures], chosen: Chosen, desired:
     return items
 
 
-def _customs(asked: Asked, jobs: Iterable[JobFigures], desired: Desired, at: str) -> Reply:
-    items = [_custom(asked, job, text, at) for job in jobs if (text := _text(asked.metric, job, desired)[0]) is not None]
-    return Reply(200, {"kind": "MetricValueList", "apiVersion": f"{CUSTOM}/{asked.version}", "metadata": {}, "items": items})
-
-
-def _custom(asked: Asked, job: JobFigures, text: str, at: str) -> Object:
-    described = {"kind": job.key.kind, "namespace": job.key.namespace, "name": job.key.name, "apiVersion": API_VERSION}
-    item: Object = {"describedObject": described, "timestamp": at, "value": text}
+def _custom(asked: Asked, one: _Described, at: str) -> Object:
+    described = {"kind": one.kind, "namespace": asked.namespace, "name": one.name, "apiVersion": one.api_version}
+    item: Object = {"describedObject": described, "timestamp": at, "value": one.text}
     return item | ({"metric": {"name": asked.metric}} if asked.version == "v1beta2" else {"metricName": asked.metric})
+
+
+def _not_found(message: str) -> Reply:
+    return failed(404, "NotFound", message)
 
 
 def failed(code: int, reason: str, message: str) -> Reply:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from autoscale.figures import Figures
 from autoscale.serving.access import Access, Question
-from autoscale.serving.answers import Asked, Reply, document, failed, parsed, values
+from autoscale.serving.answers import Asked, Known, Reply, Workers, document, failed, parsed, values
 from autoscale.serving.applied import Autoscalers
 from autoscale.serving.identity import Caller, Identity
 from autoscale.serving.registration import Registration
@@ -34,9 +34,12 @@ HEALTH = ("/healthz", "/livez", "/readyz")
 
 
 class MetricsApi:
-    def __init__(self, kube: Kube, figures: Figures, opened: socket.socket, place: Place, *, owner: str, namespace: str | None) -> None:
-        self._figures, self._opened = figures, opened
+    def __init__(
+        self, kube: Kube, figures: Figures, workers: Workers, opened: socket.socket, place: Place, *, owner: str, namespace: str | None
+    ) -> None:
+        self._opened = opened
         self._autoscalers = Autoscalers(kube, namespace=namespace)
+        self._known = Known(figures, self._autoscalers.desired, workers)
         self._registration = Registration(kube, place, owner=owner)
         self._keeping = Keeping(kube, place, self._registration.trust, clock=lambda: datetime.now(UTC))
         self._identity = Identity(kube, self._keeping.tls)
@@ -89,7 +92,7 @@ class MetricsApi:
             return failed(503, "ServiceUnavailable", "the API server did not say whether this is allowed; try again")
         if refusal is not None:
             return refusal
-        return values(asked, request.query, self._figures, self._autoscalers.desired, now=time.time())
+        return values(asked, request.query, self._known, now=time.time())
 
     async def _refusal(self, request: web.Request, asked: Asked) -> Reply | None:
         """API servers come first: of all other clients only a few cost us requests of our own at a time."""

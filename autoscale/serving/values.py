@@ -24,6 +24,8 @@ _OF: Mapping[str, Callable[[JobFigures], float | None]] = MappingProxyType(
     }
 )
 NAMES = tuple(_OF)
+OF_WORKERS: Mapping[str, str] = MappingProxyType({"throughput": "throughput_per_worker"})
+"""What a job's pods have, and which metric of the job it is. All others are of the job as a whole: a part of one means nothing."""
 
 
 def value(name: str, job: JobFigures) -> str | None:

@@ -12,17 +12,21 @@ from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
 from elastic.kube.resources import NODES, PODS
 
-BY_UID = "uid"
+BY_UID, BY_JOB = "uid", "job"
 
 
 def _uid(job: JobSeen | Unscaled | None) -> list[str]:
     return [job.uid] if isinstance(job, JobSeen) else []
 
 
+def _job_of(pod: PodSeen | None) -> list[str]:
+    return [pod.owner] if pod is not None and pod.is_worker and pod.owner else []
+
+
 class Observer:
     def __init__(self, kube: Kube, *, kinds: Iterable[str], namespace: str | None = None) -> None:
         self._jobs = {kind: Cache(kube, JOBS[kind], project=job_seen, namespace=namespace, indexes={BY_UID: _uid}) for kind in kinds}
-        self._pods = Cache(kube, PODS, project=pod_seen, namespace=namespace)
+        self._pods = Cache(kube, PODS, project=pod_seen, namespace=namespace, indexes={BY_JOB: _job_of})
         # Nodes belong to no namespace: with the rights of one namespace, free room is not known.
         self._nodes = Cache(kube, NODES, project=node_seen) if namespace is None else None
 
@@ -76,6 +80,10 @@ class Observer:
 
     def pods(self) -> list[PodSeen]:
         return [pod for pod in self._pods.list() if pod is not None]
+
+    def workers(self, uid: str) -> list[PodSeen]:
+        """Of the job with this uid."""
+        return [pod for pod in self._pods.by(BY_JOB, uid) if pod is not None]
 
     def cluster(self) -> tuple[list[NodeSeen], list[PodSeen]]:
         return self.nodes(), self.pods()

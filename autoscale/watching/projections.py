@@ -100,15 +100,17 @@ def pod_seen(raw: Object) -> PodSeen | None:
     if status.get("phase") in ("Succeeded", "Failed"):
         return None
     labels = metadata.get("labels") or {}
-    index = labels.get(REPLICA_INDEX, "")
+    index, owner = labels.get(REPLICA_INDEX, ""), _owner(metadata)
+    is_worker = labels.get(REPLICA_TYPE) == WORKER.lower()
     return PodSeen(
         key=(metadata.get("namespace", ""), metadata["name"]),
         node=spec.get("nodeName") or "",
         shape=shape_of(raw),
         priority=int(spec.get("priority") or 0),
-        owner=_owner(metadata),
+        owner=owner,
         index=int(index) if is_number(index) else -1,
-        is_worker=labels.get(REPLICA_TYPE) == WORKER.lower(),
+        is_worker=is_worker,
+        labels=labels if is_worker and owner else {},
         unschedulable_since=_unschedulable_since(status.get("conditions") or ()),
         is_leaving="deletionTimestamp" in metadata,
         uid=str(metadata.get("uid", "")),

@@ -10,7 +10,7 @@ import socket
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -19,11 +19,13 @@ import pytest_asyncio
 from job_builders import snapshot
 from real_servers import ControlPlane, machine_address
 
+from autoscale.deciding.cluster import PodSeen
 from autoscale.deciding.signals import Bounds
 from autoscale.figures import JobFigures, JobKey
 from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS
 from autoscale.serving.registration import Registration
 from autoscale.serving.server import MetricsApi
+from autoscale.watching.projections import pod_seen
 from controller.deciding.objects.hpa import autoscaler
 from elastic.api import KINDS, parse
 from elastic.api.crd import crd
@@ -36,6 +38,7 @@ from elastic.kube.resources import (
     ENDPOINT_SLICES,
     HORIZONTAL_POD_AUTOSCALERS,
     NAMESPACES,
+    PODS,
     SERVICES,
     Object,
     Resource,
@@ -77,6 +80,10 @@ class Known:
 
     found: dict[JobKey, JobFigures] = field(default_factory=dict)
     is_known: bool = False
+    pods: list[PodSeen] = field(default_factory=list)
+
+    def workers(self, uid: str) -> list[PodSeen]:
+        return [pod for pod in self.pods if pod.owner == uid]
 
     def of(self, key: JobKey) -> JobFigures | None:
         return self.found.get(key)
@@ -84,8 +91,11 @@ class Known:
     def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:
         return [job for key, job in self.found.items() if namespace in (None, key.namespace)]
 
-    def want(self, key: JobKey, wanted: int, *, replicas: int) -> None:
-        self.found[key] = JobFigures(key=key, uid="u", replicas=replicas, bounds=Bounds(1, 40), working=replicas, wanted=wanted)
+    def want(self, key: JobKey, wanted: int, *, replicas: int, throughput: float | None = None) -> None:
+        bounds = Bounds(1, 40)
+        self.found[key] = JobFigures(
+            key=key, uid=key.name, replicas=replicas, bounds=bounds, working=replicas, wanted=wanted, throughput=throughput
+        )
         self.is_known = True
 
 
@@ -104,7 +114,7 @@ class Replica:
         self._kube, self.name = kube, name
         self.opened = socket.create_server((machine_address(), 0))
         self.port = self.opened.getsockname()[1]
-        api = MetricsApi(kube, known, self.opened, PLACE, owner=PLACE.name, namespace=None)
+        api = MetricsApi(kube, known, known.workers, self.opened, PLACE, owner=PLACE.name, namespace=None)
         self._task = asyncio.create_task(api.run())
 
     async def publish(self) -> None:
@@ -157,7 +167,7 @@ async def serving(kube: Kube) -> AsyncIterator[Serving]:
             for version in versions:
                 with contextlib.suppress(KubeError):
                     await kube.delete(API_SERVICES, f"{version}.{group}")
-        for resource in (HORIZONTAL_POD_AUTOSCALERS, JOBS):
+        for resource in (HORIZONTAL_POD_AUTOSCALERS, JOBS, PODS):
             for item in (await kube.list(resource, namespace="default")).items:
                 await kube.delete(resource, item["metadata"]["name"], namespace="default")
 
@@ -205,7 +215,7 @@ class Scaled:
     def __init__(self, kube: Kube, known: Known, name: str) -> None:
         self._kube, self._known, self.key = kube, known, JobKey(PYTORCH.name, "default", name)
 
-    async def make(self, replicas: int, *, is_exact: bool) -> None:
+    async def make(self, replicas: int, *, is_exact: bool, metric: Object | None = None) -> None:
         template = {"spec": {"containers": [{"name": "pytorch", "image": "x"}]}}
         elastic = {"minReplicas": 1, "maxReplicas": 40, "scalingPolicy": {"through": "hpa"}}
         spec = {"elasticPolicy": elastic, "pytorchReplicaSpecs": {"Worker": {"replicas": replicas, "template": template}}}
@@ -217,6 +227,8 @@ class Scaled:
         (hpa,) = autoscaler(parse(made)[0], snapshot())
         if not is_exact:
             hpa["spec"]["behavior"] = {way: {k: v for k, v in r.items() if k != "tolerance"} for way, r in hpa["spec"]["behavior"].items()}
+        if metric is not None:
+            hpa["spec"]["metrics"] = [metric]
         hpa["metadata"].pop("ownerReferences", None)
         await self._kube.create(HORIZONTAL_POD_AUTOSCALERS, hpa, namespace="default")
 
@@ -288,6 +300,31 @@ async def test_without_tolerance_a_swallowed_step_is_rounded_or_waits_in_words(k
     assert item["metricLabels"]["reason"].endswith("it would go to 17 and not stay there, so it waits")
     for scaled in (one, two):
         await kube.delete(HORIZONTAL_POD_AUTOSCALERS, scaled.key.name, namespace="default")
+
+
+async def test_a_stock_autoscaler_acts_on_what_each_worker_does(kube: Kube, serving: Serving) -> None:
+    """A metric of type Pods: 20 a second by two workers, where each should do 4."""
+    one = Scaled(kube, serving.known, f"pods-{uuid.uuid4().hex[:6]}")
+    serving.known.want(one.key, 2, replicas=2, throughput=20.0)
+    for index in range(2):
+        metadata = {"name": f"{one.key.name}-worker-{index}", "labels": {"training.kubeflow.org/job-name": one.key.name}}
+        spec = {"containers": [{"name": "pytorch", "image": "i"}], "schedulerName": "nobody"}
+        made = await kube.create(PODS, {"metadata": metadata, "spec": spec}, namespace="default")
+        status = {
+            "phase": "Running",
+            "startTime": made["metadata"]["creationTimestamp"],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        running = pod_seen(await kube.patch(PODS, metadata["name"], {"status": status}, namespace="default", subresource="status"))
+        assert running is not None
+        serving.known.pods.append(replace(running, owner=one.key.name, labels=metadata["labels"]))
+    target = {"type": "AverageValue", "averageValue": "4"}
+    await one.make(2, is_exact=True, metric={"type": "Pods", "pods": {"metric": {"name": "throughput"}, "target": target}})
+
+    async def is_reached() -> bool:
+        return await one.size() == 5
+
+    await until("the job has the five workers that do 4 each", is_reached)
 
 
 async def test_discovery_answers_before_any_job_is_known_and_a_namespace_goes(kube: Kube, serving: Serving) -> None:

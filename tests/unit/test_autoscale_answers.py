@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from multidict import CIMultiDict
 
+from autoscale.deciding.cluster import PodSeen
 from autoscale.deciding.signals import Bounds
 from autoscale.figures import JobFigures, JobKey
 from autoscale.serving.access import Question, attributes
-from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS, Reply, document, parsed, values
+from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS, Known, Reply, document, parsed, values
 from autoscale.serving.applied import applied
 from autoscale.serving.identity import Caller, Headers, told
 from autoscale.serving.tolerated import Answer
 from autoscale.serving.values import NAMES
+from autoscale.watching.projections import shape_of
 
 NOW = 1_800_000_000.0
 ONE = JobFigures(key=JobKey("PyTorchJob", "ns", "one"), uid="1", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3, throughput=12.5)
@@ -23,7 +26,7 @@ TWO = replace(ONE, key=JobKey("JAXJob", "ns", "two"), wanted=None, throughput=No
 
 
 @dataclass
-class Known:
+class Book:
     """Figures as a test has them."""
 
     all: Sequence[JobFigures] = (ONE, TWO)
@@ -36,10 +39,11 @@ class Known:
         return [job for job in self.all if namespace in (None, job.key.namespace)]
 
 
-def ask(path: str, known: Known | None = None, **query: str) -> Reply:
+def ask(path: str, book: Book | None = None, pods: Sequence[PodSeen] = (), **query: str) -> Reply:
     asked = parsed(path)
     assert asked is not None
-    return values(asked, query, known or Known(), lambda job: Answer(job.wanted or 0, "why"), now=NOW)
+    known = Known(book or Book(), lambda job: Answer(job.wanted or 0, "why"), lambda uid: [pod for pod in pods if pod.owner == uid])
+    return values(asked, query, known, now=NOW)
 
 
 def test_every_group_version_is_discovered_before_any_job_is_known() -> None:
@@ -56,7 +60,7 @@ def test_every_group_version_is_discovered_before_any_job_is_known() -> None:
 
 
 def test_values_that_are_not_known_yet_are_a_temporary_failure() -> None:
-    found = ask(f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/desired_workers", Known(is_known=False))
+    found = ask(f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/desired_workers", Book(is_known=False))
     assert (found.status, found.body["reason"]) == (503, "ServiceUnavailable")
 
 
@@ -90,11 +94,11 @@ def names(found: Reply) -> list[str]:
 
 
 def test_a_custom_metric_of_all_jobs_is_of_those_that_the_selector_chooses_by_their_labels() -> None:
-    known = Known([replace(ONE, labels={"team": "a", "tier": "x"}), replace(ONE, key=JobKey("PyTorchJob", "ns", "plain")), TWO])
+    book = Book([replace(ONE, labels={"team": "a", "tier": "x"}), replace(ONE, key=JobKey("PyTorchJob", "ns", "plain")), TWO])
     for selector, chosen in (("team=a", ["one"]), ("team in (a,b),tier", ["one"]), ("!team", ["plain"]), ("team=b", []), ("job=one", [])):
-        assert names(ask(f"{JOBS}/*/throughput", known, labelSelector=selector)) == chosen, selector
-    assert names(ask(f"{JOBS}/*/throughput", known)) == ["one", "plain"]
-    assert names(ask(f"{JOBS}/plain/throughput", known, labelSelector="team=a")) == ["plain"], "a name is a name"
+        assert names(ask(f"{JOBS}/*/throughput", book, labelSelector=selector)) == chosen, selector
+    assert names(ask(f"{JOBS}/*/throughput", book)) == ["one", "plain"]
+    assert names(ask(f"{JOBS}/plain/throughput", book, labelSelector="team=a")) == ["plain"], "a name is a name"
 
 
 def test_a_selector_of_metrics_that_requires_a_label_matches_none_of_ours() -> None:
@@ -110,6 +114,53 @@ def test_a_selector_of_metrics_that_requires_a_label_matches_none_of_ours() -> N
         assert names(ask(f"{JOBS}/*/throughput", metricLabelSelector=selector)) == ["one"]
 
 
+PODS = f"/apis/{CUSTOM}/v1beta2/namespaces/ns/pods"
+
+
+def worker(name: str, *, owner: str = "1", namespace: str = "ns", **more: Any) -> PodSeen:
+    labels = {"training.kubeflow.org/job-name": "one", "training.kubeflow.org/replica-index": name[-1]}
+    made = PodSeen(key=(namespace, name), node="n", shape=shape_of({}), owner=owner, is_worker=True, is_running=True, labels=labels)
+    return replace(made, **more)
+
+
+def test_the_workers_that_a_selector_chooses_have_their_part_of_the_throughput() -> None:
+    """As the controller of HorizontalPodAutoscalers asks for a metric of type Pods, and takes the mean."""
+    pods = [worker("one-0"), worker("one-1")]
+    query = {"labelSelector": "training.kubeflow.org/job-name=one", "metricLabelSelector": ""}
+    found = ask(f"{PODS}/*/throughput", pods=pods, **query)
+    described = {"kind": "Pod", "namespace": "ns", "name": "one-0", "apiVersion": "v1"}
+    assert found.body["items"][0] | {"timestamp": ""} == {
+        "describedObject": described,
+        "metric": {"name": "throughput"},
+        "timestamp": "",
+        "value": "6250m",
+    }
+    assert names(found) == ["one-0", "one-1"]
+    assert names(ask(f"{PODS}/*/throughput", pods=pods, labelSelector="training.kubeflow.org/replica-index=1")) == ["one-1"]
+    assert names(ask(f"{PODS}/*/throughput", pods=pods, labelSelector="app=other")) == []
+    assert names(ask(f"{PODS}/*/throughput", pods=pods, metricLabelSelector="quantile")) == []
+    assert names(ask(f"{PODS}/one-1/throughput", pods=pods)) == ["one-1"]
+
+
+def test_a_pod_that_does_not_train_with_its_job_has_no_metric() -> None:
+    pods = [worker("a-0", is_running=False), worker("a-1", is_leaving=True), worker("a-2", owner="x"), worker("a-3", namespace="other")]
+    assert names(ask(f"{PODS}/*/throughput", pods=pods)) == []
+
+
+def test_pods_have_no_value_before_their_jobs_throughput_is_known() -> None:
+    book, pods = Book([replace(ONE, throughput=None)]), [worker("one-0")]
+    assert names(ask(f"{PODS}/*/throughput", book, pods)) == []
+    found = ask(f"{PODS}/one-0/throughput", book, pods)
+    assert (found.status, found.body["message"]) == (404, "throughput of Pod ns/one-0 is not known yet")
+
+
+def test_discovery_lists_what_pods_have() -> None:
+    found = document(f"/apis/{CUSTOM}/v1beta2")
+    assert found is not None
+    listed = [entry["name"] for entry in found.body["resources"] if entry["name"].startswith("pods/")]
+    assert listed == ["pods/throughput"]
+
+
 @pytest.mark.parametrize("field", ["labelSelector", "metricLabelSelector"])
 @pytest.mark.parametrize("name", ["*", "one"])
 def test_a_selector_that_cannot_be_read_is_refused_with_its_field(field: str, name: str) -> None:
@@ -123,7 +174,9 @@ def test_a_selector_that_cannot_be_read_is_refused_with_its_field(field: str, na
     [
         (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pytorchjobs.kubeflow.org/none/throughput", "is no job with a scalingPolicy"),
         (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/jaxjobs.kubeflow.org/two/throughput", "throughput of JAXJob ns/two is not known yet"),
-        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pods/one/throughput", "there are no metrics of pods"),
+        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/services/one/throughput", "there are no metrics of services; they are of jobs"),
+        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pods/one/throughput", "pod ns/one is no running worker of a job with a scalingPolicy"),
+        (f"/apis/{CUSTOM}/v1beta2/namespaces/ns/pods/*/goodput", "use a metric of type Object or External, or throughput"),
         (f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/loss", "there is no metric loss"),
     ],
 )
@@ -136,7 +189,7 @@ def test_what_is_not_there_is_said_in_words(path: str, words: str) -> None:
 def test_every_metric_has_a_value_or_none_for_any_figures() -> None:
     odd = replace(ONE, throughput=float("nan"), efficiency=float("inf"), goodput=0.25, left_s=1e300)
     for name in NAMES:
-        found = ask(f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pytorchjobs.kubeflow.org/*/{name}", Known([odd]))
+        found = ask(f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pytorchjobs.kubeflow.org/*/{name}", Book([odd]))
         assert found.status == 200
         assert all("nan" not in item["value"] and "inf" not in item["value"] for item in found.body["items"])
 

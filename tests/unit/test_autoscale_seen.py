@@ -203,6 +203,20 @@ def test_a_worker_that_waits_for_room_is_known_by_its_condition() -> None:
     assert pod_seen({**raw, "status": {"phase": "Succeeded"}}) is None
 
 
+def test_workers_are_found_by_their_job_with_the_labels_that_selectors_ask_for() -> None:
+    kube: Any = None
+    observer = Observer(kube, kinds=["PyTorchJob"])
+    labels = {"training.kubeflow.org/replica-type": "worker", "team": "a"}
+    owner = {"kind": "PyTorchJob", "uid": "u", "controller": True}
+    worker = {"name": "one-worker-0", "namespace": "default", "resourceVersion": "1", "labels": labels, "ownerReferences": [owner]}
+    master = worker | {"name": "one-master-0", "labels": {"training.kubeflow.org/replica-type": "master"}}
+    stranger = worker | {"name": "stranger", "ownerReferences": []}
+    for metadata in (worker, master, stranger):
+        observer._pods._put({"metadata": metadata, "spec": {}, "status": {"phase": "Running"}})
+    assert [(pod.key[1], pod.labels) for pod in observer.workers("u")] == [("one-worker-0", labels)]
+    assert {pod.key[1]: dict(pod.labels) for pod in observer.pods() if pod.owner != "u"} == {"stranger": {}}
+
+
 def test_nothing_is_kept_of_the_needs_of_templates_that_are_gone() -> None:
     """A template may hold a megabyte, and be changed without end."""
     known = weakref.ref(shape_of({"spec": {"nodeSelector": {"only": "here"}}}))

@@ -51,7 +51,7 @@ def kube() -> Slow:
 def serving(kube: Slow) -> Iterator[MetricsApi]:
     opened, client, place = socket.socket(), cast("Kube", kube), Place(namespace="n", name="s")
     with opened:
-        made = MetricsApi(client, Book(is_ready=lambda: True), opened, place, owner="o", namespace=None)
+        made = MetricsApi(client, Book(is_ready=lambda: True), lambda uid: (), opened, place, owner="o", namespace=None)
         made._identity._headers = Headers("ca", ("front-proxy",), ("X-Remote-User",), (), (), ())
         yield made
 
