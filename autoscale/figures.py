@@ -36,6 +36,10 @@ class JobFigures:
     reason: str = ""
     throughput: float | None = None
     """Samples a second, or steps times workers where no samples are reported."""
+    measured_at: float | None = None
+    """When, in seconds since 1970: maybe the last time that so many workers trained."""
+    is_silent: bool = False
+    """It has reported progress, and does not any more: what was measured is of the past."""
     efficiency: float | None = None
     """Throughput of a worker as a part of that at minReplicas."""
     marginal_efficiency: float | None = None

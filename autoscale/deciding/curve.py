@@ -56,6 +56,11 @@ class Curve:
     def knows(self, size: int) -> bool:
         return size in self._by_size
 
+    def measured_at(self, size: int) -> float | None:
+        """When last."""
+        found = self._by_size.get(size)
+        return found.at if found is not None else None
+
     def measured_since(self, size: int, at: float) -> bool:
         """Has the job been measured with so many workers, from then on?"""
         found = self._by_size.get(size)

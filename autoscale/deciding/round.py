@@ -143,6 +143,8 @@ def figures(state: JobState, known: Signals, decision: Decision, *, monotonic: f
         wanted=decision.wanted,
         reason=decision.reason,
         throughput=rate,
+        measured_at=curve.measured_at(training.size) if rate is not None else None,
+        is_silent=training.last is not None and not training.reports(monotonic),
         efficiency=curve.efficiency(training.size) if rate is not None else None,
         marginal_efficiency=gain.mid if gain is not None else None,
         goodput=seconds.get(Spent.TRAINING, 0.0) / total if total > 0 else None,

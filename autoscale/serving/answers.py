@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from autoscale.deciding.cluster import PodSeen
 from autoscale.figures import Figures, JobFigures, JobKey
 from autoscale.serving.tolerated import Answer
-from autoscale.serving.values import NAMES, OF_WORKERS, value
+from autoscale.serving.values import NAMES, OF_WORKERS, Value, as_time, value
 from elastic.api.kinds import API_VERSION, GROUP, KINDS
 from elastic.api.scaling import DESIRED
 from elastic.kube.labels import Unreadable, predicate
@@ -66,13 +65,13 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """An object, and its value of the metric that is asked for; None: not known (yet)."""
+    """An object, and its value of the metric that is asked for."""
 
     kind: str
     api_version: str
     name: str
     labels: Mapping[str, str]
-    text: str | None
+    value: Value
 
 
 def document(path: str) -> Reply | None:
@@ -118,13 +117,12 @@ def values(asked: Asked, query: Mapping[str, str], known: Known, *, now: float) 
         return _not_found(f"there is no metric {asked.metric}; the metrics are {', '.join(NAMES)}")
     if not known.figures.is_known:
         return failed(503, "ServiceUnavailable", "the jobs have not been seen yet; ask again in a moment")
-    at = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         chosen, of_metrics = _selector(query, OBJECTS), _selector(query, METRICS)
     except Unreadable as error:
         return failed(400, "BadRequest", str(error))
     if asked.group == EXTERNAL:
-        items = _external(asked, known.figures.jobs(asked.namespace), chosen, known.desired, at)
+        items = _external(asked, known.figures.jobs(asked.namespace), chosen, known.desired, now)
         return Reply(200, {"kind": "ExternalMetricValueList", "apiVersion": f"{EXTERNAL}/v1beta1", "metadata": {}, "items": items})
     found = _of_workers(asked, known) if asked.resource == PODS else _of_jobs(asked, known)
     if isinstance(found, Reply):
@@ -133,9 +131,9 @@ def values(asked: Asked, query: Mapping[str, str], known: Known, *, now: float) 
         found = [one for one in found if chosen(one.labels)] if of_metrics({}) else []
     elif not of_metrics({}):
         return _not_found(f"{asked.metric} has no labels, which {METRICS} {query[METRICS]!r} asks for; leave it out")
-    elif found[0].text is None:
-        return _not_found(f"{asked.metric} of {found[0].kind} {asked.namespace}/{asked.name} is not known yet")
-    items = [_custom(asked, one, at) for one in found if one.text is not None]
+    elif found[0].value.text is None:
+        return _not_found(f"{asked.metric} of {found[0].kind} {asked.namespace}/{asked.name} {found[0].value.words}")
+    items = [_custom(asked, one, now) for one in found if one.value.text is not None]
     return Reply(200, {"kind": "MetricValueList", "apiVersion": f"{CUSTOM}/{asked.version}", "metadata": {}, "items": items})
 
 
@@ -152,7 +150,7 @@ def _of_jobs(asked: Asked, known: Known) -> list[_Described] | Reply:
             words = f"{kind} {asked.namespace}/{asked.name} is no job with a scalingPolicy, or nothing is known of it yet"
             return _not_found(words)
         jobs = [job]
-    return [_Described(kind, API_VERSION, job.key.name, job.labels, _text(asked.metric, job, known.desired)[0]) for job in jobs]
+    return [_Described(kind, API_VERSION, job.key.name, job.labels, _value(asked.metric, job, known.desired)) for job in jobs]
 
 
 def _of_workers(asked: Asked, known: Known) -> list[_Described] | Reply:
@@ -178,29 +176,32 @@ def _selector(query: Mapping[str, str], name: str) -> Chosen:
         raise Unreadable(f"{name}: {error}") from error
 
 
-def _text(metric: str, job: JobFigures, desired: Desired) -> tuple[str | None, str]:
-    """The value, and why it is not the plain one."""
+def _value(metric: str, job: JobFigures, desired: Desired) -> Value:
     if metric == DESIRED and job.wanted is not None:
         answer = desired(job)
-        return str(answer.workers), answer.words
-    return value(metric, job), ""
+        return Value(str(answer.workers), answer.words)
+    return value(metric, job)
 
 
-def _external(asked: Asked, jobs: Iterable[JobFigures], chosen: Chosen, desired: Desired, at: str) -> list[Object]:
+def _external(asked: Asked, jobs: Iterable[JobFigures], chosen: Chosen, desired: Desired, now: float) -> list[Object]:
     items = []
     for job in jobs:
         labels = {KIND: job.key.kind, JOB: job.key.name}
-        text, words = _text(asked.metric, job, desired) if chosen(labels) else (None, "")
-        if text is not None:
-            told = labels | ({WHY: words[:LONGEST_WHY]} if words else {})
-            items.append({"metricName": asked.metric, "metricLabels": told, "timestamp": at, "value": text})
+        if chosen(labels) and (found := _value(asked.metric, job, desired)).text is not None:
+            told = labels | ({WHY: found.words[:LONGEST_WHY]} if found.words else {})
+            items.append({"metricName": asked.metric, "metricLabels": told, **_told(found, now)})
     return items
 
 
-def _custom(asked: Asked, one: _Described, at: str) -> Object:
+def _custom(asked: Asked, one: _Described, now: float) -> Object:
     described = {"kind": one.kind, "namespace": asked.namespace, "name": one.name, "apiVersion": one.api_version}
-    item: Object = {"describedObject": described, "timestamp": at, "value": one.text}
+    item: Object = {"describedObject": described, **_told(one.value, now)}
     return item | ({"metric": {"name": asked.metric}} if asked.version == "v1beta2" else {"metricName": asked.metric})
+
+
+def _told(found: Value, now: float) -> Object:
+    """A clock may have been ahead of ours."""
+    return {"timestamp": as_time(min(found.measured_at or now, now)), "value": found.text}
 
 
 def _not_found(message: str) -> Reply:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import MappingProxyType
 
 from autoscale.figures import JobFigures
@@ -24,14 +26,38 @@ _OF: Mapping[str, Callable[[JobFigures], float | None]] = MappingProxyType(
     }
 )
 NAMES = tuple(_OF)
+MEASURED = frozenset({"throughput", "throughput_per_worker", "scaling_efficiency", "marginal_efficiency", "seconds_to_target"})
+"""What follows from the throughput as it was measured last. All others are of now."""
 OF_WORKERS: Mapping[str, str] = MappingProxyType({"throughput": "throughput_per_worker"})
 """What a job's pods have, and which metric of the job it is. All others are of the job as a whole: a part of one means nothing."""
 
 
-def value(name: str, job: JobFigures) -> str | None:
-    """None: not known (yet)."""
-    amount = _OF[name](job)
+@dataclass(frozen=True, slots=True)
+class Value:
+    text: str | None
+    """None: there is none now."""
+    words: str = ""
+    """Why there is none, or another one than was decided."""
+    measured_at: float | None = None
+    """In seconds since 1970; None: it is of now."""
+
+
+def value(name: str, job: JobFigures) -> Value:
+    if name not in MEASURED:
+        return _value(_OF[name](job), None)
+    if job.is_silent:
+        at = f", measured at {as_time(job.measured_at)}" if job.measured_at else ""
+        return Value(None, f"is of the past{at}: the job has reported no progress since")
+    return _value(_OF[name](job), job.measured_at or None)
+
+
+def _value(amount: float | None, measured_at: float | None) -> Value:
     if amount is None or not math.isfinite(amount) or abs(amount) > MOST:
-        return None
+        return Value(None, "is not known yet")
     milli = round(amount * 1000)
-    return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
+    return Value(str(milli // 1000) if milli % 1000 == 0 else f"{milli}m", measured_at=measured_at)
+
+
+def as_time(at: float) -> str:
+    """As Kubernetes writes it."""
+    return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -194,6 +194,41 @@ def test_every_metric_has_a_value_or_none_for_any_figures() -> None:
         assert all("nan" not in item["value"] and "inf" not in item["value"] for item in found.body["items"])
 
 
+MEASURED = ("throughput", "throughput_per_worker", "scaling_efficiency", "marginal_efficiency", "seconds_to_target")
+WHOLE = replace(ONE, efficiency=0.9, marginal_efficiency=0.8, goodput=0.7, rescale_s=3.0, left_s=60.0, measured_at=NOW - 3600)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_has_the_time_at_which_it_was_measured(name: str) -> None:
+    """All had the time of the answer, also a throughput from before the last three changes of size."""
+    expected = "2027-01-15T07:00:00Z" if name in MEASURED else "2027-01-15T08:00:00Z"
+    (external,) = ask(f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/{name}", Book([WHOLE])).body["items"]
+    (custom,) = ask(f"{JOBS}/one/{name}", Book([WHOLE])).body["items"]
+    assert (external["timestamp"], custom["timestamp"]) == (expected, expected)
+
+
+@pytest.mark.parametrize("at", [NOW + 600, 0.0, None])
+def test_a_time_that_is_not_known_or_to_come_is_the_present(at: float | None) -> None:
+    (item,) = ask(f"{JOBS}/one/throughput", Book([replace(WHOLE, measured_at=at)])).body["items"]
+    assert item["timestamp"] == "2027-01-15T08:00:00Z"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_measured_of_a_job_that_has_fallen_silent_is_no_value_any_more(name: str) -> None:
+    silent, pods = Book([replace(WHOLE, is_silent=True)]), [worker("one-0")]
+    external = ask(f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/{name}", silent)
+    assert len(external.body["items"]) == (0 if name in MEASURED else 1)
+    custom = ask(f"{JOBS}/one/{name}", silent)
+    if name in MEASURED:
+        assert (custom.status, custom.body["message"]) == (
+            404,
+            f"{name} of PyTorchJob ns/one is of the past, measured at 2027-01-15T07:00:00Z: the job has reported no progress since",
+        )
+        assert names(ask(f"{PODS}/*/throughput", silent, pods)) == []
+    else:
+        assert custom.status == 200
+
+
 HEADERS = Headers("ca", ("front",), ("X-Remote-User",), ("X-Remote-Group",), ("X-Remote-Uid",), ("X-Remote-Extra-",))
 
 
