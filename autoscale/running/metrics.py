@@ -1,5 +1,6 @@
 """What the autoscaler counts, and each job's figures. Job names are private: serve this port to Prometheus only."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
@@ -66,7 +67,7 @@ class _Jobs(Collector):
         for name, (text, value_of) in GAUGES.items():
             family = GaugeMetricFamily(f"elastic_job_{name}", text, labels=LABELS)
             for job in jobs:
-                if (value := value_of(job)) is not None:
+                if (value := value_of(job)) is not None and math.isfinite(value):
                     family.add_metric([job.key.namespace, job.key.kind, job.key.name], value)
             yield family
         spent = CounterMetricFamily(
