@@ -29,7 +29,7 @@ from elastic.cli.run_printer import Printer
 from elastic.cli.run_script import NOT_RUN, CannotRun, ScriptCommand, report_of, save
 from elastic.cli.silence import Silence
 from elastic.cli.validate import STDIN, Report, as_lines, examine
-from elastic.client.script_job import Workers, is_script
+from elastic.client.script_job import MAX_RESTARTS, Workers, is_script
 from elastic.kube import connect
 from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
@@ -41,6 +41,8 @@ from elastic.local.cluster import ClusterError
 from elastic.local.files import MOST_GPUS
 
 SUCCEEDED, FAILED = 0, 1
+MOST_RESTARTS = 1000
+OF_SCRIPTS = {"workers": "--workers", "max_restarts": "--max-restarts", "name": "--name", "file": "--save"}
 
 
 def _workers(context: click.Context, parameter: click.Parameter, value: str | None) -> Workers | None:
@@ -67,6 +69,11 @@ def _workers(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option(
     "--gpus", type=click.IntRange(0, MOST_GPUS), default=0, help="GPUs of each worker of a SCRIPT, and of a cluster started for this run."
 )
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(0, MOST_RESTARTS),
+    help=f"Of a SCRIPT: how often its failures may start it again.  [default: {MAX_RESTARTS}]",
+)
 @click.option("--name", help="Of the job of a SCRIPT.  [default: the script's]")
 @click.option(
     "--save",
@@ -92,6 +99,7 @@ def run(
     replace: bool,
     workers: Workers | None,
     gpus: int,
+    max_restarts: int | None,
     name: str | None,
     file: str | None,
     detach: bool,
@@ -110,10 +118,10 @@ def run(
     if kubeconfig and data_dir:
         raise click.UsageError("--kubeconfig and --data-dir name two clusters; give one of them")
     has_script = is_script(sources)
-    if not has_script and (given := _of_scripts(workers=workers, name=name, file=file)):
+    if not has_script and (given := _of_scripts(workers=workers, max_restarts=max_restarts, name=name, file=file)):
         raise click.UsageError(f"{given} is for a SCRIPT, whose job this command makes; a job file says that itself")
     size = workers or Workers(1, 1)
-    report = report_of(sources, workers=size, gpus=gpus, name=name) if has_script else examine(sources)
+    report = report_of(sources, workers=size, gpus=gpus, name=name, max_restarts=max_restarts) if has_script else examine(sources)
     if file is not None:
         save(report.verdicts[0].document.value, file, script=Path(sources[0]))
         return
@@ -163,9 +171,9 @@ class _Wish:
     detach: bool
 
 
-def _of_scripts(*, workers: Workers | None, name: str | None, file: str | None) -> str:
+def _of_scripts(**given: object) -> str:
     """The options that a job file does not heed, as they were given."""
-    return " and ".join(option for option, value in (("--workers", workers), ("--name", name), ("--save", file)) if value)
+    return " and ".join(OF_SCRIPTS[name] for name, value in given.items() if value is not None)
 
 
 def _warnings(report: Report) -> Iterator[str]:

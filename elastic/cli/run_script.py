@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 import click
@@ -13,6 +14,10 @@ from elastic.client.script_job import Workers, is_script, job_of
 from elastic.kube.resources import Object
 
 NOT_RUN = 2
+LIKE = 0.75
+"""Less like an option of this command, a word is one of the script's own."""
+
+ON_A_CLUSTER = "# For a cluster, write the image that holds the script, and its path there. The laptop cluster pulls no image.\n"
 
 
 class CannotRun(click.ClickException):
@@ -32,15 +37,17 @@ class ScriptCommand(click.Command):
             script = next((word for word in words if is_script([word])), None)
             if script is None:
                 raise
-            where = f"The script's own options stand after `--`: elastic run {script} -- {error.option_name} ..."
-            raise click.UsageError(f"{error.format_message()} {where}", ctx) from None
+            meant = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1, cutoff=LIKE)
+            said = f"{error.message}{f' Did you mean {meant[0]}?' if meant else ''} The script's own options stand after `--`:"
+            raise click.UsageError(f"{said} elastic run {script} -- {error.option_name} ...", ctx) from None
 
 
-def report_of(sources: tuple[str, ...], *, workers: Workers, gpus: int, name: str | None) -> Report:
+def report_of(sources: tuple[str, ...], *, workers: Workers, gpus: int, name: str | None, max_restarts: int | None) -> Report:
     script = Path(sources[0]).resolve()
     if not script.is_file():
         raise CannotRun(f"there is no file {sources[0]}{hint(Path(sources[0]))}")
-    job = job_of(script, sources[1:], workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name)
+    limit = {} if max_restarts is None else {"max_restarts": max_restarts}
+    job = job_of(script, sources[1:], workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name, **limit)
     return examine_object(job, file=sources[0])
 
 
@@ -48,7 +55,7 @@ def save(job: Object, file: str, *, script: Path) -> None:
     """Only an earlier job is written over: whatever else is in that file, nobody wants it to become this job."""
     import yaml
 
-    text = yaml.safe_dump(job, sort_keys=False, allow_unicode=True)
+    text = ON_A_CLUSTER + yaml.safe_dump(job, sort_keys=False, allow_unicode=True)
     if file == "-":
         click.echo(text, nl=False)
         return

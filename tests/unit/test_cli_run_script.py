@@ -56,6 +56,8 @@ def test_a_script_becomes_a_valid_job_that_is_saved_or_printed(script: Path, tmp
     assert container["command"] == ["torchrun", str(script), "--epochs", "3"]
     assert container["workingDir"] == str(Path.cwd())
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 2}}
+    once = yaml.safe_load(elastic("run", script, "--max-restarts", 0, "--save", "-").stdout)["spec"]
+    assert (once["elasticPolicy"]["maxRestarts"], once["runPolicy"]["backoffLimit"]) == (0, 1)
     saved = tmp_path / "job.yaml"
     assert elastic("run", script, "--save", saved).stdout == f"the job is in {saved}; run it with `elastic run {saved}`\n"
     assert elastic("validate", "--strict", saved).exit_code == 0
@@ -68,6 +70,8 @@ def test_a_script_becomes_a_valid_job_that_is_saved_or_printed(script: Path, tmp
         (["--workers", "many"], "'many' is neither a number of workers nor MIN:MAX"),
         (["--save", "/no/such/folder/job.yaml"], "/no/such/folder/job.yaml cannot be written: No such file or directory"),
         (["--epochs", "3"], "No such option '--epochs'. The script's own options stand after `--`: elastic run "),
+        (["--worker", "3"], "No such option '--worker'. Did you mean --workers? The script's own options stand after `--`: elastic run "),
+        (["--max-restarts", "-1"], "-1 is not in the range 0<=x<=1000"),
     ],
 )
 def test_a_wrong_wish_is_one_line(script: Path, words: list[str], line: str) -> None:
@@ -284,7 +288,7 @@ def test_two_jobs_of_one_name_are_told_where(tmp_path: Path, script: Path) -> No
     (tmp_path / "two.yaml").write_text(f"{job}---\n{job}")
     said = elastic("validate", tmp_path / "two.yaml")
     assert said.exit_code == 1
-    assert f"metadata.name: my-train is the name of the PyTorchJob at {tmp_path}/two.yaml:1 too; give one of them another" in said.stdout
+    assert f"metadata.name: my-train is the name of the PyTorchJob at {tmp_path}/two.yaml:2 too; give one of them another" in said.stdout
 
 
 def test_tabs_and_empty_files_are_told(tmp_path: Path) -> None:
