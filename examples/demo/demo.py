@@ -30,6 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOB_FILE = ROOT / "examples/pytorch-elastic/job.yaml"
 NAMESPACE = "default"
 LEAST_STEPS = 100  # far more than the loss needs to fall to a hundredth
+SHORT_LESSON = {"STEPS": str(LEAST_STEPS), "LEARNING_RATE": "0.02"}
 LONG_LESSON = {"STEPS": "300", "LEARNING_RATE": "0.002"}
 """With the half minute until a reclaimed node goes, the loss still falls at the end."""
 PYTORCH = KINDS["PyTorchJob"]
@@ -50,7 +51,7 @@ def job_that_trains_until(told: pathlib.Path, *, by_reclaim: bool) -> dict[str, 
     and however quick it is, nobody waits for steps after the last one."""
     job: dict[str, Any] = yaml.safe_load(JOB_FILE.read_text())
     worker = job["spec"][PYTORCH.replica_key]["Worker"]["template"]["spec"]["containers"][0]
-    own = {"STEPS": str(LEAST_STEPS), "STOP_FILE": str(told)} | (LONG_LESSON if by_reclaim else {})
+    own = {"STOP_FILE": str(told)} | (LONG_LESSON if by_reclaim else SHORT_LESSON)
     others = [entry for entry in worker["env"] if entry["name"] not in own]
     worker["env"] = [*others, *({"name": name, "value": value} for name, value in own.items())]
     return job
