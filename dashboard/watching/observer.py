@@ -107,10 +107,10 @@ class Observer:
         return self._nodes.get("", name) if self._nodes is not None else None
 
     def events_of(self, job: JobSeen, pods: Iterable[PodSeen]) -> list[EventSeen]:
-        """What was reported of the job and its pods, the newest first."""
+        """What was reported of the job and its pods, the newest first; not what was of earlier pods of the same name."""
         found = list(self._events.by(ABOUT, _uid_in(job.key.namespace, job.uid)))
         for pod in pods:
-            found += self._events.by(ABOUT, _place("Pod", *pod.key))
+            found += (event for event in self._events.by(ABOUT, _place("Pod", *pod.key)) if event.uid in ("", pod.uid))
         return sorted(found, key=lambda event: event.at, reverse=True)[:MOST_EVENTS_OF_A_JOB]
 
     def _heard_of_job(self, change: Change[JobSeen]) -> None:

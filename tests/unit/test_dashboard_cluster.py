@@ -118,6 +118,17 @@ async def test_what_another_namespace_says_of_a_job_is_not_shown(judged, tmp_pat
     assert [one["message"] for one in page["events"]] == ["secret"]
 
 
+async def test_events_of_an_earlier_pod_of_the_same_name_are_not_shown(judged, tmp_path: Path):
+    """A job that was deleted and made again: its page told how the pods of the first one had ended."""
+    shown, _, sessions = judged
+    of_pod = {"kind": "Pod", "namespace": "default", "name": "train-worker-0"}
+    for name, uid in (("earlier", "uid-of-one-before"), ("present", pod(0)["metadata"]["uid"]), ("unnamed", "")):
+        shown.put(event(name, message=name) | {"involvedObject": of_pod | {"uid": uid}})
+    async with shown.served(tmp_path, sessions=sessions(), is_logged_in=False) as browser:
+        page = json.loads((await read(browser, "/api/jobs/default/train", Authorization="Bearer root"))[1])
+    assert {one["message"] for one in page["events"]} == {"secret", "present", "unnamed"}
+
+
 async def test_a_stream_says_nothing_of_jobs_that_its_caller_never_saw(judged, tmp_path: Path):
     shown, _, sessions = judged
     alice = {"Authorization": "Bearer alice"}
