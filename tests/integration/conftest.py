@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 FOLDER = Path(__file__).parent
 WAITING = """
-gloo_standstill faults_leaders rendezvous_server etcd_members conformance etcd_membership silent_connections
+gloo_standstill faults_leaders rendezvous_server etcd_members conformance etcd_membership metrics_api_lost silent_connections
 """
 """Modules that take long and use little of a core, because their tests wait for what the product does after some seconds."""
 ON_SHARED_CLUSTER = """

@@ -1,5 +1,5 @@
 """The metrics API of the autoscaler behind the laptop's API server, and behind a real one where there is one (KUBEBUILDER_ASSETS): the
-autoscaling loop of each acts on `desired_workers`, and no namespace is held up when a replica is lost or everything is uninstalled.
+autoscaling loop of each acts on `desired_workers`, and no namespace is held up when everything is uninstalled.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import contextlib
 import socket
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from job_builders import snapshot
+from metrics_groups import JOBS, PLACE, PYTORCH, ROLES, available, clear, deleted, discovered, furnish, publish, until, withdraw
 from real_servers import ControlPlane, machine_address
 
 from autoscale.deciding.cluster import PodSeen
@@ -27,34 +28,19 @@ from autoscale.serving.registration import Registration
 from autoscale.serving.server import MetricsApi
 from autoscale.watching.projections import pod_seen
 from controller.deciding.objects.hpa import autoscaler
-from elastic.api import KINDS, parse
-from elastic.api.crd import crd
+from elastic.api import parse
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import (
     API_SERVICES,
-    CUSTOM_RESOURCE_DEFINITIONS,
-    ENDPOINT_SLICES,
     HORIZONTAL_POD_AUTOSCALERS,
-    NAMESPACES,
     PODS,
-    SERVICES,
     Object,
     Resource,
 )
 from elastic.local import LocalCluster
-from elastic.runtime.cert_rotation import Place
 
-PLACE = Place(namespace="elastic-system", name="elastic-autoscaler-metrics")
-ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False, kind="ClusterRole")
-PYTORCH = KINDS["PyTorchJob"]
-JOBS = Resource("kubeflow.org", "v1", PYTORCH.plural, kind=PYTORCH.name)
-PATIENCE_S = 90.0
-SEEN_LOST_S = 10.0
-"""Kubernetes may take so long to withdraw the endpoint of a lost pod. A real API server asks its endpoints at random, and asks again
-later and later those that failed: with an endpoint that is dead for good, a namespace may stay for minutes, whoever serves the other one.
-"""
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
@@ -99,43 +85,18 @@ class Known:
         self.is_known = True
 
 
-async def until(what: str, holds: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            with contextlib.suppress(KubeError):
-                if await holds():
-                    return
-            await asyncio.sleep(0.2)
-    raise AssertionError(what)
-
-
 class Replica:
     def __init__(self, kube: Kube, known: Known, name: str) -> None:
-        self._kube, self.name = kube, name
+        self.name = name
         self.opened = socket.create_server((machine_address(), 0))
         self.port = self.opened.getsockname()[1]
         api = MetricsApi(kube, known, known.workers, self.opened, PLACE, owner=PLACE.name, namespace=None)
         self._task = asyncio.create_task(api.run())
 
-    async def publish(self) -> None:
-        """As the endpoints of a ready pod."""
-        piece = {
-            "metadata": {"name": self.name, "labels": {"kubernetes.io/service-name": PLACE.name}},
-            "addressType": "IPv4",
-            "ports": [{"name": "https", "port": self.port}],
-            "endpoints": [{"addresses": [machine_address()]}],
-        }
-        await self._kube.create(ENDPOINT_SLICES, piece, namespace=PLACE.namespace)
-
-    async def die(self) -> None:
-        """At once; its endpoint stays for a while, as that of a lost node."""
+    async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self.opened.close()
-
-    async def retire(self) -> None:
-        with contextlib.suppress(KubeError):
-            await self._kube.delete(ENDPOINT_SLICES, self.name, namespace=PLACE.namespace)
 
 
 @dataclass
@@ -146,67 +107,19 @@ class Serving:
 
 @pytest_asyncio.fixture
 async def serving(kube: Kube) -> AsyncIterator[Serving]:
-    await ensure(kube, NAMESPACES, {"metadata": {"name": PLACE.namespace}})
-    await ensure(kube, CUSTOM_RESOURCE_DEFINITIONS, crd(PYTORCH))
-    await until("jobs are served", lambda: kube.list(JOBS, namespace="default"))
-    await ensure(kube, ROLES, {"metadata": {"name": PLACE.name}, "rules": []})
-    ports = {"ports": [{"name": "https", "port": 443}]}
-    await ensure(kube, SERVICES, {"metadata": {"name": PLACE.name}, "spec": ports}, namespace=PLACE.namespace)
+    await furnish(kube)
     known = Known()
     replicas = [Replica(kube, known, f"replica-{n}-{uuid.uuid4().hex[:6]}") for n in range(2)]
     for one in replicas:
-        await one.publish()
+        await publish(kube, one.name, one.port)
     try:
         await until("both groups are available", lambda: available(kube))
         yield Serving(known, replicas)
     finally:
         for one in replicas:
-            await one.die()
-            await one.retire()
-        for group, versions in VERSIONS.items():
-            for version in versions:
-                with contextlib.suppress(KubeError):
-                    await kube.delete(API_SERVICES, f"{version}.{group}")
-        for resource in (HORIZONTAL_POD_AUTOSCALERS, JOBS, PODS):
-            for item in (await kube.list(resource, namespace="default")).items:
-                await kube.delete(resource, item["metadata"]["name"], namespace="default")
-
-
-async def ensure(kube: Kube, resource: Resource, body: Object, *, namespace: str | None = None) -> None:
-    with contextlib.suppress(KubeError):
-        await kube.create(resource, body, namespace=namespace)
-
-
-async def available(kube: Kube) -> bool:
-    for group, versions in VERSIONS.items():
-        for version in versions:
-            status = (await kube.get(API_SERVICES, f"{version}.{group}")).get("status") or {}
-            if not any(c["type"] == "Available" and c["status"] == "True" for c in status.get("conditions") or ()):
-                return False
-    return True
-
-
-async def discovered(kube: Kube) -> bool:
-    for group, versions in VERSIONS.items():
-        for version in versions:
-            await kube.request("GET", f"/apis/{group}/{version}")
-    return True
-
-
-async def deleted(kube: Kube, name: str) -> None:
-    """A namespace with something in it goes."""
-    await kube.create(NAMESPACES, {"metadata": {"name": name}})
-    await ensure(kube, SERVICES, {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 1}]}}, namespace=name)
-    await kube.delete(NAMESPACES, name)
-
-    async def gone() -> bool:
-        try:
-            await kube.get(NAMESPACES, name)
-        except KubeError as error:
-            return error.code == 404
-        return False
-
-    await until(f"namespace {name} goes", gone)
+            await one.stop()
+            await withdraw(kube, one.name)
+        await clear(kube)
 
 
 class Scaled:
@@ -335,18 +248,6 @@ async def test_discovery_answers_before_any_job_is_known_and_a_namespace_goes(ku
     await deleted(kube, f"early-{uuid.uuid4().hex[:6]}")
 
 
-async def test_a_replica_is_lost_and_a_namespace_still_goes(kube: Kube, serving: Serving) -> None:
-    serving.known.want(JobKey("PyTorchJob", "default", "x"), 3, replicas=2)
-    await serving.replicas[0].die()
-    going = asyncio.create_task(deleted(kube, f"lost-{uuid.uuid4().hex[:6]}"))
-    await asyncio.wait([going], timeout=SEEN_LOST_S)
-    await serving.replicas[0].retire()
-    await going
-    await until("the other one answers", lambda: discovered(kube))
-    found = await kube.request("GET", f"/apis/{CUSTOM}/v1beta2/namespaces/default/pytorchjobs.kubeflow.org/x/desired_workers")
-    assert found["items"][0]["value"] == "3"
-
-
 async def test_who_may_not_read_values_is_refused_also_where_it_calls_us_itself(kube: Kube, serving: Serving) -> None:
     serving.known.want(JobKey("PyTorchJob", "default", "x"), 3, replicas=2)
     port = serving.replicas[1].port
@@ -404,7 +305,7 @@ async def test_a_group_that_another_adapter_has_is_left_to_it_and_is_ours_again_
 
 async def test_what_is_registered_goes_with_the_installation_and_a_namespace_still_goes(kube: Kube, serving: Serving) -> None:
     for one in serving.replicas:
-        await one.die()
+        await one.stop()
     await kube.delete(ROLES, PLACE.name)
 
     async def gone() -> bool:

@@ -1,0 +1,129 @@
+"""The two metrics groups as tests of their availability meet them: what an installation brings, who stands behind the service, whether they
+are discovered, and whether a namespace goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from real_servers import machine_address
+
+from autoscale.serving.answers import VERSIONS
+from elastic.api import KINDS
+from elastic.api.crd import crd
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import (
+    API_SERVICES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    ENDPOINT_SLICES,
+    HORIZONTAL_POD_AUTOSCALERS,
+    NAMESPACES,
+    PODS,
+    SERVICES,
+    Object,
+    Resource,
+)
+from elastic.runtime.cert_rotation import Place
+
+PLACE = Place(namespace="elastic-system", name="elastic-autoscaler-metrics")
+ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False, kind="ClusterRole")
+PYTORCH = KINDS["PyTorchJob"]
+JOBS = Resource("kubeflow.org", "v1", PYTORCH.plural, kind=PYTORCH.name)
+PATIENCE_S = 90.0
+
+
+async def until(what: str, holds: Callable[[], Awaitable[object]]) -> None:
+    """Asks again and again; what the API server refuses may pass."""
+    last = ""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    if await holds():
+                        return
+                except KubeError as error:
+                    last = f"; last: {error}"
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}{last}") from None
+
+
+async def ensure(kube: Kube, resource: Resource, body: Object, *, namespace: str | None = None) -> None:
+    with contextlib.suppress(KubeError):
+        await kube.create(resource, body, namespace=namespace)
+
+
+async def furnish(kube: Kube) -> None:
+    """What the autoscaler's processes find in a cluster."""
+    await ensure(kube, NAMESPACES, {"metadata": {"name": PLACE.namespace}})
+    await ensure(kube, CUSTOM_RESOURCE_DEFINITIONS, crd(PYTORCH))
+    await until("jobs are served", lambda: kube.list(JOBS, namespace="default"))
+    await ensure(kube, ROLES, {"metadata": {"name": PLACE.name}, "rules": []})
+    ports = {"ports": [{"name": "https", "port": 443}]}
+    await ensure(kube, SERVICES, {"metadata": {"name": PLACE.name}, "spec": ports}, namespace=PLACE.namespace)
+
+
+async def clear(kube: Kube) -> None:
+    """Leaves nothing behind that holds up another test's namespaces."""
+    for group, versions in VERSIONS.items():
+        for version in versions:
+            with contextlib.suppress(KubeError):
+                await kube.delete(API_SERVICES, f"{version}.{group}")
+    for resource in (HORIZONTAL_POD_AUTOSCALERS, JOBS, PODS):
+        for item in (await kube.list(resource, namespace="default")).items:
+            await kube.delete(resource, item["metadata"]["name"], namespace="default")
+
+
+async def publish(kube: Kube, name: str, port: int) -> None:
+    """As the endpoints of a ready pod."""
+    piece = {
+        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": PLACE.name}},
+        "addressType": "IPv4",
+        "ports": [{"name": "https", "port": port}],
+        "endpoints": [{"addresses": [machine_address()]}],
+    }
+    await kube.create(ENDPOINT_SLICES, piece, namespace=PLACE.namespace)
+
+
+async def withdraw(kube: Kube, name: str) -> None:
+    with contextlib.suppress(KubeError):
+        await kube.delete(ENDPOINT_SLICES, name, namespace=PLACE.namespace)
+
+
+async def available(kube: Kube) -> bool:
+    for group, versions in VERSIONS.items():
+        for version in versions:
+            status = (await kube.get(API_SERVICES, f"{version}.{group}")).get("status") or {}
+            if not any(c["type"] == "Available" and c["status"] == "True" for c in status.get("conditions") or ()):
+                return False
+    return True
+
+
+async def discovered(kube: Kube) -> bool:
+    for group, versions in VERSIONS.items():
+        for version in versions:
+            await kube.request("GET", f"/apis/{group}/{version}")
+    return True
+
+
+async def leave(kube: Kube, name: str) -> None:
+    """A namespace with something in it is deleted, and may take its time."""
+    await kube.create(NAMESPACES, {"metadata": {"name": name}})
+    await ensure(kube, SERVICES, {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 1}]}}, namespace=name)
+    await kube.delete(NAMESPACES, name)
+
+
+async def gone(kube: Kube, name: str) -> None:
+    async def is_gone() -> bool:
+        return await kube.find(NAMESPACES, name) is None
+
+    await until(f"namespace {name} goes", is_gone)
+
+
+async def deleted(kube: Kube, name: str) -> None:
+    """A namespace with something in it goes."""
+    await leave(kube, name)
+    await gone(kube, name)
