@@ -104,6 +104,7 @@ class Pod:
     """Of NoExecute taints."""
     marks: tuple[tuple[str, str], ...] = ()
     """Its annotations for autoscalers of nodes."""
+    created_at: datetime | None = None
 
     @property
     def is_active(self) -> bool:
@@ -281,6 +282,7 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
         sights=on_pod(table, raw),
         tolerations=tolerations_of(raw),
         marks=tuple((key, value) for key, value in (metadata.get("annotations") or {}).items() if key in (SAFE_TO_EVICT, DELETION_COST)),
+        created_at=time_of(metadata.get("creationTimestamp")),
     )
 
 

@@ -5,12 +5,13 @@ from datetime import timedelta
 
 import pytest
 from job_builders import NOW, Cluster, created, deleted, elastic_job, reasons, tainted
-from test_plan_doomed_pods import GKE, JOBS, REBALANCE, SPOT, running
+from test_plan_doomed_pods import GKE, JOBS, REBALANCE, SPOT, at_store, running
 
 from controller.watching.snapshot import Node, Phase, World
 
 ALL = {**JOBS, "ours": elastic_job}
 LOST = "node.kubernetes.io/unreachable"
+LATER = {"annotations": {"karpenter.sh/node-termination-time": (NOW + timedelta(days=2)).isoformat()}}
 
 
 def with_one_unbegun(kind: str) -> tuple[Cluster, str]:
@@ -81,7 +82,7 @@ def test_where_new_pods_come_to_the_same_node_again_they_wait_longer_and_longer(
     """Its signal keeps no pods away, and there is room nowhere else."""
     cluster, name = with_one_unbegun("ours")
     node, made = cluster.pods[name].node, 0
-    cluster.nodes[node] = tainted(node, annotations={"karpenter.sh/node-termination-time": (NOW + timedelta(days=2)).isoformat()})
+    cluster.nodes[node] = tainted(node, **LATER)
     for _ in range(600):
         cluster.pods = {name: one for name, one in cluster.pods.items() if not one.is_deleting}
         for one in [one for one in cluster.pods.values() if not one.node]:
@@ -93,3 +94,46 @@ def test_where_new_pods_come_to_the_same_node_again_they_wait_longer_and_longer(
     cluster.now += timedelta(seconds=300)
     cluster.settle()
     assert len(cluster.pods) == 3
+
+
+def lands(cluster: Cluster, node: str) -> int:
+    """What is pending runs there, in a few rounds. Returns how many workers there are then."""
+    for _ in range(5):
+        for one in [one for one in cluster.pods.values() if one.phase is Phase.PENDING]:
+            cluster.set(one.name, Phase.RUNNING, node=node)
+        cluster.now += timedelta(seconds=1)
+        cluster.settle()
+    return len([one for one in cluster.pods.values() if not one.is_deleting])
+
+
+@pytest.mark.parametrize("signal", [LATER, REBALANCE], ids=["goes in two days", "may have to go"])
+def test_at_c10d_a_replacement_that_comes_to_a_node_which_goes_is_joined_by_no_other(signal: object) -> None:
+    """Each one that began there was told to leave, and replaced by another that came there."""
+    cluster = running(at_store())
+    doomed = tainted("node-2", signal) if isinstance(signal, str) else tainted("node-2", **signal)
+    cluster.nodes["node-2"] = doomed
+    assert lands(cluster, "node-2") == 4
+
+    first = min(cluster.names())
+    cluster.nodes[cluster.pods[first].node] = replace(doomed, name=cluster.pods[first].node)
+    assert lands(cluster, "node-2") == 5, "a worker that has worked has its own replacement"
+
+    cluster.nodes["node-3"] = Node("node-3")
+    del cluster.pods[max(cluster.names())]
+    assert lands(cluster, "node-3") == 5, "one that is lost there is made elsewhere"
+
+
+@pytest.mark.parametrize("kind", ["c10d", "ours"])
+def test_a_replacement_that_finds_no_room_is_joined_by_no_other(kind: str) -> None:
+    cluster, name = with_one_unbegun(kind)
+    cluster.set(name, Phase.RUNNING)
+    cluster.nodes[cluster.pods[name].node] = tainted(cluster.pods[name].node, **LATER)
+    cluster.settle()
+    before = cluster.names()
+    assert len(before) == 4
+    for one in [one for one in cluster.pods.values() if one.phase is Phase.PENDING]:
+        cluster.pods[one.name] = replace(one, unscheduled="0/3 nodes are available")
+    for _ in range(10):
+        cluster.now += timedelta(seconds=60)
+        cluster.settle()
+    assert cluster.names() == before

@@ -82,8 +82,10 @@ def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignm
     """Pods of a former run of the store leave as those of the next one come, under other names: `kubectl drain` evicts by name, and would
     go on to evict the new ones wherever they are."""
     stale = {pod.name for pod in pod_revision.stale_pods(view)}
-    count = replica_slots.wanted(view, pods=[pod for pod in pods if pod.name not in stale])
+    present = [pod for pod in pods if pod.name not in stale]
+    count = replica_slots.wanted(view, pods=present)
     assigned = slot_assignment.by_count(count, pods, leaving=stale | view.notices.keys())
+    assigned = slot_assignment.without_joining(assigned, count, present, noticed=view.notices.keys())
     return replace(assigned, missing=()) if c10d_recovery.is_finishing(view) else assigned
 
 

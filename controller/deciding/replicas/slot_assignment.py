@@ -4,7 +4,9 @@ Fixed places for static jobs, where the index is the rank; any free index for el
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
+from controller.deciding.moments import FIRST
 from controller.watching.snapshot import Phase, Pod
 
 
@@ -55,6 +57,18 @@ def without_needed(assigned: SlotAssignment, *, least: int) -> SlotAssignment:
     here = len(who_stay(assigned.present, leaving=()))
     needed = sorted(assigned.surplus, key=_by_worth)[: max(0, least - here)]
     return replace(assigned, surplus=tuple(pod for pod in assigned.surplus if pod not in needed))
+
+
+def without_joining(assigned: SlotAssignment, count: int, pods: Sequence[Pod], *, noticed: Collection[str]) -> SlotAssignment:
+    """Each of the `count` oldest pods has one replacement, whatever becomes of that: where a replacement has come to a node that goes, too,
+    the next one may come there as well. Another one is made once a pod is gone."""
+    oldest_first = sorted(who_stay(pods, leaving=()), key=_age)
+    in_vain = sum(pod.name in noticed for pod in oldest_first[count:])
+    return replace(assigned, missing=assigned.missing[: max(0, len(assigned.missing) - in_vain)])
+
+
+def _age(pod: Pod) -> tuple[datetime, int]:
+    return (pod.created_at or FIRST, pod.index)
 
 
 def who_stay(pods: Sequence[Pod], *, leaving: Collection[str]) -> list[Pod]:
