@@ -182,14 +182,15 @@ def test_the_backoff_limit_of_a_script_stops_what_never_joins_and_comes_after_it
     restarted = restarts(*["user"] * spec["elasticPolicy"]["maxRestarts"], *["disruption"] * 40, *["collateral"] * 9)
     cluster.world = World(generation=2, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarted)
     again = Container(name="pytorch", restarts=2, last_exit_code=1, last_exit_reason="Error")
-    for name, container in (("train-worker-0", again), ("train-worker-1", replace(again, last_exit_code=255, last_exit_reason="Unknown"))):
+    for name, container in (("train-worker-1", again), ("train-worker-0", replace(again, last_exit_code=255, last_exit_reason="Unknown"))):
         cluster.pods[name] = replace(cluster.pods[name], containers=(container,))
     cluster.settle()
     assert cluster.state() == "Running"
-    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], containers=(replace(again, restarts=5),))
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(replace(again, restarts=5),))
     cluster.settle()
     assert cluster.state() == "Failed"
-    assert cluster.job.status.conditions[-1].message.endswith("it has reached the specified backoff limit")
+    why = "it has reached the specified backoff limit. First of all train-worker-1 failed with exit code 1."
+    assert cluster.job.status.conditions[-1].message.endswith(why)
 
 
 def test_how_a_pod_ended_that_is_being_deleted_is_not_told() -> None:

@@ -20,7 +20,7 @@ Root Cause (first observed failure):
   exitcode  : 1 (pid: 77)
 ============================================================"""
 
-
+PEER = "RuntimeError: Connection closed by peer [10.0.0.2]:4711"
 PEERS = "RuntimeError: the peer is gone"
 
 
@@ -46,7 +46,7 @@ def test_without_the_library_the_end_of_the_first_failed_containers_log_is_quote
 
 
 def test_an_error_that_tells_of_a_lost_peer_is_quoted_after_one_that_does_not() -> None:
-    said = words(failed("RuntimeError: Connection closed by peer [10.0.0.2]:4711", peers="ValueError: bad batch"))
+    said = words(failed(PEER, peers="ValueError: bad batch"))
     assert said.endswith(" First of all train-worker-0 failed: ValueError: bad batch.")
 
 
@@ -60,6 +60,52 @@ def test_what_a_container_says_is_cut_and_escaped() -> None:
     assert "\\x1b[2J" in said
     assert "\x1b" not in said
     assert len(said) < MAX_ERROR + 200
+
+
+STATIC = "PyTorchJob train is failed because 2 Worker replica(s) failed."
+
+
+def static(*ends: Container, restart: str = "Never", settings: Settings = PLAIN) -> str:
+    """The failure message of a job that is not elastic, whose workers have ended so, one after the other."""
+    one = job(Master=replica(1, restart=restart), Worker=replica(len(ends), restart=restart))
+    cluster = Cluster(one, settings=settings)
+    cluster.settle()
+    cluster.run_all()
+    for index, end in enumerate(ends):
+        name = f"train-worker-{index}"
+        ended = replace(end, name="pytorch", ended_at=NOW + timedelta(seconds=index))
+        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(ended,))
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    return words(cluster)
+
+
+def test_of_a_static_job_the_first_failed_pod_is_named_with_its_exit_code_and_the_last_line_that_it_said() -> None:
+    first, second = Container(name="", exit_code=3, message="loading\nno such file: train.bin\n"), Container(name="", exit_code=1)
+    assert static(first, second) == f"{STATIC} First of all train-worker-0 failed with exit code 3: no such file: train.bin."
+    assert static(second, first) == f"{STATIC} First of all train-worker-0 failed with exit code 1."
+    killed = Container(name="", exit_code=137, exit_reason="OOMKilled")
+    assert static(killed, second) == f"{STATIC} First of all train-worker-0 failed with exit code 137 (OOMKilled)."
+
+
+def test_of_a_static_job_one_whose_peer_was_lost_is_not_named_first() -> None:
+    peer, own = Container(name="", exit_code=1, message=PEER), Container(name="", exit_code=1, message=SUMMARY)
+    assert static(peer, own) == f"{STATIC} First of all train-worker-1 failed with exit code 1: rank 1: ValueError: bad batch."
+
+
+def test_of_a_static_job_a_pod_that_is_made_again_is_not_to_blame() -> None:
+    retried, fatal = Container(name="", exit_code=137), Container(name="", exit_code=2)
+    said = static(retried, fatal, restart="ExitCode")
+    assert said == 'job "train" is failing because "Worker" replica(s) failed. First of all train-worker-1 failed with exit code 2.'
+
+
+def test_a_static_job_in_strict_mode_fails_with_upstreams_words() -> None:
+    ended = Container(name="", exit_code=3, message="no such file: train.bin")
+    assert static(ended, ended, settings=Settings(strict=True)) == STATIC
+
+
+def test_an_elastic_job_whose_workers_said_nothing_names_the_exit_code() -> None:
+    assert words(failed("", peers="")).endswith(" First of all train-worker-1 failed with exit code 1.")
 
 
 def test_a_job_in_strict_mode_fails_with_upstreams_words() -> None:

@@ -7,6 +7,7 @@ import pytest
 from job_builders import OURS, PLAIN, Cluster, elastic_job, job, reasons, replica, snapshot
 
 from controller.deciding.plan import plan
+from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, Phase, World, pod_from
 from elastic.api.kinds import KINDS
 
@@ -79,12 +80,13 @@ def test_fields_of_the_template_that_do_not_count_are_told_in_upstreams_words(ki
     ],
 )
 def test_the_failure_of_a_job_is_told_in_upstreams_words(kind: str, words: str) -> None:
-    cluster = Cluster(job(kind, Worker=replica(1, kind=kind, restart="Never")))
-    cluster.settle()
-    failed = (Container(name=cluster.job.kind.container, exit_code=1),)
-    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, containers=failed)
-    cluster.settle()
-    assert cluster.job.status.conditions[-1].message == words
+    for settings, more in ((Settings(strict=True), ""), (PLAIN, " First of all train-worker-0 failed with exit code 1.")):
+        cluster = Cluster(job(kind, Worker=replica(1, kind=kind, restart="Never")), settings=settings)
+        cluster.settle()
+        failed = (Container(name=cluster.job.kind.container, exit_code=1),)
+        cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, containers=failed)
+        cluster.settle()
+        assert cluster.job.status.conditions[-1].message == words + more
 
 
 def test_below_its_minimum_a_job_says_that_it_waits_once_and_in_its_state() -> None:

@@ -1,5 +1,5 @@
-"""Decides which worker an elastic job's failure message names, and what it quotes of it: the line of its exception, which its agent or the
-end of its log has put into the termination message. What containers write is cut and escaped.
+"""Decides which replica a job's failure message names, and what it quotes of it: the line of its exception, which an elastic job's agent or
+the end of the log has put into the termination message, else the exit code. What containers write is cut and escaped.
 """
 
 import re
@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from controller.deciding.compat import quotes_errors
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import usage_errors
+from controller.deciding.lifecycle import end_reasons, usage_errors
+from controller.deciding.lifecycle.verdicts import Fate
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import Container, Pod
 from elastic.api.template import default_container
@@ -25,11 +26,13 @@ _RANK = re.compile(r"^\s*(?:\[rank(\d+)\]: |rank\s+: (\d+) \(local_rank)", re.MU
 
 
 def of_job(view: JobView) -> str:
-    """What a failure message ends with: the worker that failed first, its rank and error; empty where no pod says any."""
-    if view.job.elastic is None or not quotes_errors(view.snapshot.settings):
+    """What a failure message ends with: the replica that failed first, its rank and error or its exit code; empty where no pod says any."""
+    if not quotes_errors(view.snapshot.settings):
         return ""
-    words = [(tells_of_peer(said), str(container.ended_at or _LATEST), pod.name, said) for pod, container, said in _said(view)]
-    return f"{FAILED_FIRST}{min(words)[2]} failed: {min(words)[3]}." if words else ""
+    said = _said(view) if view.job.elastic is not None else ()
+    found = [(pod, container, f": {words}", words) for pod, container, words in said] or list(_ended(view))
+    words = [(tells_of_peer(line), str(container.ended_at or _LATEST), pod.name, how) for pod, container, how, line in found]
+    return f"{FAILED_FIRST}{min(words)[2]} failed{min(words)[3].rstrip('.')}." if words else ""
 
 
 def of_usage(view: JobView, reason: str) -> str:
@@ -100,18 +103,39 @@ def _said(view: JobView) -> Iterator[tuple[Pod, Container, str]]:
             yield pod, container, said
 
 
+def _ended(view: JobView) -> Iterator[tuple[Pod, Container, str, str]]:
+    """The replicas that have ended with an error, those for good if there are any: how, and the last line that each has said."""
+    fatal = {verdict.pod.uid for verdict in view.verdicts if verdict.fate is Fate.FATAL}
+    for pod, container in _training(view):
+        ends = (
+            (container.exit_code, container.exit_reason, container.message),
+            (container.last_exit_code, container.last_exit_reason, container.last_message),
+        )
+        code, reason, message = next((end for end in ends if end[0]), (0, "", ""))
+        is_disruption = bool(pod.disruption) or end_reasons.of_container(reason) is end_reasons.Meaning.DISRUPTION
+        if not code or is_disruption or (fatal and pod.uid not in fatal):
+            continue
+        line = _words(message, view.job.metadata.uid) or printable(message.rstrip().rpartition("\n")[2].strip())
+        why = f" ({reason})" if reason not in ("", "Error") else ""
+        yield pod, container, f" with exit code {code}{why}{': ' if line else ''}{line}", line
+
+
 def _messages(view: JobView) -> Iterator[tuple[Pod, Container, int, str]]:
     """What the containers that train have said at their newest end with an error, with its code."""
+    for pod, container in _training(view):
+        ends = ((container.exit_code, container.message), (container.last_exit_code, container.last_message))
+        code, message = next(((code, message) for code, message in ends if code and message), (0, ""))
+        if message:
+            yield pod, container, code, message
+
+
+def _training(view: JobView) -> Iterator[tuple[Pod, Container]]:
     types = {type.lower(): spec for type, spec in view.job.replicas.items()}
     for pod in view.snapshot.pods:
         if pod.type not in types:
             continue
         name = default_container(types[pod.type].template, view.job.kind).get("name", "")
-        for container in pod.containers:
-            ends = ((container.exit_code, container.message), (container.last_exit_code, container.last_message))
-            code, message = next(((code, message) for code, message in ends if code and message), (0, ""))
-            if container.name == name and message:
-                yield pod, container, code, message
+        yield from ((pod, container) for container in pod.containers if container.name == name)
 
 
 def _words(message: str, job_uid: str) -> str:
