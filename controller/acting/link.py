@@ -204,6 +204,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         explained=heard.explained,
         fruitless=heard.fruitless,
         step=heard.step,
+        highest=heard.highest,
         rescale=None if heard.rescale is None else Rescale(**msgspec.structs.asdict(heard.rescale)),
         hosts=heard.hosts,
     )

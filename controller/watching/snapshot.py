@@ -175,6 +175,9 @@ class World:
     explained: tuple[str, ...] = ()
     fruitless: int | None = None
     step: int | None = None
+    """The highest that was reported before the last restart."""
+    highest: int | None = None
+    """The highest that was ever reported, while no world works."""
     rescale: Rescale | None = None
     hosts: HostState | None = None
     """Of a job whose launcher starts the workers: which of its pods are on the list of hosts, and in which workers may run."""

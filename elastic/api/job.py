@@ -306,7 +306,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     fruitless: Times = 0
     """Restarts in a row without a step forward, counted where maxRestartsWithoutProgress is set."""
     step: Annotated[int, Meta(ge=0, le=2**53, extra_json_schema={"format": "int64"})] | None = None
-    """The highest step that training had reported at the last restart."""
+    """The highest step that training had reported at the last restart, or at the end of the job."""
     closed: str = ""
     """Why the job is about to be failed: its group was let end, or its restarts are used up."""
     counted: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ class Summary:
     autoscaler: Mapping[str, Any]
     """Its last decision, where the job has a scalingPolicy."""
     step: int | None
-    """The highest that training had reported at the last restart."""
+    """The highest that training had reported at the last restart, or at the end of the job."""
 
     @property
     def is_over(self) -> bool:

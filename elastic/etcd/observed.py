@@ -97,6 +97,7 @@ def heard(
         explained=explained,
         fruitless=_fruitless(records) if expectation is not None else None,
         step=world.step if world is not None else None,
+        highest=records.progress.step if records.progress is not None and phase is not WorldPhase.RUNNING else None,
         reason=wire.clipped(_reason(records, standings, phase)),
         closed=world.closed if world is not None else "",
         rescale=_rescale(world, phases) if world is not None else None,

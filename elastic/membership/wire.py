@@ -234,9 +234,10 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
 
     restarts: all, by cause. unacknowledged_restarts: those that the controller's expectation lacks, or knows with less certainty.
     explained: the reported ends (pod uid/run) that the server has processed. fruitless: restarts in a row without a further step; None
-    until the first expectation. step: the highest step reported before the last of them. Until the first expectation, generation is 0 and
-    unacknowledged_restarts is empty, because the server cannot verify what members claim. standing: None while no world stands, and from an
-    older server. asks: the server was cut off, and decides nothing before the controller has sent its newest message about the job again.
+    until the first expectation. step: the highest step reported before the last of them. highest: the highest one ever, while no world
+    works. Until the first expectation, generation is 0 and unacknowledged_restarts is empty, because the server cannot verify what members
+    claim. standing: None while no world stands, and from an older server. asks: the server was cut off, and decides nothing before the
+    controller has sent its newest message about the job again.
     """
 
     job: Name
@@ -250,6 +251,7 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     explained: Annotated[tuple[Annotated[str, Meta(max_length=137, pattern=PLAIN)], ...], Meta(max_length=MAX_MEMBERS)] = ()
     fruitless: Count | None = None
     step: Step | None = None
+    highest: Step | None = None
     reason: Words = ""
     closed: Words = ""
     rescale: Rescale | None = None

@@ -29,6 +29,8 @@ class LostAtTheEnd(Storm):
         self.loss, self.restarts_server, self.removes_ended = loss, restarts_server, removes_ended
         self.state: list[str] = []
         self.restarts: dict[str, int] = {}
+        self.step = self.reached = 0
+        self.server.hears_steps = True
 
     async def _storm(self) -> None:
         self.keep_controllers()
@@ -53,6 +55,7 @@ class LostAtTheEnd(Storm):
         status = (self.job or {})["status"]
         self.state = [c["type"] for c in status["conditions"] if c["status"] == "True"]
         self.restarts = status["elastic"].get("restarts", {})
+        self.step, self.reached = status["elastic"].get("step", 0), max(self.server.steps.values(), default=0)
 
 
 @pytest.mark.parametrize("backend", ["elastic", "c10d"])
@@ -71,6 +74,8 @@ def test_a_job_that_loses_a_worker_at_its_end_has_succeeded(backend: str, loss: 
         sim_time.run(life())
         assert "Succeeded" in storms[0].state, (seed, storms[0].state)
         assert "user" not in storms[0].restarts
+        if backend == "elastic" and not restarts_server:
+            assert storms[0].step == storms[0].reached > 0, "the status keeps how far training came"
 
 
 class NoRoom(Storm):

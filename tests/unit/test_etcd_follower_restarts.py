@@ -50,6 +50,26 @@ def test_steps_a_hang_and_restarts_that_lead_nowhere_are_reported_as_the_server_
     play(story())
 
 
+def test_the_highest_step_is_reported_once_a_world_no_longer_works_and_not_at_each_step() -> None:
+    async def story() -> None:
+        town = Town()
+        town.job.start("w0", "w1")
+        await town.expect("w0", "w1")
+        await town.live(2)
+        for step in range(1, 31):
+            town.job.agents["w0"].step(step)
+            await town.live(1)
+        assert {world.highest for world in town.worlds if world.phase == "running"} == {None}
+        for agent in town.job.agents.values():
+            agent.presence.report_state("finished", generation=agent.generation)
+        await town.live(2)
+        assert town.world.phase == "finished"
+        assert town.world.highest is not None
+        assert town.world.highest >= 25, "it is written down every 5 s"
+
+    play(story())
+
+
 def test_a_new_etcd_learns_from_the_controller_how_often_restarts_led_nowhere() -> None:
     async def story() -> None:
         town = Town()

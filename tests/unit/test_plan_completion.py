@@ -160,3 +160,24 @@ def test_a_failed_elastic_job_keeps_the_pods_that_its_policy_says_and_none_of_th
     assert cluster.state() == "Failed"
     assert cluster.names() == kept
     assert {pod.phase for pod in cluster.pods.values()} <= {Phase.FAILED}
+
+
+@pytest.mark.parametrize(("before", "last", "kept"), [(None, 70, 70), (40, 70, 70), (40, None, 40), (None, None, None)])
+def test_the_status_of_a_job_that_ends_keeps_its_last_step(before: int | None, last: int | None, kept: int | None) -> None:
+    """It kept the one of the last restart, and nobody else remembers a job that is over."""
+    for ends in ("Succeeded", "Failed"):
+        cluster = training(restart="Never")
+        cluster.world = World(generation=1, members=frozenset(cluster.names()), phase="running", fruitless=0, step=before)
+        cluster.settle()
+        if ends == "Succeeded":
+            cluster.world = World(
+                generation=1, members=frozenset(cluster.names()), phase="finished", fruitless=0, step=before, highest=last
+            )
+            end_well(cluster, *cluster.names())
+        else:
+            cluster.world = World(generation=1, members=frozenset(), phase="re-forming", fruitless=0, step=before, highest=last)
+            cluster.set(LATE, Phase.FAILED, code=1)
+        cluster.settle()
+        assert cluster.state() == ends
+        assert cluster.job.status.elastic is not None
+        assert cluster.job.status.elastic.step == kept

@@ -5,7 +5,7 @@ from msgspec import structs
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Budget, Leave
-from rendezvous.machine import Limits, summary
+from rendezvous.machine import Limits, Stepped, summary
 
 
 def phase(group: Group) -> str:
@@ -44,6 +44,25 @@ def test_a_worker_that_comes_back_when_its_peers_have_finished_is_let_go_and_cos
     group.kill("w1")
     group.advance(Limits().late_s)
     assert (phase(group), summary(group.job).restarts, summary(group.job).closed) == ("finished", {}, "")
+
+
+def test_the_controller_hears_the_highest_step_once_a_world_no_longer_works_and_not_at_each_step() -> None:
+    group = group_of(2)
+    group.apply(Stepped(1, 1))
+    before = summary(group.job)
+    group.apply(Stepped(1, 40))
+    assert summary(group.job) == before
+    assert (before.phase, before.highest) == ("running", None)
+    group.kill("w1")
+    group.advance(1)
+    assert (phase(group), summary(group.job).highest) == ("re-forming", 40)
+    group.start("w1", pod="w1")
+    group.come_all()
+    assert (phase(group), summary(group.job).highest, summary(group.job).step) == ("running", None, 40)
+    group.apply(Stepped(group.job.membership.generation, 50))
+    group.finish("w0")
+    group.finish("w1")
+    assert (phase(group), summary(group.job).highest) == ("finished", 50)
 
 
 def test_nobody_who_waits_or_comes_after_the_end_waits_any_longer() -> None:

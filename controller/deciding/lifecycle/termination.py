@@ -29,7 +29,7 @@ def succeed(view: JobView) -> Plan | None:
     named = FRAMEWORKS[job.kind.name].called(job)
     words = "successfully completed." if "/" in named else "is successfully completed."
     event = normal(reason_of(job, "Succeeded"), f"{job.kind.name} {named} {words}")
-    status = cleanup.succeeded(job, view.status, view.counts, event, view.snapshot.now)
+    status = cleanup.succeeded(job, world_status.with_last_step(view), view.counts, event, view.snapshot.now)
     return Plan(status=status, news=(*view.news, event))
 
 
@@ -44,7 +44,7 @@ def finalize_failure(view: JobView) -> Plan | None:
     if not quoted and not view.backend.needs_library:
         quoted = first_error.of_job(view)
     message = f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}{'.' if quoted else ''}{quoted}"
-    status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
+    status = cleanup.failed(view.job, world_status.with_last_step(view), message=message, now=view.snapshot.now)
     return Plan(status=status, news=(*view.news, normal(reason_of(view.job, "Failed"), message)))
 
 
@@ -56,7 +56,7 @@ def deadline_exceeded(view: JobView) -> Plan | None:
 
 def _ended(view: JobView, message: str) -> Plan:
     """The job is stopped from outside: everything it runs goes, as upstream has it, and the counts stay as they last were."""
-    status = cleanup.failed(view.job, view.status, message=message, now=view.snapshot.now)
+    status = cleanup.failed(view.job, world_status.with_last_step(view), message=message, now=view.snapshot.now)
     news = (*view.news, *cleanup.of_group(view.snapshot), normal(reason_of(view.job, "Failed"), message))
     return Plan(tuple(cleanup.everything_deleted(view.snapshot)), status, news, is_written_last=True)
 
@@ -116,6 +116,6 @@ def _failed_by(view: JobView, fatal: Sequence[Verdict]) -> Plan:
     if failure.by_exit_code(job, fatal[0]):
         message = f'job "{job.metadata.name}" is failing because "{type}" replica(s) failed.{quoted}'
         event = warning(reason_of(job, reason), message)
-    status = replace(view.status, replica_statuses=replica_statuses(job, counts))
+    status = replace(world_status.with_last_step(view), replica_statuses=replica_statuses(job, counts))
     failed = cleanup.failed(job, status, message=message, now=view.snapshot.now, reason=reason)
     return Plan(status=failed, news=(*view.news, event))

@@ -11,7 +11,7 @@ from controller.deciding.actions import Plan
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.watching.snapshot import Snapshot, World
-from elastic.api.job import ElasticStatus, Leaving
+from elastic.api.job import ElasticStatus, JobStatus, Leaving
 from elastic.api.words import Cause
 from elastic.membership.phases import WorldPhase
 
@@ -22,6 +22,14 @@ def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving])
     """The status with all that the rendezvous server says."""
     new = _with_world(replace(known, backend=view.backend.value), view.snapshot, leaving)
     return restart_accounting.dated(view.job, known=known, new=new, now=view.snapshot.now)
+
+
+def with_last_step(view: JobView) -> JobStatus:
+    """The status of a job that ends now: soon nobody else remembers how far its training has come."""
+    known, world = view.status.elastic, view.snapshot.world
+    if known is None or world is None or world.highest is None or not view.sees_members:
+        return view.status
+    return replace(view.status, elastic=replace(known, step=max(world.highest, known.step or 0)))
 
 
 def record_restarts(view: JobView) -> Plan | None:
