@@ -10,6 +10,7 @@ from controller.deciding.replicas.tally import Tally
 from controller.deciding.settings import Settings
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
+from elastic.api.counting import counted
 from elastic.api.errors import shown
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
@@ -70,7 +71,7 @@ def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterato
     rescale = new.last_rescale
     if rescale is None or (known.last_rescale is not None and known.last_rescale.id == rescale.id):
         return
-    workers = f"{rescale.to_size} worker{'' if rescale.to_size == 1 else 's'}"
+    workers = counted(rescale.to_size, "worker")
     before = f" after {rescale.from_size}" if rescale.from_size else ""
     words = (
         f"{job.kind.name} {job.metadata.name} trains with {workers}{before}: {rescale.reason} (cause {rescale.cause}, rescale {rescale.id})"
@@ -97,7 +98,7 @@ def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:
     """The group had formed and cannot go on: too few of its workers are left, and others may be long in coming."""
     known = job.status.elastic
     if known is not None and known.world_size >= job.least_workers and shortage(job, counts):
-        words = f"{job.kind.name} {job.metadata.name} waits until {job.least_workers} workers run"
+        words = f"{job.kind.name} {job.metadata.name} waits until {counted(job.least_workers, 'worker', 'runs', 'run')}"
         last = known.last_rescale.id if known.last_rescale is not None else ""
         yield warning("BelowMinimum", words, about=f"{known.generation}/{last}")
 

@@ -28,7 +28,7 @@ export function changeTools(session, wanted) {
   const field = el("input", { id: "scale-to", type: "number" });
   const scale = el("button", {
     type: "button",
-    on: { click: async () => { if (await confirm("Scale", `${wanted.name} is to have ${field.value} workers.`, "Scale")) act("scale", { workers: Number(field.value) }); } },
+    on: { click: async () => { if (await confirm("Scale", `${wanted.name} is to have ${field.value} ${field.value === "1" ? "worker" : "workers"}.`, "Scale")) act("scale", { workers: Number(field.value) }); } },
   }, "Scale");
   const pause = el("button", {
     type: "button",

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from autoscale.jobs import JOBS
 from dashboard.watching.seen import JobSeen, NodeSeen
+from elastic.api.counting import counted
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 
@@ -39,7 +40,7 @@ async def scale(kube: Kube, job: JobSeen, body: bytes) -> web.Response:
     wanted = msgspec.json.decode(body, type=Scale).workers
     key = job.key
     spec = {"spec": {"replicas": wanted}}
-    return await _patched(kube, job, spec, subresource="scale", words=f"{key.name} is to have {wanted} workers")
+    return await _patched(kube, job, spec, subresource="scale", words=f"{key.name} is to have {counted(wanted, 'worker')}")
 
 
 async def suspend(kube: Kube, job: JobSeen, body: bytes) -> web.Response:

@@ -15,6 +15,7 @@ import msgspec
 
 from elastic.api import names
 from elastic.api.book import MOST_MEMBERS
+from elastic.api.counting import counted
 from elastic.api.errors import Path, shown
 from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Options
 from elastic.api.kinds import WORKER
@@ -278,7 +279,8 @@ def _check_counts(draft: Draft, *, stored: bool, findings: Findings) -> Job:
         found, advice = "there are no replicas at all", "a job needs at least one"
     else:
         if least is None and most is not None and count < most:
-            message = f"minReplicas is not set and so is {most} like maxReplicas; the job waits with {count} workers, so set minReplicas"
+            workers = counted(count, "worker")
+            message = f"minReplicas is not set and so is {most} like maxReplicas; the job waits with {workers}, so set minReplicas"
             findings.warning((*ELASTIC, "maxReplicas"), message)
         return job
     if not stored:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
+from elastic.api.counting import counted
 from elastic.api.words import CHARGED, GPU
 from elastic.client.ages import age
 from elastic.client.summary import Summary, budget_used, pod_state, unscheduled
@@ -49,12 +50,12 @@ def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], 
 
 
 def _size(job: Summary) -> str:
-    plural = "" if job.wanted == 1 else "s"
+    workers = counted(job.wanted, "worker")
     bounds = f" Between {job.least} and {job.most} are allowed." if job.is_elastic else " Its size is fixed: it has no elasticPolicy."
     if job.is_over:
-        return f"{job.kind.name} {job.name} has {job.state.lower()}. It asked for {job.wanted} worker{plural}.{bounds}"
+        return f"{job.kind.name} {job.name} has {job.state.lower()}. It asked for {workers}.{bounds}"
     world = "" if job.world is None else f"; {job.world} of them train together"
-    return f"{job.kind.name} {job.name} is {job.state.lower()} with {job.running} of {job.wanted} wanted worker{plural}{world}.{bounds}"
+    return f"{job.kind.name} {job.name} is {job.state.lower()} with {job.running} of {counted(job.wanted, 'wanted worker')}{world}.{bounds}"
 
 
 def _since(job: Summary, now: datetime) -> Iterator[str]:
@@ -67,7 +68,8 @@ def _since(job: Summary, now: datetime) -> Iterator[str]:
         yield "Its size has not changed yet."
     if job.autoscaler and not job.is_over:
         decided = f"{age(job.autoscaler.get('at'), now)} ago" if job.autoscaler.get("at") else "lately"
-        yield f"The autoscaler decided {decided} on {job.autoscaler.get('workers', 0)} workers: {job.autoscaler.get('reason', '')}."
+        workers = counted(job.autoscaler.get("workers", 0), "worker")
+        yield f"The autoscaler decided {decided} on {workers}: {job.autoscaler.get('reason', '')}."
 
 
 def waits_for(job: Summary, pods: Sequence[Object]) -> str:
@@ -106,7 +108,7 @@ def _of_world(job: Summary) -> str:
     if not job.is_elastic or job.world is None:
         return ""
     if job.running and not job.world:
-        return f"the rendezvous of its {job.running} workers"
+        return f"the rendezvous of its {counted(job.running, 'worker')}"
     if job.world < job.running:
         return f"the rendezvous: {job.world} of {job.running} running workers train together"
     return ""

@@ -14,6 +14,7 @@ from typing import Any
 from kubernetes import client
 from kubernetes import watch as _watch
 
+from elastic.api.counting import counted
 from elastic.api.kinds import GROUP, VERSION, Kind
 from elastic.api.names import JOB_NAME, REPLICA_INDEX
 from elastic.api.template import default_container
@@ -202,7 +203,7 @@ class Job:
         """Its spec says within which bounds."""
         _ = self.object  # that it is this one
         body = {"spec": {"replicas": workers}}
-        with speaking(f"scaling {self.name} to {workers} workers"):
+        with speaking(f"scaling {self.name} to {counted(workers, 'worker')}"):
             self._cluster.jobs.patch_namespaced_custom_object_scale(**self._at, name=self.name, body=body, _request_timeout=TIMEOUT_S)
 
     def suspend(self) -> None:

@@ -73,7 +73,10 @@ def _progress(group: Group, ends: typing.Sequence[End]) -> typing.Tuple[int, typ
 def _spent(group: Group, counts: typing.Mapping[str, int], fruitless: int) -> str:
     limit, most = group.rules.max_restarts, group.rules.without_progress
     if limit is not None and sum(counts.get(cause, 0) for cause in CHARGED) > limit:
-        return "all {} restarts that max_restarts allows are used up".format(limit)
+        words = (
+            "the one restart that max_restarts allows is used up" if limit == 1 else "all {} restarts that max_restarts allows are used up"
+        )
+        return words.format(limit)
     if most is not None and fruitless > most:
         return "{} restarts in a row, as many as maxRestartsWithoutProgress allows, brought no step forward".format(most)
     return ""

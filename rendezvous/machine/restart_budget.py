@@ -141,11 +141,15 @@ def _spent(job: Job) -> str:
         within = f" within {budget.window_s:g} s"
     for cause, own in budget.by_cause.items():
         if used.get(cause, 0) > own:
-            return f"all {own} restarts by cause {cause} that restartBudget allows{within} are used up"
+            return _used_up(own, f"by cause {cause} that restartBudget allows{within}")
     limit = budget.max_restarts
     if limit is not None and sum(used.get(cause, 0) for cause in CHARGED if cause not in budget.by_cause) > limit:
-        return f"all {limit} restarts that maxRestarts allows{within} are used up"
+        return _used_up(limit, f"that maxRestarts allows{within}")
     fruitless = budget.without_progress
     if fruitless is not None and job.progress.fruitless > fruitless:
         return f"{fruitless} restarts in a row, as many as maxRestartsWithoutProgress allows, brought no step forward"
     return ""
+
+
+def _used_up(limit: int, which: str) -> str:
+    return f"the one restart {which} is used up" if limit == 1 else f"all {limit} restarts {which} are used up"

@@ -109,7 +109,7 @@ def test_a_workers_own_crash_is_charged_to_the_job_and_a_spent_budget_ends_it(tm
         (agents.folder / "crash-w0").touch()
         for name in ("w0", "w1"):
             assert agents.wait_for_end(name) == 1
-            assert "all 1 restarts that max_restarts allows are used up" in agents.output(name)
+            assert "the one restart that max_restarts allows is used up" in agents.output(name)
     finally:
         agents.stop()
 

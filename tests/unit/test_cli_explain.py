@@ -139,6 +139,12 @@ def test_what_a_job_waits_for_is_named(found: str, words: str) -> None:
     assert bool(found) == bool(words)
 
 
+def test_of_one_worker_is_told_in_the_singular() -> None:
+    status = running(worldSize=0)
+    status["replicaStatuses"]["Worker"]["active"] = 1
+    assert waits(pod(0), status=status) == "the rendezvous of its 1 worker"
+
+
 def test_a_job_below_its_minimum_waits_for_workers() -> None:
     missing = {
         "type": "Running",

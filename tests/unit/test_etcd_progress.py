@@ -152,7 +152,7 @@ def test_hangs_and_failures_share_a_budget() -> None:
     assert job.world().restarts == {"hang": 1}
     job.agents["w0"].fail()
     job.live(5)
-    assert job.agents["w1"].view.closed.endswith("all 1 restarts that max_restarts allows are used up")
+    assert job.agents["w1"].view.closed.endswith("the one restart that max_restarts allows is used up")
     job.close()
 
 

@@ -100,7 +100,8 @@ def test_below_its_minimum_a_job_says_that_it_waits_once_and_in_its_state() -> N
     for name in ("train-worker-1", "train-worker-2"):
         del cluster.pods[name]
     cluster.world = World(generation=1, members=frozenset(), phase="re-forming")
-    assert "BelowMinimum" in reasons([cluster.round()])
+    (said,) = [news.message for news in cluster.round().news if news.reason == "BelowMinimum"]
+    assert said == "PyTorchJob train waits until 2 workers run"
     waiting = cluster.job.status.condition("Running")
     assert waiting is not None
     assert (waiting.status, waiting.message) == ("False", "Waiting for workers: 1 of at least 2 running.")

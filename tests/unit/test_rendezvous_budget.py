@@ -31,7 +31,7 @@ def test_restarts_older_than_the_window_no_longer_count() -> None:
     assert summary(group.job).restarts == {"user": 4}
     crash(group)
     crash(group)
-    assert closed(group) == "a worker of w1 ended with status 1, and all 1 restarts that maxRestarts allows within 600 s are used up"
+    assert closed(group) == "a worker of w1 ended with status 1, and the one restart that maxRestarts allows within 600 s is used up"
 
 
 def test_a_restarted_server_knows_the_window_from_the_controller() -> None:
@@ -71,7 +71,7 @@ def test_losses_are_limited_only_where_the_budget_says_so() -> None:
     assert group.world() == {"w0": 0, "w1": 1}
     group.leave("w1")
     group.come_all()
-    assert closed(group) == "w1 left: SIGTERM, and all 1 restarts by cause disruption that restartBudget allows are used up"
+    assert closed(group) == "w1 left: SIGTERM, and the one restart by cause disruption that restartBudget allows is used up"
 
 
 def test_a_pod_that_is_over_and_was_never_heard_of_is_charged_once() -> None:
@@ -93,7 +93,7 @@ def test_an_agent_that_cannot_start_uses_up_the_restarts_though_no_server_ever_h
             group.expect("w0", budget=budget, ended=(end,))
     assert summary(group.job).restarts == {"user": 2}
     assert closed(group) == (
-        "the container of w0 ended before it came to the rendezvous (user), and all 1 restarts that maxRestarts allows are used up"
+        "the container of w0 ended before it came to the rendezvous (user), and the one restart that maxRestarts allows is used up"
     )
 
 
@@ -201,7 +201,7 @@ def test_training_that_reports_no_further_step_is_started_anew_by_cause_hang() -
     group.started("w0", "w1")
     group.advance(66)
     group.come_all()
-    assert closed(group) == "training reported no further step for 60 s, and all 1 restarts that maxRestarts allows are used up"
+    assert closed(group) == "training reported no further step for 60 s, and the one restart that maxRestarts allows is used up"
 
 
 def test_a_job_that_never_reported_is_not_taken_for_hanging() -> None:

@@ -86,7 +86,7 @@ def test_a_spent_budget_closes_the_world_with_its_reason() -> None:
     group.come_all()
     world = summary(group.job)
     assert world.phase == "closed"
-    assert world.closed == "a worker of w1 ended with status 7, and all 1 restarts that maxRestarts allows are used up"
+    assert world.closed == "a worker of w1 ended with status 7, and the one restart that maxRestarts allows is used up"
     assert world.closed in group.agents["w0"].view.waiting
     assert not group.agents["w0"].view.closed, "what members hold is all there is until the controller has it written down"
     group.expect("w0", "w1", budget=Budget(max_restarts=1), closed=world.closed)
@@ -190,7 +190,7 @@ def test_a_container_that_ended_by_itself_is_charged_once_when_the_controller_sa
         if run == 0:
             assert summary(group.job).restarts == {"user": 1}
             assert len(group.world()) == 2, "the living run of the same pod is left alone"
-    assert summary(group.job).closed == "the container of w1 ended (user), and all 1 restarts that maxRestarts allows are used up"
+    assert summary(group.job).closed == "the container of w1 ended (user), and the one restart that maxRestarts allows is used up"
 
 
 def test_a_container_that_was_killed_is_no_open_question_once_the_controller_has_seen_its_end() -> None:
@@ -313,7 +313,7 @@ def test_what_only_the_server_knew_is_in_its_members_when_it_dies() -> None:
     group.fail("w1", 1)
     group.advance(1.1)
     group.come_all()
-    assert "all 1 restarts" in summary(group.job).closed
+    assert "the one restart" in summary(group.job).closed
 
 
 def test_a_hang_is_in_the_members_too_while_they_still_stop() -> None:

@@ -4,6 +4,7 @@ when that is better by more than the errors of what is known.
 
 from autoscale.deciding.signals import Signals, Wish
 from autoscale.deciding.troubles import no_progress, without_price
+from elastic.api.counting import counted
 
 BETTER = 1.03
 """So much more work for the money is worth a change."""
@@ -29,8 +30,9 @@ def wish(signals: Signals, replicas: int) -> Wish:
         larger = bounds.above(replicas + 1)
         is_unpriced = larger is not None and _price(signals, replicas, larger) is None
         unpriced = f"; no price is known for {larger}, by the label {signals.policy.price_label} of nodes with room" if is_unpriced else ""
-        return Wish(replicas, f"{replicas} workers do the most for the money, as far as is known{unpriced}")
-    return Wish(best, f"{best} workers do {round((best_value / here - 1) * 100)} % more for the money than {replicas}")
+        return Wish(replicas, f"{counted(replicas, 'worker', 'does', 'do')} the most for the money, as far as is known{unpriced}")
+    more = round((best_value / here - 1) * 100)
+    return Wish(best, f"{counted(best, 'worker', 'does', 'do')} {more} % more for the money than {replicas}")
 
 
 def _price(signals: Signals, replicas: int, size: int) -> float | None:

@@ -2,6 +2,7 @@
 
 from autoscale.deciding.signals import Bounds, Signals, Wish
 from autoscale.deciding.troubles import no_progress, without_samples
+from elastic.api.counting import counted
 
 FINE = 32
 """Up to so many workers each number is looked at; beyond, steps of one part in so many."""
@@ -26,11 +27,11 @@ def wish(signals: Signals, replicas: int, now: float) -> Wish:
     if count is None:
         best = _nearest(signals, replicas)
         if left_s <= 0:
-            return Wish(best, f"finishBy has passed; {best} workers are the fastest")
+            return Wish(best, f"finishBy has passed; {counted(best, 'worker', 'is', 'are')} the fastest")
         return Wish(best, f"no allowed number of workers finishes in time; {best} come nearest")
     if count < replicas and signals.curve.rate(count).low < needed and signals.curve.knows(count):
-        return Wish(replicas, f"{count} workers may be too few to finish in time")
-    return Wish(count, f"{count} of {signals.bounds.most} workers are enough to finish in time")
+        return Wish(replicas, f"{counted(count, 'worker')} may be too few to finish in time")
+    return Wish(count, f"{count} of {counted(signals.bounds.most, 'worker')} {'is' if count == 1 else 'are'} enough to finish in time")
 
 
 def _fewest(signals: Signals, needed: float) -> int | None:

@@ -6,6 +6,7 @@ from autoscale.deciding import trials
 from autoscale.deciding.signals import Signals, Step, Wish
 from autoscale.deciding.trials import percent
 from autoscale.deciding.troubles import no_progress
+from elastic.api.counting import counted
 
 GROWS_BY = 4
 """A step is one worker, or one in so many of those that there are."""
@@ -47,12 +48,14 @@ def _fewer(signals: Signals, replicas: int, larger: Sequence[int], share: float)
         # The nearest may have been slow itself; one far below it says little of the last workers.
         if (index == 0 or 2 * size >= replicas) and curve.gain(size, replicas).high < share:
             brings = curve.gain(size, replicas).mid
-            return Wish(size, f"{_workers(replicas - size)} beyond {size} bring {percent(brings)} each, {percent(share)} are asked for")
+            more, verb = counted(replicas - size, "worker"), "brings" if replicas - size == 1 else "bring"
+            return Wish(size, f"{more} beyond {size} {verb} {percent(brings)} each, {percent(share)} are asked for")
     if not smaller and all(curve.knows(size) and curve.gain(replicas, size).high < share for size in larger):
         fewer = bounds.below(replicas)
         # A job that began with many has to try fewer: nothing else says what its last worker brings.
         if fewer is not None and (not larger or curve.gain(fewer, replicas).mid < share):
-            return Wish(fewer, f"what the last of {replicas} workers brings is not known; {_workers(fewer)} are tried")
+            tried = counted(fewer, "worker", "is", "are")
+            return Wish(fewer, f"what the last of {replicas} workers brings is not known; {tried} tried")
     return None
 
 
@@ -69,8 +72,4 @@ def _waiting(signals: Signals, replicas: int) -> str:
         return f"{signals.working} of {replicas} workers train together; the throughput is measured when all do"
     if not signals.reports:
         return no_progress(signals)
-    return f"the throughput of {_workers(replicas)} is being measured"
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
+    return f"the throughput of {counted(replicas, 'worker')} is being measured"

@@ -13,6 +13,7 @@ from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import Phase, Pod
 from elastic.api.book import MOST_TIMES, Disruption
+from elastic.api.counting import counted
 from elastic.api.job import ElasticStatus, Job, Leaving
 from elastic.api.words import Cause
 from elastic.signals.signal import Meaning
@@ -139,6 +140,5 @@ def events(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[Jo
         if (entry.signal, entry.node, entry.noticed_at) not in before and entry.noticed_at is not None:
             by = f" by {entry.by:%H:%M:%S} UTC" if entry.by is not None else ""
             where = f" on node {entry.node}" if entry.node else ""
-            workers = "1 worker" if entry.workers == 1 else f"{entry.workers} workers"
-            words = f"{job.kind.name} {job.metadata.name}: signal {entry.signal}{where} concerns {workers}{by}."
+            words = f"{job.kind.name} {job.metadata.name}: signal {entry.signal}{where} concerns {counted(entry.workers, 'worker')}{by}."
             yield normal("DisruptionAnnounced", words, about=f"{entry.signal}/{entry.node}/{entry.noticed_at:%H%M%S}")

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from controller.deciding.actions import Budget, SetExpectation
 from controller.deciding.job_view import JobView
 from controller.watching.snapshot import Phase, Pod
+from elastic.api.counting import counted
 from elastic.api.job import ElasticStatus, Leaving, Rescale
 from elastic.api.kinds import WORKER
 from elastic.api.words import Cause
@@ -58,7 +59,7 @@ def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving])
     rescale = Rescale(
         id=f"hosts-{generation}",
         cause=_cause(view, leaving, is_less=size < status.world_size).value,
-        reason=f"workers run on {size} hosts",
+        reason=f"workers run on {counted(size, 'host')}",
         at=view.snapshot.now,
         from_size=status.world_size,
         to_size=size,
