@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from elastic.api.counting import counted
 from elastic.api.kinds import GROUP, KINDS
 from elastic.api.words import GPU
 from elastic.cli import completion
@@ -106,7 +107,7 @@ def _of_folder(layout: Layout) -> Iterator[Finding]:
         logs = ", ".join(str(layout.log(name)) for name in dead)
         yield Finding(BAD, "laptop cluster", f"without {', '.join(dead)}; see {logs}; `elastic down` and `elastic up` start it anew")
     else:
-        yield Finding(OK, "laptop cluster", f"runs, {len(played(layout, state))} nodes, sandbox {state.sandbox}")
+        yield Finding(OK, "laptop cluster", f"runs, {counted(len(played(layout, state)), 'node')}, sandbox {state.sandbox}")
 
 
 def _of_cluster(data_dir: Path | None, kubeconfig: Path | None, *, context: str | None, namespace: str | None) -> list[Finding]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from elastic.api.counting import counted
 from elastic.api.kinds import KINDS
 from elastic.cli import INTERRUPTED
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG
@@ -200,7 +201,7 @@ def _placed(report: Report, printer: Printer) -> list[Object]:
             printer.say(f"{kind.name} {verdict.name}: {'; '.join(words)}")
         if size.get("minReplicas"):
             least, most = size["minReplicas"], size.get("maxReplicas", size["minReplicas"])
-            many = f"{least} worker{'' if least == 1 else 's'}" if least == most else f"{least} to {most} workers"
+            many = counted(least, "worker") if least == most else f"{least} to {most} workers"
             printer.say(f"{kind.name} {verdict.name}: {many}")
     return jobs
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import click
 
+from elastic.api.counting import counted
 from elastic.cli.folding import Folding
 from elastic.cli.passing import Passing
 from elastic.cli.printing import colour_of, coloured, plain
@@ -57,7 +58,7 @@ class Printer:
         finally:
             lines, self._held = self._held, None
             if self._dropped:
-                self.say(f"{self._dropped} lines are left out, which came while the question stood")
+                self.say(f"{counted(self._dropped, 'line', 'is', 'are')} left out, which came while the question stood")
             for line in lines:
                 self._put(line)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from elastic.api.counting import counted
 from elastic.api.errors import Problem, SpecError, Warning, shortened
 from elastic.api.job import Job
 from elastic.api.kinds import API_VERSION, GROUP, KINDS
@@ -221,8 +222,8 @@ def as_lines(report: Report) -> Iterator[str]:
     if report.unreadable:
         parts.append(f"{len(report.unreadable)} unreadable")
     if report.others:
-        parts.append(f"{_counted(len(report.others), 'other object')} skipped")
-    yield f"{_counted(len(report.verdicts), 'job')}: {', '.join(parts)}"
+        parts.append(f"{counted(len(report.others), 'other object')} skipped")
+    yield f"{counted(len(report.verdicts), 'job')}: {', '.join(parts)}"
     if report.is_without_jobs:
         yield f"found {_kinds(report.others)}; jobs are {', '.join(KINDS)}, of {API_VERSION}"
 
@@ -237,10 +238,6 @@ def _kinds(others: list[Document]) -> str:
 
 def _keys(value: dict[str, Any]) -> str:
     return ", ".join(map(str, list(value)[:3])) if value else "empty"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _as_data(report: Report) -> dict[str, Any]:

@@ -57,8 +57,10 @@ def test_what_is_suspended_is_made_anew_and_what_is_over_is_only_kept() -> None:
     assert isinstance(stop, Scale)
     assert (stop.name, stop.replicas) == ("mpi-operator", 0)
     assert isinstance(delete, DeleteDefinition)
-    assert delete.words == "delete the definition mpijobs.kubeflow.org (v2beta1) with its 2 jobs, which are kept in kept.json"
+    assert delete.words == "delete the definition mpijobs.kubeflow.org (v2beta1) with its 2 jobs, kept in kept.json"
     assert (delete.api_version, delete.seen) == ("kubeflow.org/v2beta1", frozenset({("uid-over", 3), ("uid-rests", 3)}))
+    _, alone, *_ = takeover(seen(mpi_job("over", OVER)), [{"metadata": {"name": "x"}}], file="kept.json")
+    assert alone.words.endswith("with its 1 job, kept in kept.json")
     assert isinstance(apply, Apply)
     assert isinstance(create, Create)
     assert create.object["metadata"] == {"name": "rests", "namespace": "a", "labels": {"team": "x"}}

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from elastic.api.counting import counted
 from elastic.api.errors import SpecError
 from elastic.api.kinds import API_VERSION, GROUP, KINDS
 from elastic.api.parser import parse
@@ -109,7 +110,7 @@ def _stopped(operators: Sequence[Object]) -> Iterator[Change]:
 
 
 def _deletion(jobs: Sequence[Object], file: str) -> Change:
-    words = f"delete the definition {MPI.crd_name} (v2beta1) with its {len(jobs)} jobs, which are kept in {file}"
+    words = f"delete the definition {MPI.crd_name} (v2beta1) with its {counted(len(jobs), 'job')}, kept in {file}"
     otherwise = f"`elastic adopt --back {file}` starts the operator again; then begin anew, with another --save file"
     return DeleteDefinition(words, MPI.crd_name, THEIRS, frozenset(map(plan.identity, jobs)), otherwise)
 
@@ -169,7 +170,7 @@ def return_(kept: Object, ours: Sequence[Object], jobs: Sequence[Object], defini
     waiting = [job for job in kept["jobs"] if _key(job) in kept["waiting"]]
     yield from rest[:at]
     if definition is None or not is_theirs(definition) or is_going(definition):
-        words = f"delete the definition {MPI.crd_name} (v1) with its {len(jobs)} jobs"
+        words = f"delete the definition {MPI.crd_name} (v1) with its {counted(len(jobs), 'job')}"
         yield DeleteDefinition(words, MPI.crd_name, API_VERSION, frozenset(map(plan.identity, jobs)), "type the command again")
     yield rest[at]
     yield from (Create(f"make MPIJob {_key(job)} anew, as it was: suspended", job) for job in waiting)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.api import webhook
+from elastic.api.counting import counted
 from elastic.api.kinds import API_VERSION, GROUP, KINDS
 from elastic.client.summary import summary
 from elastic.kube.resources import Object
@@ -133,12 +134,13 @@ def return_(kept: Object, ours: Sequence[Object]) -> Iterator[Change]:
     yield Apply(f"apply what was there before: {names}; stored jobs stay", objects)
     for operator in kept["operators"]:
         where = f"{operator['namespace']}/{operator['name']}"
-        yield Scale(f"start {where} with {operator['replicas']} replicas", operator["namespace"], operator["name"], operator["replicas"])
+        words = f"start {where} with {counted(operator['replicas'], 'replica')}"
+        yield Scale(words, operator["namespace"], operator["name"], operator["replicas"])
 
 
 def jobs_in_words(seen: Seen) -> str:
     going = [job for job in seen.jobs if not summary(KINDS[job["kind"]], job).is_over]
-    return f"{len(seen.jobs)} job{'' if len(seen.jobs) == 1 else 's'}, {len(going)} of them not over; they stay, and their pods run on"
+    return f"{counted(len(seen.jobs), 'job')}, {len(going)} of them not over; they stay, and their pods run on"
 
 
 def _keeps_its_rendezvous(job: Object) -> bool:

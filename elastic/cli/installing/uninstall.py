@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from elastic.api.counting import counted
 from elastic.api.kinds import GROUP
 from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import KUBECONFIG
@@ -73,8 +74,8 @@ def plan(there: Standing, *, takes_jobs: bool) -> Iterator[str]:
         yield f"delete {_jobs_in_words(there.jobs)}, and wait until their pods are gone"
     if there.items:
         workloads = [manifests.name(item) for item in there.items if item["kind"] in manifests.WORKLOADS]
-        others = len(there.items) - len(workloads)
-        yield f"delete the APIs that the autoscaler registered, then {', '.join([*workloads, f'{others} objects beside'])}"
+        others = counted(len(there.items) - len(workloads), "object")
+        yield f"delete the APIs that the autoscaler registered, then {', '.join([*workloads, f'{others} beside'])}"
     if not takes_jobs:
         if there.jobs:
             yield f"keep {_jobs_in_words(there.jobs)}: pods train on, but what ends is not replaced until a control plane runs again"
@@ -92,15 +93,11 @@ def _jobs_in_words(jobs: Sequence[Found]) -> str:
     going = sum(not summary(job.kind, job.object).is_over for job in jobs)
     names = ", ".join(f"{job.kind.name} {job.key.namespace}/{job.key.name}" for job in jobs[:MOST_NAMED])
     more = f" and {len(jobs) - MOST_NAMED} more (`elastic get -A`)" if len(jobs) > MOST_NAMED else ""
-    return f"{_counted(jobs)}, {going} of them not over: {names}{more}"
-
-
-def _counted(jobs: Sequence[Found]) -> str:
-    return f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}"
+    return f"{counted(len(jobs), 'job')}, {going} of them not over: {names}{more}"
 
 
 def _kept(there: Standing, namespace: str) -> str:
-    return f"{_counted(there.jobs)}, the kinds, and namespace {namespace} with its Secret {shared_secret.NAME}"
+    return f"{counted(len(there.jobs), 'job')}, the kinds, and namespace {namespace} with its Secret {shared_secret.NAME}"
 
 
 async def _look(kube: Kube, overlay: str, namespace: str, *, takes_jobs: bool) -> Standing:

@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from elastic.api.counting import counted
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.cli import completion
@@ -47,7 +48,7 @@ def scale(words: tuple[str, ...], workers: int, output: str, cluster: Cluster) -
         if told.is_over:
             raise click.ClickException(f"{job.title} is over ({told.state.lower()}); what is over is not scaled")
         if workers == told.wanted:
-            outcomes.tell(job.key, "nothing", f"{job.title} has {workers} workers already", workers=workers)
+            outcomes.tell(job.key, "nothing", f"{job.title} has {counted(workers, 'worker')} already", workers=workers)
             return
         body = {"spec": {"replicas": workers}}
         try:
@@ -56,7 +57,7 @@ def scale(words: tuple[str, ...], workers: int, output: str, cluster: Cluster) -
             if error.code == 404:
                 raise click.ClickException(f"{job.title} has no replica type {WORKER}, and so cannot be scaled") from error
             raise
-        said = f"{job.title} scaled from {told.wanted} to {workers} workers; `elastic explain {told.name}` says what follows"
+        said = f"{job.title} scaled from {told.wanted} to {counted(workers, 'worker')}; `elastic explain {told.name}` says what follows"
         outcomes.tell(job.key, "scaled", said, workers=workers, before=told.wanted)
 
     with outcomes_of(output) as outcomes:
