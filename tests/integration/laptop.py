@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic.kube.client import Kube
-from elastic.kube.resources import PODS, Resource
+from elastic.kube.resources import CONFIG_MAPS, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES, Resource
 from elastic.local import LocalCluster
 
 PATIENCE_S = 60.0
@@ -50,6 +50,12 @@ async def until(found: Callable[[], Any], what: str, *, within_s: float = PATIEN
             raise AssertionError(f"not within {within_s:.0f} s: {what}; last: {answer!r}")
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.3, LONGEST_PAUSE_S)
+
+
+async def make(kube: Kube, *objects: Object) -> None:
+    kinds = {"Pod": PODS, "Service": SERVICES, "Secret": SECRETS, "ConfigMap": CONFIG_MAPS, "PodDisruptionBudget": POD_DISRUPTION_BUDGETS}
+    for body in objects:
+        await kube.create(kinds[body["kind"]], body, namespace=NAMESPACE)
 
 
 async def get(kube: Kube, name: str, *, resource: Resource = PODS, namespace: str | None = NAMESPACE) -> Object | None:
