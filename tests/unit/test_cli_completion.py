@@ -10,8 +10,11 @@ import pytest
 from cli_api import Api, job, namespace, running, served
 from click.shell_completion import ShellComplete
 
-from elastic.cli import completion, main
+from elastic.cli import SECTIONS, completion, main
 from elastic.local.files import ClusterState, Layout
+
+ABOUT_JOBS = [name for name in SECTIONS["Jobs"] if name != "run"]
+"""`run` takes files."""
 
 
 def completed(*words: str) -> list[str]:
@@ -31,7 +34,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
 def test_jobs_are_completed_by_what_is_typed_of_them(tmp_path: Path, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(api, tmp_path) as kubeconfig:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        for command in ("get", "describe", "top", "scale", "suspend", "resume", "evict", "delete", "events"):
+        for command in ABOUT_JOBS:
             assert completed(command, "t") == ["tensor", "test", "train"], command
         assert completed("delete", "test", "te") == ["tensor"], "the other one stands there already"
         assert completed("describe", "tfjob", "") == ["tensor"]

@@ -16,6 +16,7 @@ from elastic.cli.jobs.change import worker
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found, NotFound
 from elastic.cli.jobs.milestone import Wait
+from elastic.cli.options import JOB
 from elastic.cli.passing import Passing
 from elastic.cli.printing import colour_of, coloured, plain
 from elastic.client.explanation import waits_for
@@ -28,7 +29,7 @@ from elastic.kube.resources import Object
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+@JOB
 @click.option("--follow", "-f", "follows", is_flag=True, help="Go on until the job is over, over restarts of its pods.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only of the worker that has this rank; with --follow of each that gets it.")
 @click.option("--worker", "index", type=click.IntRange(min=0), help="Only of the worker with this index.")

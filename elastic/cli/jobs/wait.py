@@ -15,7 +15,7 @@ from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.milestone import Milestone
-from elastic.cli.options import Seconds
+from elastic.cli.options import JOB, Seconds
 from elastic.cli.printing import as_data, output_option, plain
 from elastic.client.explanation import explained
 from elastic.client.sample import Sample
@@ -35,7 +35,7 @@ class _Met(Exception):
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+@JOB
 @click.option("--for", "what", type=click.Choice([*WORDS, KUBECTLS]), default="over", show_default=True, help="What to wait for.")
 @click.option("--timeout", "timeout_s", type=Seconds(), metavar="TIME", help="Until it gives up: 600, 90s, 10m.  [default: never]")
 @cluster_options
@@ -92,7 +92,7 @@ async def _until(kube: Kube, job: Found, what: str, milestone: Milestone) -> Out
 
 
 @click.command()
-@click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB")
+@JOB
 @output_option()
 @dashboard_option
 @cluster_options
