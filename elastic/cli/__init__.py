@@ -111,6 +111,12 @@ class Commands(click.Group):
             if sys.stderr.isatty():
                 click.echo(err=True)  # ends the line in which the terminal shows ^C
             raise click.exceptions.Exit(INTERRUPTED) from None
+        except click.NoSuchOption as error:
+            from elastic.cli.without_data import why
+
+            if error.ctx is None or (words := why(error.ctx.info_name or "", error.option_name)) is None:
+                raise
+            raise click.UsageError(words, error.ctx) from None
         except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:

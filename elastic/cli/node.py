@@ -11,6 +11,7 @@ import click
 
 from elastic.cli.node_list import nodes_table, rows_of
 from elastic.cli.options import DATA_DIR, NODE, Seconds, command
+from elastic.cli.outcomes import OUTPUT, told
 from elastic.cli.printing import as_data, output_option
 from elastic.kube import connect
 from elastic.kube.client import Kube
@@ -59,27 +60,32 @@ def list_nodes(output: str, data_dir: Path) -> None:
 @click.argument("name")
 @click.option("--gpus", type=click.IntRange(0, MOST_GPUS), default=0, show_default=True, help="GPUs of the node.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the node. Repeatable.")
+@OUTPUT
 @DATA_DIR
-def add(name: str, gpus: int, labels: tuple[str, ...], data_dir: Path) -> None:
+def add(name: str, gpus: int, labels: tuple[str, ...], output: str, data_dir: Path) -> None:
     """Add a node, or bring a killed one back, empty. It comes back with the cluster, until it is killed or reclaimed."""
-    _ask(data_dir, Add(name=name, gpus=gpus, labels=dict(map(_label, labels))))
-    click.echo(f"node {name} is ready")
+    with told(output) as outcomes:
+        _ask(data_dir, Add(name=name, gpus=gpus, labels=dict(map(_label, labels))))
+        outcomes.tell_of_node(name, "added", f"node {name} is ready")
 
 
 @node.command()
 @NODE
+@OUTPUT
 @DATA_DIR
-def kill(name: str, data_dir: Path) -> None:
+def kill(name: str, output: str, data_dir: Path) -> None:
     """Make a node vanish: its processes end at once, without notice."""
-    _ask(data_dir, Kill(name=name))
-    click.echo(f"node {name} has vanished")
+    with told(output) as outcomes:
+        _ask(data_dir, Kill(name=name))
+        outcomes.tell_of_node(name, "killed", f"node {name} has vanished")
 
 
 @node.command("taint")
 @NODE
 @click.argument("taints", nargs=-1, required=True, metavar="KEY[=VALUE]:EFFECT|KEY[:EFFECT]-...")
+@OUTPUT
 @DATA_DIR
-def taint_node(name: str, taints: tuple[str, ...], data_dir: Path) -> None:
+def taint_node(name: str, taints: tuple[str, ...], output: str, data_dir: Path) -> None:
     """Set taints of a node, or take them away (with a minus at the end)."""
     try:
         wanted = [parse_taint(text) for text in taints]
@@ -90,9 +96,11 @@ def taint_node(name: str, taints: tuple[str, ...], data_dir: Path) -> None:
         await check_node(kube, name)
         for taint in wanted:
             await set_taint(kube, name, taint)
-            click.echo(f"node {name}: taint {taint} {'removed' if taint.is_removed else 'set'}")
+            did = "removed" if taint.is_removed else "set"
+            outcomes.tell_of_node(name, f"taint {did}", f"node {name}: taint {taint} {did}", taint=str(taint))
 
-    _with_cluster(data_dir, write)
+    with told(output) as outcomes:
+        _with_cluster(data_dir, write)
 
 
 @node.command("drain")
@@ -100,15 +108,18 @@ def taint_node(name: str, taints: tuple[str, ...], data_dir: Path) -> None:
 @click.option(
     "--timeout", "timeout_s", type=Seconds(1), metavar="TIME", default=600, show_default=True, help="Until it gives up: 600, 90s, 10m."
 )
+@OUTPUT
 @DATA_DIR
-def drain_node(name: str, timeout_s: float, data_dir: Path) -> None:
+def drain_node(name: str, timeout_s: float, output: str, data_dir: Path) -> None:
     """Cordon a node and evict its pods, as kubectl drain does."""
 
     async def empty(kube: Kube) -> None:
         await check_node(kube, name)
-        await drain(kube, name, tell=click.echo, within_s=timeout_s)
+        await drain(kube, name, tell=outcomes.say, within_s=timeout_s)
+        outcomes.tell_of_node(name, "drained", f"node {name} drained")
 
-    _with_cluster(data_dir, empty)
+    with told(output) as outcomes:
+        _with_cluster(data_dir, empty)
 
 
 @node.command()
@@ -125,8 +136,9 @@ def drain_node(name: str, timeout_s: float, data_dir: Path) -> None:
 )
 @click.option("--seconds", type=click.IntRange(min=0), help="From the signal to the loss.  [default: as the table has it]")
 @click.option("--take-back", is_flag=True, help="Take the signal back; the node stays.")
+@OUTPUT
 @DATA_DIR
-def reclaim(name: str, like: str, seconds: int | None, take_back: bool, data_dir: Path) -> None:
+def reclaim(name: str, like: str, seconds: int | None, take_back: bool, output: str, data_dir: Path) -> None:
     """Play a cloud's signal that a node goes, then the loss of the machine.
 
     When the seconds are over the node's processes end at once and the node's object goes, as a cloud removes the node of a machine that it
@@ -140,19 +152,21 @@ def reclaim(name: str, like: str, seconds: int | None, take_back: bool, data_dir
         played = as_seen(signal, now=datetime.now(UTC), left_s=left_s)
         await show(kube, name, played, take_back=take_back)
         if take_back:
-            click.echo(f"node {name}: {signal.name} taken back")
+            outcomes.tell_of_node(name, "signal taken back", f"node {name}: {signal.name} taken back", signal=signal.name)
             return
-        click.echo(f"node {name}: {signal.name} given by {played.words}" + (f"; lost in {left_s:g} s" if left_s is not None else ""))
+        lost = f"; lost in {left_s:g} s" if left_s is not None else ""
+        outcomes.tell_of_node(name, "signal given", f"node {name}: {signal.name} given by {played.words}{lost}", signal=signal.name)
         if left_s is None:
             return
         if await is_taken_back(kube, name, signal, within_s=left_s):
-            click.echo(f"node {name}: {signal.name} was taken back; the node stays")
+            outcomes.say(f"node {name}: {signal.name} was taken back; the node stays")
             return
         await asyncio.to_thread(_ask, data_dir, Kill(name=name))
         await kube.delete(NODES, name)
-        click.echo(f"node {name} has been reclaimed")
+        outcomes.tell_of_node(name, "reclaimed", f"node {name} has been reclaimed")
 
-    _with_cluster(data_dir, play)
+    with told(output) as outcomes:
+        _with_cluster(data_dir, play)
 
 
 def _label(text: str) -> tuple[str, str]:

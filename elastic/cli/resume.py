@@ -14,7 +14,7 @@ from elastic.cli import completion
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.change import set_suspended
-from elastic.cli.jobs.outcomes import OUTPUT, Outcomes, told
+from elastic.cli.outcomes import OUTPUT, Outcomes, told
 from elastic.kube import connect
 from elastic.kube.access import AccessError
 from elastic.kube.client import Kube

@@ -112,7 +112,6 @@ async def drain(kube: Kube, name: str, *, tell: Callable[[str], None], within_s:
     except TimeoutError:
         left = ", ".join(_title(pod) for pod in await _pods(kube, name))
         raise NodeProblem(f"node {name} is not empty after {within_s:.0f} s; still there: {left}") from None
-    tell(f"node {name} drained")
 
 
 async def _empty(kube: Kube, name: str, tell: Callable[[str], None]) -> None:

@@ -15,9 +15,9 @@ from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found, NotFound
 from elastic.cli.jobs.in_files import Named, named_in
-from elastic.cli.jobs.outcomes import OUTPUT
-from elastic.cli.jobs.outcomes import told as outcomes_of
 from elastic.cli.options import JOB, JOBS, Seconds
+from elastic.cli.outcomes import OUTPUT
+from elastic.cli.outcomes import told as outcomes_of
 from elastic.cli.printing import plain
 from elastic.cli.silence import Silence
 from elastic.client.summary import rank_of, summary

@@ -38,33 +38,44 @@ class _Met(Exception):
 @JOB
 @click.option("--for", "what", type=click.Choice([*WORDS, KUBECTLS]), default="over", show_default=True, help="What to wait for.")
 @click.option("--timeout", "timeout_s", type=Seconds(), metavar="TIME", help="Until it gives up: 600, 90s, 10m.  [default: never]")
+@output_option()
 @cluster_options
-def wait(words: tuple[str, ...], what: str, timeout_s: float | None, cluster: Cluster) -> None:
+def wait(words: tuple[str, ...], what: str, timeout_s: float | None, output: str, cluster: Cluster) -> None:
     """Wait until a job is over, running or deleted.
 
     Exit code: 0 it is so, 1 it can no longer be so or the time is over. With --for over, 1 if the job failed or was deleted.
     """
     what = "deleted" if what == KUBECTLS else what
+    about: dict[str, str] = {}
 
     async def watch(kube: Kube, namespace: str) -> tuple[Found, Outcome | None]:
         job = await found.one(kube, namespace, words)
+        about.update(kind=job.kind.name, namespace=job.key.namespace, name=job.key.name)
         return job, await _until(kube, job, what, Milestone(cluster.data_dir))
 
     async def bounded(kube: Kube, namespace: str) -> tuple[Found, Outcome | None]:
         async with asyncio.timeout(timeout_s):
             return await watch(kube, namespace)
 
+    def tell(text: str, end: str | None, *, is_met: bool) -> None:
+        if output != "table":
+            click.echo(as_data({**about, "for": what, "met": is_met, "is": end}, output))
+        elif text:
+            click.echo(text)
+
     try:
         job, outcome = cluster.ask(bounded)
     except found.NoJob as error:
         if what != "deleted":
             raise
-        click.echo(f"deleted: {error.format_message()}")
+        tell(f"deleted: {error.format_message()}", what, is_met=True)
         sys.exit(MET)
     except TimeoutError:
+        tell("", None, is_met=False)
         raise click.ClickException(f"not {what} after {timeout_s:g} s; `elastic explain {words[-1]}` says why") from None
     is_met = outcome is None or (outcome is Outcome.SUCCEEDED if what == "over" else outcome.value.lower() == what)
-    click.echo(f"{job.title}: {outcome.value.lower() if outcome is not None else what}")
+    end = outcome.value.lower() if outcome is not None else what
+    tell(f"{job.title}: {end}", end, is_met=is_met)
     sys.exit(MET if is_met else NOT_MET)
 
 

@@ -1,4 +1,4 @@
-"""What a command has done to jobs: a line each for people, as it happens, or data at the end for programs."""
+"""What a command has done to jobs and nodes: a line each for people, as it happens, or data at the end for programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ class Outcomes:
     _items: list[dict[str, Any]] = field(default_factory=list)
 
     def tell(self, job: JobKey | StoredJob, did: str, words: str, **facts: Any) -> None:
-        self._items.append({"kind": job.kind.name, "namespace": job.namespace, "name": job.name, "did": did, **facts})
+        self._add({"kind": job.kind.name, "namespace": job.namespace, "name": job.name, "did": did, **facts}, words)
+
+    def tell_of_node(self, name: str, did: str, words: str, **facts: Any) -> None:
+        self._add({"kind": "Node", "name": name, "did": did, **facts}, words)
+
+    def _add(self, item: dict[str, Any], words: str) -> None:
+        self._items.append(item)
         self.say(words)
 
     def say(self, words: str) -> None:
