@@ -21,6 +21,7 @@ from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG
 from elastic.cli.images import image_option
 from elastic.cli.interrupts import Left, asking, cancelled_by_sigterm, end_by_sigterm
 from elastic.cli.jobs.following import followed
+from elastic.cli.jobs.found import how_to_define
 from elastic.cli.jobs.milestone import Milestone
 from elastic.cli.local_paths import placed, without_command
 from elastic.cli.options import SANDBOXES, command
@@ -223,7 +224,9 @@ async def _run(place: Place, report: Report, wish: _Wish, *, printer: Printer) -
 async def _run_to_its_end(place: Place, report: Report, wish: _Wish, *, printer: Printer) -> int:
     async with connect(place.kubeconfig) as kube:
         namespace = wish.namespace or kube.access.namespace
-        submission = Submission(kube, namespace=namespace, replace=wish.replace, replace_over=wish.replace_over)
+        submission = Submission(
+            kube, namespace=namespace, replace=wish.replace, replace_over=wish.replace_over, how_to_define=how_to_define
+        )
         try:
             if wish.create_namespace:
                 await submission.make_namespaces([*(document.value for document in report.others), *wish.jobs])

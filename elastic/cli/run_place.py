@@ -60,7 +60,8 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
     state = layout.read_state()
     if state is not None and layout.is_running():
         if not state.control_plane and kubeconfig is None:
-            raise ClusterError(f"the cluster in {layout.root} has no control plane; stop it and start it without --cluster-only")
+            again = f"`{command('down', layout.root)}`, then `{command('up', layout.root)}` without it"
+            raise ClusterError(f"the cluster in {layout.root} has no control plane, for it was started with --cluster-only: {again}")
         _refuse_shape(
             shape.options(running=state.sandbox, has=layout.read_shape().images), f"the one in {layout.root}, which runs already,"
         )

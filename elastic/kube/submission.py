@@ -7,7 +7,7 @@ unless it is told to replace a job. It does not judge documents: the server does
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from elastic.api.kinds import KINDS
@@ -19,6 +19,7 @@ from elastic.kube.resources import NAMESPACES, PODS, Object, Resource
 
 FIELD_MANAGER = "elastic-run"
 Waits = Callable[[str], None]
+HowToDefine = Callable[[Kube], Awaitable[str]]
 GONE_S = 90.0
 LOOK_EVERY_S = 0.2
 
@@ -45,10 +46,13 @@ class _Made:
 
 class Submission:
     """`replace`: a job that has the name goes first; `replace_over`: one that is over does. `waits` hears again and again which deletion is
-    not done yet."""
+    not done yet. `how_to_define` says how a cluster gets kinds of jobs that it does not know."""
 
-    def __init__(self, kube: Kube, *, namespace: str, replace: bool = False, replace_over: bool = False) -> None:
+    def __init__(
+        self, kube: Kube, *, namespace: str, replace: bool = False, replace_over: bool = False, how_to_define: HowToDefine | None = None
+    ) -> None:
         self._kube, self._namespace, self._replace, self._replace_over = kube, namespace, replace, replace_over
+        self._how_to_define = how_to_define
         self._made: list[_Made] = []
         self._resources: dict[str, dict[str, Resource]] = {}
 
@@ -80,7 +84,7 @@ class Submission:
                 resource, name, document, namespace=namespace, kind=Patch.APPLY, field_manager=FIELD_MANAGER, force=True
             )
         except KubeError as error:
-            raise Refused(f"{resource.kind} {name}: {error.words}{_remedy(error, resource.kind)}") from error
+            raise Refused(f"{resource.kind} {name}: {error.words}{_of_namespace(error)}") from error
         if was_there is None:
             self._made.append(_Made(resource, namespace, name, made["metadata"]["uid"]))
 
@@ -95,7 +99,7 @@ class Submission:
                 await self._clear(resource, metadata["name"], namespace=namespace, waits=waits)
             made = (await self._kube.create(resource, document, namespace=namespace))["metadata"]
         except KubeError as error:
-            raise Refused(f"{kind.name} {metadata.get('name', '')}: {error.words}{_remedy(error, kind.name)}") from error
+            raise Refused(f"{kind.name} {metadata.get('name', '')}: {error.words}{await self._remedy(error, kind.name)}") from error
         self._made.append(_Made(resource, namespace, made["name"], made["uid"]))
         return JobKey(kind, namespace, made["name"], made["uid"])
 
@@ -148,6 +152,13 @@ class Submission:
         pods = await self._kube.list(PODS, namespace=made.namespace, labels=f"{JOB_NAME}={made.name}")
         return any(owner.get("uid") == made.uid for pod in pods.items for owner in pod["metadata"].get("ownerReferences") or ())
 
+    async def _remedy(self, error: KubeError, kind: str) -> str:
+        """For a job that was refused."""
+        if error.code != 404 or (error.body.get("details") or {}).get("kind"):
+            return _of_namespace(error)
+        how = f"; {await self._how_to_define(self._kube)}" if self._how_to_define is not None else ""
+        return f"; the cluster does not know {kind}{how}"
+
     async def _resource(self, api_version: str, kind: str) -> Resource:
         """Under which path the server keeps objects of a kind."""
         if api_version not in self._resources:
@@ -174,12 +185,10 @@ def _is_over(job: Object) -> bool:
     return any(condition.get("type") in ("Succeeded", "Failed") and condition.get("status") == "True" for condition in conditions)
 
 
-def _remedy(error: KubeError, kind: str) -> str:
+def _of_namespace(error: KubeError) -> str:
+    """How to make the one that is not there; empty where another thing is amiss."""
     details = error.body.get("details") or {}
-    if error.code == 404 and details.get("kind") == "namespaces":
-        name = details.get("name", "")
-        return f"; make it with `kubectl create namespace {name}`, or with `elastic run --create-namespace`"
-    if error.code != 404 or details.get("kind") or kind not in KINDS:
+    if error.code != 404 or details.get("kind") != "namespaces":
         return ""
-    how = "install the control plane with `elastic install` (docs/deploy.md)"
-    return f"; the cluster does not know {kind}: {how}"
+    name = details.get("name", "")
+    return f"; make it with `kubectl create namespace {name}`, or with `elastic run --create-namespace`"

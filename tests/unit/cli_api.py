@@ -78,6 +78,8 @@ class Api:
         return 200, known
 
     def _create(self, path: str, body: Any) -> tuple[int, Any]:
+        if path.startswith("/apis/kubeflow.org") and not self.has_kinds:
+            return 404, "404 page not found"
         where = path.split("/namespaces/")
         if len(where) == 2 and f"/api/v1/namespaces/{where[1].split('/')[0]}" not in self.objects:
             name = where[1].split("/")[0]

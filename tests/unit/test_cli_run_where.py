@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_api import Api, served
 from click.testing import CliRunner, Result
 
 from elastic.cli import main
@@ -160,3 +161,14 @@ def test_a_detached_run_starts_no_cluster_for_there_is_none_in_which_its_job_goe
     answer = run(file, "--detach")
     wanted = "no cluster runs in which the job could go on; start one with `elastic up --detach`, or leave --detach out"
     assert (answer.exit_code, wanted in answer.stderr) == (2, True), answer.output
+
+
+@pytest.mark.parametrize("is_laptop", [True, False])
+def test_a_cluster_that_does_not_know_the_kind_is_given_what_fits_it(file: Path, tmp_path: Path, is_laptop: bool) -> None:
+    """A laptop cluster started with --cluster-only was told to `elastic install`, which wants images."""
+    of_laptop = {"kind": "Node", "metadata": {"name": "node-0", "labels": {"elastic-training/played-by": "x"}}}
+    with served(Api(*([of_laptop] if is_laptop else []), kinds=False), tmp_path) as kubeconfig:
+        answer = run(file, "--kubeconfig", str(kubeconfig))
+    assert (answer.exit_code, "the cluster does not know PyTorchJob; " in answer.stderr) == (2, True)
+    assert ("--cluster-only: `elastic down`, then `elastic up` without it" in answer.stderr) == is_laptop
+    assert ("`elastic install`" in answer.stderr) == (not is_laptop)

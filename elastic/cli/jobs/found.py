@@ -75,12 +75,13 @@ async def jobs(kube: Kube, namespace: str | None, kinds: Iterable[Kind] | None =
     lists = [task.result() for task in listing]
     if all(found is None for found in lists):
         names = wanted[0].name if len(wanted) == 1 else "any kind of job"
-        raise NotFound(f"the cluster at {kube.access.server} does not know {names}; {await _how_to_define(kube)}")
+        raise NotFound(f"the cluster at {kube.access.server} does not know {names}; {await how_to_define(kube)}")
     found = [Found(kind, item) for kind, items in zip(wanted, lists, strict=True) for item in items or ()]
     return sorted(found, key=lambda job: (job.object["metadata"]["namespace"], job.object["metadata"]["name"], job.kind.name))
 
 
-async def _how_to_define(kube: Kube) -> str:
+async def how_to_define(kube: Kube) -> str:
+    """What brings the kinds of jobs to a cluster that does not know them."""
     try:
         is_laptop = bool((await kube.list(NODES, labels=PLAYED_BY)).items)
     except KubeError:
