@@ -73,6 +73,21 @@ def test_of_a_progress_bar_what_stood_there_in_the_end_is_shown(tmp_path: Path) 
     assert asked(tmp_path, api, "logs", "train", "--no-prefix", "--tail", "2").stdout == "step 3\nEND\n"
 
 
+def test_of_a_progress_bar_that_is_followed_one_state_a_second_is_shown_and_its_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    printer, everything = Printer(prefix=False), Wanted()
+    shown = []
+    for step in range(10):
+        shown.append(printer.tell(Line("a", f"step {step}", True), everything))
+        now += 0.25
+    printer.tell(Line("a", "step 10"), everything)
+    assert capsys.readouterr().out == "step 0\nstep 4\nstep 8\nstep 10\n"
+    assert shown.count(True) == 3
+
+
 def test_the_last_lines_can_be_followed(tmp_path: Path) -> None:
     """Where the condition of a job that was over came into view before its pods, nothing was shown."""
     over = {"conditions": [{"type": "Succeeded", "status": "True", "reason": "r", "message": "done"}]}
