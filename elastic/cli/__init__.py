@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -120,6 +121,8 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
+            if isinstance(error, BaseExceptionGroup) and error.subgroup(BrokenPipeError) is not None:
+                raise BrokenPipeError(errno.EPIPE, "the reader of the output has left") from error  # click ends silently
             from elastic.cli.failures import said
 
             line = said(error)

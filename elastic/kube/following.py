@@ -248,7 +248,7 @@ class _Logs:
             except KubeError as error:
                 if was_over and error.code in (400, 404):  # the pod is gone, or its next run has not begun
                     return
-            except (aiohttp.ClientError, TimeoutError, OSError):
+            except _BrokenOff:
                 pass
             tries -= was_over
             await asyncio.sleep(SETTLE_S)
@@ -262,16 +262,23 @@ class _Logs:
                 number, before, prefix = number + 1, prefix, hash((prefix, line))
                 if not line.is_passing:
                     ends.append((number, before))
-        except (KubeError, aiohttp.ClientError, TimeoutError, OSError):
+        except (KubeError, _BrokenOff):
             return 0, 0
         return ends[0]
 
 
+class _BrokenOff(Exception):
+    """A log did not come to its end. What `tell` raises is another matter: the reader of the output may have left."""
+
+
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Text]:
     lines = Lines()
-    async for chunk in chunks:
-        for line in lines.of(chunk):
-            yield line
+    try:
+        async for chunk in chunks:
+            for line in lines.of(chunk):
+                yield line
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise _BrokenOff from error
     for line in lines.last():
         yield line
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,21 @@ def test_the_last_lines_can_be_followed(tmp_path: Path) -> None:
     api.logs = {"train-worker-0": "1\n2\n3\n4\n"}
     assert asked(tmp_path, api, "logs", "-f", "train", "--no-prefix", "--tail", "3").stdout == "2\n3\n4\n"
     assert "--previous the ones before" in asked(tmp_path, api, "logs", "-f", "train", "--previous").stderr
+
+
+def test_logs_that_are_followed_end_with_the_reader_of_their_output(tmp_path: Path) -> None:
+    """`elastic logs -f train | head -1`: the closed pipe was taken for a log that broke off, and was read again until the job was over."""
+    api = Api(job(status=running()), pod(0))
+    api.logs = {"train-worker-0": "a line\n" * 50_000}
+    with served(api, tmp_path) as kubeconfig:
+        words = [sys.executable, "-m", "elastic.cli", "logs", "-f", "train", "--kubeconfig", str(kubeconfig)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as logs:
+            assert logs.stdout is not None
+            assert logs.stderr is not None
+            assert logs.stdout.readline() == "train-worker-0 | a line\n"
+            logs.stdout.close()
+            try:
+                assert logs.wait(30) == 1
+            finally:
+                logs.kill()
+            assert logs.stderr.read() == ""
