@@ -124,7 +124,7 @@ def run(
         raise click.UsageError(f"{given} is for a SCRIPT, whose job this command makes; a job file says that itself")
     size = workers or Workers(1, 1)
     report = report_of(sources, workers=size, gpus=gpus, name=name, max_restarts=max_restarts) if has_script else examine(sources)
-    if file is not None:
+    if file is not None and not report.exit_code:
         save(report.verdicts[0].document.value, file, script=Path(sources[0]))
         return
     if strict:
@@ -181,8 +181,8 @@ def _of_scripts(**given: object) -> str:
 def _warnings(report: Report) -> Iterator[str]:
     """What `elastic validate` says of jobs that may run."""
     for verdict in report.verdicts:
-        for found in sorted(verdict.warnings, key=lambda found: verdict.document.line(found.at)):
-            yield plain(f"{verdict.file}:{verdict.document.line(found.at)}: warning: {found}")
+        for found in verdict.in_order(verdict.warnings):
+            yield plain(f"{verdict.place(found.at)}: warning: {found}")
 
 
 def _placed(report: Report, printer: Printer) -> list[Object]:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from elastic.api.counting import counted
+from elastic.api.errors import Path as At
 from elastic.api.errors import Problem, SpecError, Warning, shortened
 from elastic.api.job import Job
 from elastic.api.kinds import API_VERSION, GROUP, KINDS
@@ -37,6 +38,11 @@ class Verdict:
     document: Document
     problems: tuple[Problem, ...]
     warnings: tuple[Warning, ...]
+    has_lines: bool = True
+    """Whether the job stands in the file; that of a script is made for it, and its lines are nowhere to be seen."""
+
+    def place(self, at: At = ()) -> str:
+        return f"{self.file}:{self.document.line(at)}" if self.has_lines else f"the job of {self.file}"
 
     @property
     def kind(self) -> str | None:
@@ -53,6 +59,10 @@ class Verdict:
     @property
     def found(self) -> tuple[Problem, ...]:
         return (*self.problems, *self.warnings)
+
+    def in_order(self, found: Iterable[Problem]) -> list[Problem]:
+        """Of the file's lines."""
+        return sorted(found, key=lambda one: self.document.line(one.at))
 
 
 def _text_at(value: Any, key: str) -> str | None:
@@ -123,15 +133,16 @@ def _named_once(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
             yield verdict
             continue
         other = first[key]
-        place = f"{other.file}:{other.document.line(())}"
-        problem = Problem(("metadata", "name"), f"{name} is the name of the {verdict.kind} at {place} too; give one of them another")
+        problem = Problem(
+            ("metadata", "name"), f"{name} is the name of the {verdict.kind} at {other.place()} too; give one of them another"
+        )
         yield replace(verdict, problems=(*verdict.problems, problem))
 
 
 def examine_object(job: Any, *, file: str) -> Report:
-    """The report on a job that was not read from a file."""
+    """The report on a job that was made of this file, and not read from it."""
     document = next(documents(as_json(job)))
-    return Report(verdicts=[_judge(file, document)])
+    return Report(verdicts=[replace(_judge(file, document), has_lines=False)])
 
 
 def _files(source: str) -> Iterator[str]:
@@ -209,11 +220,10 @@ def _without_command(job: Job) -> Iterator[Warning]:
 
 def as_lines(report: Report) -> Iterator[str]:
     for verdict in report.verdicts:
-        line = verdict.document.line
-        for found in sorted(verdict.found, key=lambda found: line(found.at)):
-            yield f"{verdict.file}:{line(found.at)}: {'warning' if isinstance(found, Warning) else 'error'}: {found}"
+        for found in verdict.in_order(verdict.found):
+            yield f"{verdict.place(found.at)}: {'warning' if isinstance(found, Warning) else 'error'}: {found}"
         title = f"{verdict.kind or 'object'} {verdict.name or 'without a name'}"
-        yield f"{verdict.file}:{line(())}: {title} is {'invalid' if verdict.problems else 'valid'}"
+        yield f"{verdict.place()}: {title} is {'invalid' if verdict.problems else 'valid'}"
     for file, error in report.unreadable:
         place = file if error.line is None else f"{file}:{error.line}"
         yield f"{place}: error: cannot be read: {error}"

@@ -80,6 +80,14 @@ def test_a_wrong_wish_is_one_line(script: Path, words: list[str], line: str) -> 
     assert line in said.stderr.splitlines()[-1]
 
 
+def test_a_wrong_name_is_told_of_the_job_and_not_of_a_line_of_the_script_and_is_not_saved(script: Path, tmp_path: Path) -> None:
+    for more in ([], ["--save", tmp_path / "job.yaml"]):
+        said = elastic("run", script, "--name", "Foo_Bar", *more)
+        assert said.exit_code == 2
+        assert f'the job of {script}: error: metadata.name: name is "Foo_Bar"; use lower-case letters' in said.stderr
+    assert not (tmp_path / "job.yaml").exists()
+
+
 def test_a_script_that_is_not_there_and_options_that_are_for_scripts_only_are_named(tmp_path: Path) -> None:
     assert "there is no file /no/such.py" in elastic("run", "/no/such.py").stderr
     for options, given in ((["--name", "x"], "--name"), (["--workers", "1", "--save", "x"], "--workers and --save")):

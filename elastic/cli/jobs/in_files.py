@@ -35,6 +35,5 @@ def _named(verdict: Verdict) -> Named:
     name, namespace = (metadata.get(key) if isinstance(metadata, dict) else None for key in ("name", "namespace"))
     kind = KINDS.get(verdict.kind or "")
     if kind is None or not isinstance(name, str) or not isinstance(namespace, str | None):
-        place = f"{verdict.file}:{verdict.document.line(())}"
-        raise click.ClickException(f"{place}: kind and metadata.name are needed to find the job; `elastic validate` says more")
+        raise click.ClickException(f"{verdict.place()}: kind and metadata.name are needed to find the job; `elastic validate` says more")
     return Named(kind, name, namespace)
