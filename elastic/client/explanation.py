@@ -97,7 +97,7 @@ def waits_for(job: Summary, pods: Sequence[Object]) -> str:
     if job.waits_for:
         return job.waits_for
     if job.state == "Waiting":
-        return job.message.rstrip(".")
+        return job.message.removeprefix("Waiting for ").rstrip(".")
     if job.state in ("Pending", "Created"):
         return "its pods to run"
     return _of_world(job)

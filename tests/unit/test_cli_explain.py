@@ -127,6 +127,7 @@ def test_of_an_elastic_job_that_is_over_no_worker_runs() -> None:
             "the next start of train-worker-0, which ended again and again; see",
         ),
         (waits(pod(0), status=running(worldSize=0)), "the rendezvous of its 3 workers"),
+        (waits(pod(0), status=running(worldSize=0) | {"replicaStatuses": {"Worker": {"active": 1}}}), "the rendezvous of its 1 worker"),
         (waits(pod(0), status=running(worldSize=2)), "the rendezvous: 2 of 3 running workers train together"),
         (waits(pod(0), status={"conditions": [{"type": "Suspended", "status": "True"}]}), "`elastic resume train`: it is suspended"),
         (waits(pod(0), status={"conditions": []}), "its pods to run"),
@@ -154,7 +155,7 @@ def test_a_job_below_its_minimum_waits_for_workers() -> None:
     }
     status = {"conditions": [missing, {"type": "Created", "status": "True"}]}
     assert summary(PYTORCH, job(status=status)).state == "Waiting"
-    assert waits(status=status) == "Waiting for workers: 1 of at least 2 running"
+    assert waits(status=status) == "workers: 1 of at least 2 running"
 
 
 @pytest.mark.parametrize(
