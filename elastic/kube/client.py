@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 PAGE = 500
 NO_CREDENTIALS, NO_UPGRADE = "NoCredentials", "NoUpgrade"
 REQUEST_TIMEOUT_S = 30.0
+REQUESTS_AT_ONCE, AS_MANY_AS_ASKED_FOR = 256, 0
+"""The latter is for streams."""
 WATCH_TIMEOUT_S = 290
 # A real server sends a bookmark about once a minute, so a longer silence means a dead connection; starting over costs one request.
 WATCH_SILENCE_S = 100.0
@@ -75,7 +77,8 @@ class Kube:
         self.sent: Counter[str] = Counter()
         """Requests sent so far by method, without watches: what a process costs the API server."""
         self._user_agent = user_agent
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[int, aiohttp.ClientSession] = {}
+        """By how many connections each has at most."""
         self._answering = Answering()
         self._renewing: asyncio.Task[str] | None = None
 
@@ -88,9 +91,10 @@ class Kube:
     async def close(self) -> None:
         if self._renewing is not None:
             self._renewing.cancel()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._sessions:
+            for session in self._sessions.values():
+                await session.close()
+            self._sessions.clear()
             self._answering.abort()
             await asyncio.sleep(0)
 
@@ -204,7 +208,9 @@ class Kube:
         params |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_s)}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=WATCH_SILENCE_S)
         path = resource.path(namespace=namespace)
-        async with self._open().get(self._url(path), params=params, headers=await self._headers(), timeout=timeout) as response:
+        async with self._open(AS_MANY_AS_ASKED_FOR).get(
+            self._url(path), params=params, headers=await self._headers(), timeout=timeout
+        ) as response:
             if response.status != 200:
                 raise error_from_response(response.status, await response.read())
             async for line in lines(response.content):
@@ -229,7 +235,9 @@ class Kube:
             params["tailLines"] = str(tail_lines)
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S)
-        async with self._open().get(self._url(path), params=params, headers=await self._headers(), timeout=timeout) as response:
+        async with self._open(AS_MANY_AS_ASKED_FOR).get(
+            self._url(path), params=params, headers=await self._headers(), timeout=timeout
+        ) as response:
             if response.status == 204:  # the pod has no node yet, and so has said nothing
                 return
             if response.status != 200:
@@ -272,7 +280,7 @@ class Kube:
         """A connection of another protocol than HTTP's, such as to a port of a pod; refusals are KubeErrors."""
         # A real API server answers 406 to a client that accepts JSON only: what the kubelet sends has no media type.
         headers = await self._headers() | {"Accept": "*/*"}
-        opening = self._open().ws_connect(
+        opening = self._open(AS_MANY_AS_ASKED_FOR).ws_connect(
             self._url(path), params=params, protocols=(protocol,), headers=headers, max_msg_size=LARGEST_MESSAGE
         )
         try:
@@ -330,16 +338,18 @@ class Kube:
     def _url(self, path: str) -> str:
         return self.access.server + path
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None or self._session.closed:
-            connector = aiohttp.TCPConnector(ssl=self.access.tls if self.access.tls is not None else True, limit=256)
-            self._session = aiohttp.ClientSession(
+    def _open(self, most: int = REQUESTS_AT_ONCE) -> aiohttp.ClientSession:
+        """Streams, which stay open, have connections of their own: no request waits for the end of a watch."""
+        session = self._sessions.get(most)
+        if session is None or session.closed:
+            connector = aiohttp.TCPConnector(ssl=self.access.tls if self.access.tls is not None else True, limit=most)
+            self._sessions[most] = session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
                 headers={"User-Agent": self._user_agent},
                 trace_configs=[self._answering.trace()],
             )
-        return self._session
+        return session
 
 
 def _log_failure(renewing: "asyncio.Task[str]") -> None:

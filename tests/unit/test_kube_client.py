@@ -64,6 +64,33 @@ async def test_a_pod_without_a_node_has_said_nothing_yet() -> None:
         assert [chunk async for chunk in kube.logs("a", namespace="n")] == []
 
 
+async def test_no_request_waits_for_the_end_of_streams() -> None:
+    """`elastic run` of 200 jobs held 256 watches open, and took the API server for one that cannot be reached."""
+    opened = asyncio.Semaphore(0)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query and "follow" not in request.query:
+            return web.json_response({"metadata": {"name": "a"}})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        opened.release()
+        await asyncio.sleep(60)
+        return response
+
+    async def read(stream: AsyncIterator[object]) -> None:
+        async for _ in stream:
+            pass
+
+    async with served(handler) as kube, asyncio.TaskGroup() as tasks:
+        streams = [tasks.create_task(read(kube.watch(PODS, namespace="n"))) for _ in range(200)]
+        streams += [tasks.create_task(read(kube.logs("a", namespace="n", follow=True))) for _ in range(100)]
+        for _ in streams:
+            await asyncio.wait_for(opened.acquire(), 20)
+        assert await asyncio.wait_for(kube.get(PODS, "a", namespace="n"), 20) == {"metadata": {"name": "a"}}
+        for stream in streams:
+            stream.cancel()
+
+
 async def test_a_listed_object_says_its_kind_as_a_watched_one_does() -> None:
     """A controller that read `kind` worked while it watched, and broke when it was started beside objects that were there already."""
 
