@@ -17,6 +17,7 @@ from typing import Self
 
 import msgspec
 
+from elastic.local.agent import roster
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.roster import NODE_GRACE_S
 from elastic.local.files import ClusterState, FolderError, Layout, Shape, is_alive, take_folder
@@ -114,6 +115,7 @@ class LocalCluster:
             raise ClusterError(f"this Python lacks {', '.join(missing)}, which the laptop cluster needs; in the checkout: {INSTALL}")
         try:
             take_folder(self._layout.root)
+            roster.read(self._layout.roster)  # the agents, which read it in a while, have no words with the user
         except FolderError as error:
             raise ClusterError(str(error)) from error
         for image, folder in self._gone.items():

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -37,16 +38,24 @@ def take_folder(root: Path) -> None:
         if not os.access(root, os.W_OK):
             raise FolderError(f"the data folder {root} cannot be written to; {other}")
         free = shutil.disk_usage(root).free
-        store = Layout(root).objects
-        is_foreign = store.exists() and store.stat().st_size > 0 and not _begins_with(store, SQLITE)
+        foreign = next(_foreign(Layout(root)), None)
     except OSError as error:
         raise FolderError(f"the data folder {root} cannot be used: {error.strerror}; {other}") from error
-    if is_foreign:
-        raise FolderError(f"{store} is not what a cluster stores; move it away, or {other}")
+    if foreign is not None:
+        raise FolderError(f"{foreign} is not what a cluster stores; move it away, or {other}")
     if free < LEAST_FREE:
         raise FolderError(
             f"{free >> 20} MB are free where the data folder {root} is, but {LEAST_FREE >> 20} are needed; make room, or {other}"
         )
+
+
+def _foreign(layout: Layout) -> Iterator[Path]:
+    """What has the name of something of a cluster's, and is not that."""
+    yield from (path for path in (layout.installation, layout.dashboard, layout.pods) if path.exists() and not path.is_dir())
+    files = (layout.lock, layout.kubeconfig, layout.roster, layout.objects)
+    yield from (path for path in files if path.exists() and not path.is_file())
+    if layout.objects.exists() and layout.objects.stat().st_size > 0 and not _begins_with(layout.objects, SQLITE):
+        yield layout.objects
 
 
 def _begins_with(file: Path, words: bytes) -> bool:

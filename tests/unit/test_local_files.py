@@ -68,6 +68,27 @@ def test_files_of_others_under_our_names_are_refused_or_passed_over(tmp_path: Pa
     take_folder(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["installation", "dashboard", "nodes"])
+def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_refused(tmp_path: Path, name: str) -> None:
+    """They ended the start after half a minute with `the nodes are not ready`, or with `[Errno 17] File exists`."""
+    tmp_path.chmod(0o700)
+    (tmp_path / name).touch()
+    with pytest.raises(FolderError, match=rf"{name} is not what a cluster stores; move it away"):
+        take_folder(tmp_path)
+    (tmp_path / name).unlink()
+    (tmp_path / "nodes.json").mkdir()
+    with pytest.raises(FolderError, match=r"nodes.json is not what a cluster stores; move it away"):
+        take_folder(tmp_path)
+
+
+def test_a_roster_that_cannot_be_read_is_told_before_anything_starts(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "nodes.json").write_text("garbage {")
+    with pytest.raises(ClusterError, match=r"nodes.json is not what a cluster wrote .*; move it away"):
+        LocalCluster(data_dir=tmp_path).start()
+    assert not (tmp_path / "supervisor.log").exists()
+
+
 @pytest.mark.parametrize(
     "text",
     [
