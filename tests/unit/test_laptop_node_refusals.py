@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +44,9 @@ class Fleet:
         while not self.ready.issuperset(names):
             self._changed.clear()
             await self._changed.wait()
+
+    def agent(self, name: str) -> object:
+        return object()
 
     async def retire_others(self, names: Collection[str], *, labels: str) -> None: ...
 
@@ -86,3 +91,23 @@ async def test_a_wrong_node_that_an_earlier_release_remembered_is_left_out_and_n
             task.cancel()
     assert "node one is refused" in caplog.text
     assert [one.name for one in roster.read(Layout(tmp_path).roster).added] == ["spare"]
+
+
+async def test_a_disk_that_is_full_refuses_a_node_and_ends_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended all agents of the cluster, which answered nothing."""
+
+    def full(path: Path, changed: Roster) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        ours = nodes(group, tmp_path)
+        await ours.start((Member("node-0"),))
+        with monkeypatch.context() as patched:
+            patched.setattr(roster, "write", full)
+            for asked in (ours.add(Member("spare")), ours.kill("node-0")):
+                with pytest.raises(Refused, match=r"nodes.json cannot be written: No space left on device; make room on the disk"):
+                    await asked
+        assert sorted(ours._tasks) == ["node-0"]
+        await ours.add(Member("spare"))
+        for task in ours._tasks.values():
+            task.cancel()

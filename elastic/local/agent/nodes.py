@@ -62,6 +62,7 @@ class Nodes:
             raise Refused(
                 f"name is {shown(member.name)}; use lower-case letters, digits, - and ., and begin and end with a letter or digit"
             )
+        self._check_room()
         self._run(member)
         try:
             async with asyncio.timeout(READY_S):
@@ -73,10 +74,12 @@ class Nodes:
                 self._keep(self._roster.with_member(Member(member.name, member.gpus, member.labels)))
 
     async def kill(self, name: str) -> None:
-        task = self._tasks.pop(name, None)
+        task = self._tasks.get(name)
         agent = self._fleet.agent(name)
         if task is None or agent is None:
             raise Refused(f"no node {name} runs here{those_there(name, self._tasks)}")
+        self._check_room()
+        del self._tasks[name]
         self._keep(self._roster.without(name))
         await agent.vanish()
         task.cancel()
@@ -121,6 +124,13 @@ class Nodes:
         first = self._gpus
         self._gpus += count
         return tuple(range(first, first + count))
+
+    def _check_room(self) -> None:
+        """A node that finds no room for its folder ends all of this process."""
+        try:
+            roster.write(self._file, self._roster)
+        except OSError as error:
+            raise Refused(f"{self._file} cannot be written: {error.strerror}; make room on the disk, and try again") from error
 
     def _keep(self, changed: roster.Roster) -> None:
         self._roster = changed
