@@ -98,38 +98,41 @@ def up(
         cluster.start(detached=detach, say=lambda words: click.echo(words, err=True))
     except ClusterError as error:
         raise click.ClickException(str(error)) from error
-    state = cluster.state
-    control_plane = "control plane running" if state.control_plane else "no control plane"
-    click.echo(
-        HOW_TO.format(
-            nodes=_nodes(state, Layout(cluster.data_dir)),
-            sandbox=state.sandbox,
-            control_plane=control_plane,
-            kubeconfig=cluster.kubeconfig,
-            folders=_folders(Layout(cluster.data_dir)),
-            outside=NO_WAY_OUT if state.sandbox == Mode.NETNS.value else "",
-        ),
-        nl=False,
-    )
     if detach:
-        click.echo(f"  {command('down', data_dir)}")
-    if (url := link(Layout(cluster.data_dir))) is not None:
-        click.echo(f"\nThe dashboard, for one browser; `{command('dashboard', data_dir)}` prints a link for the next:\n\n  {url}\n")
-    if state.control_plane:
-        for problem in table_of(Layout(cluster.data_dir).signals).problems:
-            click.echo(problem, err=True)
-        _tell_of_stopped_jobs(cluster.kubeconfig, data_dir)
-    if detach:
+        _tell_how_to_use(cluster, data_dir, stop=f"  {command('down', data_dir)}\n")
         return
-    click.echo("Ctrl-C stops it.")
-    end_by_sigterm()
     try:
+        end_by_sigterm()
+        _tell_how_to_use(cluster, data_dir)
+        click.echo("Ctrl-C stops it.")
         cluster.wait()
     except KeyboardInterrupt:
         click.echo("stopping")
         _tell_of_jobs(_under_way(Layout(cluster.data_dir)), data_dir)
     finally:
         cluster.stop()
+
+
+def _tell_how_to_use(cluster: LocalCluster, data_dir: Path, *, stop: str = "") -> None:
+    state, layout = cluster.state, Layout(cluster.data_dir)
+    click.echo(
+        HOW_TO.format(
+            nodes=_nodes(state, layout),
+            sandbox=state.sandbox,
+            control_plane="control plane running" if state.control_plane else "no control plane",
+            kubeconfig=cluster.kubeconfig,
+            folders=_folders(layout),
+            outside=NO_WAY_OUT if state.sandbox == Mode.NETNS.value else "",
+        )
+        + stop,
+        nl=False,
+    )
+    if (url := link(layout)) is not None:
+        click.echo(f"\nThe dashboard, for one browser; `{command('dashboard', data_dir)}` prints a link for the next:\n\n  {url}\n")
+    if state.control_plane:
+        for problem in table_of(layout.signals).problems:
+            click.echo(problem, err=True)
+        _tell_of_stopped_jobs(cluster.kubeconfig, data_dir)
 
 
 @click.command()

@@ -27,7 +27,9 @@ def sole_owner(layout: Layout) -> Iterator[int]:
         give_up_at = time.monotonic() + LAST_ONES_S
         while not _locked(lock.fileno()):
             if not _supervisor_died(layout) or time.monotonic() > give_up_at:
-                raise AlreadyRunning(f"a cluster already runs in {layout.root}; `elastic status` shows it, `elastic down` stops it")
+                where = f"--data-dir {layout.root}"
+                words = f"`elastic status {where}` shows it, `elastic down {where}` stops it"
+                raise AlreadyRunning(f"a cluster already runs in {layout.root}; {words}")
             time.sleep(LOOK_EVERY_S)
         layout.forget_state()
         yield lock.fileno()
