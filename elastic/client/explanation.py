@@ -51,7 +51,12 @@ def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], 
 
 def _size(job: Summary) -> str:
     workers = counted(job.wanted, "worker")
-    bounds = f" Between {job.least} and {job.most} are allowed." if job.is_elastic else " Its size is fixed: it has no elasticPolicy."
+    bounds = " Its size is fixed: it has no elasticPolicy."
+    if job.is_elastic:
+        allowed = (
+            f"Between {job.least} and {job.most} are" if job.least != job.most else f"Only {job.least} {'is' if job.most == 1 else 'are'}"
+        )
+        bounds = f" {allowed} allowed."
     if job.is_over:
         return f"{job.kind.name} {job.name} has {job.state.lower()}. It asked for {workers}.{bounds}"
     world = "" if job.world is None else f"; {job.world} of them train together"

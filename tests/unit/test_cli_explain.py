@@ -81,6 +81,14 @@ def test_the_autoscalers_decision_is_quoted() -> None:
     assert "The autoscaler decided 30s ago on 4 workers: a further worker brings 80 percent." in lines
 
 
+@pytest.mark.parametrize(
+    ("least", "most", "words"), [(1, 4, "Between 1 and 4 are allowed."), (2, 2, "Only 2 are allowed."), (1, 1, "Only 1 is allowed.")]
+)
+def test_the_allowed_sizes_are_in_words(least: int, most: int, words: str) -> None:
+    of = job(status=running(), workers=least, elasticPolicy={"minReplicas": least, "maxReplicas": most})
+    assert next(explained(summary(PYTORCH, of), [], of["spec"], NOW)).endswith(words)
+
+
 def test_a_failed_job_is_explained_by_its_condition() -> None:
     status = {"conditions": [{"type": "Failed", "status": "True", "message": "rank 1: ValueError: bad"}]}
     lines = list(explained(summary(PYTORCH, job(status=status)), [], {}, NOW))

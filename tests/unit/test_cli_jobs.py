@@ -64,7 +64,7 @@ def test_get_prints_names_for_scripts(tmp_path: Path) -> None:
         (["get", "pytorchjbo/train"], "there is no kind of job 'pytorchjbo'; did you mean pytorchjob?"),
         (["describe", "train", "-n", "research"], "there is no namespace research; make it with `kubectl create namespace research`"),
         (["get", "-n", "research"], "there is no namespace research"),
-        (["logs", "train", "--rank", "7"], "PyTorchJob train has no rank 7; pods: train-worker-0, train-worker-1, train-worker-2"),
+        (["logs", "train", "--rank", "7"], "pods: train-worker-0 (rank 1), train-worker-1 (rank 0), train-worker-2 (rank 2)"),
         (["evict", "train"], "name the worker to evict with --worker INDEX or --rank RANK"),
         (["scale", "other", "--workers", "x"], "'x' is not a valid integer"),
     ],

@@ -242,9 +242,9 @@ def worker(job: Found, pods: list[Object], *, index: int | None, rank: int | Non
         if index is not None and labels.get(REPLICA_TYPE) == WORKER.lower() and labels.get(REPLICA_INDEX) == str(index):
             return pod
     which = f"worker {index}" if index is not None else f"rank {rank}"
-    known = sorted(found for pod in pods if (found := rank_of(pod, job.object)) is not None)
-    if rank is not None and not known:
+    ranks = {pod["metadata"]["name"]: rank_of(pod, job.object) for pod in pods}
+    if rank is not None and all(known is None for known in ranks.values()):
         hint = "its ranks are known to its rendezvous only; name the worker with --worker"
     else:
-        hint = "pods: " + (", ".join(pod["metadata"]["name"] for pod in pods) or "none")
+        hint = "pods: " + (", ".join(name if known is None else f"{name} (rank {known})" for name, known in ranks.items()) or "none")
     raise NotFound(f"{job.title} has no {which}; {hint}")
