@@ -15,6 +15,8 @@ from elastic.kube.resources import NODES, PODS, Object
 
 EVICT_AGAIN_S = 5.0
 LOOK_EVERY_S = 0.5
+QUIET_S, AT_MOST_S = 5.0, 60.0
+"""How long an eviction is silent at first, and later."""
 TRIES = 10
 NAMED = 10
 """Nodes that are listed where one is not there."""
@@ -140,9 +142,12 @@ async def evict_pod(kube: Kube, pod: Object, tell: Callable[[str], None]) -> Non
                 tell(f"{_title(pod)} cannot go yet: {error.message}")
         await asyncio.sleep(EVICT_AGAIN_S)
     tell(f"{_title(pod)} evicted")
-    while True:
-        if not await _is_there(kube, metadata):
-            break
+    loop = asyncio.get_running_loop()
+    pause_s, said_at = QUIET_S, loop.time()
+    while await _is_there(kube, metadata):  # the caller's time-out bounds it
+        if loop.time() - said_at >= pause_s:
+            tell(f"waits for {_title(pod)} to be gone from node {pod['spec'].get('nodeName', '')}")
+            pause_s, said_at = min(2 * pause_s, AT_MOST_S), loop.time()
         await asyncio.sleep(LOOK_EVERY_S)
     tell(f"{_title(pod)} gone")
 

@@ -1,4 +1,4 @@
-"""Taints as they are written on the command line, and what they make of a node's list."""
+"""Taints as they are written on the command line, and what they make of a node's list; what an eviction says while it waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from elastic.kube.nodes import Effect, Taint, TaintError, parse_taint, with_taint
+from elastic.kube import nodes
+from elastic.kube.nodes import Effect, Taint, TaintError, evict_pod, parse_taint, with_taint
 from elastic.kube.resources import Object
 
 TAINTS = some.builds(Taint, key=some.sampled_from("abc"), value=some.sampled_from(["", "x"]), effect=some.sampled_from(Effect))
@@ -61,3 +62,26 @@ def test_a_node_has_a_taint_once_and_keeps_the_others(there: list[Taint], taint:
     assert [one for one in after if one not in same] == [one for one in before if (one["key"], one["effect"]) != (taint.key, taint.effect)]
     assert with_taint(after, taint) == after
     assert taint.key not in {one["key"] for one in with_taint(after, Taint(taint.key, effect=None, is_removed=True))}
+
+
+class Server:
+    """Has a pod that takes a few looks to end."""
+
+    def __init__(self, pod: Object, *, looks: int) -> None:
+        self.pods = [pod] * looks
+
+    async def create(self, *words: object, **options: object) -> None: ...
+
+    async def find(self, *words: object, **options: object) -> Object | None:
+        return self.pods.pop() if self.pods else None
+
+
+async def test_an_eviction_that_takes_long_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a node that was killed nobody ends the pods until its loss is noticed: a drain was silent for a minute."""
+    pod = {"metadata": {"namespace": "n", "name": "a", "uid": "u"}, "spec": {"nodeName": "node-1"}}
+    for quiet_s, lines in ((0.0, 3), (60.0, 0)):
+        said = list[str]()
+        monkeypatch.setattr(nodes, "LOOK_EVERY_S", 0)
+        monkeypatch.setattr(nodes, "QUIET_S", quiet_s)
+        await evict_pod(Server(pod, looks=3), pod, said.append)  # type: ignore[arg-type]
+        assert said == ["pod n/a evicted", *["waits for pod n/a to be gone from node node-1"] * lines, "pod n/a gone"]
