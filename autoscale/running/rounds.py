@@ -113,7 +113,8 @@ class Rounds:
             self._sources.look(())
             return
         pods = self._observer.pods()
-        self._sources.look(self._readable(jobs, pods) if self._leads() else ())
+        # By every replica: a HorizontalPodAutoscaler may ask any of them, and the one that leads next has measured by then.
+        self._sources.look(self._readable(jobs, pods))
         outcomes = self._outcomes(states, pods, now)
         self._troubles.forget_others({state.seen.uid for state in states})
         for state in states:

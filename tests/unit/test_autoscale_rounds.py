@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +24,8 @@ from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics
 from autoscale.running.rounds import Rounds
 from autoscale.running.troubles import AGAIN_S, PATIENCE_S, Troubles
-from elastic.api.scaling import ANNOTATION, MANAGER, Decision, PolicyName, Record, ScalingPolicy, from_text
+from autoscale.watching import sources
+from elastic.api.scaling import ANNOTATION, MANAGER, Decision, PolicyName, ProgressSource, Record, ScalingPolicy, from_text
 from elastic.api.words import Through
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Resource
@@ -37,6 +39,8 @@ class Api:
     writes: list[tuple[str, Any]] = field(default_factory=list)
     refusals: dict[str, list[KubeError]] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
+    log: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
+    """What rank 0 prints; a line is done once it was read."""
 
     async def patch(self, resource: Resource, name: str, body: Any, *, subresource: str | None = None, **more: Any) -> Any:
         where = subresource or "job"
@@ -49,6 +53,11 @@ class Api:
     async def create(self, resource: Resource, body: Any, **more: Any) -> Any:
         self.writes.append((resource.plural, body))
         return body
+
+    async def logs(self, name: str, **asked: Any) -> AsyncIterator[bytes]:
+        while True:
+            yield await self.log.get()
+            self.log.task_done()
 
     @property
     def kinds(self) -> list[str]:
@@ -75,7 +84,7 @@ class Cluster:
         return [node("n", self.seen.replicas + self.free)]
 
     def pods(self) -> list[PodSeen]:
-        return running(state("one", self.seen.replicas))
+        return [replace(pod, is_running=True) for pod in running(state("one", self.seen.replicas))]
 
 
 class Loop:
@@ -83,12 +92,13 @@ class Loop:
 
     def __init__(self, *, leads: bool = True, **changes: Any) -> None:
         self.api = Api()
+        self.leads = leads
         self.cluster = Cluster(replace(state("one", 1).seen, **changes))
         self.book = Book(is_ready=lambda: True)
-        metrics = Metrics(CollectorRegistry(), self.book, leads=lambda: leads, sent=self.api.sent)
+        metrics = Metrics(CollectorRegistry(), self.book, leads=lambda: self.leads, sent=self.api.sent)
         api: Any = self.api
         observer: Any = self.cluster
-        self.rounds = Rounds(api, observer, Scaler(api, None), self.book, metrics, setting=Setting(), leads=lambda: leads)
+        self.rounds = Rounds(api, observer, Scaler(api, None), self.book, metrics, setting=Setting(), leads=lambda: self.leads)
         seen = self.cluster.seen
         self.book.states([seen], now=0.0)
         self.book.heard(
@@ -161,6 +171,34 @@ async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
     figures = loop.book.of(loop.cluster.seen.key)
     assert figures is not None
     assert figures.throughput is not None
+
+
+async def test_a_standby_answers_for_a_job_whose_log_is_read_also_when_the_leader_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the leader read logs and pages, and of policy hpa it writes nothing: half of the answers were missing, and all after its end."""
+    monkeypatch.setattr(sources, "LEAST_GAP_S", 0.0)
+    policy, source = replace_policy(policy=PolicyName.HPA), ProgressSource(log_pattern="step {step}")
+    leader, standby = replicas = [Loop(leads=leads, policy=policy, progress=source) for leads in (True, False)]
+    for loop in replicas:
+        loop.book = loop.rounds._book = Book(is_ready=lambda: True)
+        await loop.once()
+    for step in range(5):
+        for loop in replicas:
+            loop.rounds._monotonic = lambda now=11.0 * step: now
+            loop.api.log.put_nowait(b"step %d\n" % (22 * step + 5))
+            async with asyncio.timeout(30):
+                await loop.api.log.join()
+    for loop in replicas:
+        loop.rounds._round(NOON)
+        figures = loop.book.of(loop.cluster.seen.key)
+        assert figures is not None
+        assert (figures.throughput, figures.step, figures.working) == (2.0, 93, 1)
+    await leader.rounds._sources.close()
+    standby.leads = True
+    standby.rounds._round(NOON + 5)
+    figures = standby.book.of(standby.cluster.seen.key)
+    assert figures is not None
+    assert figures.throughput == 2.0
+    await standby.rounds._sources.close()
 
 
 def replace_policy(**fields: Any) -> Any:
