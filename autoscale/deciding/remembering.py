@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from autoscale.deciding.jobs import JobSeen, Outcome
 from autoscale.deciding.measures import LEAST_COUNT, Measured, Sizes
 from autoscale.deciding.signals import CARRIERS, Hand, Memory, Trial
-from elastic.api.scaling import MOST_SPREAD, Record, SizeRecord, TrialRecord
+from elastic.api.scaling import MOST_SECONDS, MOST_SPREAD, Record, SizeRecord, TrialRecord
 from elastic.api.scaling import Decision as Written
 from elastic.api.words import Through
 
@@ -50,6 +50,7 @@ def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record
         trial=TrialRecord(trial.origin, trial.target, int(trial.at), trial.has_failed) if (trial := memory.trial) is not None else None,
         tried_at=round(memory.tried_at or 0.0, 1),
         trial_doublings=memory.trial_doublings,
+        rescale_s=None if figures.rescale_s is None else round(min(figures.rescale_s, MOST_SECONDS), 1),
     )
 
 
@@ -64,7 +65,7 @@ def is_news(new: Record, old: Record | None) -> bool:
         return False
     if NUMBERS.sub("", new.decision.reason) != NUMBERS.sub("", old.decision.reason):
         return True
-    return {one.size for one in new.sizes} != {one.size for one in old.sizes} or _moved(new.sizes, old.sizes)
+    return {one.size for one in new.sizes} != {one.size for one in old.sizes} or _moved(new.sizes, old.sizes) or _costs_otherwise(new, old)
 
 
 def memory_of(record: Record | None) -> Memory:
@@ -83,6 +84,7 @@ def memory_of(record: Record | None) -> Memory:
         trial=Trial(trial.origin, trial.target, float(trial.at), trial.has_failed) if trial is not None else None,
         tried_at=record.tried_at or None,
         trial_doublings=record.trial_doublings,
+        rescale_s=record.rescale_s,
     )
 
 
@@ -121,6 +123,12 @@ def _facts(record: Record) -> tuple[object, ...]:
 def _moved(new: tuple[SizeRecord, ...], old: tuple[SizeRecord, ...]) -> bool:
     before = {one.size: one.rate for one in old}
     return any(abs(one.rate - before.get(one.size, one.rate)) > DIFFERS * one.rate for one in new)
+
+
+def _costs_otherwise(new: Record, old: Record) -> bool:
+    if new.rescale_s is None or old.rescale_s is None:
+        return new.rescale_s is not None
+    return abs(new.rescale_s - old.rescale_s) > DIFFERS * new.rescale_s
 
 
 def _seconds(record: Record) -> float:

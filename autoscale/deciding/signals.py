@@ -104,6 +104,8 @@ class Memory:
     """When the last one ended."""
     trial_doublings: int = 0
     """Of the pause before the next one, by those that ended since one was kept."""
+    rescale_s: float | None = None
+    """What a change cost, as a former process measured it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ class Book:
         if progress.forgotten:
             self._training.pop(progress.job, None)
             return
-        known = self._training.get(progress.job, Training())
+        known = self._trained(progress.job)
         counts_steps = seen is not None and seen.policy.policy is PolicyName.DEADLINE and seen.policy.total_steps is not None
         new, rate = heard(known, progress, monotonic, counts_steps=counts_steps)
         self._training[progress.job] = new
@@ -86,14 +86,19 @@ class Book:
         for seen in jobs:
             there.add(seen.uid)
             entry = self._entry(seen, now)
-            states.append(
-                JobState(seen=seen, training=self._training.get(seen.uid, Training()), memory=entry.memory, trouble=trouble(seen.key))
-            )
+            states.append(JobState(seen=seen, training=self._trained(seen.uid), memory=entry.memory, trouble=trouble(seen.key)))
         for uid in [uid for uid in self._entries if uid not in there]:
             del self._entries[uid]
         for key in [key for key, uid in self._by_key.items() if uid not in there]:
             del self._by_key[key]
         return states
+
+    def _trained(self, uid: str) -> Training:
+        """What was heard of a job. What its changes cost a former process holds until this one has measured more."""
+        training, entry = self._training.get(uid, Training()), self._entries.get(uid)
+        if training.rescale_s is None and entry is not None and entry.memory.rescale_s is not None:
+            return replace(training, rescale_s=entry.memory.rescale_s)
+        return training
 
     def saw(self, seen: JobSeen, *, now: float) -> None:
         """One version of a job. A number that somebody set counts at once: a HorizontalPodAutoscaler may ask, or overwrite it, before the

@@ -208,6 +208,8 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tried_at: float = 0.0
     """When the last trial ended."""
     trial_doublings: Annotated[int, Meta(ge=0, le=MOST_DOUBLINGS)] = 0
+    rescale_s: Annotated[float, Meta(ge=0, le=MOST_SECONDS)] | None = None
+    """What a change of the number of workers was measured to cost."""
 
 
 _encode = msgspec.json.encode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from autoscale.deciding.round import Setting, decide_all
 from autoscale.deciding.signals import Bounds, Hand, Memory
 from autoscale.deciding.training import Mark, Training
 from autoscale.figures import JobKey
+from autoscale.running.book import Book
 from autoscale.watching.projections import node_seen, shape_of
-from elastic.api.scaling import LONGEST_RECORD, Decision, PolicyName, Record, ScalingPolicy, SizeRecord, as_text, from_text
+from elastic.api.scaling import LONGEST_RECORD, Decision, PolicyName, Record, ScalingPolicy, SizeRecord, TrialRecord, as_text, from_text
 from elastic.membership.training import Progress
 
 WORKER = {"spec": {"containers": [{"name": "pytorch", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}
@@ -239,9 +241,51 @@ def test_what_is_written_is_read_again_and_noise_is_no_news() -> None:
     assert not is_news(record_of(outcome_of(fast), NOON + 10), record), "figures are rarely written"
 
 
+def test_a_new_process_knows_what_a_change_cost_and_mixes_in_what_it_measures() -> None:
+    """It was taken for nothing, and the pause before the next change fell to cooldownSeconds."""
+    one = state("one", 2)
+    record = record_of(outcome_of(replace(one, training=replace(one.training, rescale_s=40.04))), NOON)
+    seen, book = replace(one.seen, record=from_text(as_text(record))), Book(is_ready=lambda: True)
+    (known,) = book.states([seen], now=NOON)
+    assert known.training.rescale_s == 40.0
+    for at, phase, size, step in ((0.0, "re-forming", 0, None), (5.0, "running", 2, None), (10.0, "running", 2, 6)):
+        progress = Progress(job=seen.uid, generation=2, phase=phase, size=size, step=step, highest=5)
+        book.heard(progress, seen=seen, now=NOON, monotonic=at)
+    (known,) = book.states([seen], now=NOON)
+    assert known.training.rescale_s == pytest.approx(0.7 * 40 + 0.3 * 10)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_told"), [(None, 4.0, True), (4.0, None, False), (4.0, 4.5, False), (4.0, 6.0, True), (0.0, 0.0, False)]
+)
+def test_another_cost_of_a_change_is_news(old: float | None, new: float | None, is_told: bool) -> None:
+    one = state("one", 2)
+
+    def record(rescale_s: float | None, now: float) -> Record:
+        return record_of(outcome_of(replace(one, training=replace(one.training, rescale_s=rescale_s))), now)
+
+    assert is_news(record(new, NOON + 3600), record(old, NOON)) == is_told
+    assert not is_news(record(new, NOON + 10), record(old, NOON))
+
+
 def test_a_record_never_takes_more_than_its_room() -> None:
     sizes = tuple(SizeRecord(size, 123456.789 * size, 0.123456, 64) for size in range(8000, 8008))
-    longest = Record(decision=Decision(workers=9, reason="\u00e9\u0001" * 120, throughput="9" * 32), sizes=sizes, hand=4, hand_until=1e10)
+    longest = Record(
+        decision=Decision(
+            workers=9999, reason="\u00e9\u0001" * 120, at=datetime.fromtimestamp(NOON, UTC), throughput="9" * 32, efficiency_percent=1000
+        ),
+        sizes=sizes,
+        changed_at=1e10 + 0.1,
+        grew=True,
+        reversals=64,
+        was_ours=True,
+        hand=9999,
+        hand_until=1e10 + 0.1,
+        trial=TrialRecord(9998, 9999, 2**40, True),
+        tried_at=1e10 + 0.1,
+        trial_doublings=16,
+        rescale_s=2**31 - 1.1,
+    )
     assert len(as_text(longest).encode()) <= LONGEST_RECORD
     assert from_text(as_text(longest)) is not None
 
