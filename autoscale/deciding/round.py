@@ -130,8 +130,11 @@ def figures(state: JobState, known: Signals, decision: Decision, *, monotonic: f
     seconds = training.spent_until(monotonic)
     total = sum(seconds.values())
     rate = curve.rate(training.size).mid if curve.is_known and curve.knows(training.size) else None
-    smaller = seen.bounds.below(training.size) if training.size else None
-    gain = curve.gain(smaller, training.size) if rate is not None and smaller is not None else None
+    # With one measured size the curve is a guess, and no figure of the job. That a worker at minReplicas does what one does there is none.
+    is_compared = rate is not None and len(curve.measured) > 1
+    is_unit = rate is not None and training.size == seen.bounds.least
+    smaller = seen.bounds.below(training.size) if is_compared else None
+    gain = curve.gain(smaller, training.size) if smaller is not None else None
     left = known.work.left
     return JobFigures(
         key=seen.key,
@@ -145,7 +148,7 @@ def figures(state: JobState, known: Signals, decision: Decision, *, monotonic: f
         throughput=rate,
         measured_at=curve.measured_at(training.size) if rate is not None else None,
         is_silent=training.last is not None and not training.reports(monotonic),
-        efficiency=curve.efficiency(training.size) if rate is not None else None,
+        efficiency=curve.efficiency(training.size) if is_compared or is_unit else None,
         marginal_efficiency=gain.mid if gain is not None else None,
         goodput=seconds.get(Spent.TRAINING, 0.0) / total if total > 0 else None,
         seconds={spent.value: amount for spent, amount in seconds.items()},

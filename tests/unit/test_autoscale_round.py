@@ -222,6 +222,26 @@ def test_free_room_is_known_by_group_and_by_whether_it_may_be_taken_back() -> No
 # --- what is written down
 
 
+@pytest.mark.parametrize(
+    ("rates", "size", "efficiency", "marginal"),
+    [
+        ({4: 200.0}, 4, None, None),
+        ({1: 100.0}, 4, None, None),
+        ({1: 100.0}, 1, 1.0, None),
+        ({1: 100.0, 4: 200.0}, 1, 1.0, None),
+        ({1: 100.0, 3: 180.0, 4: 200.0}, 4, 0.5, 0.2),
+        ({3: 180.0, 4: 200.0}, 4, 0.5, 0.2),
+    ],
+)
+def test_what_workers_add_is_a_figure_once_two_sizes_were_measured(
+    rates: dict[int, float], size: int, efficiency: float | None, marginal: float | None
+) -> None:
+    """With one, efficiency was that of the default curve: the same number for each job, as if it had been measured."""
+    figures = outcome_of(state("one", size, rates=rates)).figures
+    assert figures.efficiency == (efficiency if efficiency is None else pytest.approx(efficiency, abs=0.01))
+    assert figures.marginal_efficiency == (marginal if marginal is None else pytest.approx(marginal, abs=0.01))
+
+
 def outcome_of(one: JobState) -> Any:
     return decide_all([one], [node("n", 8)], running(one), setting=Setting(), now=NOON, monotonic=1.0)[one.seen.key]
 
