@@ -296,9 +296,10 @@ def _priced(known: Signals, seen: JobSeen, held: _Pods, room: Room) -> Signals:
     paid = [_price(room.label(pod.node, label)) for pod in held.placed]
     if not paid or None in paid:
         return known
+    larger = seen.bounds.above(seen.replicas + 1) or seen.replicas
     trial = room.copy()
     prices = []
-    for _ in range(max(1, seen.replicas)):
+    for _ in range(larger - seen.replicas):
         node = trial.take(seen.shape)
         price = _price(trial.label(node, label)) if node is not None else None
         if price is None:

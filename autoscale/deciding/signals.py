@@ -147,7 +147,7 @@ class Signals:
     """Workers that it has not made for that reason."""
     work: Work = field(default_factory=Work)
     prices: tuple[float, ...] = ()
-    """Of the hour on the nodes where the next workers would go, the cheapest first."""
+    """Of the hour on the nodes with room for those workers that the next larger size has more, as far as there are some."""
     paid: float | None = None
     """For an hour of the workers that there are."""
 

@@ -211,6 +211,15 @@ def test_prices_are_those_of_the_nodes() -> None:
     assert counts([cheap], [node("n", 2, price="nan"), node("m", 2)], running(cheap)) == {"one": 2}
 
 
+@pytest.mark.parametrize(("bounds", "count"), [(Bounds(1, 4, (1, 4)), 4), (Bounds(2, 8, (), 3), 3), (Bounds(2, 8, (2, 7)), 7)])
+def test_all_workers_of_the_next_allowed_size_are_priced(bounds: Bounds, count: int) -> None:
+    """As many were priced as there are: with allowedSizes [1, 4] a job never left 1."""
+    one = state("one", bounds.least, rates={bounds.least: LINEAR[bounds.least]}, policy=PolicyName.COST, price_label="price")
+    one = replace(one, seen=replace(one.seen, bounds=bounds))
+    assert counts([one], [node("n", bounds.least, price="1"), node("m", 5, price="0.1")], running(one)) == {"one": count}
+    assert counts([one], [node("n", bounds.least, price="1"), node("m", 3, price="9")], running(one)) == {"one": bounds.least}
+
+
 def test_free_room_is_known_by_group_and_by_whether_it_may_be_taken_back() -> None:
     spot = {"karpenter.sh/nodepool": "gpus", "karpenter.sh/capacity-type": "spot"}
     one = state("one", 3)

@@ -36,7 +36,7 @@ def wish(signals: Signals, replicas: int) -> Wish:
 
 
 def _price(signals: Signals, replicas: int, size: int) -> float | None:
-    """Of an hour with so many workers: the mean of those that there are, and the cheapest nodes with room for more."""
+    """Of an hour with so many workers: the mean of those that there are, and nodes with room for more."""
     assert signals.paid is not None
     if size <= replicas:
         return signals.paid * size / replicas
