@@ -14,7 +14,7 @@ from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
 from autoscale.deciding.jobs import Outcome
 from autoscale.deciding.remembering import memory_of, record_of
-from autoscale.deciding.signals import Hand, Memory, Signals, Work
+from autoscale.deciding.signals import Decision, Hand, Memory, Signals, Work
 from autoscale.deciding.trials import LONGEST_PAUSE_S
 from autoscale.figures import JobFigures, JobKey
 from elastic.api.scaling import PolicyName, ScalingPolicy, Window, as_text, from_text
@@ -35,6 +35,20 @@ def test_a_users_autoscaler_beside_a_policy_is_named_with_what_to_do(who: str):
     decision = decide(signals(LINEAR, working=4, memory=hand), 4, NOON)
     assert decision.count == 4
     assert decision.reason.startswith("4 was set by a HorizontalPodAutoscaler beside scalingPolicy: remove one of them, or write")
+
+
+@pytest.mark.parametrize("who", ["kubectl", "kube-controller-manager"])
+def test_a_number_that_is_held_ends_with_a_lower_hold_seconds(who: str):
+    """Nothing tells that the HorizontalPodAutoscaler which set it is gone: the user can say so."""
+
+    def decided(hold_s: int) -> Decision:
+        memory = Memory(sizes=measured(LINEAR), hand=Hand(count=2, until=NOON + 3000, who=who))
+        return decide(signals(LINEAR, memory=memory, working=2, policy=ScalingPolicy(hold_seconds=hold_s)), 2, NOON)
+
+    assert "50 min more" in decided(3600).reason
+    assert "1 min more" in decided(60).reason
+    ended = decided(0)
+    assert (ended.count > 2, ended.trouble) == (True, "")
 
 
 @given(st.floats(0, 1e12), st.booleans(), st.integers(1, 10_000))
