@@ -1,5 +1,6 @@
 """What of a decision is written into the job's annotation, when it is worth writing, and how a memory is read from it. Pure."""
 
+import math
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ REWRITTEN_AFTER_S = 60.0
 """Figures that changed are written at most so often, and only if they changed by more than DIFFERS."""
 DIFFERS = 0.2
 LONGEST_REASON = 250
+MINUTE_S, FURTHEST_S = 60, 10 * 365 * 86400
+"""A target that is further away is as good as none."""
 
 
 def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record:
@@ -27,7 +30,10 @@ def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record
             reason=decision.reason[:LONGEST_REASON],
             at=datetime.fromtimestamp(int(now), UTC),
             throughput=_rounded(figures.throughput),
-            efficiency_percent=None if figures.efficiency is None else max(0, min(1000, round(100 * figures.efficiency))),
+            efficiency_percent=_percent(figures.efficiency, least=0, most=1000),
+            marginal_efficiency_percent=_percent(figures.marginal_efficiency, least=-1000, most=1000),
+            goodput_percent=_percent(figures.goodput, least=0, most=100),
+            target_at=_target_at(figures.left_s, now),
         ),
         sizes=tuple(
             SizeRecord(
@@ -137,6 +143,16 @@ def _seconds(record: Record) -> float:
 
 def _short(number: float) -> float:
     return float(f"{number:.4g}")
+
+
+def _percent(part: float | None, *, least: int, most: int) -> int | None:
+    return None if part is None else round(max(least, min(most, 100 * part)))
+
+
+def _target_at(left_s: float | None, now: float) -> datetime | None:
+    if left_s is None or left_s > FURTHEST_S:
+        return None
+    return datetime.fromtimestamp(math.ceil((now + left_s) / MINUTE_S) * MINUTE_S, UTC)
 
 
 def _rounded(rate: float | None) -> str:

@@ -164,6 +164,12 @@ class Decision(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """Work a second at that time: samples, or steps times workers where no samples are reported."""
     efficiency_percent: Annotated[int, Meta(ge=0, le=1000, extra_json_schema={"format": "int32"})] | None = None
     """Throughput of a worker in percent of that of a worker at minReplicas."""
+    marginal_efficiency_percent: Annotated[int, Meta(ge=-1000, le=1000, extra_json_schema={"format": "int32"})] | None = None
+    """What the last worker added, in percent of the same."""
+    goodput_percent: Annotated[int, Meta(ge=0, le=100, extra_json_schema={"format": "int32"})] | None = None
+    """Part of its time, as far as it was watched, in which training came forward."""
+    target_at: Time | None = None
+    """When the work that the policy names would be done at that throughput, to the minute."""
 
 
 class SizeRecord(Struct, frozen=True, array_like=True):

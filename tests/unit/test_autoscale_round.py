@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from autoscale_jobs import NOON, measured
 
@@ -15,7 +16,7 @@ from autoscale.deciding.jobs import JobSeen, JobState, Unscaled
 from autoscale.deciding.remembering import is_news, memory_of, record_of
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.deciding.signals import Bounds, Hand, Memory
-from autoscale.deciding.training import Mark, Training
+from autoscale.deciding.training import Mark, Spent, Training
 from autoscale.figures import JobKey
 from autoscale.running.book import Book
 from autoscale.watching.projections import node_seen, shape_of
@@ -270,6 +271,29 @@ def test_what_is_written_is_read_again_and_noise_is_no_news() -> None:
     assert not is_news(record_of(outcome_of(fast), NOON + 10), record), "figures are rarely written"
 
 
+def test_the_status_has_few_figures_rounded_and_none_of_them_is_news() -> None:
+    deadline = {"policy": PolicyName.DEADLINE, "total_samples": 100_000, "finish_by": datetime.fromtimestamp(NOON + 3600, UTC)}
+    one = state("one", 4, rates={1: 100.0, 3: 180.0, 4: 201.0}, **deadline)
+    one = replace(one, training=replace(one.training, seconds={Spent.TRAINING: 90.0, Spent.RESTART: 9.7}))
+    record = record_of(outcome_of(one), NOON)
+    written = record.decision
+    assert (written.efficiency_percent, written.marginal_efficiency_percent, written.goodput_percent) == (50, 21, 89)
+    assert written.target_at == datetime.fromtimestamp(NOON + 540, UTC), "of 99,995 samples at 201 a second, to the minute"
+    moved = msgspec.structs.replace(
+        written, at=written.at + timedelta(hours=1), marginal_efficiency_percent=9, goodput_percent=1, target_at=None
+    )
+    assert not is_news(msgspec.structs.replace(record, decision=moved), record)
+
+
+@pytest.mark.parametrize(("left_s", "is_known"), [(0.0, True), (1e8, True), (1e9, False), (float("inf"), False)])
+def test_a_target_out_of_sight_is_none(left_s: float, is_known: bool) -> None:
+    outcome = outcome_of(state("one", 2))
+    figures = replace(outcome.figures, left_s=left_s, goodput=1.0, marginal_efficiency=float("-inf"))
+    record = record_of(replace(outcome, figures=figures), NOON)
+    assert (record.decision.target_at is not None) == is_known
+    assert from_text(as_text(record)) == record
+
+
 def test_a_new_process_knows_what_a_change_cost_and_mixes_in_what_it_measures() -> None:
     """It was taken for nothing, and the pause before the next change fell to cooldownSeconds."""
     one = state("one", 2)
@@ -301,7 +325,14 @@ def test_a_record_never_takes_more_than_its_room() -> None:
     sizes = tuple(SizeRecord(size, 123456.789 * size, 0.123456, 64) for size in range(8000, 8008))
     longest = Record(
         decision=Decision(
-            workers=9999, reason="\u00e9\u0001" * 120, at=datetime.fromtimestamp(NOON, UTC), throughput="9" * 32, efficiency_percent=1000
+            workers=9999,
+            reason="\u00e9\u0001" * 120,
+            at=datetime.fromtimestamp(NOON, UTC),
+            throughput="9" * 32,
+            efficiency_percent=1000,
+            marginal_efficiency_percent=-1000,
+            goodput_percent=100,
+            target_at=datetime.fromtimestamp(NOON, UTC),
         ),
         sizes=sizes,
         changed_at=1e10 + 0.1,
