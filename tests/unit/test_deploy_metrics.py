@@ -86,6 +86,14 @@ def test_the_dashboard_asks_for_metrics_that_are_exported() -> None:
     assert named <= exported()
 
 
+def test_figures_of_jobs_are_not_added_up_over_the_replicas_that_each_export_them() -> None:
+    """The panel of where time goes showed two seconds a second for each job: one of each autoscaler."""
+    dashboard = json.loads((DEPLOY / "components" / "monitoring" / "dashboard.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"] if "elastic_job_" in target["expr"]]
+    assert asked
+    assert [text for text in asked if not re.search(r"max by \(namespace, kind, job[^)]*\) \((rate\()?elastic_job_", text)] == []
+
+
 def test_every_metric_stands_on_the_page_about_them_and_no_other() -> None:
     named = set(re.findall(r"`((?:training_operator|elastic)_\w+)`", (DEPLOY.parent / "docs" / "metrics.md").read_text()))
     text = generate_latest(Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1}).registry) + metrics_of(lambda: ())()[0]
