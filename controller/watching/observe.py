@@ -38,7 +38,8 @@ from elastic.signals.signal import Signal
 from elastic.signals.table import BUILT_IN
 
 STARVED = "CreateContainerConfigError"
-BY_JOB, BY_UID, BY_NODE = "job", "uid", "node"
+BY_JOB, BY_UID, BY_NODE, BY_DOOM = "job", "uid", "node", "doom"
+DOOMED = "doomed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Observer:
         }
         self._pods = _cache(kube, PODS, partial(_pod, table=signals), namespace=namespace, labels=OPERATOR_NAME)
         # Nodes belong to no namespace: a controller that may see one namespace only does without their warnings.
-        self._nodes = Cache(kube, NODES, project=partial(node_from, table=signals)) if namespace is None else None
+        self._nodes = Cache(kube, NODES, project=partial(node_from, table=signals), indexes=OF_NODES) if namespace is None else None
         self._services = _cache(kube, SERVICES, _service, namespace=namespace, labels=OPERATOR_NAME)
         self._others = {r: _cache(kube, r, _owned, namespace=namespace, labels=None if r in UNMARKED else OWNED_LABEL) for r in resources}
 
@@ -196,6 +197,7 @@ class Observer:
             pods=pods,
             left_behind=left,
             nodes={node.name: node for what in bound if (node := self._node_of(what)) is not None},
+            doomed=tuple(node.name for node in self._nodes.by(BY_DOOM, DOOMED)) if self._nodes is not None else (),
             sees_nodes=self._nodes is not None,
             sights=on_job(self._table, job),
             services=tuple(mine(self._services)),
@@ -230,6 +232,9 @@ def _cache(
 ) -> Cache[_Mine]:
     indexes = {BY_JOB: lambda mine: [str(mine.key)], BY_NODE: lambda mine: list(filter(None, [_node_name(mine.what)]))}
     return Cache(kube, resource, project=project, namespace=namespace, labels=labels, indexes=indexes)
+
+
+OF_NODES: Mapping[str, Callable[[Node], Iterable[str]]] = {BY_DOOM: lambda node: [DOOMED] if node.is_doomed else []}
 
 
 def _node_name(what: Pod | Service | Owned) -> str:

@@ -195,6 +195,11 @@ class Node:
     """The signals that it shows, the worst first."""
 
     @property
+    def is_doomed(self) -> bool:
+        """Does it go, or may it have to?"""
+        return any(sight.signal.on.is_of_node and sight.signal.meaning is not Meaning.INFORM for sight in self.sights)
+
+    @property
     def is_lost(self) -> bool:
         """Does it say that nothing on it can be saved?"""
         return any(sight.signal.meaning is Meaning.GONE for sight in self.sights)
@@ -235,6 +240,8 @@ class Snapshot:
     """The rendezvous server has confirmed that it knows nothing of this suspended job."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """Those of the job's pods; where nodes are seen at all, one that is missing here is gone."""
+    doomed: tuple[str, ...] = ()
+    """Names of the cluster's nodes that go or may have to, also where the job has no pods."""
     sees_nodes: bool = True
     sights: tuple[Sight, ...] = ()
     """The signals that the job itself shows."""

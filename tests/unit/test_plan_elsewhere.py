@@ -1,14 +1,18 @@
 """A pod that is made while nodes of its job go prefers other nodes; nothing else about it changes."""
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
-from job_builders import OURS, elastic_job, job, pod, pod_for, replica, snapshot, tainted
+from job_builders import NOW, OURS, elastic_job, job, pod, pod_for, replica, snapshot, tainted
 
 from controller.deciding.objects.elsewhere import MOST_NODES, PREFERRED
 from controller.deciding.settings import Settings
+from controller.watching.keys import Key
+from controller.watching.observe import Observer, resources_of
 from controller.watching.snapshot import Node
+from elastic.kube.client import WatchEvent, WatchType
 from elastic.kube.placement import candidate, place
 
 ANNOTATED = {"annotations": {"karpenter.sh/node-termination-time": "2026-01-01T12:05:00Z"}}
@@ -26,6 +30,34 @@ def test_a_replacement_prefers_nodes_that_stay() -> None:
     nodes = {"a": tainted("a", **ANNOTATED), "b": Node("b"), "c": tainted("c", "DeletionCandidateOfClusterAutoscaler")}
     look = snapshot(pod(node="a"), pod(index=1, node="b"), settings=OURS, nodes=nodes)
     assert avoided(pod_for(elastic_job(2), "Worker", 2, look)) == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["PyTorchJob", "TFJob"])
+def test_a_pod_prefers_nodes_that_stay_also_to_those_where_the_job_has_none(kind: str) -> None:
+    """A replacement came to a node that another job's pods were leaving, and had to go again."""
+    look = snapshot(pod(node="b"), settings=OURS, nodes={"b": tainted("b", **ANNOTATED)}, doomed=("c", "a", "b"))
+    assert avoided(pod_for(job(kind, Worker=replica(2, kind=kind)), "Worker", 1, look)) == ["b", "a", "c"]
+
+
+def test_a_node_is_known_to_go_wherever_the_jobs_pods_are() -> None:
+    nothing: Any = None
+    view, key = (
+        Observer(nothing, kinds=["PyTorchJob"], resources=resources_of(["PyTorchJob"], gang_scheduler="")),
+        Key("PyTorchJob", "n", "j"),
+    )
+    assert view._nodes is not None
+
+    versions = itertools.count(1)
+
+    def doomed(**metadata: Any) -> tuple[str, ...]:
+        assert view._nodes is not None
+        raw = {"metadata": {"name": "a", "uid": "a", "resourceVersion": str(next(versions)), **metadata}, "spec": {}, "status": {}}
+        view._nodes._take(WatchEvent(WatchType.MODIFIED, raw))
+        return view.snapshot(key, {"metadata": {"uid": "u"}}, now=NOW, settings=OURS).doomed
+
+    assert doomed() == ()
+    assert doomed(**ANNOTATED) == ("a",)
+    assert doomed() == ()
 
 
 def test_the_users_own_affinity_stays() -> None:

@@ -1,11 +1,10 @@
-"""Asks the scheduler to put a new pod on another node than those of the job that are about to go. Most such nodes have a taint that keeps
-pods away; an annotation or a condition does not. A preference, because a node of the same name may come back, or be the only one.
+"""Asks the scheduler to put a new pod on another node than those that are about to go. Most such nodes have a taint that keeps pods away;
+an annotation or a condition does not. A preference, because a node of the same name may come back, or be the only one.
 """
 
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from elastic.api.job import Object
-from elastic.signals.signal import Meaning
 
 WEIGHT = 100
 MOST_NODES = 20
@@ -13,13 +12,9 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def doomed_nodes(view: JobView) -> list[str]:
-    """The nodes of the job's pods that go, or may have to."""
-    nodes = view.snapshot.nodes.values()
-    return sorted(node.name for node in nodes if any(s.signal.on.is_of_node and _takes_pods_away(s.signal.meaning) for s in node.sights))
-
-
-def _takes_pods_away(meaning: Meaning) -> bool:
-    return meaning is not Meaning.INFORM
+    """Those of the job's own pods first: a place is free there."""
+    own = sorted(node.name for node in view.snapshot.nodes.values() if node.is_doomed)
+    return list(dict.fromkeys([*own, *sorted(view.snapshot.doomed)]))
 
 
 def elsewhere(view: JobView, pod: Object) -> Object:
