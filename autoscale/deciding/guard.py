@@ -118,7 +118,8 @@ def _in_room(wish: Wish, signals: Signals, replicas: int, now: float) -> Wish:
         return wish
     if signals.room is not None and wish.count > replicas + signals.room:
         if wish.is_whole:
-            return Wish(replicas, f"wants {wish.count}: {wish.reason}; there is no room for all of them")
+            found = "there is no room for all of them" if signals.sees_nodes else "no nodes are seen that could have room for all of them"
+            return Wish(replicas, f"wants {wish.count}: {wish.reason}; {found}")
         count = bounds.largest(replicas + max(0, signals.room))
         if count <= replicas:
             return Wish(replicas, f"wants {wish.count}: {wish.reason}; there is no room")

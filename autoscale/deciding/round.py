@@ -25,9 +25,17 @@ Gain = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is the same for all jobs. grows: the cluster makes nodes for pods that wait, so free room limits only the policy `capacity`."""
+    """What is the same for all jobs. grows: the cluster makes nodes for pods that wait, so free room limits only the policy `capacity`.
+    sees_nodes: False for an autoscaler of one namespace, which knows neither free room nor prices.
+    """
 
     grows: bool = False
+    sees_nodes: bool = True
+
+    @property
+    def is_limited(self) -> bool:
+        """Does free room limit every job?"""
+        return self.sees_nodes and not self.grows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +78,11 @@ def decide_all(
         key = state.seen.key
         count, to = backs.get(key, (0, ""))
         # As if there were room for all that it may have: what it wants, and not what it gets.
-        most = max(0, state.seen.bounds.most - state.seen.replicas)
+        most = max(0, state.seen.bounds.most - state.seen.replicas) if setting.sees_nodes else None
         known = signals(state, curves[key], workers[key], room=most, monotonic=monotonic)
-        known = replace(known, give_back=_going_with(count, workers[key], state.seen.replicas), give_back_to=to)
+        known = replace(
+            known, sees_nodes=setting.sees_nodes, give_back=_going_with(count, workers[key], state.seen.replicas), give_back_to=to
+        )
         known = _priced(known, state.seen, workers[key], room)
         wants[key] = known, _decide(state, known, now)
     # Also what jobs grow by that make nodes takes part: it takes the free room first.
@@ -80,7 +90,7 @@ def decide_all(
     for state in active:
         key = state.seen.key
         known, decision = wants[key]
-        if key in grants and (not setting.grows or _needs_room(state, decision)):
+        if key in grants and (setting.is_limited or _needs_room(state, decision)):
             known = replace(known, room=grants[key])
             decision = _decide(state, known, now)
         found[key] = Outcome(decision, figures(state, known, decision, monotonic=monotonic))
@@ -174,7 +184,7 @@ def _workers(active: Sequence[JobState], pods: Iterable[PodSeen], *, setting: Se
     for pod in pods:
         if pod.is_worker and pod.owner in found:
             found[pod.owner].append(pod)
-    after_s = STUCK_IN_GROWING_CLUSTER_S if setting.grows else STUCK_S
+    after_s = STUCK_S if setting.is_limited else STUCK_IN_GROWING_CLUSTER_S
     return {state.seen.key: _pods(found[state.seen.uid], state.seen, after_s=after_s, now=now) for state in active}
 
 

@@ -134,6 +134,8 @@ class Signals:
     """What the last changes of the number of workers cost, in seconds without training."""
     room: int | None = None
     """How many more workers the cluster has room for; None: not known, or it grows with what is asked for."""
+    sees_nodes: bool = True
+    """The autoscaler sees the cluster's nodes, and not one namespace only."""
     give_back: int = 0
     """So many workers hold room that others need first."""
     give_back_to: str = ""

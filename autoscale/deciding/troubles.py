@@ -5,6 +5,7 @@ from elastic.api.scaling import PolicyName
 
 SILENT = "training reports no steps; send them with elastic_worker.report, or name elasticPolicy.progress"
 NEED_PROGRESS = (PolicyName.THROUGHPUT, PolicyName.DEADLINE, PolicyName.COST)
+NEED_NODES = (PolicyName.CAPACITY, PolicyName.COST)
 OTHER_WRITER = "a HorizontalPodAutoscaler beside scalingPolicy"
 ONE_WRITER = "remove one of them, or write scalingPolicy.through: hpa in place of it"
 
@@ -27,9 +28,16 @@ def in_words(signals: Signals, now: float) -> str:
         return no_progress(signals)
     if policy.policy is PolicyName.DEADLINE and signals.reports and signals.work.left is None:
         return without_samples()
+    if policy.policy in NEED_NODES and not signals.sees_nodes:
+        return without_nodes(signals)
     if policy.policy is PolicyName.COST and signals.working and signals.paid is None:
         return without_price(signals)
     return ""
+
+
+def without_nodes(signals: Signals) -> str:
+    needs = f"{signals.policy.policy.value} needs to see nodes, and an autoscaler of one namespace sees none"
+    return f"scalingPolicy.policy: {needs}; run it for all namespaces, or choose another policy"
 
 
 def without_samples() -> str:
@@ -38,5 +46,7 @@ def without_samples() -> str:
 
 
 def without_price(signals: Signals) -> str:
+    if not signals.sees_nodes:
+        return without_nodes(signals)
     label = signals.policy.price_label
     return f"scalingPolicy.priceLabel: nodes of its workers have no number in the label {label}; label them with the price of an hour"

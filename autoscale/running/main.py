@@ -26,7 +26,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.option("--kubeconfig", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Default: the pod's service account.")
-@click.option("--namespace", help="Scale jobs of one namespace only; free room is not known then. Default: all.")
+@click.option("--namespace", help="Scale jobs of one namespace only; free room and prices are not known then. Default: all.")
 @click.option("--enable-kinds", "kinds", default=",".join(KINDS), show_default=True, help="Kinds to scale.")
 @click.option("--rendezvous-url", default="", help="Where the rendezvous server tells of jobs' progress.")
 @click.option("--rendezvous-token", type=FILE, help="File with the token to show there; it is read anew for each connection.")

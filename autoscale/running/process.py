@@ -39,7 +39,7 @@ class Process:
         self._observer = Observer(kube, kinds=options.kinds, namespace=options.namespace)
         self.figures = Book(is_ready=self._is_ready.is_set)
         self._metrics = Metrics(CollectorRegistry(), self.figures, leads=self._leads, sent=kube.sent, cluster=self._observer.cluster)
-        setting = Setting(grows=options.cluster_grows or not self._observer.sees_nodes)
+        setting = Setting(grows=options.cluster_grows, sees_nodes=self._observer.sees_nodes)
         scaler = Scaler(kube, self._election.left_s if self._election is not None else None)
         self._api = _metrics_api(kube, options, self.figures, self._observer)
         self._rounds = Rounds(kube, self._observer, scaler, self.figures, self._metrics, setting=setting, leads=self._leads)

@@ -221,6 +221,26 @@ def test_all_workers_of_the_next_allowed_size_are_priced(bounds: Bounds, count: 
     assert counts([one], [node("n", bounds.least, price="1"), node("m", 3, price="9")], running(one)) == {"one": bounds.least}
 
 
+@pytest.mark.parametrize("grows", [False, True])
+def test_an_autoscaler_of_one_namespace_says_that_it_sees_no_nodes(grows: bool) -> None:
+    """It told to label nodes that it would not have seen, and that there was no room in a cluster of which it knew nothing."""
+    words = "needs to see nodes, and an autoscaler of one namespace sees none; run it for all namespaces, or choose another policy"
+    cost, sponge = state("cost", 1, rates=LINEAR, policy=PolicyName.COST, price_label="price"), state("sponge", 1, **SPONGE)
+    grown = state("grown", 1, rates={1: 100.0})
+    tries = replace(grown, memory=Memory(sizes=measured({1: 100.0, 2: 101.0}), tried_at=0.0, changed_at=0.0, grew=True))
+    tries = replace(tries, seen=replace(tries.seen, key=JobKey("PyTorchJob", "default", "tries"), uid="uid-tries"))
+    states = [cost, sponge, grown, tries]
+    setting = Setting(grows=grows, sees_nodes=False)
+    found = decide_all(states, (), running(*states), setting=setting, now=NOON, monotonic=1.0)
+    decisions = {key.name: outcome.decision for key, outcome in found.items()}
+    for name, policy in (("cost", "cost"), ("sponge", "capacity")):
+        assert decisions[name].trouble == f"scalingPolicy.policy: {policy} {words}"
+        assert (decisions[name].count, decisions[name].reason) == (1, decisions[name].trouble)
+    assert (decisions["grown"].count, decisions["grown"].trouble) == (2, ""), "room limits nobody where it is not known"
+    assert decisions["tries"].count == 1
+    assert "no nodes are seen" in decisions["tries"].reason
+
+
 def test_free_room_is_known_by_group_and_by_whether_it_may_be_taken_back() -> None:
     spot = {"karpenter.sh/nodepool": "gpus", "karpenter.sh/capacity-type": "spot"}
     one = state("one", 3)

@@ -1,11 +1,12 @@
 """Policy `capacity`, the sponge: take the room that is free, up to the most; it is given back to whom it belongs by the guard."""
 
 from autoscale.deciding.signals import Signals, Wish
+from autoscale.deciding.troubles import without_nodes
 
 
 def wish(signals: Signals, replicas: int) -> Wish:
     if signals.room is None:
-        return Wish(replicas, "the free room of the cluster is not known")
+        return Wish(replicas, without_nodes(signals))
     count = signals.bounds.largest(replicas + signals.room)
     if count > replicas:
         return Wish(count, f"there is room for {signals.room} more")
