@@ -14,7 +14,7 @@ from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
 from autoscale.deciding.jobs import Outcome
 from autoscale.deciding.remembering import memory_of, record_of
-from autoscale.deciding.signals import Decision, Hand, Memory, Signals, Work
+from autoscale.deciding.signals import Bounds, Decision, Hand, Memory, Signals, Work
 from autoscale.deciding.trials import LONGEST_PAUSE_S
 from autoscale.figures import JobFigures, JobKey
 from elastic.api.scaling import PolicyName, ScalingPolicy, Window, as_text, from_text
